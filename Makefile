@@ -1,0 +1,32 @@
+# Each goal makes its own environment first; a second run finds it ready.
+#   make lab     JupyterLab on the quickstart          make test    all tests, browser ones where Chromium is found
+#   make demo    the quickstart as one HTML page       make check   linter, formatter, types
+# PYTHON=… picks the interpreter, VENV=… the environment (an active conda one: VENV=$CONDA_PREFIX).
+PYTHON ?=
+VENV ?= .venv
+PYTEST_ARGS ?=
+BIN := $(VENV)/bin
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: lab demo test check clean environment
+
+lab: environment
+	$(BIN)/jupyter lab $(AS_ROOT) notebooks/01_quickstart.ipynb
+
+demo: environment
+	@$(BIN)/python -m pathways_nb demo
+
+test: environment
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: environment
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+environment:
+	@.ci/environment make "$(VENV)" "$(PYTHON)"
+
+clean:
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,93 @@
+"""Real text that is on every machine: the source of Python's own standard library, as bytes.
+
+``stdlib_source`` reads it, ``batches`` cuts it into windows for a byte-level language model. Bytes are the
+tokens (256 of them), so no tokenizer is needed and a sample can be read by eye.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+
+
+def stdlib_source(max_bytes: int = 2_000_000) -> np.ndarray:
+    """The standard library's Python files one after another, in the order of their names.
+
+    Tests, installed packages and files that the build of Python generated are left out, so that two machines
+    with the same Python version read the same bytes.
+
+    Args:
+        max_bytes: at most so many bytes are read.
+
+    Returns:
+        ``uint8[n]`` with ``n <= max_bytes``.
+
+    Raises:
+        ValueError: ``max_bytes`` is less than 1.
+        FileNotFoundError: this Python keeps no source files on disk (zipped or embedded).
+    """
+    if max_bytes < 1:
+        raise ValueError(f"stdlib_source(max_bytes={max_bytes}): ask for at least 1 byte.")
+    folder = Path(os.__file__).parent
+    text = bytearray()
+    for path in _sources(folder):
+        text += path.read_bytes()
+        if len(text) >= max_bytes:
+            break
+    if not text:
+        raise FileNotFoundError(
+            f"no Python source beside the os module ({folder}): this Python is zipped or embedded. "
+            "Use an ordinary installation, or pass your own text: np.frombuffer(text.encode(), np.uint8)."
+        )
+    return np.frombuffer(bytes(text[:max_bytes]), np.uint8)
+
+
+def _sources(folder: Path) -> list[Path]:
+    found = []
+    for parent, subfolders, names in os.walk(folder):
+        subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
+        found += [Path(parent, name) for name in names if name.endswith(".py") and not name.startswith("_sysconfig")]
+    return sorted(found, key=Path.as_posix)
+
+
+def batches(data: np.ndarray, *, batch: int, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Cut windows at random places of ``data``, for ever.
+
+    Args:
+        data: tokens, ``integer[n]`` with ``n > length``.
+        batch: windows per step.
+        length: tokens per window.
+        seed: the same seed gives the same windows.
+
+    Returns:
+        An endless iterator of ``(inputs, targets)``, both ``int32[batch, length]``;
+        ``targets`` are the tokens that follow each of ``inputs``.
+
+    Raises:
+        ValueError: a size is less than 1, or ``data`` is not a row of more than ``length`` integers.
+    """
+    if batch < 1 or length < 1:
+        raise ValueError(f"batches(batch={batch}, length={length}): both must be at least 1.")
+    data = np.asarray(data)
+    if data.ndim != 1 or not np.issubdtype(data.dtype, np.integer):
+        raise ValueError(f"batches(data): a row of integers is needed, got {data.dtype} of shape {data.shape}.")
+    if len(data) <= length:
+        raise ValueError(
+            f"batches(length={length}): a window and the token after it need {length + 1} tokens, "
+            f"data has {len(data)}. Use a shorter length or more data."
+        )
+    return _windows(data, batch, length, seed)
+
+
+def _windows(data: np.ndarray, batch: int, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    offsets = np.arange(length + 1)
+    while True:
+        starts = rng.integers(0, len(data) - length, size=(batch, 1))
+        windows = data[starts + offsets].astype(np.int32)
+        yield windows[:, :-1], windows[:, 1:]

@@ -1,0 +1,52 @@
+"""A Jupyter-embedded single controller for parallelism in machine learning, after the Pathways paper."""
+
+from jax.sharding import PartitionSpec as P
+
+from pathways_nb.client import Controller, attach, get, put, record, reset, wait
+from pathways_nb.errors import (
+    CancelledError,
+    LostError,
+    NodeError,
+    NotAttachedError,
+    PathwaysError,
+    PlaceError,
+    ShardingError,
+    UsageError,
+)
+from pathways_nb.futures import Future
+from pathways_nb.magics import load_ipython_extension
+from pathways_nb.program.computation import Computation, jit, shard_map
+from pathways_nb.program.graph import Graph
+from pathways_nb.program.places import VirtualSlice, virtual_slice
+from pathways_nb.program.program import Program, program
+from pathways_nb.run import Run
+
+__all__ = [
+    "CancelledError",
+    "Computation",
+    "Controller",
+    "Future",
+    "Graph",
+    "LostError",
+    "NodeError",
+    "NotAttachedError",
+    "P",
+    "PathwaysError",
+    "PlaceError",
+    "Program",
+    "Run",
+    "ShardingError",
+    "UsageError",
+    "VirtualSlice",
+    "attach",
+    "get",
+    "jit",
+    "load_ipython_extension",
+    "program",
+    "put",
+    "record",
+    "reset",
+    "shard_map",
+    "virtual_slice",
+    "wait",
+]

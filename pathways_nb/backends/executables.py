@@ -1,0 +1,146 @@
+"""Executables, reused by content and devices: running a cell again compiles nothing.
+
+A node is looked up first by its traced shape (repeats of a call inside a program), then by the text it lowers to
+(the same code in a cell run again). Compilation is recorded, and told to the user past two seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from pathways_nb.program.build import Code
+from pathways_nb.program.emit import digest, emit, out_shardings, shape_key
+from pathways_nb.trace.record import Label, Record, Row
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Executable:
+    """A compiled node: call it with arrays on its devices."""
+
+    call: Callable[..., Any]
+    out_shardings: tuple[Any, ...]
+    flops: float
+    temp_bytes: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile: a node's code, its devices, and how its inputs arrive."""
+
+    code: Code
+    mesh: Mesh
+    structs: tuple[jax.ShapeDtypeStruct, ...]
+    arriving: tuple[Any, ...]
+    donated: tuple[int, ...]
+    replicated: frozenset[int]
+    label: Label
+
+    def key(self) -> Hashable:
+        """Equal for requests that yield the same executable, within one trace."""
+        whole = tuple(value in self.replicated for value in self.code.outputs)
+        return shape_key(self.code), self.mesh, self.arriving, self.donated, whole, self.structs
+
+
+class Executables:
+    """The cache of executables of this process."""
+
+    def __init__(self, clock: Clock):
+        self.clock = clock
+        self._by_content: dict[tuple[str, tuple[int, ...]], Executable] = {}
+        self._lock = threading.Lock()
+
+    def get(self, request: Request, record: Record) -> Executable:
+        """Lower the node, and compile it unless the same text has been compiled for the same devices."""
+        start = self.clock()
+        lowered = _lower(request)
+        devices = tuple(device.id for device in request.mesh.devices.flat)
+        key = (digest(request.code, lowered.as_text()), devices)
+        middle = self.clock()
+        record.add(Row(_relabel(request.label, "lower"), start, middle, quality="exact"))
+        with self._lock:
+            if key not in self._by_content:
+                self._by_content[key] = _compile(lowered, request)
+                record.add(Row(_relabel(request.label, "compile"), middle, self.clock(), quality="exact"))
+            return self._by_content[key]
+
+
+class Progress:
+    """Tells a person what is being compiled, once it has taken two seconds."""
+
+    def __init__(self, total: int, show: Callable[[str], None], patience: float = 2.0):
+        self.total, self.show, self.patience = total, show, patience
+        self.done, self.began, self.told = 0, time.monotonic(), 0.0
+
+    def step(self, name: str) -> None:
+        """One more executable is about to be looked up or compiled."""
+        now = time.monotonic()
+        if now - self.began > self.patience and now - self.told > 1.0:
+            self.told = now
+            self.show(f"compiling {self.done + 1} of {self.total}: {name} ({now - self.began:.0f} s)")
+        self.done += 1
+
+
+def _lower(request: Request) -> Any:
+    node = emit(request.code, request.mesh, request.arriving)
+    jitted = jax.jit(
+        node,
+        in_shardings=request.arriving,
+        out_shardings=out_shardings(request.code, request.mesh, request.replicated),
+        donate_argnums=request.donated,
+        keep_unused=True,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        return jitted.lower(*request.structs)
+
+
+def _compile(lowered: Any, request: Request) -> Executable:
+    compiled = lowered.compile()
+    shardings = tuple(jax.tree.leaves(compiled.output_shardings))
+    memory = compiled.memory_analysis()
+    cost = compiled.cost_analysis() or {}
+    flops = float(cost.get("flops", 0.0)) * request.mesh.size
+    return Executable(compiled, shardings, max(flops, 0.0), getattr(memory, "temp_size_in_bytes", 0))
+
+
+def _relabel(label: Label, kind: str) -> Label:
+    return Label(kind, label.name, label.program, label.client, label.node, label.place, line=label.line)
+
+
+def like_for_like(sharding: Any, mesh: Mesh) -> Any:
+    """The same layout on another mesh's devices, if it has as many; else ``None``."""
+    if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size == mesh.size:
+        kinds = (jax.sharding.AxisType.Auto,) * len(sharding.mesh.axis_names)
+        moved = Mesh(mesh.devices.reshape(sharding.mesh.devices.shape), sharding.mesh.axis_names, axis_types=kinds)
+        return jax.sharding.NamedSharding(moved, sharding.spec)
+    return None
+
+
+def send(array: Any, target: Any) -> Any:
+    """Copy an array to other devices without waiting for it to be ready.
+
+    ``target`` is the like-for-like layout, or whole copies on another number of devices: JAX would take the second
+    through the host and wait, so it is sent device by device.
+    """
+    whole = target.is_fully_replicated and getattr(array.sharding, "is_fully_replicated", False)
+    same_count = len(array.sharding.device_set) == len(target.device_set)
+    if whole and not same_count and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return _send_copies(array, target)
+    return jax.device_put(array, target)
+
+
+def _send_copies(array: Any, target: Any) -> Any:
+    shards = [shard.data for shard in array.addressable_shards]
+    devices: Sequence[Any] = list(target.mesh.devices.flat)
+    copies = [jax.device_put(shards[i % len(shards)], device) for i, device in enumerate(devices)]
+    return jax.make_array_from_single_device_arrays(array.shape, target, copies)

@@ -1,0 +1,168 @@
+"""One run under way: the arrays in its slots, what is done, and what went wrong.
+
+Dispatchers write slots, watchers mark steps done, the user's thread waits. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pathways_nb.backends.lowering import Lowered
+from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
+from pathways_nb.trace.record import Record
+
+
+_reads = threading.Lock()
+
+
+class Bell:
+    """Rung when something changed; costs nothing while nobody waits. Waiting is interruptible."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting = 0
+
+    def ring(self) -> None:
+        """Wake whoever waits."""
+        if self._waiting:
+            with self._changed:
+                self._changed.notify_all()
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until ``ready()``, or for ``timeout`` seconds; whether it is."""
+        if ready():
+            return True
+        with self._changed:
+            self._waiting += 1
+            try:
+                return self._changed.wait_for(ready, timeout)
+            finally:
+                self._waiting -= 1
+
+
+@dataclass(eq=False)
+class Entry:
+    """A logical buffer as this process holds it: a live array, a host value, or the reason there is none."""
+
+    array: Any = None
+    error: PathwaysError | None = None
+    pending_reads: int = 0
+    """Submitted runs that have not brought it to their places yet."""
+    run: Execution | None = None
+    step: int = -1
+    """Which step of ``run`` makes it."""
+
+    def read(self, change: int) -> None:
+        """One more, or one less, run is still to read it."""
+        with _reads:
+            self.pending_reads += change
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is computed, or never will be."""
+        return self.error is not None or self.run is None or self.run.finished or bool(self.run.done[self.step])
+
+
+@dataclass(eq=False)
+class Execution:
+    """One run of a lowered plan.
+
+    Args:
+        serial: the run's number.
+        lowered: what is carried out.
+        arguments: entries of the argument leaves. results: entries by slot.
+        record: where its events go.
+        bell: shared by all runs of a driver.
+    """
+
+    serial: int
+    lowered: Lowered
+    arguments: Sequence[Entry]
+    results: dict[int, list[Entry]]
+    record: Record
+    bell: Bell
+    client: str = ""
+    slots: list[Any] = field(init=False)
+    errors: dict[int, PathwaysError] = field(default_factory=dict)
+    """By step: why it has no outputs."""
+    done: bytearray = field(init=False)
+    ends: dict[int, float] = field(default_factory=dict)
+    """When each watched step ended, for the start of transfers."""
+    stopped: bool = False
+    finished: bool = False
+    remaining_readers: dict[int, set[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = self.lowered.plan
+        self.slots = [None] * len(plan.slots)
+        self.done = bytearray(len(plan.steps))
+        self.remaining_readers = {slot: set(islands) for slot, islands in plan.readers.items()}
+
+    def fill(self, step: int, arrays: Sequence[Any]) -> None:
+        """A step was launched: its outputs exist, computed or not."""
+        for slot, array in zip(self.lowered.plan.steps[step].outputs, arrays, strict=False):
+            self.slots[slot] = array
+            for entry in self.results.get(slot, ()):
+                entry.array = array
+        self.bell.ring()
+
+    def fail(self, step: int, error: PathwaysError) -> None:
+        """A step has no outputs and never will."""
+        self.errors.setdefault(step, error)
+        for slot in self.lowered.plan.steps[step].outputs:
+            for entry in self.results.get(slot, ()):
+                entry.error = entry.error or error
+        self.mark_done(step)
+
+    def mark_done(self, step: int) -> None:
+        """A step has ended, well or not."""
+        self.done[step] = 1
+        self.bell.ring()
+
+    def finish(self) -> None:
+        """Everything has ended: keep results only, or each run would keep the one before it alive."""
+        self.finished = True
+        self.slots, self.arguments = [], ()
+        self.bell.ring()
+
+    def error_of(self, step: int) -> PathwaysError | None:
+        """The error that a step inherits from the steps before it, if any."""
+        return next((self.errors[p] for p in self.lowered.plan.steps[step].producers if p in self.errors), None)
+
+    def let_go(self, step: int, island: int) -> None:
+        """Drop the slots that no later step on any island reads."""
+        for slot in self.lowered.plan.steps[step].last:
+            others = self.remaining_readers.get(slot)
+            if others is not None:
+                others.discard(island)
+            if not others:
+                self.slots[slot] = None
+
+    def node_error(self, step: int, cause: BaseException) -> NodeError:
+        """What to tell the user about a node that failed: which, where, and why."""
+        label = self.lowered.actions[step].label
+        last = label.device + label.devices - 1
+        devices = f"device {label.device}" if label.devices == 1 else f"devices {label.device}–{last}"
+        at = f" ({label.line})" if label.line else ""
+        error = NodeError(
+            f"{label.name} of {label.program}, run {self.serial}, failed on {label.place} "
+            f"(island {label.island}, {devices}){at}: {type(cause).__name__}: {cause}"
+        )
+        error.__cause__ = cause
+        return error
+
+    def cancelled_error(self, step: int) -> CancelledError:
+        """What to tell the user about a node that was not dispatched any more."""
+        label = self.lowered.actions[step].label
+        return CancelledError(
+            f"{label.name} of {label.program}, run {self.serial}, was cancelled before it was dispatched. "
+            f"Call the program again to compute it."
+        )
+
+
+def lost(what: str) -> LostError:
+    """What to tell the user about a result whose devices were let go."""
+    return LostError(f"{what} was held on devices that have been let go (attached again, reset or closed). Run it again.")

@@ -1,0 +1,181 @@
+"""The local driver: carries out instructions on JAX devices of this process and reports events.
+
+It decides nothing about order, placement or memory. One engine thread hands events to the controller's pure core and
+carries out what it says, so user threads, watchers and finalizers only ever post.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pathways_nb.backends.dispatcher import Dispatcher
+from pathways_nb.backends.execution import Bell, Entry, Execution, lost
+from pathways_nb.backends.executables import Executables
+from pathways_nb.backends.islands import Attachment
+from pathways_nb.backends.lowering import Lowered
+from pathways_nb.backends.watcher import Portion
+from pathways_nb.controller.machine import Machine
+from pathways_nb.controller.messages import (
+    Cancelled,
+    Completed,
+    Event,
+    Finish,
+    Free,
+    Instruction,
+    Launch,
+    Released,
+    Stop,
+    Stored,
+    Submitted,
+)
+from pathways_nb.trace.record import Record
+
+Clock = Callable[[], float]
+QUEUED = 64
+"""Programs queued before submitting waits: client back-pressure."""
+
+
+class LocalDriver:
+    """The engine of one controller on the devices of this process.
+
+    Args:
+        attachment: its islands.
+        machine: the controller's pure core.
+        clock: seconds; everything recorded is on it.
+        executables: the cache to compile with.
+    """
+
+    def __init__(self, attachment: Attachment, machine: Machine, clock: Clock, executables: Executables):
+        self.attachment, self.machine, self.clock, self.executables = attachment, machine, clock, executables
+        self.bell = Bell()
+        self.entries: dict[int, Entry] = {}
+        self.runs: dict[int, Execution] = {}
+        self.closed = False
+        self._numbers = itertools.count()
+        self._buffers = itertools.count()
+        self._submitting = threading.Lock()
+        self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._dispatchers = [Dispatcher(i.index, clock, self._portion_done) for i in attachment.islands]
+        self._engine = threading.Thread(target=self._serve, name="pathways-engine", daemon=True)
+        self._failure: BaseException | None = None
+        for thread in (self._engine, *self._dispatchers):
+            thread.start()
+
+    # ---- for the client
+
+    def store(self, value: Any, size: int, client: str) -> int:
+        """Put a value into the store; the caller holds it until it releases it."""
+        buffer = next(self._buffers)
+        self.entries[buffer] = Entry(value)
+        self._inbox.put(Stored(buffer, client, size))
+        return buffer
+
+    def release(self, buffer: int) -> None:
+        """The caller no longer holds a buffer. Safe in finalizers: it takes no lock."""
+        self._inbox.put(Released(buffer))
+
+    def submit(self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str) -> tuple[Execution, list[int]]:
+        """Queue a run; returns it and the buffers of its results, which the caller holds."""
+        traced, plan = lowered.traced, lowered.plan
+        sizes = tuple(traced.avals[value].bytes for value in traced.results)
+        with self._submitting:
+            buffers = [next(self._buffers) for _ in plan.results]
+            run = Execution(next(self._numbers), lowered, [self.entries[a] for a in arguments], {}, record, self.bell, client)
+            self._bind_results(run, buffers)
+            for step in plan.steps:
+                if step.argument >= 0:
+                    run.arguments[step.argument].read(1)
+            self.runs[run.serial] = run
+            self._inbox.put(Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes))
+        return run, buffers
+
+    def cancel(self, runs: Sequence[int]) -> None:
+        """Give up runs: nothing more of them is dispatched."""
+        for serial in runs:
+            if (run := self.runs.get(serial)) is not None:
+                run.stopped = True  # at once; the controller learns of it in its own time
+        self.bell.ring()
+        self._inbox.put(Cancelled(tuple(runs)))
+
+    def wait_for_room(self) -> float:
+        """Wait until fewer than ``QUEUED`` programs are queued; returns the seconds waited."""
+        began = self.clock()
+        self.bell.wait(lambda: len(self.runs) < QUEUED or self.broken)
+        self.check()
+        return self.clock() - began
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is under way; whether that is so."""
+        return self.bell.wait(lambda: not self.runs or self._failure is not None, timeout)
+
+    def check(self) -> None:
+        """Raise what broke the engine, if anything did."""
+        if self._failure is not None:
+            raise RuntimeError("the controller's engine has stopped; pw.reset() starts it anew") from self._failure
+
+    def close(self) -> None:
+        """Cancel what is queued, end all threads, let the devices go. Results held here are lost."""
+        if self.closed:
+            return
+        self.cancel(list(self.runs))
+        self.wait_idle(timeout=60.0)
+        self.closed = True
+        self._inbox.put(None)
+        for dispatcher in self._dispatchers:
+            dispatcher.stop()
+        for thread in (self._engine, *self._dispatchers):
+            thread.join(timeout=60.0)
+        for buffer, entry in self.entries.items():
+            entry.array, entry.error = None, entry.error or lost(f"result {buffer}")
+        self.entries.clear()
+        self.attachment.release()
+
+    @property
+    def broken(self) -> bool:
+        """Whether waiting is in vain."""
+        return self._failure is not None or self.closed
+
+    @property
+    def sampled(self) -> float:
+        """Share of launches whose end was watched; the others' stamps are interpolated."""
+        seen = sum(d.computing.seen for d in self._dispatchers)
+        return sum(d.computing.watched for d in self._dispatchers) / seen if seen else 1.0
+
+    # ---- the engine thread
+
+    def _serve(self) -> None:
+        try:
+            while (event := self._inbox.get()) is not None:
+                for instruction in self.machine.handle(event):
+                    self._carry_out(instruction)
+        except BaseException as error:  # a broken core must not leave a user waiting for ever
+            self._failure = error
+            self.bell.ring()
+            raise
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Launch(run, island, start, stop):
+                self._dispatchers[island].inbox.put((self.runs[run], start, stop))
+            case Free(buffers):
+                for buffer in buffers:
+                    del self.entries[buffer]
+            case Stop(run):
+                self.runs[run].stopped = True
+                self.bell.ring()
+            case Finish(run):
+                self.runs.pop(run).finish()
+
+    def _portion_done(self, portion: Portion, island: int) -> None:
+        self._inbox.put(Completed(portion.run.serial, island, portion.stop))
+
+    def _bind_results(self, run: Execution, buffers: list[int]) -> None:
+        makers = {slot: index for index, step in enumerate(run.lowered.plan.steps) for slot in step.outputs}
+        for buffer, slot in zip(buffers, run.lowered.plan.results, strict=True):
+            entry = Entry(run=run, step=makers[slot])
+            run.results.setdefault(slot, []).append(entry)
+            self.entries[buffer] = entry

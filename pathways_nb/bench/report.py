@@ -1,0 +1,101 @@
+"""Finds the benches, runs one, and says where: the machine, the versions, the figures, the detail.
+
+A figure is one number with a stable name; the detail is whatever a reader needs to trust it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import math
+import os
+import pkgutil
+import platform
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import psutil
+
+_HELPERS = frozenset({"report"})
+
+
+def names() -> list[str]:
+    """The benches there are, by name."""
+    package = importlib.import_module("pathways_nb.bench")
+    found = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    return sorted(name for name in found - _HELPERS if not name.startswith("_"))
+
+
+def machine() -> dict[str, Any]:
+    """Where a bench ran: ``cores`` this process may use, ``memory_bytes``, versions, platform."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    return {
+        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "python": platform.python_version(),
+        "jax": version("jax"),
+        "jaxlib": version("jaxlib"),
+        "platform": platform.platform(),
+    }
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Run the bench ``name`` of ``names()``; what it prints goes to standard error, so that the report stands alone.
+
+    Returns:
+        ``{"bench": name, "machine": {...}, "figures": {name: number}, "detail": ...}``.
+
+    Raises:
+        ValueError: a figure is not a finite number.
+    """
+    module = importlib.import_module(f"pathways_nb.bench.{name}")
+    with contextlib.redirect_stdout(sys.stderr):
+        result = module.run()
+    figures = {figure: float(value) for figure, value in result["figures"].items()}
+    unusable = [figure for figure, value in figures.items() if not math.isfinite(value)]
+    if unusable:
+        raise ValueError(f"bench {name}: not a finite number: {', '.join(unusable)}; leave out what was not measured.")
+    return {"bench": name, "machine": machine(), "figures": figures, "detail": result.get("detail")}
+
+
+def as_json(report: dict[str, Any]) -> str:
+    """One JSON object on one line; NumPy numbers and arrays in the detail become plain ones."""
+    return json.dumps(report, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(
+        f"a bench's detail holds {type(value).__name__}, which JSON cannot; use numbers, texts, lists, dicts."
+    )
+
+
+def as_text(report: dict[str, Any]) -> str:
+    """The same for a person: the machine in a line, a table of figures, the detail below."""
+    where = report["machine"]
+    width = max(map(len, report["figures"]), default=0)
+    return "\n".join(
+        [
+            f"bench {report['bench']}: {where['cores']} cores, {where['memory_bytes'] / 2**30:.1f} GiB, "
+            f"Python {where['python']}, JAX {where['jax']} (jaxlib {where['jaxlib']}), {where['platform']}",
+            *(f"  {name:<{width}}  {value:>12.4g}" for name, value in report["figures"].items()),
+            *_detail_lines(report["detail"], "  "),
+        ]
+    )
+
+
+def _detail_lines(detail: Any, indent: str) -> list[str]:
+    if detail is None:
+        return []
+    if isinstance(detail, dict):
+        lines = []
+        for key, value in detail.items():
+            nested = isinstance(value, dict)
+            lines += (
+                [f"{indent}{key}:", *_detail_lines(value, indent + "  ")] if nested else [f"{indent}{key}: {value}"]
+            )
+        return lines
+    return [indent + line for line in str(detail).splitlines()]

@@ -1,0 +1,35 @@
+"""The errors a user can meet. Each text says what is wrong, where, both values, and the fix."""
+
+from __future__ import annotations
+
+
+class PathwaysError(Exception):
+    """Base of every error of this package."""
+
+
+class NotAttachedError(PathwaysError):
+    """Nothing is attached, or what was attached has been let go."""
+
+
+class PlaceError(PathwaysError, ValueError):
+    """A virtual slice asks for devices that do not exist."""
+
+
+class ShardingError(PathwaysError, ValueError):
+    """A sharding does not fit its place or its array."""
+
+
+class UsageError(PathwaysError, TypeError):
+    """A call that cannot mean what it says, with the call that does."""
+
+
+class NodeError(PathwaysError, RuntimeError):
+    """A node failed while it ran."""
+
+
+class CancelledError(PathwaysError, RuntimeError):
+    """A node was cancelled before it was dispatched."""
+
+
+class LostError(PathwaysError, RuntimeError):
+    """A result is gone: its devices were let go, or a later call donated it."""

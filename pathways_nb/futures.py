@@ -1,0 +1,287 @@
+"""Futures: opaque handles to logical buffers that exist before their values do (Pathways, sections 3 and 4.6).
+
+A fetch gives host values (NumPy), so that ordinary code never launches on an island's devices behind the
+controller's back. Nothing here waits unless a value is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+import numpy as np
+
+from pathways_nb.backends.execution import Entry, lost
+from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
+from pathways_nb.program import context
+from pathways_nb.program.signature import Aval
+from pathways_nb.trace.record import Label, Row
+
+if TYPE_CHECKING:
+    from pathways_nb.client import Controller
+
+
+class Future(context.Deferred):
+    """The result of a call, perhaps not computed yet.
+
+    ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
+    and give host values; ``.done()`` asks; ``.array()`` gives the live sharded ``jax.Array``.
+    """
+
+    def __init__(self, controller: Controller, aval: Aval, name: str):
+        self._controller, self._aval, self._name = controller, aval, name
+        self._entry: Entry | None = None
+        self._buffer = -1
+        self._sharding: Any = None
+        self._flush: Callable[[], None] | None = None
+        self._consumed = ""
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    # ---- made by the client
+
+    def bind(self, buffer: int, entry: Entry, sharding: Any) -> None:
+        """The call was dispatched: this is where its value will be."""
+        self._buffer, self._entry, self._sharding, self._flush = buffer, entry, sharding, None
+        self._finalizer = weakref.finalize(self, self._controller.driver.release, buffer)
+        self._finalizer.atexit = False
+
+    def await_flush(self, flush: Callable[[], None]) -> None:
+        """The call is gathered and not dispatched yet; ``flush`` dispatches it."""
+        self._flush = flush
+
+    def take(self, other: Future) -> None:
+        """Become ``other``, the dispatched future of the same value."""
+        buffer, entry = other.detach()
+        self.bind(buffer, entry, other._sharding)
+
+    def detach(self) -> tuple[int, Entry]:
+        """Give up the hold on the buffer to someone else."""
+        assert self._entry is not None and self._finalizer is not None
+        self._finalizer.detach()
+        return self._buffer, self._entry
+
+    def fail(self, error: BaseException) -> None:
+        """The call could not be dispatched."""
+        self._flush = None
+        self._entry = Entry(error=error if isinstance(error, PathwaysError) else CancelledError(
+            f"{self._name} was not dispatched: {type(error).__name__}: {error}"
+        ))  # fmt: skip
+
+    def consume(self, where: str) -> None:
+        """A call donated it."""
+        self._consumed = where or "an earlier call"
+
+    def check_usable(self) -> None:
+        """Raise if a call donated it.
+
+        Raises:
+            LostError: naming the line that donated it.
+        """
+        if self._consumed:
+            raise LostError(
+                f"{self._name} was donated at {self._consumed}: its memory belongs to that call's result. "
+                f"Use that result, or do not donate it."
+            )
+
+    def reference(self) -> tuple[Controller, int]:
+        """The controller that holds it and its logical buffer."""
+        self._dispatch()
+        return self._controller, self._buffer
+
+    # ---- for everyone
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return self._aval.shape
+
+    @property
+    def dtype(self) -> Any:
+        """Element type."""
+        return self._aval.dtype
+
+    @property
+    def weak_type(self) -> bool:
+        """As in JAX."""
+        return self._aval.weak_type
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._aval.shape)
+
+    @property
+    def sharding(self) -> Any:
+        """The ``jax.sharding`` it has on its devices; dispatches a gathered call, does not wait."""
+        self._dispatch()
+        return self._sharding
+
+    def done(self) -> bool:
+        """Whether it is computed (or has failed). Never waits."""
+        return self._flush is None and self._entry is not None and self._entry.settled
+
+    def result(self) -> Any:
+        """Wait and return the value as NumPy (typed PRNG keys stay JAX's).
+
+        Raises:
+            NodeError: the node that makes it failed. CancelledError: it was interrupted before it was dispatched.
+            LostError: it was donated, or its devices were let go.
+        """
+        return _to_host(self._wait(), self)
+
+    def wait(self) -> None:
+        """Wait until it is computed, without fetching it. Raises as ``result``."""
+        self._wait()
+
+    def array(self) -> jax.Array:
+        """The live sharded ``jax.Array`` on the island's devices.
+
+        Operations on it launch on those devices beside the controller's own, unseen by its scheduler and record;
+        ``.result()`` is what most code wants. Raises as ``result``.
+        """
+        return self._wait()
+
+    def _dispatch(self) -> None:
+        self.check_usable()
+        if self._flush is not None:
+            self._flush()
+
+    def _wait(self) -> Any:
+        self._controller.settle()
+        self._dispatch()
+        entry, driver = self._entry, self._controller.driver_or_none
+        if entry is None or (driver is None and entry.array is None):
+            raise lost(self._name)
+        if driver is not None and not entry.settled:
+            began = driver.clock()
+            driver.bell.wait(lambda: entry.settled or driver.broken)
+            driver.check()
+            self._note("wait", began)
+        if entry.error is not None:
+            raise entry.error
+        if entry.array is None:
+            raise lost(self._name)
+        return entry.array
+
+    def _note(self, kind: str, began: float) -> None:
+        driver = self._controller.driver_or_none
+        if driver is not None:
+            label = Label(kind, self._name, bytes=self._aval.bytes if kind == "fetch" else 0)
+            self._controller.active_record().add(Row(label, began, driver.clock(), quality="exact"))
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+
+    def __repr__(self) -> str:
+        shape = f"{self.dtype}[{','.join(map(str, self.shape))}]"
+        if self._consumed:
+            state = f"donated at {self._consumed}"
+        elif self._entry is not None and self._entry.error is not None:
+            state = "failed"
+        else:
+            state = "done" if self.done() else "not computed yet"
+        return f"<future {self._name}: {shape}, {state}>"
+
+    def __float__(self) -> float:
+        return float(self.result())
+
+    def __int__(self) -> int:
+        return int(self.result())
+
+    def __bool__(self) -> bool:
+        return bool(self.result())
+
+    def __index__(self) -> int:
+        return self.result().__index__()
+
+    def __complex__(self) -> complex:
+        return complex(self.result())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.result(), dtype=dtype)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.result())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a future of a scalar")
+        return self.shape[0]
+
+    def __format__(self, spec: str) -> str:
+        return format(self.result(), spec) if spec else repr(self)
+
+    def __jax_array__(self) -> NoReturn:
+        __tracebackhide__ = True
+        trace = context.tracing()
+        if trace is not None:
+            raise UsageError(
+                f"the program {trace.program!r} uses the future {trace.captured(self)} from outside. "
+                f"Pass it as an argument of {trace.program!r} instead."
+            )
+        self._refuse("jnp.sum(y)", "jnp.sum(y.result())", "jnp.sum(y)")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
+        self._refuse(f"np.{ufunc.__name__}(y)", f"np.{ufunc.__name__}(y.result())", f"jnp.{ufunc.__name__}(y)")
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        __tracebackhide__ = True
+        self._refuse(f"y[{index!r}]", f"y.result()[{index!r}]", f"y[{index!r}]")
+
+    __hash__ = object.__hash__
+
+    def _refuse(self, wrong: str, host: str, inside: str) -> NoReturn:
+        __tracebackhide__ = True
+        raise UsageError(
+            f"{wrong}: y = {self._name} is a future and is not computed on outside a program. Write {host} for a host "
+            f"value, or compute on the devices: pw.jit(lambda y: {inside}, on=place)(y), or inside a @pw.program."
+        )
+
+
+def _operator(name: str, symbol: str, swapped: bool) -> Callable[..., Any]:
+    def refuse(self: Future, other: Any = None) -> NoReturn:
+        __tracebackhide__ = True
+        text = "1" if not isinstance(other, (int, float)) else repr(other)
+        value = "y.result()"
+        wrong, host = (f"{text} {symbol} y", f"{text} {symbol} {value}") if swapped else (
+            f"y {symbol} {text}", f"{value} {symbol} {text}"
+        )  # fmt: skip
+        self._refuse(wrong, host, wrong)
+
+    refuse.__name__ = name
+    return refuse
+
+
+for _name, _symbol in {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+}.items():  # fmt: skip
+    setattr(Future, f"__{_name}__", _operator(f"__{_name}__", _symbol, swapped=False))
+    setattr(Future, f"__r{_name}__", _operator(f"__r{_name}__", _symbol, swapped=True))
+for _name, _symbol in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(Future, f"__{_name}__", _operator(f"__{_name}__", _symbol, swapped=False))
+for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"}.items():
+
+    def _unary(self: Future, symbol: str = _symbol) -> NoReturn:
+        __tracebackhide__ = True
+        self._refuse(symbol, symbol.replace("y", "y.result()"), symbol)
+
+    setattr(Future, f"__{_name}__", _unary)
+
+
+def _to_host(array: Any, future: Future) -> Any:
+    driver = future._controller.driver_or_none
+    began = driver.clock() if driver is not None else 0.0
+    if not isinstance(array, jax.Array):
+        return np.array(array)[()]
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        # The private base array is only read; the public key_data would launch on the island from this thread.
+        data = np.array(array._base_array if hasattr(array, "_base_array") else jax.random.key_data(array))
+        value: Any = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+    else:
+        value = np.array(array)[()]  # a copy: the island's memory may be donated later
+    future._note("fetch", began)
+    return value

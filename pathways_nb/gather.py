@@ -1,0 +1,187 @@
+"""Loose calls of computations, gathered into one program (Pathways, section 3: tracing saves a message per call).
+
+Inside a recorded cell, calls made outside any program wait here until a program is called, a value is needed or the
+cell ends; then they go out as one graph. Outside a cell each call goes out at once, as a program of one node.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from pathways_nb.errors import UsageError
+from pathways_nb.futures import Future
+from pathways_nb.program import context, lines
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.program import Program
+from pathways_nb.program.signature import Aval, Signature, Statics, aval_of
+
+if TYPE_CHECKING:
+    from pathways_nb.client import Controller
+
+MOST = 512
+"""Calls gathered before they go out anyway."""
+_KEPT = 256
+_programs: OrderedDict[Any, Program] = OrderedDict()
+
+Wire = tuple[int, int]
+"""Where a leaf comes from: (-1, position among the outside leaves) or (call, position among its outputs)."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    computation: Computation
+    signature: Signature
+    wires: tuple[Wire, ...]
+    outputs: tuple[weakref.ref[Future], ...]
+
+    def key(self, wanted: tuple[int, ...]) -> Any:
+        signature = self.signature
+        return self.computation, signature.tree, signature.static_key, signature.donated, self.wires, wanted
+
+
+class Gather:
+    """Loose calls on one controller that have not gone out yet."""
+
+    def __init__(self, controller: Controller, name: str):
+        self.controller, self.name = controller, name
+        self.calls: list[_Call] = []
+        self.outside: list[Any] = []
+        self.outside_names: list[str] = []
+        self.made: dict[int, Wire] = {}
+        """Futures of calls in here, by identity."""
+        self.donated: set[int] = set()
+
+    def add(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Take a call; returns its outputs as futures that are not dispatched yet."""
+        call = computation.signature(args, kwargs)
+        avals = call.avals()
+        refuse_tracers(call, f"pw.program(jax.grad({computation.name}))")
+        for leaf in call.leaves:
+            if isinstance(leaf, Future):
+                leaf.check_usable()
+        shapes = output_shapes(computation, call, avals, self.controller)
+        wires = tuple(self._wire(leaf, i in call.donated, call, i) for i, leaf in enumerate(call.leaves))
+        self._donate(call)
+        leaves, tree = jax.tree.flatten(shapes)
+        index = len(self.calls)
+        futures = [Future(self.controller, leaf, computation.name) for leaf in leaves]
+        for position, future in enumerate(futures):
+            future.await_flush(self.flush)
+            self.made[id(future)] = (index, position)
+        stripped = replace(call, leaves=[], dynamic_args=(), _dynamic_kwargs={})
+        self.calls.append(_Call(computation, stripped, wires, tuple(map(weakref.ref, futures))))
+        result = jax.tree.unflatten(tree, futures)
+        if len(self.calls) >= MOST:
+            self.flush()
+        return result
+
+    def flush(self) -> None:
+        """Send everything gathered as one program."""
+        if not self.calls:
+            return
+        calls, outside, donated = self.calls, self.outside, self.donated
+        names = self.outside_names
+        self.calls, self.outside, self.outside_names, self.made, self.donated = [], [], [], {}, set()
+        alive = [[future for ref in call.outputs if (future := ref()) is not None] for call in calls]
+        wanted = tuple(
+            tuple(i for i, ref in enumerate(c.outputs) if (f := ref()) is not None and not f._consumed) for c in calls
+        )
+        program = self._program(calls, wanted, names, frozenset(donated))
+        try:
+            futures = self.controller.dispatch(program, tuple(outside), {}, check_donated=False)
+        except BaseException as error:
+            for future in (f for group in alive for f in group):
+                future.fail(error)
+            raise
+        chosen = [calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
+        for placeholder, future in zip(chosen, futures, strict=True):
+            if placeholder is not None:
+                placeholder.take(future)
+
+    def _wire(self, leaf: Any, donated: bool, call: Signature, index: int) -> Wire:
+        made = self.made.get(id(leaf)) if isinstance(leaf, Future) else None
+        if made is not None:
+            return made
+        for position, known in enumerate(self.outside):
+            if known is leaf and isinstance(leaf, Future):
+                if donated:
+                    self.donated.add(position)
+                return -1, position
+        self.outside.append(leaf if isinstance(leaf, Future) else self.controller.snapshot(leaf))
+        self.outside_names.append(call.names[index].removeprefix("argument ").partition("[")[0])
+        if donated:
+            self.donated.add(len(self.outside) - 1)
+        return -1, len(self.outside) - 1
+
+    def _donate(self, call: Signature) -> None:
+        where = lines.here()
+        for index in call.donated:
+            leaf = call.leaves[index]
+            if isinstance(leaf, Future):
+                if sum(other is leaf for other in call.leaves) > 1:
+                    raise UsageError(f"{call.owner}: {call.names[index]} is donated and passed twice in one call.")
+                leaf.consume(where)
+
+    def _program(self, calls: list[_Call], wanted: Any, names: list[str], donated: frozenset[int]) -> Program:
+        key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
+        if key not in _programs:
+            name = calls[0].computation.name if len(calls) == 1 else self.name
+            statics = Statics.of(None, (), (), donated, ())
+            _programs[key] = Program(_replay(calls, wanted, names), statics, name)
+            if len(_programs) > _KEPT:
+                _programs.popitem(last=False)
+        _programs.move_to_end(key)
+        return _programs[key]
+
+
+def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., list[Any]]:
+    steps = [(call.computation, call.signature, call.wires) for call in calls]
+
+    def cell(*leaves: Any) -> list[Any]:
+        made: list[list[Any]] = []
+        for computation, signature, wires in steps:
+            values = [leaves[position] if source < 0 else made[source][position] for source, position in wires]
+            args, kwargs = signature.rebuild(values)
+            made.append(jax.tree.leaves(computation(*args, **kwargs)))
+        return [made[i][j] for i, group in enumerate(wanted) for j in group]
+
+    unique = [f"{name}_{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    cell.__signature__ = inspect.Signature([inspect.Parameter(_identifier(n), kind) for n in unique])  # type: ignore[attr-defined]
+    return cell
+
+
+def _identifier(name: str) -> str:
+    cleaned = "".join(c if c.isalnum() else "_" for c in name)
+    return cleaned if cleaned.isidentifier() else f"arg_{cleaned}"
+
+
+def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, ...], controller: Controller) -> Any:
+    """The abstract outputs of a call, as a tree of ``Aval``; JAX traces the body once per signature."""
+    key = (call.tree, avals, call.static_key, controller.platform)
+    if key not in computation.shapes:
+        trace = context.Tracing(computation.name, controller.mesh_of, lambda value: repr(value))
+
+        def staged(*leaves: Any) -> Any:
+            return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
+
+        with context.under(trace):
+            out = jax.eval_shape(staged, *(aval.struct for aval in avals))
+        computation.shapes[key] = jax.tree.map(aval_of, out)
+    return computation.shapes[key]
+
+
+def refuse_tracers(call: Signature, instead: str) -> None:
+    """A call under ``jax.grad`` and the like belongs inside a program."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in call.leaves):
+        raise UsageError(
+            f"{call.owner} is called under jax.jit, jax.grad or jax.vmap outside a program, where it has no place in "
+            f"a graph. Turn the nesting round: {instead}."
+        )

@@ -1,0 +1,169 @@
+"""From a flat list of items to the sharded dataflow graph: who runs where, and which operations share a node.
+
+Ordinary operations stand where their operands live. An operation joins the open group of its place if nothing it
+needs is made after that group, so merging never delays a node. Operations that depend on no place (a step counter, a
+learning-rate schedule) are repeated on each place that uses them instead of being sent there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pathways_nb.program.graph import Graph, Node, Value
+from pathways_nb.program.items import Const, Flat, Item, constant
+from pathways_nb.program.places import VirtualSlice
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """What a node computes: its items in order, the values it takes and gives."""
+
+    name: str
+    items: tuple[Item, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def computation(self) -> Item | None:
+        """The item whose shardings are declared, if this node is a computation."""
+        return self.items[0] if self.items[0].place is not None else None
+
+
+@dataclass
+class _Group:
+    place: int
+    items: list[Item] = field(default_factory=list)
+
+
+class Builder:
+    """Places and groups the items of one flat program; ``build`` does it all."""
+
+    def __init__(self, flat: Flat, places: Mapping[int, VirtualSlice]):
+        self.flat, self.places = flat, places
+        self.groups: list[_Group] = []
+        self.made_in: dict[int, int] = {}
+        """Which group makes a value; arguments are absent."""
+        self.open: dict[int, int] = {}
+        self.free: dict[int, Item] = {}
+        """Values that depend on no place, and the item that makes each."""
+        self.copies: dict[tuple[int, int], int] = {}
+        self.home: dict[int, int] = {}
+
+    def build(self) -> list[_Group]:
+        """Place every item; afterwards ``flat.results`` names placed values only."""
+        default = next((item.place for item in self.flat.items if item.place is not None), min(self.places))
+        assert default is not None
+        for item in self.flat.items:
+            place = item.place if item.place is not None else self._place_by_operands(item)
+            if place is None and item.has_effects:
+                place = default
+            if place is None:
+                self.free.update(dict.fromkeys(item.outputs, item))
+            elif item.place is not None:
+                self._new_group(place, self._bring(item, place))
+            else:
+                self._join(place, self._bring(item, place))
+        self.flat.results = tuple(self._result(operand, default) for operand in self.flat.results)
+        return self.groups
+
+    def _place_by_operands(self, item: Item) -> int | None:
+        weight: Counter[int] = Counter()
+        for value in item.values():
+            if value in self.home:
+                weight[self.home[value]] += self.flat.avals[value].bytes
+        return weight.most_common(1)[0][0] if weight else None
+
+    def _bring(self, item: Item, place: int) -> Item:
+        """The item with each operand that depends on no place computed here."""
+        inputs = (x if isinstance(x, Const) else self._copy(x, place) for x in item.inputs)
+        return replace(item, inputs=tuple(inputs))
+
+    def _copy(self, value: int, place: int) -> int:
+        if value not in self.free:
+            return value
+        if (value, place) not in self.copies:
+            item = self.free[value]
+            fresh = [self.flat.new(self.flat.avals[output]) for output in item.outputs]
+            self.copies.update({(old, place): new for old, new in zip(item.outputs, fresh, strict=True)})
+            self._join(place, replace(self._bring(item, place), outputs=tuple(fresh)))
+        return self.copies[value, place]
+
+    def _result(self, operand: Any, default: int) -> int:
+        if isinstance(operand, Const):
+            aval = constant(operand.value, 0).jaxpr.jaxpr.outvars[0].aval
+            output = self.flat.new(aval)
+            self._join(default, constant(operand.value, output))
+            return output
+        return self._copy(operand, default)
+
+    def _new_group(self, place: int, item: Item) -> None:
+        self.groups.append(_Group(place))
+        self._add(len(self.groups) - 1, item)
+
+    def _join(self, place: int, item: Item) -> None:
+        group = self.open.get(place)
+        if group is None or any(self.made_in.get(value, -1) > group for value in item.values()):
+            self.groups.append(_Group(place))
+            group = self.open[place] = len(self.groups) - 1
+        self._add(group, item)
+
+    def _add(self, group: int, item: Item) -> None:
+        self.groups[group].items.append(item)
+        for value in item.outputs:
+            self.made_in[value] = group
+            self.home[value] = self.groups[group].place
+
+
+def build(
+    name: str, flat: Flat, places: Mapping[int, VirtualSlice], parameters: list[str]
+) -> tuple[Graph, dict[int, Code]]:
+    """The graph of a flat program, and what each of its nodes computes.
+
+    Args:
+        name: the program's name.
+        flat: its items; ``flat.results`` is rewritten to name placed values.
+        places: the virtual slices by serial; at least one.
+        parameters: for each argument leaf, the name of its parameter.
+    """
+    groups = Builder(flat, places).build()
+    used: Counter[int] = Counter(flat.results)  # type: ignore[arg-type]
+    for group in groups:
+        used.update(value for item in group.items for value in item.values())
+    nodes: list[Node] = []
+    for parameter in dict.fromkeys(parameters):
+        leaves = tuple(v for v, p in zip(flat.arguments, parameters, strict=True) if p == parameter)
+        nodes.append(Node(len(nodes), "argument", parameter, None, (), leaves))
+    codes = {}
+    for group in groups:
+        code = _code(group, used, set(flat.results))
+        computation = code.computation
+        kind = "computation" if computation else "operations"
+        line = next((item.line for item in group.items if item.line), "")
+        parts = tuple(item.name for item in group.items)
+        place = places[group.place]
+        nodes.append(Node(len(nodes), kind, code.name, place, code.inputs, code.outputs, line, parts))  # type: ignore[arg-type]
+        codes[nodes[-1].id] = code
+    nodes.append(Node(len(nodes), "result", "result", None, flat.results, ()))  # type: ignore[arg-type]
+    values = tuple(Value(i, aval.shape, str(aval.dtype), aval.bytes) for i, aval in enumerate(flat.avals))
+    return Graph(name, tuple(nodes), values), codes
+
+
+def _code(group: _Group, used: Counter[int], results: set[Any]) -> Code:
+    made = {value for item in group.items for value in item.outputs}
+    here = Counter(value for item in group.items for value in item.values())
+    inputs = tuple(dict.fromkeys(v for item in group.items for v in item.values() if v not in made))
+    if group.items[0].place is not None:
+        outputs = group.items[0].outputs
+    else:
+        outputs = tuple(v for item in group.items for v in item.outputs if used[v] > here[v] or v in results)
+    return Code(_name(group), tuple(group.items), inputs, outputs)
+
+
+def _name(group: _Group) -> str:
+    names = list(dict.fromkeys(item.name for item in group.items))
+    if group.items[0].place is not None or len(names) <= 2:
+        return ", ".join(names)
+    return f"{names[0]} … {names[-1]} ({len(group.items)} operations)"

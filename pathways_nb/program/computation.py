@@ -1,0 +1,232 @@
+"""Computations: compiled functions that carry their place (Pathways, section 3).
+
+A computation is a named ``jax.jit``: the name carries the virtual slice, the shardings stand on the slice's abstract
+mesh. Traced inside a program it is one equation, so JAX's own transformations compose across places. ``jit`` code
+sees whole arrays, ``shard_map`` code sees one shard and may use collectives.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import jax
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+from pathways_nb.errors import UsageError
+from pathways_nb.program import context, lines, specs
+from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.signature import Signature, Statics
+
+Form = Literal["jit", "shard_map"]
+_NAME = re.compile(r"pw__(\d+)__(.*)", re.DOTALL)
+
+
+class Computation:
+    """A function bound to a virtual slice. Calling it outside a program returns futures at once.
+
+    Made by ``pw.jit`` and ``pw.shard_map``. Inside a ``pw.program`` a call is one node of its graph.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        form: Form,
+        place: VirtualSlice,
+        in_specs: Any,
+        out_specs: Any,
+        statics: Statics,
+        **options: Any,
+    ):
+        self.fn, self.form, self.place, self.options = fn, form, place, options
+        self.statics = statics.bound_to(fn)
+        self.in_specs, self.out_specs = in_specs, out_specs
+        self.line = lines.here()
+        functools.update_wrapper(self, fn)
+        self.name: str = getattr(fn, "__name__", type(fn).__name__)
+        place.adopt_name(getattr(inspect.unwrap(fn), "__globals__", {}))
+        words = ("in_shardings", "out_shardings") if form == "jit" else ("in_specs", "out_specs")
+        self._in_option, self._out_option = words
+        specs.check_tree(in_specs, words[0], self.name, place)
+        specs.check_tree(out_specs, words[1], self.name, place)
+        self._jitted: dict[Any, Callable[..., Any]] = {}
+        self.shapes: dict[Any, Any] = {}
+        """Abstract outputs of calls made outside programs, by signature."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        trace = context.tracing()
+        if trace is None:
+            return context.runner().call(self, args, kwargs)
+        if trace.inside:
+            return self._inline(trace, args, kwargs)
+        return self.stage(trace, self.signature(args, kwargs))
+
+    def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+        """The call's arguments, flattened, with static ones set apart."""
+        return Signature.of(self.statics, args, kwargs, self.name)
+
+    def stage(self, trace: context.Tracing, call: Signature) -> Any:
+        """Stage the call into the trace under way: one equation."""
+        trace.refuse_futures(call)
+        trace.places[self.place.serial] = self.place
+        mesh = trace.mesh_of(self.place)
+        key = (call.tree, call.static_key, mesh)
+        if key not in self._jitted:
+            self._jitted[key] = self._build(call, mesh)
+        self.check_arguments(call)
+        return self._jitted[key](*call.leaves)
+
+    def check_arguments(self, call: Signature) -> None:
+        """Refuse arguments that their specs do not divide, by name."""
+        for index, (leaf, spec) in enumerate(zip(call.leaves, self._leaf_specs(call), strict=True)):
+            if any(specs.problems(jax.numpy.shape(leaf), spec, self.place)):
+                what = f"{self.name}: {call.names[index]}"
+                specs.check_leaf(jax.numpy.shape(leaf), spec, self.place, what, self._in_option)
+
+    def _inline(self, trace: context.Tracing, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outer = trace.inside[-1]
+        if outer.place is not self.place:
+            raise UsageError(
+                f"{self.name} on {self.place.label} is called inside {outer.name} on {outer.place.label}: a computation "
+                f"stays on one place. Call both from a @pw.program."
+            )
+        return self.fn(*args, **kwargs)
+
+    def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
+        prefix = self.in_specs
+        if isinstance(prefix, tuple) and not specs.is_spec(prefix):
+            dynamic = call.dynamic_args
+            if len(prefix) != len(dynamic):
+                raise specs.ShardingError(
+                    f"{self.name}: {self._in_option} has {len(prefix)} entries for {len(dynamic)} arguments; "
+                    f"give one pw.P for all, or one for each."
+                )
+            positional = specs.spread(prefix, dynamic, self._in_option, self.name)
+        else:
+            positional = specs.spread(prefix, call.dynamic_args, self._in_option, self.name)
+        rest: list[specs.Spec] = [None] * (len(call.leaves) - len(positional))
+        return [spec or PartitionSpec() for spec in (*positional, *rest)]
+
+    def _build(self, call: Signature, mesh: AbstractMesh) -> Callable[..., Any]:
+        leaf_specs = tuple(self._leaf_specs(call))
+
+        def body(*leaves: Any) -> Any:
+            trace = context.tracing()
+            args, kwargs = call.rebuild(leaves)
+            if trace is not None:
+                trace.inside.append(self)
+            try:
+                with jax.sharding.use_abstract_mesh(mesh):
+                    out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
+            finally:
+                if trace is not None:
+                    trace.inside.pop()
+            self._check_outputs(out)
+            return out
+
+        body.__name__ = body.__qualname__ = f"pw__{self.place.serial}__{self.name}"
+        place_on = functools.partial(NamedSharding, mesh)
+        out_shardings = jax.tree.map(
+            lambda s: None if s is None else place_on(s), self.out_specs, is_leaf=specs.is_spec
+        )
+        return jax.jit(
+            body,
+            in_shardings=tuple(place_on(spec) for spec in leaf_specs),
+            out_shardings=out_shardings,
+            donate_argnums=call.donated,
+            keep_unused=True,
+        )
+
+    def _per_shard(self, call: Signature, leaf_specs: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
+        def shard_body(*shards: Any) -> Any:
+            args, kwargs = call.rebuild(shards)
+            return self.fn(*args, **kwargs)
+
+        return jax.shard_map(shard_body, in_specs=leaf_specs, out_specs=self.out_specs, **self.options)(*leaves)
+
+    def _check_outputs(self, out: Any) -> None:
+        flat = jax.tree_util.tree_leaves_with_path(out)
+        for (path, leaf), spec in zip(
+            flat, specs.spread(self.out_specs, out, self._out_option, self.name), strict=True
+        ):
+            what = f"{self.name}: output{jax.tree_util.keystr(path)}"
+            specs.check_leaf(jax.numpy.shape(leaf), spec, self.place, what, self._out_option)
+
+    def __repr__(self) -> str:
+        return f"<computation {self.name} on {self.place.label}>"
+
+
+def place_of(name: str) -> tuple[int, str] | None:
+    """The serial of the place and the plain name that an equation's name carries, if it is a computation's."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def _make(fn: Callable[..., Any] | None, form: Form, on: VirtualSlice, *rest: Any, **options: Any) -> Any:
+    if not isinstance(on, VirtualSlice):
+        raise UsageError(f"on={on!r} is a {type(on).__name__}; pass a pw.virtual_slice(...).")
+    if fn is None:
+        return lambda fn: Computation(fn, form, on, *rest, **options)
+    if not callable(fn):
+        raise UsageError(f"pw.{form}({fn!r}, ...) needs a function, got a {type(fn).__name__}.")
+    return Computation(fn, form, on, *rest, **options)
+
+
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    on: VirtualSlice,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    donate_argnums: int | Iterable[int] = (),
+    donate_argnames: str | Iterable[str] = (),
+) -> Any:
+    """Bind ``fn``, which sees whole arrays, to a virtual slice (Pathways, section 3). Also a decorator.
+
+    Args:
+        fn: the function; leave out to use as ``@pw.jit(on=place)``.
+        on: the virtual slice to run on.
+        in_shardings, out_shardings: ``pw.P`` trees over the slice's axes, prefixes as in ``jax.jit``. Left out:
+            replicated on the way in, the compiler's choice on the way out.
+        static_argnums, static_argnames, donate_argnums, donate_argnames: as in ``jax.jit``.
+
+    Raises:
+        ShardingError: a spec names an axis the slice lacks (here), or does not divide an argument (at the call).
+        UsageError: ``on`` is not a virtual slice.
+    """
+    statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
+    return _make(fn, "jit", on, in_shardings, out_shardings, statics)
+
+
+def shard_map(
+    fn: Callable[..., Any] | None = None,
+    *,
+    on: VirtualSlice,
+    in_specs: Any,
+    out_specs: Any,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    donate_argnums: int | Iterable[int] = (),
+    donate_argnames: str | Iterable[str] = (),
+    check_vma: bool = True,
+) -> Any:
+    """Bind ``fn``, which sees one shard and may use collectives over the slice's axes, to a virtual slice.
+
+    Args:
+        fn: the function; leave out to use as a decorator.
+        on: the virtual slice to run on.
+        in_specs, out_specs: ``pw.P`` trees, as in ``jax.shard_map``.
+        static_argnums, static_argnames, donate_argnums, donate_argnames: as in ``jax.jit``.
+        check_vma: as in ``jax.shard_map``.
+
+    Raises:
+        ShardingError, UsageError: as for ``pw.jit``.
+    """
+    statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
+    return _make(fn, "shard_map", on, in_specs, out_specs, statics, check_vma=check_vma)

@@ -1,0 +1,91 @@
+"""What the code being traced needs to know about its surroundings, and the door to whoever runs calls.
+
+Tracing happens on the caller's thread, so the surroundings are a context variable. The client registers itself as
+the ``Runner``; computations and programs know nothing else of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+
+from pathways_nb.errors import UsageError
+from pathways_nb.program.places import VirtualSlice
+
+if TYPE_CHECKING:
+    from pathways_nb.program.computation import Computation
+    from pathways_nb.program.program import Program
+    from pathways_nb.program.signature import Signature
+
+MeshOf = Callable[[VirtualSlice], jax.sharding.AbstractMesh]
+
+
+class Deferred:
+    """Base of futures, which a trace must tell from values it can use."""
+
+
+@dataclass
+class Tracing:
+    """One trace under way: how places look, which have been met, and whose body is being traced right now."""
+
+    program: str
+    mesh_of: MeshOf
+    captured: Callable[[object], str]
+    """Names the variable that holds a captured object, for errors."""
+    places: dict[int, VirtualSlice] = field(default_factory=dict)
+    inside: list[Computation] = field(default_factory=list)
+
+    def refuse_futures(self, call: Signature) -> None:
+        """Futures reach a program as its arguments, not through variables from outside."""
+        for leaf in call.leaves:
+            if isinstance(leaf, Deferred):
+                raise UsageError(
+                    f"{call.owner}: the program {self.program!r} uses the future {self.captured(leaf)} from outside. "
+                    f"Pass it as an argument of {self.program!r} instead."
+                )
+
+
+class Runner(Protocol):
+    """Who carries out calls made outside any trace: the client."""
+
+    def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+
+_tracing: ContextVar[Tracing | None] = ContextVar("pathways_tracing", default=None)
+_runner: list[Runner] = []
+
+
+def tracing() -> Tracing | None:
+    """The trace under way on this thread, if any."""
+    return _tracing.get()
+
+
+@contextlib.contextmanager
+def under(trace: Tracing) -> Iterator[Tracing]:
+    """Make ``trace`` the one under way."""
+    token = _tracing.set(trace)
+    try:
+        yield trace
+    finally:
+        _tracing.reset(token)
+
+
+def set_runner(runner: Runner) -> None:
+    """Register who carries out calls."""
+    _runner[:] = [runner]
+
+
+def runner() -> Runner:
+    """Who carries out calls."""
+    return _runner[0]

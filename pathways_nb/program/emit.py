@@ -1,0 +1,148 @@
+"""From a node's traced code to a function for the devices it was placed on.
+
+Tracing stands on the abstract mesh of a virtual slice; running needs the mesh of an island. ``emit`` re-emits a
+node's equations with the one replaced by the other (measured in JAX 0.10 and 0.12; see the tests).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.program.build import Code
+from pathways_nb.program.items import Const, closed_over
+
+_ON_DEVICES = frozenset({"sharding_constraint", "jit", "pjit"})
+"""Primitives whose shardings name devices; the others only describe types and stay abstract."""
+
+
+def emit(code: Code, mesh: Mesh, arriving: Sequence[Any]) -> Callable[..., list[Any]]:
+    """The node as a function of its input arrays, in the order of ``code.inputs``.
+
+    Args:
+        code: the node's items.
+        mesh: the devices it was placed on.
+        arriving: the sharding each input arrives with; where the computation declares another, it is constrained
+            inside, so that the compiler does the resharding.
+    """
+    bodies = [jex.jaxpr_as_fun(_on_mesh(item.jaxpr, mesh)) for item in code.items]
+    wanted = _declared(code, mesh)
+
+    def node(*arrays: Any) -> list[Any]:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            values: dict[int, Any] = {}
+            for value, array, actual in zip(code.inputs, arrays, arriving, strict=True):
+                target = wanted.get(value)
+                differs = target is not None and not target.is_equivalent_to(actual, array.ndim)
+                values[value] = jax.lax.with_sharding_constraint(array, target) if differs else array
+            for item, body in zip(code.items, bodies, strict=True):
+                operands = [x.value if isinstance(x, Const) else values[x] for x in item.inputs]
+                values.update(zip(item.outputs, body(*operands), strict=True))
+            # A node without outputs (a print) still needs one to wait on.
+            return [values[v] for v in code.outputs] or [jax.numpy.zeros(())]
+
+    node.__name__ = node.__qualname__ = code.name
+    return node
+
+
+def out_shardings(code: Code, mesh: Mesh, replicated: frozenset[int]) -> list[NamedSharding | None]:
+    """The declared sharding of each output; ``None`` is the compiler's choice.
+
+    Args:
+        code: the node's items.
+        mesh: its devices.
+        replicated: values that travel to a place with another number of devices, and so leave whole.
+    """
+    item = code.computation
+    found: list[NamedSharding | None] = []
+    for index, value in enumerate(code.outputs):
+        spec = item.out_specs[index] if item is not None else None
+        if value in replicated or not code.inputs:
+            spec = PartitionSpec()
+        found.append(None if spec is None else NamedSharding(mesh, spec))
+    return found or [NamedSharding(mesh, PartitionSpec())]
+
+
+def shape_key(code: Code) -> Hashable:
+    """Equal for nodes that compute the same from inputs of equal shape: repeats of a call are lowered once."""
+    names: dict[int, int] = {}
+    parts: list[Hashable] = []
+    for item in code.items:
+        operands = tuple(
+            ("const", id(x)) if isinstance(x, Const) else names.setdefault(x, len(names)) for x in item.inputs
+        )
+        outputs = tuple(names.setdefault(x, len(names)) for x in item.outputs)
+        parts.append((_body_key(item.jaxpr, item.place is not None), operands, outputs, item.in_specs, item.out_specs))
+    return code.name, tuple(parts), tuple(names[x] for x in code.inputs), tuple(names[x] for x in code.outputs)
+
+
+def digest(code: Code, text: str) -> str:
+    """A fingerprint of a lowered node: its text and the constants it holds, which the text may leave out."""
+    found = hashlib.sha256(text.encode())
+    for item in code.items:
+        for const in [*closed_over(item.jaxpr), *(x.value for x in item.inputs if isinstance(x, Const))]:
+            data = jax.random.key_data(const) if jax.dtypes.issubdtype(const.dtype, jax.dtypes.prng_key) else const
+            found.update(np.asarray(data).tobytes())
+    return found.hexdigest()
+
+
+def _declared(code: Code, mesh: Mesh) -> dict[int, NamedSharding]:
+    item = code.computation
+    if item is None:
+        return {}
+    pairs = zip(item.inputs, item.in_specs, strict=True)
+    return {x: NamedSharding(mesh, spec) for x, spec in pairs if spec is not None and not isinstance(x, Const)}
+
+
+def _body_key(closed: jex.ClosedJaxpr, computation: bool) -> Hashable:
+    if computation:
+        return id(closed)  # JAX itself keeps one jaxpr for equal calls
+    (eqn,) = closed.jaxpr.eqns or (None,)
+    if eqn is None or closed.consts:
+        return id(closed)
+    shapes = tuple(str(atom.aval) if not isinstance(atom, jex.Literal) else repr(atom) for atom in eqn.invars)
+    return eqn.primitive.name, shapes, tuple((k, _param_key(v)) for k, v in sorted(eqn.params.items()))
+
+
+def _param_key(value: Any) -> Hashable:
+    if isinstance(value, (jex.Jaxpr, jex.ClosedJaxpr)) or callable(value):
+        return id(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_param_key, value))
+    return repr(value)
+
+
+def _on_mesh(closed: jex.ClosedJaxpr, mesh: Mesh) -> jex.ClosedJaxpr:
+    return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh), closed.consts)
+
+
+def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh) -> jex.Jaxpr:
+    abstract = mesh.abstract_mesh
+
+    def value(name: str, old: Any, on_devices: bool) -> Any:
+        if isinstance(old, NamedSharding) and isinstance(old.mesh, AbstractMesh):
+            # A foreign mesh comes from another place's type; what it says there means nothing here.
+            spec = old.spec if old.mesh == abstract else PartitionSpec()
+            return NamedSharding(mesh if on_devices else abstract, spec)
+        if name == "mesh" and isinstance(old, AbstractMesh):
+            return mesh
+        if isinstance(old, jex.ClosedJaxpr):
+            return _on_mesh(old, mesh)
+        if isinstance(old, jex.Jaxpr):
+            return _rebind(old, mesh)
+        if type(old) in (tuple, list):
+            return type(old)(value(name, part, on_devices) for part in old)
+        return old
+
+    return jaxpr.replace(
+        eqns=[
+            eqn.replace(params={k: value(k, v, eqn.primitive.name in _ON_DEVICES) for k, v in eqn.params.items()})
+            for eqn in jaxpr.eqns
+        ]
+    )

@@ -1,0 +1,192 @@
+"""A traced program as a flat list of items: computations, and the ordinary operations between them.
+
+JAX leaves computations inside ``remat``, ``jit`` and ``custom_vjp`` equations where a user's transformation put them.
+They are lifted out here, so that each is a node of its own; loops cannot be, and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+from pathways_nb.errors import UsageError
+from pathways_nb.program import lines, specs
+from pathways_nb.program.computation import place_of
+from pathways_nb.program.signature import Aval
+
+_TRANSPARENT = frozenset(
+    {"jit", "pjit", "remat2", "checkpoint", "remat", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Const:
+    """An operand whose value is known when the program is traced."""
+
+    value: Any
+
+
+Operand = int | Const
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One equation: what it computes, from which values, and where, if it is a computation."""
+
+    name: str
+    jaxpr: jex.ClosedJaxpr
+    inputs: tuple[Operand, ...]
+    outputs: tuple[int, ...]
+    place: int | None = None
+    in_specs: tuple[specs.Spec, ...] = ()
+    out_specs: tuple[specs.Spec, ...] = ()
+    donated: tuple[bool, ...] = ()
+    line: str = ""
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it must run even if nobody uses its outputs, and must not run twice."""
+        return bool(self.jaxpr.effects)
+
+    def values(self) -> Iterator[int]:
+        """Its operands that are values."""
+        return (operand for operand in self.inputs if not isinstance(operand, Const))
+
+
+@dataclass
+class Flat:
+    """A whole program: ``avals`` by value id, items in order, operands of the result."""
+
+    avals: list[Aval] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    arguments: tuple[int, ...] = ()
+    results: tuple[Operand, ...] = ()
+
+    @classmethod
+    def of(cls, closed: jex.ClosedJaxpr) -> Flat:
+        """Flatten a traced program and drop what nobody uses."""
+        flat = cls()
+        flat.arguments = tuple(flat.new(var.aval) for var in closed.jaxpr.invars)
+        operands = flat.walk(closed.jaxpr, closed.consts, flat.arguments, backward=False)
+        flat.results = tuple(operands)
+        flat._drop_unused()
+        return flat
+
+    def new(self, aval: Any) -> int:
+        """A new value of this shape and dtype."""
+        self.avals.append(Aval(tuple(aval.shape), aval.dtype, bool(getattr(aval, "weak_type", False))))
+        return len(self.avals) - 1
+
+    def walk(self, jaxpr: Any, consts: Any, arguments: Any, backward: bool) -> list[Operand]:
+        """Append the items of ``jaxpr`` and return the operands of its outputs."""
+        env: dict[Any, Operand] = dict(zip(jaxpr.constvars, map(Const, consts), strict=True))
+        env |= dict(zip(jaxpr.invars, arguments, strict=True))
+
+        def read(atom: Any) -> Operand:
+            return Const(atom.val) if isinstance(atom, jex.Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            transposed = backward or "transpose" in str(eqn.source_info.name_stack)
+            if self._is_nest(eqn):
+                inner, inner_consts = _body(eqn)
+                outputs = self.walk(inner, inner_consts, [read(atom) for atom in eqn.invars], transposed)
+            else:
+                outputs = list(self._append(eqn, read, transposed))
+            env.update((var, out) for var, out in zip(eqn.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _is_nest(self, eqn: Any) -> bool:
+        if place_of(str(eqn.params.get("name", ""))) is not None:
+            return False
+        inside = next(_computations_in(eqn.params), None)
+        if inside is not None and eqn.primitive.name not in _TRANSPARENT:
+            raise UsageError(
+                f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
+                f"its own and a loop cannot hold one. Unroll it with a Python for, or put the loop inside {inside}."
+            )
+        return inside is not None
+
+    def _append(self, eqn: Any, read: Any, backward: bool) -> Iterator[int]:
+        outputs = [self.new(var.aval) for var in eqn.outvars]
+        named = place_of(str(eqn.params.get("name", "")))
+        if named is not None:
+            again = "rematted" in str(eqn.source_info.name_stack)
+            suffix = " (again)" if again else " (bwd)" if backward else ""
+            self.items.append(
+                Item(
+                    named[1] + suffix,
+                    eqn.params["jaxpr"],
+                    tuple(map(read, eqn.invars)),
+                    tuple(outputs),
+                    named[0],
+                    tuple(map(specs.settle, eqn.params["in_shardings"])),
+                    tuple(map(specs.settle, eqn.params["out_shardings"])),
+                    tuple(eqn.params["donated_invars"]),
+                    _line(eqn),
+                )
+            )
+        else:
+            invars = list(dict.fromkeys(atom for atom in eqn.invars if not isinstance(atom, jex.Literal)))
+            kept = [(var, out) for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)]
+            body = jex.Jaxpr([], invars, [var for var, _ in kept], [eqn], eqn.effects)
+            name = str(eqn.params.get("name", eqn.primitive.name))
+            ids = tuple(out for _, out in kept)
+            self.items.append(Item(name, jex.ClosedJaxpr(body, ()), tuple(map(read, invars)), ids, line=_line(eqn)))
+        yield from outputs
+
+    def _drop_unused(self) -> None:
+        live = {operand for operand in self.results if not isinstance(operand, Const)}
+        kept = []
+        for item in reversed(self.items):
+            if item.has_effects or not live.isdisjoint(item.outputs):
+                kept.append(item)
+                live.update(item.values())
+        self.items = kept[::-1]
+
+
+def constant(value: Any, output: int) -> Item:
+    """An item that yields a constant, for results that do not depend on anything."""
+    return Item("constant", jax.make_jaxpr(lambda: jax.numpy.asarray(value))(), (), (output,))
+
+
+def closed_over(closed: jex.ClosedJaxpr) -> Iterator[Any]:
+    """Every constant that a traced program holds, at any depth."""
+    yield from closed.consts
+    for eqn in closed.jaxpr.eqns:
+        for jaxpr in _jaxprs(eqn.params):
+            yield from closed_over(jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ()))
+
+
+def _dropped(var: Any) -> bool:
+    return isinstance(var, jex.DropVar)
+
+
+def _body(eqn: Any) -> tuple[Any, Any]:
+    jaxpr = eqn.params["call_jaxpr" if "call_jaxpr" in eqn.params else "jaxpr"]
+    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, jex.ClosedJaxpr) else (jaxpr, ())
+
+
+def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    for value in params.values():
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, (jex.Jaxpr, jex.ClosedJaxpr)):
+                yield part
+
+
+def _computations_in(params: dict[str, Any]) -> Iterator[str]:
+    for jaxpr in _jaxprs(params):
+        for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
+            named = place_of(str(eqn.params.get("name", "")))
+            if named is not None:
+                yield named[1]
+            else:
+                yield from _computations_in(eqn.params)
+
+
+def _line(eqn: Any) -> str:
+    traceback = getattr(eqn.source_info, "traceback", None)
+    return lines.innermost(traceback.frames) if traceback is not None else ""

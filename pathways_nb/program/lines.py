@@ -1,0 +1,58 @@
+"""Where the user wrote it: ``Cell In[3], line 4`` in a notebook, ``train.py:12`` elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = (_HERE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>")
+
+
+def describe(filename: str, line: int) -> str:
+    """``filename`` and ``line`` in the words of a notebook or a script."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    cells = getattr(getattr(shell, "compile", None), "_filename_map", None) or {}
+    if filename in cells:
+        return f"Cell In[{cells[filename]}], line {line}"
+    return f"{os.path.basename(filename)}:{line}"
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own: not this package, not a library."""
+    return not any(part in filename for part in _LIBRARIES)
+
+
+def here() -> str:
+    """The innermost line of the user's own code that led here, or ``""``."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return describe(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
+    """The entries of a traceback that lie in the user's own code."""
+    entries = []
+    while traceback is not None:
+        if is_users(traceback.tb_frame.f_code.co_filename):
+            entries.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for entry in reversed(entries):
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return kept
+
+
+def innermost(frames: Iterable[object]) -> str:
+    """The innermost user's line among a recorded traceback's frames (``file_name``, ``line_num``), or ``""``."""
+    for frame in frames:
+        filename = getattr(frame, "file_name", "")
+        if filename and is_users(filename):
+            return describe(filename, getattr(frame, "line_num", 0))
+    return ""

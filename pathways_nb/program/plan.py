@@ -1,0 +1,209 @@
+"""Lowering: the device-agnostic graph becomes a plan with physical locations (Pathways, section 4.2).
+
+A plan is a list of steps in the program's order. A step on an island brings an argument, moves a value from another
+place, or launches a node; it names slots, one for each value at each place. Plans are plain data: the controller
+speaks of ranges of a plan, drivers carry them out. Lowering again is cheap, as placements may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pathways_nb.program.graph import Graph
+
+StepKind = Literal["bring", "move", "launch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a virtual slice lies: ``count`` devices of ``island`` from ``first`` on."""
+
+    island: int
+    first: int
+    count: int
+
+    def __str__(self) -> str:
+        last = self.first + self.count - 1
+        devices = f"dev {self.first}" if self.count == 1 else f"dev {self.first}–{last}"
+        return f"island {self.island}, {devices}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One value at one place (a virtual slice's serial)."""
+
+    value: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entry of an island's order.
+
+    Args:
+        kind: ``"bring"`` an argument to its place, ``"move"`` a value between places, ``"launch"`` a node.
+        node: the node it belongs to: for bring and move the one that needs the value first.
+        place: serial of the virtual slice it runs on or delivers to.
+        inputs, outputs: slots. A bring has no input slot, and the argument's position in ``argument``.
+        last: input slots that no later step reads.
+        route: for bring and move: ``"host"``, ``"local"`` (same devices or island memory), ``"ICI"``, ``"DCN"``.
+    """
+
+    kind: StepKind
+    node: int
+    place: int
+    island: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    last: tuple[int, ...] = ()
+    argument: int = -1
+    route: str = ""
+    producers: tuple[int, ...] = ()
+    """Steps that make the inputs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A graph with physical locations.
+
+    Args:
+        graph: what was lowered.
+        placements: by serial of the virtual slice.
+        slots: the table of slots.
+        steps: in program order, which respects every dependency.
+        orders: for each island, its steps (indices) in that order.
+        results: the slot of each result leaf.
+        readers: for slots read on several islands, which.
+    """
+
+    graph: Graph
+    placements: Mapping[int, Placement]
+    slots: tuple[Slot, ...]
+    steps: tuple[Step, ...]
+    orders: Mapping[int, tuple[int, ...]]
+    results: tuple[int, ...]
+    readers: Mapping[int, frozenset[int]]
+
+    @property
+    def islands(self) -> tuple[int, ...]:
+        """The islands it runs on."""
+        return tuple(self.orders)
+
+    def routes(self) -> dict[tuple[int, int], str]:
+        """How values travel along each edge of the graph, for pictures."""
+        place_of = {node.id: node.place for node in self.graph.nodes}
+        found = {}
+        for edge in self.graph.edges():
+            source, target = place_of[edge.source], place_of[edge.target]
+            if source is None or target is None:
+                found[edge.source, edge.target] = "host" if source is not target else "local"
+            else:
+                found[edge.source, edge.target] = route(self.placements[source.serial], self.placements[target.serial])
+        return found
+
+    def where(self) -> dict[int, str]:
+        """Each place in words."""
+        return {serial: str(placement) for serial, placement in self.placements.items()}
+
+
+def route(source: Placement, target: Placement) -> str:
+    """The network between two placements: none, the island's own (ICI), or the data centre's (DCN)."""
+    if source == target:
+        return "local"
+    return "ICI" if source.island == target.island else "DCN"
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]):
+        self.graph, self.placements = graph, placements
+        self.position = {value: i for i, value in enumerate(arguments)}
+        self.home = {v: node.place.serial for node in graph.nodes if node.place is not None for v in node.outputs}
+        self.slots: dict[Slot, int] = {}
+        self.made_by: dict[int, int] = {}
+        self.steps: list[Step] = []
+
+    def slot(self, value: int, place: int, node: int) -> int:
+        """The slot of a value at a place, bringing it there first if it is not yet."""
+        key = Slot(value, place)
+        if key not in self.slots:
+            self._deliver(value, place, node)
+        return self.slots[key]
+
+    def launch(self, node: int, place: int, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        slots = tuple(self.slot(value, place, node) for value in inputs)
+        self._append(Step("launch", node, place, self.placements[place].island, slots, ()), outputs)
+
+    def _deliver(self, value: int, place: int, node: int) -> None:
+        target = self.placements[place]
+        if value in self.position:
+            step = Step("bring", node, place, target.island, (), (), argument=self.position[value], route="host")
+        else:
+            home = self.home[value]
+            network = route(self.placements[home], target)
+            step = Step("move", node, place, target.island, (self.slots[Slot(value, home)],), (), route=network)
+        self._append(step, (value,))
+
+    def _append(self, step: Step, outputs: tuple[int, ...]) -> None:
+        made = []
+        for value in outputs:
+            made.append(self.slots.setdefault(Slot(value, step.place), len(self.slots)))
+            self.made_by[made[-1]] = len(self.steps)
+        producers = tuple(dict.fromkeys(self.made_by[slot] for slot in step.inputs))
+        self.steps.append(replace(step, outputs=tuple(made), producers=producers))
+
+
+def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]) -> Plan:
+    """Give every node its devices and every crossing edge its transfer.
+
+    Args:
+        graph: the device-agnostic graph.
+        placements: of each virtual slice, by serial.
+        arguments: value ids of the argument leaves, in order.
+    """
+    lowering = _Lowering(graph, placements, arguments)
+    for node in graph.nodes:
+        if node.place is not None:
+            lowering.launch(node.id, node.place.serial, node.inputs, node.outputs)
+    default = graph.places[0].serial
+    result = graph.nodes[-1]
+    homes = [lowering.home.get(value, _reader(lowering, value, default)) for value in result.inputs]
+    results = tuple(lowering.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
+    steps, readers = _lifetimes(lowering.steps, results)
+    orders: dict[int, list[int]] = {}
+    for index, step in enumerate(steps):
+        orders.setdefault(step.island, []).append(index)
+    return Plan(
+        graph,
+        dict(placements),
+        tuple(lowering.slots),
+        tuple(steps),
+        {island: tuple(order) for island, order in sorted(orders.items())},
+        results,
+        readers,
+    )
+
+
+def _reader(lowering: _Lowering, value: int, default: int) -> int:
+    """Where an argument that is returned as it came already lies, or the default place."""
+    return next((slot.place for slot in lowering.slots if slot.value == value), default)
+
+
+def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step], dict[int, frozenset[int]]]:
+    """Mark the last reader of each slot on each island; slots of results live on."""
+    kept = set(results)
+    islands: dict[int, set[int]] = {}
+    marked: set[tuple[int, int]] = set()
+    found = []
+    for step in reversed(steps):
+        last = []
+        for slot in dict.fromkeys(step.inputs):
+            islands.setdefault(slot, set()).add(step.island)
+            if slot not in kept and (slot, step.island) not in marked:
+                marked.add((slot, step.island))
+                last.append(slot)
+        unread = [slot for slot in step.outputs if slot not in islands and slot not in kept]
+        found.append(replace(step, last=(*last, *unread)))
+    shared = {slot: frozenset(where) for slot, where in islands.items() if len(where) > 1 and slot not in kept}
+    return found[::-1], shared

@@ -1,0 +1,182 @@
+"""Programs: Python functions traced by JAX itself into a sharded dataflow graph (Pathways, sections 3 and 4.2).
+
+A program is traced once per signature and then replayed. Since JAX traces it, ``jax.grad``, ``checkpoint``, ``vmap``
+and Optax compose with computations on different islands.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from pathways_nb.errors import UsageError
+from pathways_nb.program import context
+from pathways_nb.program.build import Code, build
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.graph import Graph
+from pathways_nb.program.items import Flat, closed_over
+from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.signature import Aval, Signature, Statics, aval_of
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A program for one signature: its graph, what the nodes compute, and how arguments and results lie in it."""
+
+    graph: Graph
+    codes: dict[int, Code]
+    avals: tuple[Aval, ...]
+    """By value id."""
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    out_tree: Any
+    donated: tuple[int, ...]
+    """Positions of donated arguments."""
+    has_effects: bool
+    lowered: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
+    """What each controller made of it."""
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.graph.name
+
+
+class Program:
+    """A traced function over computations. Calling it dispatches the whole graph and returns futures at once."""
+
+    def __init__(self, fn: Callable[..., Any], statics: Statics, name: str = ""):
+        self.fn, self.statics = fn, statics.bound_to(fn)
+        functools.update_wrapper(self, fn)
+        self.name = name or getattr(fn, "__name__", type(fn).__name__)
+        self._traced: dict[Any, Traced] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if context.tracing() is not None:
+            return self.fn(*args, **kwargs)
+        return context.runner().call_program(self, args, kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Call, wait, and return the ``pw.Run`` with outputs and record."""
+        return context.runner().run_program(self, args, kwargs)
+
+    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+        """The sharded dataflow graph for these arguments, without running it."""
+        return context.runner().graph_of(self, args, kwargs)
+
+    def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+        """The call's arguments, flattened, with static ones set apart."""
+        return Signature.of(self.statics, args, kwargs, self.name)
+
+    def cached(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Traced | None:
+        """The trace of an equal call on the same kind of device, if there is one."""
+        return self._traced.get(self._key(call, avals, platform))
+
+    def trace(self, call: Signature, avals: tuple[Aval, ...], platform: str, mesh_of: context.MeshOf) -> Traced:
+        """Trace the function for this signature.
+
+        Raises:
+            UsageError: a future or a device array from outside is used, or a loop holds a computation.
+        """
+        trace = context.Tracing(self.name, mesh_of, self._captured_name)
+        out_tree: list[Any] = []
+
+        def flat_fn(*leaves: Any) -> list[Any]:
+            args, kwargs = call.rebuild(leaves)
+            out_leaves, tree = jax.tree.flatten(self.fn(*args, **kwargs))
+            out_tree[:] = [tree]
+            self._check_results(trace, out_leaves)
+            return out_leaves
+
+        with context.under(trace):
+            closed = jax.make_jaxpr(flat_fn)(*(aval.struct for aval in avals))
+        self._refuse_captured(closed)
+        if not trace.places:
+            trace.places[-1] = VirtualSlice((1,), ("x",), name="default", serial=-1)
+        flat = Flat.of(closed)
+        arguments = flat.arguments
+        parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
+        graph, codes = build(self.name, flat, trace.places, parameters)
+        effects = any(item.has_effects for item in flat.items)
+        results: tuple[Any, ...] = flat.results
+        traced = Traced(
+            graph, codes, tuple(flat.avals), arguments, results, out_tree[0], call.donated, effects
+        )
+        self._traced[self._key(call, avals, platform)] = traced
+        return traced
+
+    def _key(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Any:
+        return call.tree, avals, call.static_key, call.donated, platform
+
+    def _check_results(self, trace: context.Tracing, leaves: list[Any]) -> None:
+        for leaf in leaves:
+            if isinstance(leaf, context.Deferred):
+                raise UsageError(
+                    f"the program {self.name!r} returns the future {trace.captured(leaf)} from outside. "
+                    f"Pass it as an argument of {self.name!r} instead."
+                )
+            if aval_of(leaf) is None:
+                raise UsageError(
+                    f"the program {self.name!r} returns {leaf!r}, a {type(leaf).__name__}; it can return arrays and "
+                    f"numbers only. Return it from ordinary Python outside the program."
+                )
+
+    def _refuse_captured(self, closed: Any) -> None:
+        for const in closed_over(closed):
+            if isinstance(const, jax.Array) and not isinstance(const, jax.core.Tracer) and const.committed:
+                raise UsageError(
+                    f"the program {self.name!r} uses the device array {self._captured_name(const)} from outside. "
+                    f"Pass it as an argument of {self.name!r} instead."
+                )
+
+    def _captured_name(self, value: object) -> str:
+        """The variable of the function, or of a computation it calls, that holds ``value``."""
+        pending, seen = [self.fn], set()
+        while pending:
+            fn = inspect.unwrap(pending.pop())
+            if id(fn) in seen or not hasattr(fn, "__code__"):
+                continue
+            seen.add(id(fn))
+            free = inspect.getclosurevars(fn)
+            for name, held in {**free.globals, **free.nonlocals}.items():
+                if any(leaf is value for leaf in jax.tree.leaves(held)):
+                    return repr(name)
+                if isinstance(held, (Computation, Program)):
+                    pending.append(held.fn)
+                elif inspect.isfunction(held):
+                    pending.append(held)
+        return f"of shape {getattr(value, 'shape', '?')}"
+
+
+def program(
+    fn: Callable[..., Any] | None = None,
+    *,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    donate_argnums: int | Iterable[int] = (),
+    donate_argnames: str | Iterable[str] = (),
+    name: str = "",
+) -> Any:
+    """Make a function over computations a program (Pathways, section 3). Also a decorator, with or without options.
+
+    Args:
+        fn: the function; it may be the result of ``jax.grad`` and the like.
+        static_argnums, static_argnames, donate_argnums, donate_argnames: as in ``jax.jit``.
+        name: what pictures and errors call it; by default the function's name.
+
+    Raises:
+        UsageError: ``fn`` is not a function.
+    """
+    statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
+    if fn is None:
+        return lambda fn: Program(fn, statics, name)
+    if not callable(fn):
+        raise UsageError(f"pw.program({fn!r}) needs a function, got a {type(fn).__name__}.")
+    return Program(fn, statics, name)

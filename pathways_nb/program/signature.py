@@ -1,0 +1,198 @@
+"""What makes two calls the same: tree, shapes, dtypes and static values of their arguments.
+
+Arguments are bound to parameter names first, so that ``f(x)`` and ``f(v=x)`` are one call, static and donated
+arguments may be named or numbered, and errors can say which argument they mean.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from pathways_nb.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Aval:
+    """Shape, dtype and weak type of one array argument or result."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    weak_type: bool = False
+
+    @property
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """The same as JAX's own abstract array."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype, weak_type=self.weak_type)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the whole array in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * int(self.dtype.itemsize)
+
+
+def aval_of(leaf: Any) -> Aval | None:
+    """The abstract array of an argument, a future or a ``ShapeDtypeStruct``; ``None`` if JAX could not take it."""
+    if isinstance(leaf, (bool, int, float, complex)):
+        return Aval((), jax.dtypes.canonicalize_dtype(type(leaf)), weak_type=True)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        if leaf.dtype.kind in "OUSMm":
+            return None
+        return Aval(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return Aval(tuple(leaf.shape), leaf.dtype, bool(getattr(leaf, "weak_type", False)))
+    return None
+
+
+@dataclass(frozen=True)
+class Statics:
+    """Which parameters are static and which are donated, by number and by name."""
+
+    parameters: inspect.Signature | None
+    static_numbers: frozenset[int]
+    static_names: frozenset[str]
+    donated_numbers: frozenset[int]
+    donated_names: frozenset[str]
+
+    @classmethod
+    def of(
+        cls,
+        fn: Callable[..., Any] | None,
+        static_argnums: int | Iterable[int],
+        static_argnames: str | Iterable[str],
+        donate_argnums: int | Iterable[int],
+        donate_argnames: str | Iterable[str],
+    ) -> Statics:
+        """From ``jax.jit``'s own options; ``fn`` may come later (decorators)."""
+        numbers = [frozenset((n,) if isinstance(n, int) else n) for n in (static_argnums, donate_argnums)]
+        names = [frozenset((n,) if isinstance(n, str) else n) for n in (static_argnames, donate_argnames)]
+        return cls(None, numbers[0], names[0], numbers[1], names[1]).bound_to(fn)
+
+    def bound_to(self, fn: Callable[..., Any] | None) -> Statics:
+        """The same, knowing ``fn``'s parameters where they can be read."""
+        try:
+            parameters = inspect.signature(fn) if fn is not None else None
+        except (TypeError, ValueError):
+            parameters = None
+        return Statics(parameters, self.static_numbers, self.static_names, self.donated_numbers, self.donated_names)
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+        """Positional arguments, the rest, and a name for each positional one."""
+        if self.parameters is None:
+            return args, kwargs, [f"argument {i}" for i in range(len(args))]
+        try:
+            bound = self.parameters.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UsageError(f"{name}{self.parameters}: {error}.") from None
+        names: list[str] = []
+        for parameter in self.parameters.parameters.values():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                names += [f"argument {parameter.name}[{i}]" for i in range(len(bound.args) - len(names))]
+            elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                names.append(f"argument {parameter.name}")
+        return bound.args, bound.kwargs, names[: len(bound.args)]
+
+    def is_static(self, number: int, name: str) -> bool:
+        """Whether the parameter with this number or name is static."""
+        return number in self.static_numbers or name.removeprefix("argument ") in self.static_names
+
+    def donated_leaves(self, owned: Sequence[tuple[int, str, Any]]) -> tuple[int, ...]:
+        """Positions of the leaves of donated parameters among the leaves of all ``(number, name, value)``."""
+        if not (self.donated_numbers or self.donated_names):
+            return ()
+        found: list[int] = []
+        first = 0
+        for number, name, value in owned:
+            count = jax.tree.structure(value).num_leaves
+            if number in self.donated_numbers or name.removeprefix("argument ") in self.donated_names:
+                found += range(first, first + count)
+            first += count
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One call's arguments: array leaves, and everything else as a hashable key."""
+
+    owner: str
+    tree: Any
+    leaves: list[Any]
+    static_key: Hashable
+    donated: tuple[int, ...]
+    """Positions of donated leaves."""
+    dynamic_args: tuple[Any, ...]
+    _dynamic_kwargs: dict[str, Any]
+    _dynamic_names: list[str]
+    _static_args: dict[int, Any]
+    _static_kwargs: dict[str, Any]
+
+    @classmethod
+    def of(cls, statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Signature:
+        """Bind, set static arguments apart, flatten the rest.
+
+        Raises:
+            UsageError: the arguments do not fit the function, or a static one cannot be hashed.
+        """
+        args, kwargs, names = statics.bind(args, kwargs, name)
+        static_args = {i: a for i, (a, n) in enumerate(zip(args, names, strict=True)) if statics.is_static(i, n)}
+        static_kwargs = {k: v for k, v in kwargs.items() if k in statics.static_names}
+        numbers = [i for i in range(len(args)) if i not in static_args]
+        dynamic = tuple(args[i] for i in numbers)
+        rest = {k: v for k, v in kwargs.items() if k not in static_kwargs}
+        leaves, tree = jax.tree.flatten((dynamic, rest))
+        static_key = (tuple(static_args.items()), tuple(sorted(static_kwargs.items())))
+        try:
+            hash(static_key)
+        except TypeError:
+            raise UsageError(f"{name}: a static argument must be hashable, got {static_key}.") from None
+        owned = [(i, names[i], args[i]) for i in numbers] + [(-1, k, rest[k]) for k in sorted(rest)]
+        donated = statics.donated_leaves(owned)
+        dynamic_names = [names[i] for i in numbers]
+        return cls(name, tree, leaves, static_key, donated, dynamic, rest, dynamic_names, static_args, static_kwargs)
+
+    @property
+    def names(self) -> list[str]:
+        """What errors call each leaf: its parameter and its path within it."""
+        flat, _ = jax.tree_util.tree_flatten_with_path((self.dynamic_args, self._dynamic_kwargs))
+        return [
+            (self._dynamic_names[path[1].idx] if path[0].idx == 0 else f"argument {path[1].key}")
+            + jax.tree_util.keystr(path[2:])
+            for path, _ in flat
+        ]
+
+    def avals(self) -> tuple[Aval, ...]:
+        """The abstract array of each leaf.
+
+        Raises:
+            UsageError: a leaf is not an array, a number or a future.
+        """
+        found = tuple(map(aval_of, self.leaves))
+        for index, aval in enumerate(found):
+            if aval is None:
+                leaf, what = self.leaves[index], self.names[index]
+                parameter = what.removeprefix("argument ").partition("[")[0]
+                raise UsageError(
+                    f"{self.owner}: {what} = {leaf!r} is a {type(leaf).__name__}, not an array, a number or a future. "
+                    f"If it selects a variant of the program, name it static: static_argnames={parameter!r}."
+                )
+        return found  # type: ignore[return-value]
+
+    def regroup(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """The fields that hold the arguments as trees, with other leaves."""
+        dynamic, rest = jax.tree.unflatten(self.tree, leaves)
+        return {"dynamic_args": dynamic, "_dynamic_kwargs": rest}
+
+    def rebuild(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments with other leaves in place of its own."""
+        dynamic, rest = jax.tree.unflatten(self.tree, leaves)
+        remaining = iter(dynamic)
+        count = len(dynamic) + len(self._static_args)
+        args = tuple(self._static_args[i] if i in self._static_args else next(remaining) for i in range(count))
+        return args, {**rest, **self._static_kwargs}

@@ -1,0 +1,100 @@
+"""Partition specs: read as prefixes of argument trees, checked against places and shapes before JAX sees them.
+
+JAX's own complaint about an uneven sharding names neither argument nor place (jax#27808); these do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pathways_nb.errors import ShardingError
+from pathways_nb.program.places import VirtualSlice
+
+Spec = PartitionSpec | None
+
+
+def is_spec(leaf: object) -> bool:
+    """Whether ``leaf`` ends a tree of specs."""
+    return leaf is None or isinstance(leaf, PartitionSpec)
+
+
+def axes_of(entry: object) -> tuple[str, ...]:
+    """The mesh axes that one entry of a spec names."""
+    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+        return ()
+    return entry if isinstance(entry, tuple) else (str(entry),)
+
+
+def check_tree(tree: Any, option: str, name: str, place: VirtualSlice) -> None:
+    """Refuse anything in ``tree`` that is not a spec over axes of ``place``."""
+    for path, spec in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_spec):
+        where = f"{name}: {option}{jax.tree_util.keystr(path)}"
+        if not is_spec(spec):
+            raise ShardingError(
+                f"{where} = {spec!r} is a {type(spec).__name__}; write a pw.P(...) over the axes of {place.label}."
+            )
+        for axis in (axis for entry in spec or () for axis in axes_of(entry)):
+            if axis not in place.axes:
+                raise ShardingError(
+                    f"{where} = {show(spec)} names the axis {axis!r}, but the place {place.label} "
+                    f"has only {', '.join(map(repr, place.axes))}."
+                )
+
+
+def spread(prefix: Any, tree: Any, option: str, name: str) -> list[Spec]:
+    """One spec for each leaf of ``tree``, from a prefix of it (as ``jax.jit`` reads ``in_shardings``)."""
+    try:
+        full = jax.tree.broadcast(prefix, tree, is_leaf=is_spec)
+    except ValueError as error:
+        raise ShardingError(
+            f"{name}: {option} has the form {jax.tree.structure(prefix, is_leaf=is_spec)}, which is no prefix of "
+            f"{jax.tree.structure(tree)}: give one pw.P for all, or one for each."
+        ) from error
+    return jax.tree.leaves(full, is_leaf=is_spec)
+
+
+def problems(shape: tuple[int, ...], spec: Spec, place: VirtualSlice) -> Iterator[str]:
+    """Why ``spec`` does not fit an array of ``shape`` on ``place``; nothing if it does."""
+    sizes = dict(zip(place.axes, place.shape, strict=True))
+    entries = tuple(spec or ())
+    if len(entries) > len(shape):
+        yield f"it has {len(entries)} entries for an array of {len(shape)} dimensions"
+        return
+    for dimension, entry in enumerate(entries):
+        axes = axes_of(entry)
+        parts = 1
+        for axis in axes:
+            parts *= sizes[axis]
+        if parts > 1 and shape[dimension] % parts:
+            names = " × ".join(f"{axis!r}" for axis in axes)
+            fitting = [n for n in range(parts, 0, -1) if shape[dimension] % n == 0]
+            yield (
+                f"dimension {dimension} of size {shape[dimension]} is not divisible by the {parts} devices of "
+                f"axis {names} of {place.label}. Pad it to {-(-shape[dimension] // parts) * parts}, "
+                f"or use {fitting[0]} devices there"
+            )
+
+
+def check_leaf(shape: tuple[int, ...], spec: Spec, place: VirtualSlice, what: str, option: str) -> None:
+    """Refuse a ``spec`` that does not fit ``shape``, naming the argument and both numbers."""
+    for problem in problems(shape, spec, place):
+        raise ShardingError(f"{what} has shape {shape} and {option}={show(spec)}: {problem}.")
+
+
+def show(spec: Spec) -> str:
+    """A spec as the user writes it."""
+    return "None" if spec is None else f"P({', '.join(map(repr, spec))})"
+
+
+def settle(sharding: Any) -> PartitionSpec | None:
+    """The spec of a sharding that JAX wrote into a traced call, or ``None`` where it left the choice open.
+
+    ``vmap`` leaves the new dimension ``UNCONSTRAINED``, which no executable's argument can be: it is replicated.
+    """
+    if not isinstance(sharding, NamedSharding):
+        return None
+    return PartitionSpec(*(None if entry is PartitionSpec.UNCONSTRAINED else entry for entry in sharding.spec))

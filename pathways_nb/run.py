@@ -1,0 +1,103 @@
+"""Runs: everything that was recorded while a cell, a ``with pw.record()`` block or one program ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pathways_nb.program.graph import Graph
+from pathways_nb.trace.metrics import Summary, summarise
+from pathways_nb.trace.record import Events, Record
+
+if TYPE_CHECKING:
+    from pathways_nb.backends.execution import Execution
+    from pathways_nb.backends.lowering import Lowered
+
+
+@dataclass
+class RanProgram:
+    """A program of a run: its graph, where its places lie, how values travel, how often it ran."""
+
+    graph: Graph
+    where: Mapping[int, str]
+    routes: Mapping[tuple[int, int], str]
+    runs: int = 0
+
+
+@dataclass(eq=False)
+class Run:
+    """A recorded execution.
+
+    Args:
+        name: what the user calls it.
+        islands: number of devices of each island.
+        start: seconds on the record's clock.
+    """
+
+    name: str
+    islands: tuple[int, ...]
+    start: float
+    record: Record = field(default_factory=Record, repr=False)
+    outputs: Any = None
+    note: str = ""
+    """A line of progress while the run is under way."""
+    finished: bool = False
+    _programs: dict[int, RanProgram] = field(default_factory=dict, repr=False)
+    _kept: list[Lowered] = field(default_factory=list, repr=False)
+    executions: list[Execution] = field(default_factory=list, repr=False)
+
+    def add(self, execution: Execution) -> None:
+        """A program of this run was submitted."""
+        lowered = execution.lowered
+        key = id(lowered)
+        if key not in self._programs:
+            plan = lowered.plan
+            self._programs[key] = RanProgram(plan.graph, plan.where(), plan.routes())
+            self._kept.append(lowered)  # keeps its id its own
+        self._programs[key].runs += 1
+        if len(self.executions) >= 256:
+            self.executions = self.unfinished()
+        self.executions.append(execution)
+
+    def unfinished(self) -> list[Execution]:
+        """Programs of this run that are still under way."""
+        return [execution for execution in self.executions if not execution.finished]
+
+    @property
+    def programs(self) -> list[RanProgram]:
+        """The programs that ran, in order of their first call."""
+        return list(self._programs.values())
+
+    @property
+    def events(self) -> Events:
+        """Everything that happened, as columns; times in seconds on the controller's clock."""
+        return self.record.events()
+
+    def snapshot(self) -> Events:
+        """Events so far."""
+        return self.record.events()
+
+    def summary(self) -> Summary:
+        """Makespan, utilisation, dispatch time."""
+        return summarise(self.events, self.islands)
+
+    def summary_line(self) -> str:
+        """The summary in one line of plain text."""
+        return self.note if self.note and not self.finished else str(self.summary())
+
+    def show(self, *views: str) -> None:
+        """Display graph and timeline here.
+
+        Args:
+            views: any of ``"graph"`` and ``"timeline"``; both if none is named.
+        """
+        from pathways_widgets.live import LiveDisplay
+
+        display = LiveDisplay(self, views or ("graph", "timeline"))
+        display.start()
+        display.stop()
+
+    def __repr__(self) -> str:
+        runs = sum(program.runs for program in self.programs)
+        return f"<run {self.name}: {runs} programs, {self.summary_line()}>"

@@ -1,0 +1,114 @@
+"""What a record adds up to: makespan, utilisation, time spent dispatching. Seconds throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathways_nb.trace.record import Events
+
+BUSY = ("compute", "collective")
+"""Kinds that keep a device busy."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Totals of one run.
+
+    Args:
+        makespan: from the first event on a device, or its dispatch, to the last end.
+        utilisation: for each island, busy device-seconds over devices times makespan.
+        dispatch, compile: seconds the controller spent launching, and lowering and compiling.
+        transfers, transfer_bytes: number and total size.
+        launches: nodes launched. interpolated: of those, how many ends were not watched.
+    """
+
+    makespan: float
+    utilisation: tuple[float, ...]
+    dispatch: float
+    compile: float
+    transfers: int
+    transfer_bytes: int
+    launches: int
+    interpolated: int
+    failed: int
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"island {i} {share:.0%}" for i, share in enumerate(self.utilisation))
+        words = [
+            f"makespan {duration(self.makespan)}",
+            f"utilisation {shares}",
+            f"dispatch {duration(self.dispatch)}",
+            f"{self.launches} launches",
+        ]
+        if self.transfers:
+            words.append(f"{self.transfers} transfers of {size(self.transfer_bytes)}")
+        if self.compile:
+            words.append(f"lower and compile {duration(self.compile)}")
+        if self.interpolated:
+            words.append(f"{1 - self.interpolated / self.launches:.0%} of ends watched, the rest interpolated")
+        if self.failed:
+            words.append(f"{self.failed} failed")
+        return " · ".join(words)
+
+
+def summarise(events: Events, islands: Sequence[int]) -> Summary:
+    """Totals of ``events`` on islands with these numbers of devices."""
+    busy = events.of_kind(*BUSY)
+    moves = events.of_kind("transfer")
+    spans = Events.concatenate([busy, moves, events.of_kind("enqueue")])
+    makespan = float(spans["end"].max() - spans["start"].min()) if len(spans) else 0.0
+    used = [device_seconds(busy.select(busy["island"] == i), count).sum() for i, count in enumerate(islands)]
+    shares = (u / (count * makespan) if makespan else 0.0 for u, count in zip(used, islands, strict=True))
+    return Summary(
+        makespan,
+        tuple(float(share) for share in shares),
+        _total(events.of_kind("enqueue")),
+        _total(events.of_kind("lower", "compile")),
+        len(moves),
+        int(moves["bytes"].sum()),
+        len(busy),
+        int((busy["quality"] == "interpolated").sum()),
+        int((events["status"] == "failed").sum()),
+    )
+
+
+def device_seconds(events: Events, devices: int) -> np.ndarray:
+    """Seconds during which each of ``devices`` devices of one island was busy; overlaps count once."""
+    return np.array([_covered(events.select(_on_device(events, device))) for device in range(devices)])
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that a person would use."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that a person would use."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _on_device(events: Events, device: int) -> np.ndarray:
+    first = events["device"]
+    return (first <= device) & (device < first + events["devices"])
+
+
+def _covered(events: Events) -> float:
+    order = np.argsort(events["start"], kind="stable")
+    start, end = events["start"][order], events["end"][order]
+    if not len(start):
+        return 0.0
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
+    return float(np.maximum(end - np.maximum(start, before), 0.0).sum())
+
+
+def _total(events: Events) -> float:
+    return float((events["end"] - events["start"]).sum())

@@ -1,0 +1,70 @@
+"""Chromium for the tests marked ``browser``: found where people keep it, loudly missed where it is not.
+
+A person without Chromium gets the other tests and a banner; under ``CI=true`` or ``PATHWAYS_REQUIRE_BROWSER=1``
+the browser tests fail instead of being skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+MISSING = "no Chromium found: apt-get install chromium, or set CHROMIUM to its path"
+_APPLICATIONS = Path("/Applications")
+
+
+def find_chromium() -> str | None:
+    """The path of a Chromium or Chrome: ``$CHROMIUM``, one on ``PATH``, an application, or Playwright's own."""
+    named = os.environ.get("CHROMIUM")
+    if named:
+        return shutil.which(named)
+    on_path = next(filter(None, map(shutil.which, COMMANDS)), None)
+    return on_path or next(map(str, _elsewhere()), None)
+
+
+def _elsewhere() -> Iterator[Path]:
+    yield from _APPLICATIONS.glob("*Chrom*.app/Contents/MacOS/*Chrom*")
+    for cache in (Path.home() / ".cache", Path.home() / "Library/Caches"):
+        yield from sorted(cache.glob("ms-playwright/chromium-*/chrome-*/chrome"), reverse=True)
+
+
+def browser_required() -> bool:
+    """Whether a missing browser is a failure."""
+    return os.environ.get("CI", "").lower() in {"1", "true"} or os.environ.get("PATHWAYS_REQUIRE_BROWSER") == "1"
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """A headless browser, shared by the session; each test opens a context of its own."""
+    from playwright.sync_api import sync_playwright
+
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox root
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
+        yield browser
+        browser.close()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail or skip a browser test where there is no browser."""
+    if item.get_closest_marker("browser") and not find_chromium():
+        if browser_required():
+            pytest.fail(MISSING, pytrace=False)
+        pytest.skip(MISSING)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly which tests a missing browser took away."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "no Chromium" in str(report.longrepr)]
+    if skipped:
+        terminalreporter.section("BROWSER TESTS DID NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.write_line(f"{len(skipped)} browser tests skipped: {MISSING}", red=True)

@@ -1,0 +1,81 @@
+"""The command line: known commands, one JSON object, benches by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from pathways_nb.__main__ import main
+from pathways_nb.bench import report
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A bench called ``toy`` that also prints; returns its result for changing."""
+    result = {"figures": {"ratio": np.float32(1.5), "count": 3}, "detail": {"times": {"a": np.arange(2)}, "note": "n"}}
+
+    def run():
+        print("chatter")
+        return result
+
+    module = types.ModuleType("pathways_nb.bench.toy")
+    monkeypatch.setattr(module, "run", run, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(report, "names", lambda: ["toy"])
+    return result
+
+
+def test_json_is_one_object_and_nothing_else(toy, capsys):
+    assert main(["bench", "toy", "--json"]) == 0
+    said = capsys.readouterr()
+    printed = json.loads(said.out)
+    assert list(printed) == ["bench", "machine", "figures", "detail"]
+    assert printed["bench"] == "toy"
+    assert printed["figures"] == {"ratio": 1.5, "count": 3}
+    assert printed["detail"]["times"] == {"a": [0, 1]}
+    assert said.err == "chatter\n"
+
+
+def test_the_machine_is_described(toy):
+    machine = report.measure("toy")["machine"]
+    assert machine["cores"] >= 1
+    assert machine["memory_bytes"] > 2**28
+    assert machine["python"] == sys.version.split()[0]
+    assert {"jax", "jaxlib", "platform"} < set(machine)
+
+
+def test_the_table_names_machine_figures_and_detail(toy, capsys):
+    assert main(["bench", "toy"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("bench toy: ")
+    assert " cores, " in lines[0]
+    assert [line.split() for line in lines[1:3]] == [["ratio", "1.5"], ["count", "3"]]
+    assert lines[3:] == ["  times:", "    a: [0 1]", "  note: n"]
+
+
+def test_a_figure_that_was_not_measured_is_refused(toy):
+    toy["figures"]["ratio"] = float("nan")
+    with pytest.raises(ValueError, match=r"bench toy: not a finite number: ratio; leave out"):
+        report.measure("toy")
+
+
+def test_an_unknown_bench_lists_those_there_are(toy, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "nope"])
+    assert stopped.value.code == 2
+    assert "'nope' (choose from" in capsys.readouterr().err.replace("invalid choice: ", "")
+
+
+def test_helpers_are_no_benches():
+    assert "report" not in report.names()
+
+
+def test_no_command_is_an_error(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([])
+    assert stopped.value.code == 2
+    assert "COMMAND" in capsys.readouterr().err

@@ -1,0 +1,180 @@
+"""A little pipeline as the views see it: two stages on two islands of four devices, eight microbatches, 1F1B order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pathways_nb.program.graph import Graph, Node, Value
+from pathways_nb.program.places import VirtualSlice
+from pathways_nb.trace.record import Events, Label, Row
+
+MICROBATCHES = 8
+START = 100.0
+
+
+@dataclass
+class FakeProgram:
+    """A drawn program."""
+
+    graph: Graph
+    where: Mapping[int, str]
+    routes: Mapping[tuple[int, int], str]
+    runs: int = 1
+
+
+@dataclass
+class FakeRun:
+    """A run whose events can be revealed little by little."""
+
+    programs: Sequence[FakeProgram]
+    events: Events
+    islands: tuple[int, ...] = (4, 4)
+    name: str = "fake"
+    start: float = START
+    finished: bool = True
+    shown: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def snapshot(self) -> Events:
+        """The events revealed so far."""
+        return self.events if self.shown is None else self.events.select(slice(0, self.shown))  # type: ignore[arg-type]
+
+    def summary_line(self) -> str:
+        """A plain line, with a character that HTML would swallow."""
+        return f"{len(self.snapshot())} events on {sum(self.islands)} devices, bubble < 12 %"
+
+
+def places() -> tuple[VirtualSlice, VirtualSlice]:
+    """Two slices of four devices."""
+    return VirtualSlice((4,), ("x",), 0, "left"), VirtualSlice((4,), ("x",), 1, "right")
+
+
+def training_step(name: str = "train_step", runs: int = 200) -> FakeProgram:
+    """arguments -> stage0 -> stage1 -> stage1 (bwd) -> stage0 (bwd) -> result."""
+    left, right = places()
+    sizes = (4096, 2048, 65_536, 2048, 4, 2048, 65_536, 65_536)
+    values = tuple(Value(i, (size // 4,), "float32", size) for i, size in enumerate(sizes))
+    nodes = (
+        Node(0, "argument", "batch", None, (), (0,)),
+        Node(1, "argument", "params", None, (), (2,)),
+        Node(2, "computation", "stage0", left, (0, 2), (1,), "Cell In[3], line 4"),
+        Node(3, "computation", "stage1", right, (1, 2), (3, 4), "Cell In[3], line 9"),
+        Node(4, "computation", "stage1 (bwd)", right, (3,), (5, 6), "Cell In[3], line 9"),
+        Node(5, "computation", "stage0 (bwd)", left, (5, 1), (7,), "Cell In[3], line 4"),
+        Node(6, "result", "result", None, (4, 6, 7), ()),
+    )
+    routes = {(2, 3): "DCN", (4, 5): "DCN", (0, 2): "host", (1, 2): "host", (1, 3): "host"}
+    where = {left.serial: "island 0, dev 0–3", right.serial: "island 1, dev 0–3"}
+    return FakeProgram(Graph(name, nodes, values), where, routes, runs)
+
+
+def unrolled(microbatches: int = MICROBATCHES) -> FakeProgram:
+    """The same pipeline with a node per stage and microbatch: more than can be read, so it is folded."""
+    left, right = places()
+    nodes, values = [Node(0, "argument", "params", None, (), (0,))], [Value(0, (1024,), "float32", 4096)]
+    routes = {}
+
+    def add(name: str, place: VirtualSlice, inputs: tuple[int, ...]) -> int:
+        node, value = len(nodes), len(values)
+        nodes.append(Node(node, "computation", name, place, inputs, (value,)))
+        values.append(Value(value, (256,), "float32", 1024))
+        return value
+
+    ends = []
+    for _ in range(microbatches):
+        first = add("stage0", left, (0, *ends[-1:]))
+        second = add("stage1", right, (0, first))
+        third = add("stage1 (bwd)", right, (second,))
+        ends.append(add("stage0 (bwd)", left, (third,)))
+        routes |= {(first, second): "DCN", (third, ends[-1]): "DCN"}
+    nodes.append(Node(len(nodes), "result", "result", None, tuple(ends), ()))
+    where = {left.serial: "island 0, dev 0–3", right.serial: "island 1, dev 0–3"}
+    return FakeProgram(Graph("pipeline", tuple(nodes), tuple(values)), where, routes)
+
+
+def pipeline_events(forward: float = 0.010, backward: float = 0.020, transfer: float = 0.002) -> Events:
+    """Events of one step: what the controller does, then 1F1B over two islands."""
+    rows = _controller_rows()
+    clock, begin = [0.075, 0.075], START
+    order = ["F0", "F1"], ["F0", "B0"]
+    order[0].extend(f"{kind}{i}" for i in range(MICROBATCHES) for kind in "BF" if kind == "B" or i + 2 < MICROBATCHES)
+    order = ([*_one_f_one_b(2)], [*_one_f_one_b(1)])
+    done: dict[tuple[int, str], float] = {}
+    left = [list(order[0]), list(order[1])]
+    while left[0] or left[1]:
+        for stage in (0, 1):
+            if not left[stage]:
+                continue
+            step = left[stage][0]
+            other = (1 - stage, step)
+            needs = other if (stage == 1) == step.startswith("F") else None
+            if needs is not None and needs not in done:
+                continue
+            ready = 0.0
+            if needs is not None:
+                label = Label("transfer", "activation" if step[0] == "F" else "gradient", "train_step", island=stage, bytes=2048,
+                              route="DCN", microbatch=int(step[1:]), place=("left", "right")[stage])  # fmt: skip
+                rows.append(Row(label, begin + done[needs], begin + done[needs] + transfer, 0, "exact"))
+                ready = done[needs] + transfer
+            at = max(clock[stage], ready)
+            lasts = forward if step[0] == "F" else backward
+            name = f"stage{stage}" + (" (bwd)" if step[0] == "B" else "")
+            label = Label("compute", name, "train_step", "me", 2 + stage, ("left", "right")[stage], stage, 0, 4, stage,
+                          int(step[1:]), bytes=2048)  # fmt: skip
+            rows.append(Row(label, begin + at, begin + at + lasts, 0, "estimated"))
+            clock[stage] = done[stage, step] = at + lasts
+            left[stage].pop(0)
+    for island in (0, 1):
+        label = Label(
+            "collective", "all-reduce", "train_step", "me", 5, ("left", "right")[island], island, 0, 4, bytes=65_536
+        )
+        status = "draining" if island else "ok"
+        rows.append(Row(label, begin + clock[island], begin + clock[island] + 0.012, 0, "exact", status))
+    end = max(clock) + 0.014
+    rows.append(Row(Label("wait", "float(loss)"), begin + 0.078, begin + end))
+    rows.append(Row(Label("fetch", "loss", bytes=4), begin + end, begin + end + 0.004))
+    return Events.from_rows(sorted(rows, key=lambda row: row.end))
+
+
+def _one_f_one_b(warm: int) -> list[str]:
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(MICROBATCHES):
+        steps.append(f"B{i}")
+        if i + warm < MICROBATCHES:
+            steps.append(f"F{i + warm}")
+    return steps
+
+
+def _controller_rows() -> list[Row]:
+    rows, at = [], START + 0.002
+    for kind, name, lasts in (
+        ("trace", "train_step", 0.018),
+        ("lower", "stage0", 0.006),
+        ("compile", "stage0", 0.020),
+        ("lower", "stage1", 0.006),
+        ("compile", "stage1", 0.018),
+        ("enqueue", "train_step", 0.003),
+        ("stall", "hbm full", 0.0),
+    ):
+        rows.append(Row(Label(kind, name, "train_step"), at, at + lasts))
+        at += lasts
+    return rows
+
+
+def fake_run(shown: int | None = None) -> FakeRun:
+    """The training step with its events."""
+    return FakeRun([training_step()], pipeline_events(), shown=shown, finished=shown is None)
+
+
+def many_events(count: int, devices: int = 8, seconds: float = 10.0) -> Events:
+    """``count`` short events, one after another on every device of two islands."""
+    half = devices // 2
+    labels = [Label("compute", "step", "loop", island=i // half, device=i % half, devices=1) for i in range(devices)]
+    each = seconds / (count / devices)
+    return Events.from_rows(
+        [
+            Row(labels[i % devices], START + (i // devices) * each, START + (i // devices) * each + 0.6 * each)
+            for i in range(count)
+        ]
+    )

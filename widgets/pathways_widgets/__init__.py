@@ -1,0 +1,10 @@
+"""Bokeh views of runs, and the widget that carries them into a notebook.
+
+Views draw from ``pathways_nb.trace`` and ``pathways_nb.program`` alone; all colours are in ``palette``.
+"""
+
+from pathways_widgets.live import LiveDisplay, LiveFigure
+from pathways_widgets.page import page
+from pathways_widgets.panel import figure_of
+
+__all__ = ["LiveDisplay", "LiveFigure", "figure_of", "page"]

@@ -1,0 +1,229 @@
+"""Columns of the graph's picture: boxes, curves, labels and the legend of places, in pixels with y downwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from pathways_widgets import palette
+from pathways_widgets.fold import DrawnEdge, DrawnNode, drawn
+from pathways_widgets.layout import Layout, layered
+from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram, human_bytes
+
+MARGIN = 12.0
+_TITLE, _BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
+_NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 6.4, 5.2, 6.2
+_GAP, _LABEL_GAP = (24.0, 44.0), (66.0, 92.0)
+"""Least and natural space between layers, without and with labels on the edges between."""
+_LONGEST_NAME = 26
+_LABEL_HEIGHT = 13.0
+
+
+@dataclass
+class Picture:
+    """One program drawn with its upper left corner at (0, 0): rows by source, and its size in pixels."""
+
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    width: float = 0.0
+    height: float = 0.0
+
+    def add(self, source: str, **row: object) -> None:
+        """Put one row into ``source``."""
+        self.rows.setdefault(source, []).append(row)
+
+
+class _Spot(NamedTuple):
+    """A box's left and right edge and its centre height."""
+
+    left: float
+    right: float
+    y: float
+
+
+class _Curve(NamedTuple):
+    """A cubic Bézier curve."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    cx0: float
+    cy0: float
+    cx1: float
+    cy1: float
+
+    def at(self, t: float) -> tuple[float, float]:
+        """The point at parameter ``t`` from 0 to 1."""
+        u = 1 - t
+        weights = u**3, 3 * u * u * t, 3 * u * t * t, t**3
+        xs, ys = (self.x0, self.cx0, self.cx1, self.x1), (self.y0, self.cy0, self.cy1, self.y1)
+        x, y = (sum(w * end for w, end in zip(weights, ends, strict=True)) for ends in (xs, ys))
+        return x, y
+
+
+def picture(program: DrawnProgram, colours: Mapping[int, str]) -> Picture:
+    """Lay out and draw one program; ``colours`` is by serial of place."""
+    nodes, edges = drawn(program)
+    texts = [_texts(node, program) for node in nodes]
+    widths = [_width(name, sub) for name, sub in texts]
+    heights = [24.0 + 12.0 * (sub.count("\n") + 1) if sub else 22.0 for _, sub in texts]
+    layout = layered(heights, [(edge.source, edge.target) for edge in edges])
+    spans = _spans(widths, layout, edges)
+    result = Picture(width=spans[-1][1] if spans else 0.0, height=layout.height)
+    spots = []
+    for node, (name, sub), width, height, layer, y in zip(
+        nodes, texts, widths, heights, layout.layer, layout.y, strict=True
+    ):
+        middle = sum(spans[layer]) / 2
+        spots.append(_Spot(middle - width / 2, middle + width / 2, y))
+        shape = {"x": middle, "y": y, "width": width, "height": height}
+        result.add("graph_nodes", **shape, name=name, sub=sub, **_look(sub), **_details(node, program, colours))
+    for edge in edges:
+        _add_edge(result, edge, _curves(edge, spots, spans, layout))
+    return result
+
+
+def _texts(node: DrawnNode, program: DrawnProgram) -> tuple[str, str]:
+    name = node.title if len(node.title) <= _LONGEST_NAME else node.title[: _LONGEST_NAME - 1] + "…"
+    place = node.node.place
+    if place is None:
+        return name, ""
+    where = program.where.get(place.serial, "")
+    return name, f"{place.label}\n{where}" if where else place.label
+
+
+def _width(name: str, sub: str) -> float:
+    longest = max((len(line) for line in sub.split("\n")), default=0)
+    return max(len(name) * _NAME_LETTER, longest * _SUB_LETTER) + 14.0
+
+
+def _look(sub: str) -> dict[str, float]:
+    """How far, in pixels, name and place stand from the middle of the box."""
+    lines = sub.count("\n") + 1 if sub else 0
+    return {"lift": -7.0 * lines, "sub_lift": 7.0}
+
+
+def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str]) -> dict[str, str]:
+    place = node.node.place
+    where = program.where.get(place.serial, "") if place else ""
+    outline = colours[place.serial] if place else palette.NEUTRAL
+    return {
+        "fill": palette.pale(outline),
+        "outline": outline,
+        "title": node.title,
+        "kind": node.node.kind,
+        "place": " · ".join(filter(None, (place.label if place else "", where))),
+        "outputs": f"{node.shapes} ({human_bytes(node.bytes)})" if node.shapes else "",
+        "line": node.node.line,
+        "parts": ", ".join(node.node.parts[:8]) + (" …" if len(node.node.parts) > 8 else ""),
+    }
+
+
+def _spans(widths: Sequence[float], layout: Layout, edges: Iterable[DrawnEdge]) -> list[tuple[float, float]]:
+    """Left and right edge of each layer; spaces shrink as far as they can to fit ``FULL_WIDTH``."""
+    layers = max(layout.layer, default=-1) + 1
+    wide = [0.0] * layers
+    for width, layer in zip(widths, layout.layer, strict=True):
+        wide[layer] = max(wide[layer], width)
+    labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
+    gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
+    least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
+    room = FULL_WIDTH - 2 * MARGIN - sum(wide)
+    share = min(max((room - least) / (natural - least), 0.0), 1.0) if gaps else 0.0
+    spans, left = [], 0.0
+    for layer in range(layers):
+        spans.append((left, left + wide[layer]))
+        left += wide[layer] + (gaps[layer][0] + share * (gaps[layer][1] - gaps[layer][0]) if layer < len(gaps) else 0)
+    return spans
+
+
+def _curves(edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]], layout: Layout) -> list[_Curve]:
+    """From the right of the source through the layers between to the left of the target."""
+    source, target = spots[edge.source], spots[edge.target]
+    if layout.layer[edge.source] >= layout.layer[edge.target]:
+        low = max(source.y, target.y) + 60
+        right, left = source.right, target.left
+        return [_Curve(right, source.y, left, target.y, right + 40, low, left - 40, low)]
+    stops = [(source.right, source.y)]
+    for layer, y in layout.bends.get((edge.source, edge.target), []):
+        stops += [(spans[layer][0], y), (spans[layer][1], y)]
+    stops.append((target.left, target.y))
+    return [_smooth(*start, *end) for start, end in pairwise(stops)]
+
+
+def _smooth(x0: float, y0: float, x1: float, y1: float) -> _Curve:
+    middle = (x0 + x1) / 2
+    return _Curve(x0, y0, x1, y1, middle, y0, middle, y1)
+
+
+def _add_edge(result: Picture, edge: DrawnEdge, curves: list[_Curve]) -> None:
+    last = curves[-1]
+    if not edge.is_transfer:
+        for curve in curves:
+            result.add("graph_local", **curve._asdict())
+        result.add("graph_heads", x=last.x1 - 3, y=last.y1)
+        return
+    width = 4.0 if edge.route == "DCN" else 2.5
+    for curve in curves:
+        result.add("graph_transfers", **curve._asdict(), width=width)
+    result.add("graph_arrows", x=last.x1 - 4, y=last.y1)
+    x, y = _free_point(result.rows.get("graph_labels", []), curves[0])
+    result.add("graph_labels", x=x, y=y, text=f"{human_bytes(edge.bytes)} {edge.route}")
+
+
+def _free_point(taken: Sequence[Mapping[str, Any]], curve: _Curve) -> tuple[float, float]:
+    """A point on the curve where a label covers no other; below the middle if there is none."""
+    lift = 9.0 if abs(curve.y1 - curve.y0) < 2 * _LABEL_HEIGHT else 0.0
+    for t in (0.5, 0.38, 0.62, 0.25, 0.75):
+        x, y = curve.at(t)
+        y -= lift
+        if all(abs(label["y"] - y) >= _LABEL_HEIGHT or abs(label["x"] - x) >= _LABEL_GAP[0] for label in taken):
+            return x, y
+    x, y = curve.at(0.5)
+    return x, max(y, *(label["y"] for label in taken if abs(label["x"] - x) < _LABEL_GAP[0])) + _LABEL_HEIGHT
+
+
+def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str]) -> tuple[Picture, float]:
+    """Chips with the places' names and devices, in rows, and the height of all rows."""
+    result, x, y = Picture(), MARGIN, _LEGEND_ROW / 2 + 2
+    named: dict[int, str] = {}
+    for program in programs:
+        for place in program.graph.places:
+            where = program.where.get(place.serial, "")
+            named.setdefault(place.serial, f"{place.label} · {where}" if where else place.label)
+    for serial, text in sorted(named.items()):
+        width = 34 + len(text) * _LEGEND_LETTER
+        if x > MARGIN and x + width > FULL_WIDTH:
+            x, y = MARGIN, y + _LEGEND_ROW
+        result.add("graph_chips", x=x + 6, y=y, fill=palette.pale(colours[serial]), outline=colours[serial])
+        result.add("graph_legend", x=x + 17, y=y, text=text)
+        x += width
+    return result, y + _LEGEND_ROW / 2 if named else 0.0
+
+
+def stacked(pictures: Sequence[Picture], titles: Sequence[str], top: float) -> tuple[Picture, float]:
+    """All pictures below one another with their titles, from ``top`` on, and the height of the whole."""
+    whole, y = Picture(), top
+    for one, title in zip(pictures, titles, strict=True):
+        whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
+        y += _TITLE
+        for source, rows in one.rows.items():
+            whole.rows.setdefault(source, []).extend(_moved(row, MARGIN, y) for row in rows)
+        y += one.height + _BETWEEN
+    return whole, y
+
+
+def columns_of(whole: Picture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
+    """Turn rows into the columns of each source."""
+    return {
+        source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
+        for source, columns in names.items()
+    }
+
+
+def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
+    """The row with all its x and y coordinates moved."""
+    by = {"x": right, "y": down}
+    return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

@@ -1,0 +1,121 @@
+"""Level of detail: which boxes to draw for any number of events.
+
+Events become numbers once, as they arrive. A *track* is a band of lanes together with a kind; what is too short to be
+seen is merged per track and per bin of about one pixel, into a box as long as the busy time that it stands for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathways_nb.trace.record import Events
+from pathways_widgets.lanes import Lanes
+from pathways_widgets.palette import code_of
+from pathways_widgets.views import Window
+
+MOST_BOXES = 4000
+PIXELS = 900
+
+
+class Digest:
+    """The numbers of all events seen so far; times in seconds since the start of the run."""
+
+    def __init__(self, lanes: Lanes):
+        self._lanes = lanes
+        self.start = self.end = np.zeros(0)
+        self.track = np.zeros(0, np.int32)
+        self.top: list[float] = []
+        self.bottom: list[float] = []
+        self.code: list[int] = []
+        self._tracks: dict[tuple[str, bool, int, int, int], int] = {}
+        self._last_id = -1
+
+    def extend(self, events: Events, start: float) -> None:
+        """Take in what is new in ``events``, which otherwise begin like last time; begin anew if they do not."""
+        known = len(self.start)
+        if known and (len(events) < known or events["id"][known - 1] != self._last_id):
+            self.start = self.end = np.zeros(0)
+            self.track = np.zeros(0, np.int32)
+            known = 0
+        if len(events) == known:
+            return
+        fresh = events.select(np.arange(known, len(events)))
+        self.start = np.concatenate([self.start, fresh["start"] - start])
+        self.end = np.concatenate([self.end, np.maximum(fresh["end"], fresh["start"]) - start])
+        self.track = np.concatenate([self.track, self._tracks_of(fresh)])
+        self._last_id = int(events["id"][-1])
+
+    @property
+    def extent(self) -> float:
+        """When the last event ended, in seconds since the start of the run."""
+        return float(self.end.max()) if len(self.end) else 0.0
+
+    def within(self, window: Window) -> np.ndarray:
+        """Indices of the events that touch ``window``."""
+        return np.flatnonzero((self.end >= window[0]) & (self.start <= window[1]))
+
+    def _tracks_of(self, events: Events) -> np.ndarray:
+        columns = [events[name].tolist() for name in ("kind", "name", "island", "device", "devices")]
+        return np.fromiter((self._track(*row) for row in zip(*columns, strict=True)), np.int32, len(events))
+
+    def _track(self, kind: str, name: str, island: int, device: int, devices: int) -> int:
+        code = code_of(kind, name)
+        key = (kind, code_of(kind, "") != code, island, device, devices)
+        track = self._tracks.get(key)
+        if track is None:
+            track = self._tracks[key] = len(self._tracks)
+            top, bottom = self._lanes.band(kind, island, device, devices)
+            self.top.append(top)
+            self.bottom.append(bottom)
+            self.code.append(code)
+        return track
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """What to draw: ``alone`` are indices of events; each merged box has its track, start, busy time and count."""
+
+    alone: np.ndarray
+    track: np.ndarray
+    start: np.ndarray
+    busy: np.ndarray
+    count: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.alone) + len(self.track)
+
+
+def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxes:
+    """At most about ``most`` boxes for the events in ``window``; the busy time of every track is kept.
+
+    Fewer are impossible where more tracks than ``most`` are in sight: then each has one box.
+    """
+    inside = digest.within(window)
+    span = max(window[1] - window[0], 1e-12)
+    none = np.zeros(0)
+    boxes = Boxes(inside, none.astype(np.int32), none, none, none.astype(np.int64))
+    width = span / PIXELS
+    while len(boxes) > most:
+        boxes = _merge(digest, inside, window[0], width)
+        if width > 2 * span:
+            break
+        width *= 2
+    return boxes
+
+
+def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> Boxes:
+    start, lasts = digest.start[inside], digest.end[inside] - digest.start[inside]
+    short = lasts < width
+    bins = np.maximum((start[short] - origin) // width, 0).astype(np.int64)
+    cells, cell = np.unique(digest.track[inside][short] * (bins.max(initial=0) + 1) + bins, return_inverse=True)
+    first = np.full(len(cells), np.inf)
+    np.minimum.at(first, cell, start[short])
+    return Boxes(
+        alone=inside[~short],
+        track=(cells // (bins.max(initial=0) + 1)).astype(np.int32),
+        start=first,
+        busy=np.bincount(cell, lasts[short], len(cells)),
+        count=np.bincount(cell, minlength=len(cells)),
+    )

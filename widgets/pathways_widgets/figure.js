@@ -1,0 +1,37 @@
+// Shared by the widget (live.js) and by stand-alone pages: put an item into an element and keep it in the page's theme.
+
+const isDark = () => {
+  const jupyter = document.body.dataset.jpThemeLight
+  if (jupyter !== undefined) return jupyter === "false"
+  if (document.body.dataset.vscodeThemeKind) return !document.body.dataset.vscodeThemeKind.includes("light")
+  return matchMedia("(prefers-color-scheme: dark)").matches
+}
+
+const onThemeChange = (callback) => {
+  const watcher = new MutationObserver(callback)
+  const attributeFilter = ["data-jp-theme-light", "data-vscode-theme-kind"]
+  watcher.observe(document.body, {attributes: true, attributeFilter})
+  const media = matchMedia("(prefers-color-scheme: dark)")
+  media.addEventListener("change", callback)
+  return () => { watcher.disconnect(); media.removeEventListener("change", callback) }
+}
+
+const setProperties = (doc, byModel) => {
+  for (const [name, properties] of Object.entries(byModel)) doc.get_model_by_name(name)?.setv(properties)
+}
+
+// The summary goes in as text, never as HTML.
+const mount = async (Bokeh, item, element) => {
+  const host = document.createElement("div"), summary = document.createElement("div")
+  summary.style.cssText = "font: 12px sans-serif; padding: 4px 12px; white-space: pre-wrap; opacity: 0.8"
+  summary.textContent = item.summary
+  element.replaceChildren(host, summary)
+  const views = await Bokeh.embed.embed_item({...item, target_id: null}, host)
+  const doc = [...views][0].model.document
+  const paint = () => setProperties(doc, item.themes[isDark() ? "dark" : "light"])
+  setProperties(doc, item.properties)
+  paint()
+  const unwatch = onThemeChange(paint)
+  const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
+  return {doc, summary, dispose}
+}

@@ -1,0 +1,161 @@
+"""The sharded dataflow graphs of a run: one box per sharded computation, coloured by place; data flow to the right.
+
+Every program is drawn once, with how often it ran. Edges that cross a network are thick and say bytes and route.
+Coordinates are pixels at a width of ``FULL_WIDTH``, y downwards, so that boxes can be made to fit their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import pi
+from typing import Any
+
+from bokeh.models import ColumnDataSource, HoverTool, Range1d, WheelZoomTool
+from bokeh.plotting import figure
+
+from pathways_widgets import palette
+from pathways_widgets.boxes import MARGIN, Picture, columns_of, legend, picture, stacked
+from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram, RunLike, Window, empty_source
+
+MOST_PROGRAMS = 12
+TALLEST = 720.0
+WIDEST = 1080.0
+"""Pixels that are shown at once; more is reached by dragging."""
+
+_SOURCES = {
+    "graph_nodes": "x y width height fill name sub outline lift sub_lift title kind place outputs line parts".split(),
+    "graph_local": "x0 y0 x1 y1 cx0 cy0 cx1 cy1".split(),
+    "graph_transfers": "x0 y0 x1 y1 cx0 cy0 cx1 cy1 width".split(),
+    "graph_heads": "x y".split(),
+    "graph_arrows": "x y".split(),
+    "graph_labels": "x y text".split(),
+    "graph_titles": "x y text".split(),
+    "graph_chips": "x y fill outline".split(),
+    "graph_legend": "x y text".split(),
+}
+_TOOLTIPS = [
+    ("what", "@title · @kind"),
+    ("where", "@place"),
+    ("makes", "@outputs"),
+    ("written in", "@line"),
+    ("holds", "@parts"),
+]
+
+
+class GraphView:
+    """Draws the programs of a run; ``islands`` is taken for the sake of the contract and not needed."""
+
+    def __init__(self, islands: tuple[int, ...] = ()):
+        self.sources: dict[str, Columns] = {name: {column: [] for column in _SOURCES[name]} for name in _SOURCES}
+        self.properties: dict[str, dict[str, Any]] = {}
+        self.roles = _roles()
+        self.root = _frame()
+        self.tables = {name: empty_source(name, columns) for name, columns in _SOURCES.items()}
+        self._drawn: object = None
+        self._pictures: dict[object, Picture] = {}
+        _draw(self.root, self.tables)
+
+    def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
+        """The boxes and edges of every program; ``window`` changes nothing, a graph has no time axis."""
+        state = tuple((_key(program), program.runs) for program in run.programs)
+        if state != self._drawn:
+            self._drawn = state
+            self._rebuild(run.programs)
+        return self.sources
+
+    def _rebuild(self, programs: Sequence[DrawnProgram]) -> None:
+        shown = programs[:MOST_PROGRAMS]
+        serials = sorted({place.serial for program in shown for place in program.graph.places})
+        colours = {serial: palette.place_colour(position) for position, serial in enumerate(serials)}
+        pictures = [self._picture(program, colours) for program in shown]
+        chips, top = legend(shown, colours)
+        titles = [_title(program) for program in shown]
+        if len(programs) > len(shown):
+            pictures, titles = [*pictures, Picture()], [*titles, f"… and {len(programs) - len(shown)} more programs"]
+        whole, height = stacked(pictures, titles, top)
+        whole.rows |= chips.rows
+        self.sources = columns_of(whole, _SOURCES)
+        width = max([FULL_WIDTH, *(one.width + 2 * MARGIN for one in pictures)])
+        self.properties = {
+            "graph": {"height": int(min(height, TALLEST)) + 8},
+            "graph_x": {"start": 0.0, "end": width if width <= WIDEST else FULL_WIDTH},
+            "graph_y": {"start": min(height, TALLEST), "end": 0.0},
+        }
+
+    def _picture(self, program: DrawnProgram, colours: dict[int, str]) -> Picture:
+        key = (_key(program), tuple(colours[place.serial] for place in program.graph.places))
+        if key not in self._pictures:
+            self._pictures[key] = picture(program, colours)
+        return self._pictures[key]
+
+
+def _title(program: DrawnProgram) -> str:
+    return f"{program.graph.name} ×{program.runs}" if program.runs > 1 else program.graph.name
+
+
+def _key(program: DrawnProgram) -> tuple[object, ...]:
+    names = tuple(place.label for place in program.graph.places)
+    return id(program.graph), names, tuple(program.where.items()), tuple(program.routes.items())
+
+
+def _frame() -> figure:
+    fig = figure(
+        name="graph",
+        height=160,
+        sizing_mode="stretch_width",
+        x_range=Range1d(0, FULL_WIDTH, name="graph_x"),
+        y_range=Range1d(160, 0, name="graph_y"),
+        tools="pan,reset,save",
+        active_drag="pan",
+        min_border=0,
+        frame_align=False,
+        background_fill_color=None,
+        border_fill_color=None,
+        output_backend="canvas",
+    )
+    fig.add_tools(WheelZoomTool(modifiers="ctrl"))
+    fig.toolbar.logo = None
+    fig.toolbar.autohide = True
+    fig.axis.visible = False
+    fig.grid.visible = False
+    fig.outline_line_color = None
+    return fig
+
+
+def _draw(fig: figure, source: dict[str, ColumnDataSource]) -> None:
+    ends = {end: end for end in _SOURCES["graph_local"]}
+    fig.bezier(**ends, source=source["graph_local"], line_color=palette.NEUTRAL, line_width=1.4)
+    fig.bezier(**ends, source=source["graph_transfers"], line_color=palette.TRANSFER, line_width="width")
+    for name, size, colour in (("graph_heads", 7, palette.NEUTRAL), ("graph_arrows", 12, palette.TRANSFER)):
+        fig.scatter(
+            "x", "y", size=size, marker="triangle", angle=-pi / 2, source=source[name], color=colour, line_color=None
+        )
+    look = {"fill_color": "fill", "line_color": "outline", "line_width": 2}
+    boxes = fig.rect("x", "y", "width", "height", border_radius=5, source=source["graph_nodes"], **look)
+    fig.rect("x", "y", width=12, height=12, source=source["graph_chips"], **look)
+    _write(fig, source)
+    fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS))
+
+
+def _write(fig: figure, source: dict[str, ColumnDataSource]) -> None:
+    inside = {"source": source["graph_nodes"], "text_align": "center", "text_baseline": "middle"}
+    fig.text("x", "y", "name", y_offset="lift", text_font_size="12px", text_color=palette.INK, **inside)
+    fig.text("x", "y", "sub", y_offset="sub_lift", text_font_size="10px", text_color=palette.INK, **inside)
+    for name, size, style, align in (
+        ("graph_labels", "10px", "normal", "center"),
+        ("graph_titles", "13px", "bold", "left"),
+        ("graph_legend", "11px", "normal", "left"),
+    ):
+        words = fig.text("x", "y", "text", source=source[name], text_font_size=size, text_font_style=style)
+        words.glyph.name = f"{name}_text"
+        words.glyph.text_align, words.glyph.text_baseline = align, "middle"
+        if name == "graph_labels":
+            words.glyph.padding = 2
+
+
+def _roles() -> dict[str, dict[str, str]]:
+    return {
+        "graph_labels_text": {"text_color": "text", "background_fill_color": "background"},
+        "graph_titles_text": {"text_color": "text"},
+        "graph_legend_text": {"text_color": "text"},
+    }

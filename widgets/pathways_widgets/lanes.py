@@ -1,0 +1,68 @@
+"""Where on the vertical axis an event is drawn.
+
+One lane for the controller, one per device island by island, one for transfers, counted from the top.
+The controller's work fills the upper half of its lane and its waiting the lower; transfers are stacked by island.
+Above 32 devices each island is one lane, in which a device has its share of the height.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pathways_nb.trace.record import CONTROLLER_KINDS
+
+MOST_DEVICE_LANES = 32
+WAITING_KINDS = frozenset({"wait", "stall", "fetch"})
+CONTROLLER_HEIGHT = 1.5
+"""In device lanes: two half lanes that can hold a word each."""
+MARGIN = 0.08
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The lanes for ``islands``, the number of devices of each island."""
+
+    islands: tuple[int, ...]
+
+    @property
+    def grouped(self) -> bool:
+        """Whether an island is one lane."""
+        return sum(self.islands) > MOST_DEVICE_LANES
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """Tops of: controller, each island, transfers; then the bottom of all."""
+        heights = [1] * len(self.islands) if self.grouped else list(self.islands)
+        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *heights, 1.0]))
+
+    @property
+    def labels(self) -> dict[float, str]:
+        """Centre of each lane -> what it shows."""
+        bounds = self.bounds
+        found = {CONTROLLER_HEIGHT / 2: "controller", bounds[-2] + 0.5: "transfers"}
+        for island, devices in enumerate(self.islands):
+            top = bounds[island + 1]
+            if self.grouped:
+                found[top + 0.5] = f"island {island} · {devices} dev"
+            else:
+                found |= {top + device + 0.5: f"island {island} · dev {device}" for device in range(devices)}
+        return found
+
+    def band(self, kind: str, island: int, device: int, devices: int) -> tuple[float, float]:
+        """Top and bottom of the box of an event on ``devices`` devices from ``device``; all of its island if 0."""
+        placed = 0 <= island < len(self.islands)
+        if kind == "transfer":
+            return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))
+        if kind in CONTROLLER_KINDS or not placed:
+            return self._share(0.0, CONTROLLER_HEIGHT, int(kind in WAITING_KINDS), 2)
+        top, bottom, size = self.bounds[island + 1], self.bounds[island + 2], max(self.islands[island], 1)
+        unit = (bottom - top) / size
+        last = min(device + devices, size) if devices else size
+        margin = MARGIN * min(1.0, unit)
+        return top + device * unit + margin, top + last * unit - margin
+
+    @staticmethod
+    def _share(top: float, lane: float, position: int, parts: int) -> tuple[float, float]:
+        height = (lane - 2 * MARGIN) / parts
+        return top + MARGIN + position * height, top + MARGIN + (position + 1) * height

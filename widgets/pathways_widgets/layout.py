@@ -1,0 +1,126 @@
+"""A layered layout for graphs whose nodes come in an order that respects their dependencies.
+
+Longest-path layers, invisible nodes where an edge passes through a layer, barycentre sweeps against crossings, then
+heights by isotonic regression: each node as near to its neighbours as order and spacing allow (after Sugiyama).
+Edges against the order (which folding nodes can make) are not layered. Positions are in pixels, y downwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+Edges = Sequence[tuple[int, int]]
+
+LONGEST_BENT = 8
+"""Edges over more layers than this are drawn straight: bends for all would be quadratic in long chains."""
+SWEEPS = 8
+_BEND_HEIGHT = 10.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Layer and centre height of every node, and the (layer, height) where edges pass through layers between."""
+
+    layer: list[int]
+    y: list[float]
+    bends: dict[tuple[int, int], list[tuple[int, float]]]
+    height: float
+
+
+def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> Layout:
+    """Lay out nodes of these ``heights``; ``gap`` is the least space between two of the same layer, in pixels."""
+    count = len(heights)
+    layer = layers_of(count, edges)
+    forward, bends = _with_bends(layer, [edge for edge in edges if layer[edge[0]] < layer[edge[1]]])
+    total = len(layer)
+    above: list[list[int]] = [[] for _ in range(total)]
+    below: list[list[int]] = [[] for _ in range(total)]
+    for source, target in forward:
+        above[target].append(source)
+        below[source].append(target)
+    rows: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
+    for node, row in enumerate(layer):
+        rows[row].append(node)
+    _untangle(rows, above, below)
+    sizes = np.array([*heights, *[_BEND_HEIGHT] * (total - count)])
+    y = _straighten(rows, above, below, sizes, gap)
+    y -= min((y - sizes / 2).tolist(), default=0.0)
+    through = {edge: [(layer[bend], float(y[bend])) for bend in chain] for edge, chain in bends.items()}
+    return Layout(layer[:count], y[:count].tolist(), through, float(max((y + sizes / 2).tolist(), default=0.0)))
+
+
+def layers_of(count: int, edges: Edges) -> list[int]:
+    """The layer of each node: after all its producers, and a node without producers next to its first consumer."""
+    layer = [0] * count
+    forward = sorted((edge for edge in edges if edge[0] < edge[1]), key=lambda edge: edge[1])
+    for source, target in forward:
+        layer[target] = max(layer[target], layer[source] + 1)
+    consumed = {target for _, target in forward}
+    first: dict[int, int] = {}
+    for source, target in forward:
+        first[source] = min(first.get(source, layer[target]), layer[target])
+    for source, nearest in first.items():
+        if source not in consumed:
+            layer[source] = nearest - 1
+    return layer
+
+
+def _with_bends(layer: list[int], edges: Edges) -> tuple[list[tuple[int, int]], dict[tuple[int, int], list[int]]]:
+    """Split edges at the layers they pass through; appends the layer of each bend to ``layer``."""
+    split: list[tuple[int, int]] = []
+    bends: dict[tuple[int, int], list[int]] = {}
+    for source, target in edges:
+        span = layer[target] - layer[source]
+        chain = list(range(len(layer), len(layer) + span - 1)) if span <= LONGEST_BENT else []
+        layer.extend(layer[source] + step + 1 for step in range(len(chain)))
+        bends[source, target] = chain
+        stops = [source, *chain, target]
+        split.extend(pairwise(stops))
+    return split, bends
+
+
+def _untangle(rows: list[list[int]], above: list[list[int]], below: list[list[int]]) -> None:
+    """Order each layer by the mean position of its neighbours, sweeping down and up in turn."""
+    position = {node: float(i) for row in rows for i, node in enumerate(row)}
+    for sweep in range(SWEEPS):
+        near = below if sweep % 2 else above
+        for row in reversed(rows) if sweep % 2 else rows:
+            mean = {
+                node: sum(position[other] for other in near[node]) / len(near[node]) if near[node] else position[node]
+                for node in row
+            }
+            row.sort(key=mean.__getitem__)
+            position.update((node, float(i)) for i, node in enumerate(row))
+
+
+def _straighten(
+    rows: list[list[int]], above: list[list[int]], below: list[list[int]], sizes: np.ndarray, gap: float
+) -> np.ndarray:
+    """Heights: in each layer the least squares fit to the neighbours' heights that keeps order and spacing."""
+    y = np.zeros(len(sizes))
+    for sweep in range(SWEEPS):
+        for row in reversed(rows) if sweep % 2 else rows:
+            near = [above[node] + below[node] for node in row]
+            wanted = [
+                float(np.mean(y[other])) if other else float(y[node]) for node, other in zip(row, near, strict=True)
+            ]
+            half = sizes[row] / 2
+            offset = np.concatenate([[0.0], np.cumsum(half[:-1] + half[1:] + gap)])
+            y[row] = _isotonic(np.array(wanted) - offset) + offset
+    return y
+
+
+def _isotonic(wanted: np.ndarray) -> np.ndarray:
+    """The non-decreasing sequence nearest to ``wanted`` (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in wanted.tolist():
+        mean, size = value, 1
+        while pools and pools[-1][0] > mean:
+            before, many = pools.pop()
+            mean, size = (before * many + mean * size) / (many + size), many + size
+        pools.append((mean, size))
+    return np.concatenate([np.full(size, mean) for mean, size in pools])

@@ -1,0 +1,83 @@
+// The browser's side of LiveFigure: everything arrives as state, so a figure can be drawn at any time from what is
+// there, also while the kernel is busy. Only `view`, the visible part of the time axis, goes back.
+
+const loadBokeh = async (model) => {
+  const asset = await model.widget_manager.get_model(model.get("_assets"))
+  const version = asset.get("version")
+  globalThis.pathwaysBokeh ??= {}
+  if (!globalThis.pathwaysBokeh[version]) {
+    for (const source of asset.get("src")) new Function("define", "module", "exports", source).call(globalThis)
+    globalThis.pathwaysBokeh[version] = globalThis.Bokeh[version] ?? globalThis.Bokeh
+  }
+  return globalThis.pathwaysBokeh[version]
+}
+
+const ARRAYS = {
+  u1: Uint8Array, i4: Int32Array, u4: Uint32Array, f4: Float32Array, f8: Float64Array,
+}
+
+// Mirrors pack() in packing.py: length of the head, head as JSON, then columns at multiples of 8 bytes.
+const unpack = (view) => {
+  if (!view?.byteLength) return null
+  const bytes = view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)
+  const length = new Uint32Array(bytes, 0, 1)[0]
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length)))
+  const column = ({type, start, size, words}) => {
+    const numbers = new ARRAYS[type](bytes, start, size)
+    return words ? Array.from(numbers, (number) => words[number]) : numbers
+  }
+  return Object.fromEntries(Object.entries(head).map(([name, where]) => [name, column(where)]))
+}
+
+// Until the reader pans or zooms, the time axis shows all of the run; `reset` goes back to that.
+const follow = (doc, model) => {
+  const figure = doc.get_model_by_name("timeline"), range = doc.get_model_by_name("timeline_x")
+  if (!range) return () => {}
+  let following = true, moving = false, timer = null
+  const show = () => {
+    const properties = JSON.parse(model.get("_properties")).timeline_x
+    if (!following || !properties) return
+    moving = true
+    range.setv(properties)
+    moving = false
+  }
+  const send = (view) => { model.set("view", view); model.save_changes() }
+  range.change.connect(() => {
+    if (moving) return
+    following = false
+    clearTimeout(timer)
+    timer = setTimeout(() => send([range.start, range.end]), 40)
+  })
+  figure.on_event("reset", () => { clearTimeout(timer); following = true; show(); send([]) })
+  if (model.get("view").length) send([])
+  return show
+}
+
+const draw = async (model, el) => {
+  const {doc, summary, dispose} = await mount(await loadBokeh(model), JSON.parse(model.get("_item")), el)
+  const handlers = []
+  const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
+  for (const name of model.get("_sources")) {
+    on(`_data_${name}`, () => {
+      const data = unpack(model.get(`_data_${name}`))
+      if (data) doc.get_model_by_name(name).data = data
+    })
+  }
+  const show = follow(doc, model)
+  on("_properties", () => {
+    const {timeline_x, ...rest} = JSON.parse(model.get("_properties"))
+    setProperties(doc, rest)
+    show()
+  })
+  on("summary", () => { summary.textContent = model.get("summary") })
+  return () => { for (const [event, handler] of handlers) model.off(event, handler); dispose() }
+}
+
+export default {
+  async render({model, el}) {
+    let end = await draw(model, el)
+    const redraw = async () => { end(); end = await draw(model, el) }
+    model.on("change:_item", redraw)
+    return () => { model.off("change:_item", redraw); end() }
+  },
+}

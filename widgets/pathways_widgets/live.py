@@ -1,0 +1,174 @@
+"""Live figures in a notebook: a widget that syncs state, and the thread that keeps it up to date during a cell.
+
+The kernel sends columns, the browser draws them and sends back only what part of the time axis is in view. No message
+needs an answer, so a figure appears and moves while the cell that it belongs to still runs.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anywidget
+import bokeh
+import traitlets
+from IPython.display import display as _display
+
+from pathways_widgets.packing import pack
+from pathways_widgets.page import bokeh_source
+from pathways_widgets.panel import DEFAULT_SHOW, Panel, check_show
+from pathways_widgets.views import Moment, RunLike, Window
+
+_HERE = Path(__file__).parent
+_INTERVAL = 0.1
+"""Seconds between two looks at a run."""
+_SHARE = 0.05
+"""Largest share of one core that drawing may take while the run goes on."""
+
+
+class BokehJS(anywidget.AnyWidget):
+    """Carries BokehJS from the installed package into the browser: once per kernel, without a network, never shown."""
+
+    _esm = "export default {}"
+    version = traitlets.Unicode(bokeh.__version__).tag(sync=True)
+    src = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    _only: ClassVar[BokehJS | None] = None
+
+    @classmethod
+    def get(cls) -> BokehJS:
+        """The one of this kernel."""
+        if cls._only is None or cls._only.comm is None:
+            cls._only = cls(src=[bokeh_source()])
+        return cls._only
+
+
+class LiveFigure(anywidget.AnyWidget):
+    """The views named in ``show`` of one run, kept up to date by ``push``."""
+
+    _esm = (_HERE / "figure.js").read_text("utf-8") + (_HERE / "live.js").read_text("utf-8")
+    _item = traitlets.Unicode().tag(sync=True)
+    _assets = traitlets.Unicode().tag(sync=True)
+    _sources = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    _properties = traitlets.Unicode("{}").tag(sync=True)
+    summary = traitlets.Unicode().tag(sync=True)
+    view = traitlets.List(traitlets.Float()).tag(sync=True)
+    """The visible part of the time axis, in seconds since the start of the run; empty for all of it."""
+
+    def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW):
+        self._run = run
+        self._show = check_show(show)
+        self._lock = threading.RLock()
+        self._seen: tuple[object, ...] | None = None
+        self._panel = Panel(self._show, run.islands)
+        names = list(self._panel.sources)
+        self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
+        item = json.dumps(self._panel.item(data=False))
+        super().__init__(_item=item, _sources=names, _assets=BokehJS.get().model_id, summary=run.summary_line())
+        if hasattr(self.comm, "_reply_subshell_for"):
+            self.comm._reply_subshell_for = None  # otherwise `view` would wait for the running cell to end
+        self.observe(self._look_elsewhere, "view")
+
+    def push(self) -> bool:
+        """Send what changed since the last push; says whether there was anything new."""
+        with self._lock:
+            moment = Moment.of(self._run)
+            if moment.size == self._seen:
+                return False
+            if moment.islands != self._panel.islands:
+                self._panel = Panel(self._show, moment.islands)
+                self._item = json.dumps(self._panel.item(data=False))
+            self._draw(moment)
+            self._seen = moment.size
+            return True
+
+    def json_item_with_data(self) -> dict[str, Any]:
+        """The item of the run as it stands, with its data, for a page without a kernel."""
+        with self._lock:
+            panel = Panel(self._show, self._run.islands)
+            panel.update(Moment.of(self._run))
+            return panel.item(data=True)
+
+    def _draw(self, moment: Moment) -> None:
+        self._panel.update(moment, self._window())
+        with self.hold_sync():
+            for name, columns in self._panel.sources.items():
+                setattr(self, f"_data_{name}", pack(columns))
+            self._properties = json.dumps(self._panel.properties)
+            self.summary = self._panel.summary
+
+    def _window(self) -> Window | None:
+        return (self.view[0], self.view[1]) if len(self.view) == 2 else None
+
+    def _look_elsewhere(self, change: object) -> None:
+        with self._lock:
+            self._draw(Moment.of(self._run))
+
+    def __repr__(self) -> str:
+        return self.summary
+
+
+class LiveDisplay:
+    """Shows a run in the current cell's output and keeps it up to date until ``stop``."""
+
+    def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW):
+        self.figure: LiveFigure | None = None
+        self._run = run
+        self._show = check_show(show)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Display the figure and begin to follow the run. Never raises: a figure that fails is one line of text."""
+        try:
+            self.figure = LiveFigure(self._run, self._show)
+            self.figure.push()
+            _show(_bundle(self.figure))
+        except Exception as error:
+            self._give_up(error)
+            return
+        follow = contextvars.copy_context().run  # keeps the thread's output in this cell
+        self._thread = threading.Thread(target=follow, args=(self._follow,), name="pathways-figure", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Show the final state and end the thread; may be called again."""
+        self._ended.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+            self._try_push()
+
+    def _follow(self) -> None:
+        pause = _INTERVAL
+        while not self._ended.wait(pause):
+            began = time.thread_time()
+            self._try_push()
+            pause = max(_INTERVAL, (time.thread_time() - began) / _SHARE)
+
+    def _try_push(self) -> None:
+        if self.figure is None:
+            return
+        try:
+            self.figure.push()
+        except Exception as error:
+            self.figure = None
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        text = f"The figure could not be drawn: {type(error).__name__}: {error}\n{self._run.summary_line()}"
+        _show({"text/plain": text})
+
+
+def _bundle(figure: LiveFigure) -> dict[str, Any]:
+    found = figure._repr_mimebundle_()
+    bundle = dict(found[0] if isinstance(found, tuple) else found or {})
+    return bundle | {"text/plain": repr(figure)}
+
+
+def _show(bundle: dict[str, Any]) -> None:
+    _display(bundle, raw=True)  # type: ignore[no-untyped-call]

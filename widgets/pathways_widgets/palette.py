@@ -1,0 +1,100 @@
+"""Every colour of the project: kinds of events, places, and the light and dark themes.
+
+Event colours are Okabe and Ito's without black; their dark blue is replaced by a light grey because dark text on it
+would fall under a contrast of 4.5:1. Work on devices has capital letters, the controller's work has small ones:
+a hue may stand for one kind of each, in different lanes, never for two kinds of the same lane.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Theme = Literal["light", "dark"]
+
+SKY, ORANGE, GREEN, PURPLE = "#56B4E9", "#E69F00", "#009E73", "#CC79A7"
+YELLOW, VERMILION, BLUE, GREY = "#F0E442", "#D55E00", "#0072B2", "#C8C8C8"
+
+INK = "#111111"
+"""Text on any coloured box, in both themes."""
+
+
+class Kind(NamedTuple):
+    """How one category of events is drawn: the word for it, its letter and its colour."""
+
+    name: str
+    letter: str
+    colour: str
+
+
+DEVICE_KINDS = (
+    Kind("compute", "F", SKY),
+    Kind("backward", "B", GREEN),
+    Kind("collective", "C", ORANGE),
+    Kind("transfer", "T", PURPLE),
+)
+CONTROLLER_KINDS = (
+    Kind("trace", "r", PURPLE),
+    Kind("lower", "l", YELLOW),
+    Kind("compile", "c", ORANGE),
+    Kind("enqueue", "e", SKY),
+    Kind("wait", "w", GREY),
+    Kind("stall", "s", VERMILION),
+    Kind("fetch", "f", GREEN),
+)
+KINDS = DEVICE_KINDS + CONTROLLER_KINDS
+"""What a box can be; its position here is the ``code`` of a box. ``backward`` is compute of a backward pass."""
+
+CODES = {kind.name: code for code, kind in enumerate(KINDS)}
+
+BACKWARD_SUFFIX = "(bwd)"
+"""Ends the name of a backward computation."""
+
+PLACES = (SKY, ORANGE, GREEN, VERMILION, PURPLE, BLUE, YELLOW)
+"""Outlines of virtual slices, in the order in which they were made; they repeat after seven."""
+
+NEUTRAL = "#8A8A8A"
+"""Outline of arguments and results, which have no place, and of edges within a place."""
+
+TRANSFER = PURPLE
+"""Edges that cross a network."""
+
+BOX_EDGE = "#3A3A3A"
+"""Thin line around an event's box where it is wide enough."""
+
+HATCHES = {"ok": " ", "draining": "/", "failed": "x"}
+"""Pattern over a box, by how the event ended."""
+
+THEMES: dict[Theme, dict[str, str]] = {
+    "light": {
+        "background": "#FFFFFF",
+        "text": "#222222",
+        "soft": "#5A5A5A",
+        "grid": "#E4E4E4",
+        "lane": "#D0D0D0",
+        "island": "#8A8A8A",
+    },
+    "dark": {
+        "background": "#111111",
+        "text": "#E8E8E8",
+        "soft": "#ABABAB",
+        "grid": "#2A2A2A",
+        "lane": "#3C3C3C",
+        "island": "#8A8A8A",
+    },
+}
+
+
+def code_of(kind: str, name: str) -> int:
+    """The code of an event's box: its kind, or ``backward`` for a computation named as one."""
+    return CODES["backward" if kind == "compute" and name.endswith(BACKWARD_SUFFIX) else kind]
+
+
+def pale(colour: str) -> str:
+    """A light tint of ``colour``, on which ink can be read."""
+    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(0.4 * channel + 0.6 * 255):02X}" for channel in channels)
+
+
+def place_colour(position: int) -> str:
+    """The colour of the place at this position among all places drawn."""
+    return PLACES[position % len(PLACES)]

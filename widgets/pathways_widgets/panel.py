@@ -1,0 +1,101 @@
+"""Several views of one run in a column, and the Bokeh item that any page can embed.
+
+One view that fails costs its own picture and a line of text, never the others. An item is Bokeh's own JSON with three
+additions that ``figure.js`` reads: ``summary`` (plain text), ``themes`` and ``properties`` by model name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from bokeh.embed import json_item
+from bokeh.layouts import column
+from bokeh.models import Column
+
+from pathways_widgets import palette
+from pathways_widgets.graph import GraphView
+from pathways_widgets.timeline import Timeline
+from pathways_widgets.views import Columns, Moment, RunLike, View, Window
+
+VIEWS: dict[str, Callable[[tuple[int, ...]], View]] = {"graph": GraphView, "timeline": Timeline}
+DEFAULT_SHOW = ("graph", "timeline")
+
+
+def check_show(show: Sequence[str]) -> tuple[str, ...]:
+    """The names of views, each known.
+
+    Raises:
+        ValueError: a name is not a key of ``VIEWS``.
+    """
+    for name in show:
+        if name not in VIEWS:
+            raise ValueError(f"show={tuple(show)!r}: there is no view {name!r}; choose from {', '.join(VIEWS)}.")
+    return tuple(dict.fromkeys(show))
+
+
+class Panel:
+    """The views named in ``show`` for runs on ``islands`` (number of devices of each)."""
+
+    def __init__(self, show: Sequence[str], islands: tuple[int, ...]):
+        self.islands = islands
+        self.failures: dict[str, str] = {}
+        self.views: dict[str, View] = {}
+        for name in check_show(show):
+            self._guard(name, partial(self._make, name))
+        self.root: Column = column([view.root for view in self.views.values()], sizing_mode="stretch_width")
+        self.summary = ""
+
+    def update(self, moment: Moment, window: Window | None = None) -> None:
+        """Bring all views up to ``moment``; a view that fails keeps its last columns."""
+        for name, view in self.views.items():
+            self._guard(name, partial(view.update, moment, window))
+        self.summary = "\n".join([moment.summary_line(), *self.failures.values()])
+
+    @property
+    def sources(self) -> dict[str, Columns]:
+        """The columns of all views."""
+        return {name: columns for view in self.views.values() for name, columns in view.sources.items()}
+
+    @property
+    def properties(self) -> dict[str, dict[str, Any]]:
+        """Model name -> properties that follow the data, of all views."""
+        return {name: values for view in self.views.values() for name, values in view.properties.items()}
+
+    @property
+    def themes(self) -> dict[str, dict[str, dict[str, str]]]:
+        """Theme -> model name -> property -> colour."""
+        roles = {name: values for view in self.views.values() for name, values in view.roles.items()}
+        return {
+            theme: {
+                name: {attribute: colours[role] for attribute, role in values.items()} for name, values in roles.items()
+            }
+            for theme, colours in palette.THEMES.items()
+        }
+
+    def item(self, data: bool) -> dict[str, Any]:
+        """The item to embed, with the current columns in it or empty."""
+        for view in self.views.values():
+            for name, table in view.tables.items():
+                columns = view.sources[name] if data else {}
+                table.data = columns or {column: [] for column in table.data}
+        item = dict(json_item(self.root))
+        return item | {"summary": self.summary, "themes": self.themes, "properties": self.properties if data else {}}
+
+    def _make(self, name: str) -> None:
+        self.views[name] = VIEWS[name](self.islands)
+
+    def _guard(self, name: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+            self.failures.pop(name, None)
+        except Exception as error:
+            self.failures[name] = f"The {name} could not be drawn: {type(error).__name__}: {error}"
+
+
+def figure_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW) -> dict[str, Any]:
+    """The item of ``run`` as it stands now, with its data, for a page without a kernel."""
+    panel = Panel(show, run.islands)
+    panel.update(Moment.of(run))
+    return panel.item(data=True)

@@ -1,0 +1,281 @@
+"""The timeline: a lane for the controller, one for each device, one for transfers; time runs to the right.
+
+An event of a gang is one box over all its devices. Gaps are drawn as gaps: nothing is stretched to fill them.
+Colour and letter give the kind, hatching a bad end. Times are in seconds since the start of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from bokeh.models import (
+    ColumnDataSource,
+    CustomJSHover,
+    CustomJSTickFormatter,
+    FixedTicker,
+    GlyphRenderer,
+    Grid,
+    HoverTool,
+    Legend,
+    LegendItem,
+    LinearColorMapper,
+    Range1d,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+
+from pathways_nb.trace.record import Events
+from pathways_widgets import palette
+from pathways_widgets.detail import PIXELS, Boxes, Digest, choose_boxes
+from pathways_widgets.lanes import MARGIN, Lanes
+from pathways_widgets.views import Columns, RunLike, Window, empty_source
+
+MOST_MARKS = 500
+_FONT = 11
+_NARROW = 3
+"""Pixels below which a box has no line around it."""
+_TEXT_COLUMNS = ("name", "kind", "place", "program", "route", "status", "quality", "hatch")
+_SOURCES = {
+    "timeline_boxes": "left right top bottom code edge start duration bytes run".split() + list(_TEXT_COLUMNS),
+    "timeline_marks": "x y text".split(),
+}
+
+_SECONDS = """
+    const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
+    return `${Number((value * scale).toPrecision(4))} ${unit}`
+"""
+_BYTES = """
+    if (!value) return ""
+    const units = ["B", "KB", "MB", "GB", "TB"]
+    let left = value, unit = 0
+    while (left >= 999.5 && unit < 4) { left /= 1000; unit += 1 }
+    return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
+"""
+_TICKS = """
+    const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
+    const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
+    return `${Number((tick * scale).toPrecision(10))} ${unit}`
+"""
+_TOOLTIPS = [
+    ("what", "@name · @kind"),
+    ("where", "@place"),
+    ("program", "@program, run @run"),
+    ("start", "@start{custom}"),
+    ("takes", "@duration{custom} (@quality, @status)"),
+    ("moves", "@bytes{custom} @route"),
+]
+
+
+class Timeline:
+    """Draws the events of runs on ``islands`` (number of devices of each island)."""
+
+    def __init__(self, islands: tuple[int, ...]):
+        self.lanes = Lanes(islands)
+        self.sources: dict[str, Columns] = {name: {column: [] for column in _SOURCES[name]} for name in _SOURCES}
+        self.properties: dict[str, dict[str, Any]] = {}
+        self.roles = _roles()
+        self._digest = Digest(self.lanes)
+        self.root = _frame(self.lanes)
+        self.tables = {name: empty_source(name, columns) for name, columns in _SOURCES.items()}
+        _draw_boxes(self.root, self.tables)
+        _draw_lines(self.root, self.lanes)
+        _draw_legend(self.root)
+
+    def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
+        """The boxes to draw for ``window`` with as much again on each side, and the marks written on them."""
+        events = run.snapshot()
+        self._digest.extend(events, run.start)
+        extent = self._digest.extent or 1.0
+        left, right = window or (0.0, extent)
+        margin = (right - left) / 2 if window else 0.0
+        boxes = choose_boxes(self._digest, (left - margin, right + margin))
+        second_per_pixel = (right - left) / PIXELS
+        columns = _columns(self._digest, boxes, events)
+        wide = columns["duration"] >= _NARROW * second_per_pixel
+        columns["edge"] = np.where(wide, len(palette.KINDS), columns["code"]).astype(np.uint8)
+        self.sources = {
+            "timeline_boxes": columns,
+            "timeline_marks": _marks(columns, boxes, events, second_per_pixel),
+        }
+        self.properties = {
+            "timeline_title": {"text": _title(self._digest, boxes, len(events))},
+            "timeline_x": {"start": -0.01 * extent, "end": 1.01 * extent},
+        }
+        return self.sources
+
+
+def _title(digest: Digest, boxes: Boxes, events: int) -> str:
+    merged, inside = len(boxes.track), len(boxes.alone) + int(boxes.count.sum())
+    plural = "" if events == 1 else "s"
+    return f"{inside:,} events, drawn as {len(boxes):,} boxes" if merged else f"{events:,} event{plural}"
+
+
+def _columns(digest: Digest, boxes: Boxes, events: Events) -> Columns:
+    top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
+    track = np.concatenate([digest.track[boxes.alone], boxes.track])
+    start = np.concatenate([digest.start[boxes.alone], boxes.start])
+    lasts = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
+    codes = code[track] if len(track) else np.zeros(0, np.uint8)
+    bands = (top[track], bottom[track]) if len(track) else (np.zeros(0), np.zeros(0))
+    columns: Columns = {"left": start, "right": start + lasts, "start": start, "duration": lasts, "code": codes}
+    columns |= {"top": bands[0].astype(np.float32), "bottom": bands[1].astype(np.float32)}
+    return columns | _details(boxes, events, [palette.KINDS[number].name for number in codes])
+
+
+def _details(boxes: Boxes, events: Events, kinds: list[str]) -> Columns:
+    alone, merged = boxes.alone, len(boxes.track)
+    columns: Columns = {"kind": kinds}
+    for name, filler in (("place", ""), ("program", "several"), ("route", ""), ("status", "ok"), ("quality", "merged")):
+        columns[name] = events[name][alone].tolist() + [filler] * merged
+    columns["name"] = events["name"][alone].tolist() + [f"{count:,} events" for count in boxes.count.tolist()]
+    columns["hatch"] = [palette.HATCHES.get(status, " ") for status in columns["status"]]
+    columns["bytes"] = np.concatenate([events["bytes"][alone].astype(float), np.zeros(merged)])
+    columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
+    return columns
+
+
+def _marks(columns: Columns, boxes: Boxes, events: Events, second_per_pixel: float) -> Columns:
+    """Letters, microbatches and names, where a box is wide enough to hold them."""
+    wide = columns["duration"][: len(boxes.alone)] / second_per_pixel
+    order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
+    chosen = order[wide[order] >= _FONT]
+    texts = [_mark(columns, events["microbatch"][boxes.alone[i]], i, wide[i]) for i in chosen.tolist()]
+    middle = (columns["left"] + columns["right"])[chosen] / 2
+    top, bottom = columns["top"][chosen], columns["bottom"][chosen]
+    half = (bottom - top) / 2
+    lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # of a gang, a lane near its middle
+    return {"x": middle, "y": lane.astype(np.float32), "text": texts}
+
+
+def _mark(columns: Columns, microbatch: int, i: int, pixels: float) -> str:
+    letter, name = palette.KINDS[columns["code"][i]].letter, columns["name"][i]
+    short = f"{letter}{microbatch}" if microbatch >= 0 else letter
+    for text in (f"{short} {name}", short):
+        if len(text) * 0.6 * _FONT < pixels - 4:
+            return text
+    return letter
+
+
+def _frame(lanes: Lanes) -> figure:
+    height = 24 if lanes.bounds[-1] <= 14 else 15
+    fig = figure(
+        name="timeline",
+        height=max(int(lanes.bounds[-1] * height), 90) + 100,
+        sizing_mode="stretch_width",
+        x_range=Range1d(0, 1, name="timeline_x"),
+        y_range=Range1d(lanes.bounds[-1], 0),
+        tools="xpan,xbox_zoom,reset,save",
+        active_drag="xpan",
+        output_backend="canvas",
+        background_fill_color=None,
+        border_fill_color=None,
+    )
+    fig.add_tools(WheelZoomTool(dimensions="width", modifiers="ctrl"))
+    fig.toolbar.logo = None
+    fig.toolbar.autohide = True
+    fig.title.name = "timeline_title"
+    fig.title.text = "0 events"
+    fig.title.text_font_size = "11px"
+    fig.title.text_font_style = "normal"
+    fig.title.align = "right"
+    _style_axes(fig, lanes)
+    return fig
+
+
+def _style_axes(fig: figure, lanes: Lanes) -> None:
+    time, places = fig.xaxis[0], fig.yaxis[0]
+    time.name, places.name, fig.xgrid[0].name = "timeline_time", "timeline_places", "timeline_grid"
+    time.formatter = CustomJSTickFormatter(code=_TICKS)
+    places.ticker = FixedTicker(ticks=list(lanes.labels))
+    places.major_label_overrides = lanes.labels
+    places.major_tick_line_color = places.axis_line_color = time.minor_tick_line_color = None
+    fig.ygrid[0].visible = False
+    fig.outline_line_color = None
+
+
+def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource]) -> None:
+    edged = [*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE]
+    colours = LinearColorMapper(edged, low=-0.5, high=len(edged) - 0.5)
+    boxes = fig.quad(
+        left="left",
+        right="right",
+        top="top",
+        bottom="bottom",
+        source=tables["timeline_boxes"],
+        fill_color={"field": "code", "transform": colours},
+        line_color={"field": "edge", "transform": colours},
+        line_width=0.5,
+        hatch_pattern="hatch",
+        hatch_color=palette.INK,
+        hatch_alpha=0.6,
+        hatch_scale=8,
+    )
+    fig.text(
+        "x",
+        "y",
+        "text",
+        source=tables["timeline_marks"],
+        text_color=palette.INK,
+        text_font_size=f"{_FONT}px",
+        text_align="center",
+        text_baseline="middle",
+        level="annotation",
+    )
+    fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS, formatters=_formatters()))
+
+
+def _formatters() -> dict[str, Any]:
+    seconds = CustomJSHover(code=_SECONDS)
+    return {"@start": seconds, "@duration": seconds, "@bytes": CustomJSHover(code=_BYTES)}
+
+
+def _draw_lines(fig: figure, lanes: Lanes) -> None:
+    """Lines between lanes, over the boxes of gangs; heavier ones between islands."""
+    bounds = list(lanes.bounds[1:-1])
+    inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom)]
+    for name, ticks, width in (("timeline_lanes", inner, 0.6), ("timeline_islands", bounds, 1.0)):
+        grid = Grid(axis=None, dimension=1, ticker=FixedTicker(ticks=ticks), name=name, level="guide")
+        grid.grid_line_width = width
+        fig.add_layout(grid)
+
+
+def _draw_legend(fig: figure) -> None:
+    """Two fixed rows: work on devices (capital letters), work of the controller (small letters)."""
+    for position, kinds in enumerate((palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)):
+        swatches = _swatches(fig, kinds)
+        items = [
+            LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches], index=i)
+            for i, kind in enumerate(kinds)
+        ]
+        legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
+        legend.location = "top_left"
+        legend.border_line_color = None
+        legend.label_text_font_size = f"{_FONT}px"
+        legend.glyph_width = legend.glyph_height = 12
+        legend.padding = legend.margin = 2
+        legend.spacing = 10
+        fig.add_layout(legend, "above")
+
+
+def _swatches(fig: figure, kinds: Sequence[palette.Kind]) -> GlyphRenderer:
+    """Boxes nowhere, one for each kind, from which the legend takes its colours."""
+    nowhere, colours = [float("nan")] * len(kinds), [kind.colour for kind in kinds]
+    return fig.quad(left=nowhere, right=nowhere, top=nowhere, bottom=nowhere, fill_color=colours, line_color=colours)
+
+
+def _roles() -> dict[str, dict[str, str]]:
+    text = {"major_label_text_color": "text"}
+    legend = {"label_text_color": "text", "background_fill_color": "background"}
+    return {
+        "timeline_title": {"text_color": "soft"},
+        "timeline_time": text | {"axis_line_color": "lane", "major_tick_line_color": "lane"},
+        "timeline_places": text,
+        "timeline_grid": {"grid_line_color": "grid"},
+        "timeline_lanes": {"grid_line_color": "background"},
+        "timeline_islands": {"grid_line_color": "island"},
+        "timeline_legend0": legend,
+        "timeline_legend1": legend,
+    }

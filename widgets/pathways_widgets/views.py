@@ -1,0 +1,141 @@
+"""What a view is and what it draws: the contract between a run and its pictures.
+
+A view has a ``root`` (a Bokeh figure), turns one moment of a run into columns, and knows neither kernel nor browser,
+so it is tested by reading its columns. Times are in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bokeh.models import ColumnDataSource
+from bokeh.plotting import figure
+
+from pathways_nb.program.graph import Graph
+from pathways_nb.trace.record import Events
+
+Columns = dict[str, Any]
+"""Equally long columns: NumPy arrays, or lists (text, nested coordinates)."""
+
+Window = tuple[float, float]
+"""The visible part of the time axis, in seconds since the start of the run."""
+
+FULL_WIDTH = 900.0
+"""Width in screen pixels for which text and boxes are fitted."""
+
+
+class DrawnProgram(Protocol):
+    """A program as a picture needs it: its graph, and what the controller decided about it."""
+
+    @property
+    def graph(self) -> Graph:
+        """The sharded dataflow graph."""
+
+    @property
+    def where(self) -> Mapping[int, str]:
+        """Serial of a place -> ``"island 0, dev 0–3"``."""
+
+    @property
+    def routes(self) -> Mapping[tuple[int, int], str]:
+        """(source node, target node) -> ``"local"``, ``"ICI"``, ``"DCN"`` or ``"host"``."""
+
+    @property
+    def runs(self) -> int:
+        """How many times it ran."""
+
+
+class RunLike(Protocol):
+    """A run that can be drawn while it goes on."""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+
+    @property
+    def islands(self) -> tuple[int, ...]:
+        """Number of devices of each island."""
+
+    @property
+    def programs(self) -> Sequence[DrawnProgram]:
+        """The programs that it ran, in order of their first run."""
+
+    @property
+    def start(self) -> float:
+        """When it began, in seconds on the record's clock."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+
+    def snapshot(self) -> Events:
+        """The events so far, oldest record first."""
+
+    def summary_line(self) -> str:
+        """One plain line for under the figures."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run as it stood at one time, so that all views of one picture agree; it is itself a run that can be drawn."""
+
+    name: str
+    islands: tuple[int, ...]
+    programs: tuple[DrawnProgram, ...]
+    start: float
+    finished: bool
+    events: Events
+    summary: str
+
+    @classmethod
+    def of(cls, run: RunLike) -> Moment:
+        """Look at ``run`` now."""
+        finished = run.finished
+        programs = tuple(run.programs)
+        return cls(run.name, run.islands, programs, run.start, finished, run.snapshot(), run.summary_line())
+
+    def snapshot(self) -> Events:
+        """The events of this moment."""
+        return self.events
+
+    def summary_line(self) -> str:
+        """The summary of this moment."""
+        return self.summary
+
+    @property
+    def size(self) -> tuple[object, ...]:
+        """Changes whenever there is something new to draw."""
+        runs = tuple((id(program.graph), program.runs) for program in self.programs)
+        return len(self.events), runs, self.islands, self.finished, self.summary
+
+
+class View(Protocol):
+    """A small object that draws one aspect of a run."""
+
+    root: figure
+    sources: dict[str, Columns]
+    """The columns last returned by ``update``."""
+    tables: dict[str, ColumnDataSource]
+    """Where the glyphs of ``root`` read the sources, by the same names."""
+    properties: dict[str, dict[str, Any]]
+    """Model name -> properties that follow the data: heights, ranges, titles."""
+    roles: dict[str, dict[str, str]]
+    """Model name -> property -> role in the theme."""
+
+    def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
+        """The columns of every source for what is in ``window``; all of the run if ``None``."""
+
+
+def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
+    """A named source without rows, to which glyphs can refer."""
+    return ColumnDataSource({column: [] for column in columns}, name=name)
+
+
+def human_bytes(count: float) -> str:
+    """A size as people say it: ``human_bytes(1_500_000)`` is ``"1.5 MB"`` (powers of 1000)."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
