@@ -2,7 +2,9 @@
 
 from jax.sharding import PartitionSpec as P
 
-from pathways_nb.client import Controller, attach, get, put, record, reset, wait
+from pathways_nb.attach import attach, reset
+from pathways_nb.attached import Controller
+from pathways_nb.client import get, put, record, wait
 from pathways_nb.errors import (
     CancelledError,
     LostError,

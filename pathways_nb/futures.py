@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 import numpy as np
 
+from pathways_nb import current
 from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
 from pathways_nb.program import context
@@ -21,7 +22,7 @@ from pathways_nb.program.signature import Aval
 from pathways_nb.trace.record import Label, Row
 
 if TYPE_CHECKING:
-    from pathways_nb.client import Controller
+    from pathways_nb.attached import Controller
 
 
 class Future(context.Deferred):
@@ -150,14 +151,14 @@ class Future(context.Deferred):
             self._flush()
 
     def _wait(self) -> Any:
-        self._controller.settle()
+        current.settle()
         self._dispatch()
         entry, driver = self._entry, self._controller.driver_or_none
         if entry is None or (driver is None and entry.array is None):
             raise lost(self._name)
         if driver is not None and not entry.settled:
             began = driver.clock()
-            driver.bell.wait(lambda: entry.settled or driver.broken)
+            driver.ended.wait(lambda: entry.settled or driver.broken)
             driver.check()
             self._note("wait", began)
         if entry.error is not None:

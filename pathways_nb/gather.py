@@ -23,7 +23,7 @@ from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Aval, Signature, Statics, aval_of
 
 if TYPE_CHECKING:
-    from pathways_nb.client import Controller
+    from pathways_nb.attached import Controller
 
 MOST = 512
 """Calls gathered before they go out anyway."""

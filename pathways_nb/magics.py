@@ -15,7 +15,8 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from pathways_nb import client
+from pathways_nb import client, current
+from pathways_nb.attach import attach, reset
 
 VIEWS = ("graph", "timeline")
 
@@ -44,12 +45,12 @@ def _cell_parser() -> _Parser:
 def _line_parser() -> _Parser:
     parser = _Parser(prog="%pathways", add_help=False, allow_abbrev=False)
     actions = parser.add_subparsers(dest="action", parser_class=_Parser, metavar="attach|status|reset")
-    attach = actions.add_parser("attach", prog="%pathways attach", add_help=False, allow_abbrev=False)
-    attach.add_argument("kind", nargs="?", default="auto")
-    attach.add_argument("--islands", type=int)
-    attach.add_argument("--devices-per-island", type=int)
-    attach.add_argument("--dispatch", default="parallel")
-    attach.add_argument("--no-pin", dest="pin", action="store_false")
+    attaching = actions.add_parser("attach", prog="%pathways attach", add_help=False, allow_abbrev=False)
+    attaching.add_argument("kind", nargs="?", default="auto")
+    attaching.add_argument("--islands", type=int)
+    attaching.add_argument("--devices-per-island", type=int)
+    attaching.add_argument("--dispatch", default="parallel")
+    attaching.add_argument("--no-pin", dest="pin", action="store_false")
     actions.add_parser("status", prog="%pathways status", add_help=False)
     actions.add_parser("reset", prog="%pathways reset", add_help=False)
     return parser
@@ -79,11 +80,11 @@ class PathwaysMagics(Magics):
         options = vars(_line_parser().parse_args(_split(line) or ["status"]))
         action = options.pop("action")
         if action == "attach":
-            print(client.attach(options.pop("kind"), **options))
+            print(attach(options.pop("kind"), **options))
         elif action == "reset":
-            client.reset()
+            reset()
         else:
-            controller = client.current()
+            controller = current.get()
             display({"text/plain": controller.status(), "text/html": controller._repr_html_()}, raw=True)
 
     def _compile(self, cell: str) -> tuple[Any, Any, bool]:
@@ -115,5 +116,5 @@ def _split(line: str) -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """What ``%load_ext pathways_nb`` calls: registers the magics; the first need attaches a default."""
-    client.allow_default()
+    current.allow_default(attach)
     shell.register_magics(PathwaysMagics)

@@ -42,6 +42,8 @@ class Run:
     outputs: Any = None
     note: str = ""
     """A line of progress while the run is under way."""
+    on_display: bool = False
+    """Whether a person sees ``note`` in a live picture."""
     finished: bool = False
     _programs: dict[int, RanProgram] = field(default_factory=dict, repr=False)
     _kept: list[Lowered] = field(default_factory=list, repr=False)

@@ -48,6 +48,11 @@ class Dispatcher(threading.Thread):
         self.computing.start()
         self.moving.start()
 
+    @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """Itself and its watchers."""
+        return self, self.computing, self.moving
+
     def stop(self) -> None:
         """End after what was ordered before."""
         self.inbox.put(None)
@@ -101,8 +106,13 @@ class Dispatcher(threading.Thread):
             return waited
         run.fill(step, arrays)
         run.let_go(step, self.island)
-        watcher = self.computing if action.call is not None else self.moving
-        watcher.inbox.put(Launched(portion, step, arrays[action.witness], dispatched))
+        launched = Launched(portion, step, arrays[action.witness], dispatched)
+        if action.call is not None:
+            self.computing.inbox.put(launched)
+        elif launched.witness.is_ready():
+            self.moving.note_now(launched)  # behind longer transfers in the queue its end would be seen late
+        else:
+            self.moving.inbox.put(launched)
         return waited
 
     def _call(self, action: Action, inputs: list[Any]) -> list[Any]:
@@ -152,11 +162,11 @@ class Dispatcher(threading.Thread):
                 array, fresh = (None, False) if entry.error or run.stopped else bring(entry.array, action.target)
             finally:
                 entry.read(-1)
-                run.bell.ring()
+                run.launched.ring()
             return array, waited, fresh
         (slot,) = step.inputs
         (producer,) = step.producers
-        run.bell.wait(lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
+        run.launched.wait(lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
         waited = self.clock() - began
         source = run.slots[slot]
         return (None if source is None else send(source, action.target)), waited, True
@@ -168,7 +178,7 @@ class Dispatcher(threading.Thread):
             exists = entry.array is not None or entry.error is not None or run.stopped
             return exists and (not readers or entry.pending_reads <= readers)
 
-        run.bell.wait(ready)
+        run.launched.wait(ready)
 
     def _ended(self, count: int) -> None:
         self.window.release(count)

@@ -75,7 +75,7 @@ class Execution:
         lowered: what is carried out.
         arguments: entries of the argument leaves. results: entries by slot.
         record: where its events go.
-        bell: shared by all runs of a driver.
+        launched, ended: rung when an array that others wait for exists, and when a result is computed or a run over.
     """
 
     serial: int
@@ -83,7 +83,8 @@ class Execution:
     arguments: Sequence[Entry]
     results: dict[int, list[Entry]]
     record: Record
-    bell: Bell
+    launched: Bell
+    ended: Bell
     client: str = ""
     slots: list[Any] = field(init=False)
     errors: dict[int, PathwaysError] = field(default_factory=dict)
@@ -107,7 +108,8 @@ class Execution:
             self.slots[slot] = array
             for entry in self.results.get(slot, ()):
                 entry.array = array
-        self.bell.ring()
+        if step in self.lowered.awaited:
+            self.launched.ring()
 
     def fail(self, step: int, error: PathwaysError) -> None:
         """A step has no outputs and never will."""
@@ -116,17 +118,19 @@ class Execution:
             for entry in self.results.get(slot, ()):
                 entry.error = entry.error or error
         self.mark_done(step)
+        self.launched.ring()
 
     def mark_done(self, step: int) -> None:
         """A step has ended, well or not."""
         self.done[step] = 1
-        self.bell.ring()
+        if step in self.lowered.awaited:
+            self.ended.ring()
 
     def finish(self) -> None:
         """Everything has ended: keep results only, or each run would keep the one before it alive."""
         self.finished = True
         self.slots, self.arguments = [], ()
-        self.bell.ring()
+        self.ended.ring()
 
     def error_of(self, step: int) -> PathwaysError | None:
         """The error that a step inherits from the steps before it, if any."""

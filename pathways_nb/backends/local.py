@@ -6,9 +6,11 @@ carries out what it says, so user threads, watchers and finalizers only ever pos
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +41,16 @@ QUEUED = 64
 """Programs queued before submitting waits: client back-pressure."""
 
 
+_open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Threads that the interpreter stops inside JAX's C++ code would abort the process at exit."""
+    for driver in list(_open):
+        driver.close(patience=10.0)
+
+
 class LocalDriver:
     """The engine of one controller on the devices of this process.
 
@@ -51,7 +63,7 @@ class LocalDriver:
 
     def __init__(self, attachment: Attachment, machine: Machine, clock: Clock, executables: Executables):
         self.attachment, self.machine, self.clock, self.executables = attachment, machine, clock, executables
-        self.bell = Bell()
+        self.launched, self.ended = Bell(), Bell()
         self.entries: dict[int, Entry] = {}
         self.runs: dict[int, Execution] = {}
         self.closed = False
@@ -64,6 +76,7 @@ class LocalDriver:
         self._failure: BaseException | None = None
         for thread in (self._engine, *self._dispatchers):
             thread.start()
+        _open.add(self)
 
     # ---- for the client
 
@@ -84,7 +97,7 @@ class LocalDriver:
         sizes = tuple(traced.avals[value].bytes for value in traced.results)
         with self._submitting:
             buffers = [next(self._buffers) for _ in plan.results]
-            run = Execution(next(self._numbers), lowered, [self.entries[a] for a in arguments], {}, record, self.bell, client)
+            run = Execution(next(self._numbers), lowered, [self.entries[a] for a in arguments], {}, record, self.launched, self.ended, client)
             self._bind_results(run, buffers)
             for step in plan.steps:
                 if step.argument >= 0:
@@ -98,37 +111,41 @@ class LocalDriver:
         for serial in runs:
             if (run := self.runs.get(serial)) is not None:
                 run.stopped = True  # at once; the controller learns of it in its own time
-        self.bell.ring()
+        self.launched.ring()
         self._inbox.put(Cancelled(tuple(runs)))
 
     def wait_for_room(self) -> float:
         """Wait until fewer than ``QUEUED`` programs are queued; returns the seconds waited."""
         began = self.clock()
-        self.bell.wait(lambda: len(self.runs) < QUEUED or self.broken)
+        self.ended.wait(lambda: len(self.runs) < QUEUED or self.broken)
         self.check()
         return self.clock() - began
 
     def wait_idle(self, timeout: float | None = None) -> bool:
         """Wait until nothing is under way; whether that is so."""
-        return self.bell.wait(lambda: not self.runs or self._failure is not None, timeout)
+        return self.ended.wait(lambda: not self.runs or self._failure is not None, timeout)
 
     def check(self) -> None:
         """Raise what broke the engine, if anything did."""
         if self._failure is not None:
             raise RuntimeError("the controller's engine has stopped; pw.reset() starts it anew") from self._failure
 
-    def close(self) -> None:
-        """Cancel what is queued, end all threads, let the devices go. Results held here are lost."""
+    def close(self, patience: float = 60.0) -> None:
+        """Cancel what is queued, end all threads, let the devices go. Results held here are lost.
+
+        Args:
+            patience: seconds to wait for what is already on the devices.
+        """
         if self.closed:
             return
         self.cancel(list(self.runs))
-        self.wait_idle(timeout=60.0)
+        self.wait_idle(patience)
         self.closed = True
         self._inbox.put(None)
         for dispatcher in self._dispatchers:
             dispatcher.stop()
-        for thread in (self._engine, *self._dispatchers):
-            thread.join(timeout=60.0)
+        for thread in (self._engine, *(t for d in self._dispatchers for t in d.threads)):
+            thread.join(patience)
         for buffer, entry in self.entries.items():
             entry.array, entry.error = None, entry.error or lost(f"result {buffer}")
         self.entries.clear()
@@ -154,7 +171,7 @@ class LocalDriver:
                     self._carry_out(instruction)
         except BaseException as error:  # a broken core must not leave a user waiting for ever
             self._failure = error
-            self.bell.ring()
+            self.ended.ring()
             raise
 
     def _carry_out(self, instruction: Instruction) -> None:
@@ -166,7 +183,7 @@ class LocalDriver:
                     del self.entries[buffer]
             case Stop(run):
                 self.runs[run].stopped = True
-                self.bell.ring()
+                self.launched.ring()
             case Finish(run):
                 self.runs.pop(run).finish()
 

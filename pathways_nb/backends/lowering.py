@@ -45,6 +45,8 @@ class Lowered:
     actions: tuple[Action, ...]
     shardings: tuple[Any, ...]
     temp_bytes: int
+    awaited: frozenset[int]
+    """Steps whose outputs another island or the user waits for."""
 
 
 class Lowering:
@@ -76,7 +78,12 @@ class Lowering:
                 action = self._transfer(step)
             actions.append(action)
         finished = tuple(self._with_witness(action) for action in actions)
-        return Lowered(self.traced, self.plan, finished, tuple(self.shardings), temp)
+        return Lowered(self.traced, self.plan, finished, tuple(self.shardings), temp, self._awaited())
+
+    def _awaited(self) -> frozenset[int]:
+        steps, results = self.plan.steps, set(self.plan.results)
+        abroad = {p for step in steps for p in step.producers if steps[p].island != step.island}
+        return frozenset(abroad | {i for i, step in enumerate(steps) if results.intersection(step.outputs)})
 
     def _travelling_whole(self) -> set[int]:
         found = set()

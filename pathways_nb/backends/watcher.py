@@ -17,7 +17,7 @@ from pathways_nb.backends.execution import Execution
 from pathways_nb.trace.record import Row
 
 Clock = Callable[[], float]
-_WAKE_EVERY = 5e-4
+_WAKE_EVERY = 2e-3
 _MOST_AT_ONCE = 16
 
 
@@ -80,6 +80,11 @@ class Watcher(threading.Thread):
                     break
                 batch.append(following)
             self._watch(batch)
+
+    def note_now(self, launched: Launched) -> None:
+        """A transfer that had ended when it was dispatched."""
+        self._note(launched, self.clock(), None, watched=True)
+        launched.portion.step_done()
 
     def _watch(self, batch: list[Launched]) -> None:
         began = self.clock()

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-_HELPERS = frozenset({"report"})
+_HELPERS = frozenset({"report", "timing"})
 
 
 def names() -> list[str]:

@@ -17,6 +17,7 @@ from pathways_widgets.views import Window
 
 MOST_BOXES = 4000
 PIXELS = 900
+_MOST_CELLS = 4_000_000
 
 
 class Digest:
@@ -26,6 +27,8 @@ class Digest:
         self._lanes = lanes
         self.start = self.end = np.zeros(0)
         self.track = np.zeros(0, np.int32)
+        self.well = np.zeros(0, bool)
+        """Whether each ended well; those that did not are never merged."""
         self.top: list[float] = []
         self.bottom: list[float] = []
         self.code: list[int] = []
@@ -37,7 +40,7 @@ class Digest:
         known = len(self.start)
         if known and (len(events) < known or events["id"][known - 1] != self._last_id):
             self.start = self.end = np.zeros(0)
-            self.track = np.zeros(0, np.int32)
+            self.track, self.well = np.zeros(0, np.int32), np.zeros(0, bool)
             known = 0
         if len(events) == known:
             return
@@ -45,6 +48,7 @@ class Digest:
         self.start = np.concatenate([self.start, fresh["start"] - start])
         self.end = np.concatenate([self.end, np.maximum(fresh["end"], fresh["start"]) - start])
         self.track = np.concatenate([self.track, self._tracks_of(fresh)])
+        self.well = np.concatenate([self.well, fresh["status"] == "ok"])
         self._last_id = int(events["id"][-1])
 
     @property
@@ -96,7 +100,7 @@ def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxe
     span = max(window[1] - window[0], 1e-12)
     none = np.zeros(0)
     boxes = Boxes(inside, none.astype(np.int32), none, none, none.astype(np.int64))
-    width = span / PIXELS
+    width = span / min(PIXELS, max(_MOST_CELLS // max(len(digest.code), 1), 1))
     while len(boxes) > most:
         boxes = _merge(digest, inside, window[0], width)
         if width > 2 * span:
@@ -107,15 +111,14 @@ def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxe
 
 def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> Boxes:
     start, lasts = digest.start[inside], digest.end[inside] - digest.start[inside]
-    short = lasts < width
-    bins = np.maximum((start[short] - origin) // width, 0).astype(np.int64)
-    cells, cell = np.unique(digest.track[inside][short] * (bins.max(initial=0) + 1) + bins, return_inverse=True)
-    first = np.full(len(cells), np.inf)
-    np.minimum.at(first, cell, start[short])
-    return Boxes(
-        alone=inside[~short],
-        track=(cells // (bins.max(initial=0) + 1)).astype(np.int32),
-        start=first,
-        busy=np.bincount(cell, lasts[short], len(cells)),
-        count=np.bincount(cell, minlength=len(cells)),
-    )
+    short = (lasts < width) & digest.well[inside]
+    start, lasts, alone = start[short], lasts[short], inside[~short]
+    bins = np.maximum((start - origin) // width, 0).astype(np.int64)
+    per_track = int(bins.max(initial=0)) + 1
+    cell = digest.track[inside[short]] * per_track + bins
+    count = np.bincount(cell)
+    used = np.flatnonzero(count)
+    first = np.full(len(count), np.inf)
+    np.minimum.at(first, cell, start)
+    busy = np.bincount(cell, lasts)
+    return Boxes(alone, (used // per_track).astype(np.int32), first[used], busy[used], count[used])

@@ -20,18 +20,26 @@ const setProperties = (doc, byModel) => {
   for (const [name, properties] of Object.entries(byModel)) doc.get_model_by_name(name)?.setv(properties)
 }
 
+// The same in the JSON of an item, so that its first paint is already right.
+const dress = (node, byModel) => {
+  if (node === null || typeof node !== "object") return
+  const properties = byModel[node.attributes?.name]
+  if (properties) Object.assign(node.attributes, properties)
+  for (const child of Object.values(node)) dress(child, byModel)
+}
+
 // The summary goes in as text, never as HTML.
 const mount = async (Bokeh, item, element) => {
   const host = document.createElement("div"), summary = document.createElement("div")
   summary.style.cssText = "font: 12px sans-serif; padding: 4px 12px; white-space: pre-wrap; opacity: 0.8"
   summary.textContent = item.summary
   element.replaceChildren(host, summary)
+  const theme = () => item.themes[isDark() ? "dark" : "light"]
+  dress(item.doc, item.properties)
+  dress(item.doc, theme())
   const views = await Bokeh.embed.embed_item({...item, target_id: null}, host)
   const doc = [...views][0].model.document
-  const paint = () => setProperties(doc, item.themes[isDark() ? "dark" : "light"])
-  setProperties(doc, item.properties)
-  paint()
-  const unwatch = onThemeChange(paint)
+  const unwatch = onThemeChange(() => setProperties(doc, theme()))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
   return {doc, summary, dispose}
 }

@@ -14,12 +14,11 @@ from bokeh.models import ColumnDataSource, HoverTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 
 from pathways_widgets import palette
-from pathways_widgets.boxes import MARGIN, Picture, columns_of, legend, picture, stacked
-from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram, RunLike, Window, empty_source
+from pathways_widgets.graph_columns import MARGIN, WIDEST, Picture, columns_of, legend, picture, stacked
+from pathways_widgets.views import CLIPPED, FULL_WIDTH, Columns, DrawnProgram, RunLike, Window, empty_source
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
-WIDEST = 1080.0
 """Pixels that are shown at once; more is reached by dragging."""
 
 _SOURCES = {
@@ -69,7 +68,7 @@ class GraphView:
         colours = {serial: palette.place_colour(position) for position, serial in enumerate(serials)}
         pictures = [self._picture(program, colours) for program in shown]
         chips, top = legend(shown, colours)
-        titles = [_title(program) for program in shown]
+        titles = [_title(program, one) for program, one in zip(shown, pictures, strict=True)]
         if len(programs) > len(shown):
             pictures, titles = [*pictures, Picture()], [*titles, f"… and {len(programs) - len(shown)} more programs"]
         whole, height = stacked(pictures, titles, top)
@@ -89,8 +88,9 @@ class GraphView:
         return self._pictures[key]
 
 
-def _title(program: DrawnProgram) -> str:
-    return f"{program.graph.name} ×{program.runs}" if program.runs > 1 else program.graph.name
+def _title(program: DrawnProgram, one: Picture) -> str:
+    title = f"{program.graph.name} ×{program.runs}" if program.runs > 1 else program.graph.name
+    return title + ("  (drag to see the rest)" if one.width + 2 * MARGIN > WIDEST else "")
 
 
 def _key(program: DrawnProgram) -> tuple[object, ...]:
@@ -111,6 +111,7 @@ def _frame() -> figure:
         frame_align=False,
         background_fill_color=None,
         border_fill_color=None,
+        stylesheets=[CLIPPED],
         output_backend="canvas",
     )
     fig.add_tools(WheelZoomTool(modifiers="ctrl"))

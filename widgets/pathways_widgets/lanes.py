@@ -33,8 +33,17 @@ class Lanes:
     @property
     def bounds(self) -> tuple[float, ...]:
         """Tops of: controller, each island, transfers; then the bottom of all."""
-        heights = [1] * len(self.islands) if self.grouped else list(self.islands)
+        heights = [self._grouped_height] * len(self.islands) if self.grouped else self.islands
         return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *heights, 1.0]))
+
+    @property
+    def pixels(self) -> int:
+        """Height on the screen of a lane of one device."""
+        return 24 if self.bounds[-1] <= 16 else 15
+
+    @property
+    def _grouped_height(self) -> float:
+        return min(max(24 / len(self.islands), 1.0), 4.0)
 
     @property
     def labels(self) -> dict[float, str]:
@@ -44,7 +53,7 @@ class Lanes:
         for island, devices in enumerate(self.islands):
             top = bounds[island + 1]
             if self.grouped:
-                found[top + 0.5] = f"island {island} · {devices} dev"
+                found[(top + bounds[island + 2]) / 2] = f"island {island} · {devices} dev"
             else:
                 found |= {top + device + 0.5: f"island {island} · dev {device}" for device in range(devices)}
         return found

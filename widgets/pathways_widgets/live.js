@@ -54,7 +54,7 @@ const follow = (doc, model) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, summary, dispose} = await mount(await loadBokeh(model), JSON.parse(model.get("_item")), el)
+  const {doc, summary, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = []
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {

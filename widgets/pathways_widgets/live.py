@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from typing import Any, ClassVar
 import anywidget
 import bokeh
 import traitlets
-from IPython.display import display as _display
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
 
 from pathways_widgets.packing import pack
 from pathways_widgets.page import bokeh_source
@@ -171,4 +173,7 @@ def _bundle(figure: LiveFigure) -> dict[str, Any]:
 
 
 def _show(bundle: dict[str, Any]) -> None:
-    _display(bundle, raw=True)  # type: ignore[no-untyped-call]
+    if InteractiveShell.initialized():
+        display(bundle, raw=True)  # type: ignore[no-untyped-call]
+    else:
+        sys.stdout.write(bundle["text/plain"] + "\n")

@@ -61,8 +61,8 @@ TRANSFER = PURPLE
 BOX_EDGE = "#3A3A3A"
 """Thin line around an event's box where it is wide enough."""
 
-HATCHES = {"ok": " ", "draining": "/", "failed": "x"}
-"""Pattern over a box, by how the event ended."""
+HATCHES = {"draining": "/", "failed": "x"}
+"""Pattern over the box of an event that did not end well, by its status."""
 
 THEMES: dict[Theme, dict[str, str]] = {
     "light": {

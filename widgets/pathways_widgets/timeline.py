@@ -27,21 +27,11 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from pathways_nb.trace.record import Events
 from pathways_widgets import palette
-from pathways_widgets.detail import PIXELS, Boxes, Digest, choose_boxes
-from pathways_widgets.lanes import MARGIN, Lanes
-from pathways_widgets.views import Columns, RunLike, Window, empty_source
-
-MOST_MARKS = 500
-_FONT = 11
-_NARROW = 3
-"""Pixels below which a box has no line around it."""
-_TEXT_COLUMNS = ("name", "kind", "place", "program", "route", "status", "quality", "hatch")
-_SOURCES = {
-    "timeline_boxes": "left right top bottom code edge start duration bytes run".split() + list(_TEXT_COLUMNS),
-    "timeline_marks": "x y text".split(),
-}
+from pathways_widgets.detail import PIXELS, Digest, choose_boxes
+from pathways_widgets.lanes import Lanes
+from pathways_widgets.timeline_columns import FONT, SIDES, SOURCES, Scale, columns_of, title_of
+from pathways_widgets.views import CLIPPED, Columns, RunLike, Window, empty_source
 
 _SECONDS = """
     const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
@@ -63,7 +53,7 @@ _TOOLTIPS = [
     ("what", "@name · @kind"),
     ("where", "@place"),
     ("program", "@program, run @run"),
-    ("start", "@start{custom}"),
+    ("start", "@left{custom}"),
     ("takes", "@duration{custom} (@quality, @status)"),
     ("moves", "@bytes{custom} @route"),
 ]
@@ -74,12 +64,12 @@ class Timeline:
 
     def __init__(self, islands: tuple[int, ...]):
         self.lanes = Lanes(islands)
-        self.sources: dict[str, Columns] = {name: {column: [] for column in _SOURCES[name]} for name in _SOURCES}
+        self.sources: dict[str, Columns] = {name: {column: [] for column in SOURCES[name]} for name in SOURCES}
         self.properties: dict[str, dict[str, Any]] = {}
         self.roles = _roles()
         self._digest = Digest(self.lanes)
         self.root = _frame(self.lanes)
-        self.tables = {name: empty_source(name, columns) for name, columns in _SOURCES.items()}
+        self.tables = {name: empty_source(name, columns) for name, columns in SOURCES.items()}
         _draw_boxes(self.root, self.tables)
         _draw_lines(self.root, self.lanes)
         _draw_legend(self.root)
@@ -89,81 +79,23 @@ class Timeline:
         events = run.snapshot()
         self._digest.extend(events, run.start)
         extent = self._digest.extent or 1.0
-        left, right = window or (0.0, extent)
-        margin = (right - left) / 2 if window else 0.0
-        boxes = choose_boxes(self._digest, (left - margin, right + margin))
-        second_per_pixel = (right - left) / PIXELS
-        columns = _columns(self._digest, boxes, events)
-        wide = columns["duration"] >= _NARROW * second_per_pixel
-        columns["edge"] = np.where(wide, len(palette.KINDS), columns["code"]).astype(np.uint8)
-        self.sources = {
-            "timeline_boxes": columns,
-            "timeline_marks": _marks(columns, boxes, events, second_per_pixel),
-        }
+        visible = window or (0.0, extent)
+        margin = (visible[1] - visible[0]) / 2 if window else 0.0
+        boxes = choose_boxes(self._digest, (visible[0] - margin, visible[1] + margin))
+        self.sources = columns_of(
+            self._digest, boxes, events, Scale((visible[1] - visible[0]) / PIXELS, 1 / self.lanes.pixels)
+        )
         self.properties = {
-            "timeline_title": {"text": _title(self._digest, boxes, len(events))},
+            "timeline_title": {"text": title_of(boxes, len(events))},
             "timeline_x": {"start": -0.01 * extent, "end": 1.01 * extent},
         }
         return self.sources
 
 
-def _title(digest: Digest, boxes: Boxes, events: int) -> str:
-    merged, inside = len(boxes.track), len(boxes.alone) + int(boxes.count.sum())
-    plural = "" if events == 1 else "s"
-    return f"{inside:,} events, drawn as {len(boxes):,} boxes" if merged else f"{events:,} event{plural}"
-
-
-def _columns(digest: Digest, boxes: Boxes, events: Events) -> Columns:
-    top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
-    track = np.concatenate([digest.track[boxes.alone], boxes.track])
-    start = np.concatenate([digest.start[boxes.alone], boxes.start])
-    lasts = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
-    codes = code[track] if len(track) else np.zeros(0, np.uint8)
-    bands = (top[track], bottom[track]) if len(track) else (np.zeros(0), np.zeros(0))
-    columns: Columns = {"left": start, "right": start + lasts, "start": start, "duration": lasts, "code": codes}
-    columns |= {"top": bands[0].astype(np.float32), "bottom": bands[1].astype(np.float32)}
-    return columns | _details(boxes, events, [palette.KINDS[number].name for number in codes])
-
-
-def _details(boxes: Boxes, events: Events, kinds: list[str]) -> Columns:
-    alone, merged = boxes.alone, len(boxes.track)
-    columns: Columns = {"kind": kinds}
-    for name, filler in (("place", ""), ("program", "several"), ("route", ""), ("status", "ok"), ("quality", "merged")):
-        columns[name] = events[name][alone].tolist() + [filler] * merged
-    columns["name"] = events["name"][alone].tolist() + [f"{count:,} events" for count in boxes.count.tolist()]
-    columns["hatch"] = [palette.HATCHES.get(status, " ") for status in columns["status"]]
-    columns["bytes"] = np.concatenate([events["bytes"][alone].astype(float), np.zeros(merged)])
-    columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
-    return columns
-
-
-def _marks(columns: Columns, boxes: Boxes, events: Events, second_per_pixel: float) -> Columns:
-    """Letters, microbatches and names, where a box is wide enough to hold them."""
-    wide = columns["duration"][: len(boxes.alone)] / second_per_pixel
-    order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
-    chosen = order[wide[order] >= _FONT]
-    texts = [_mark(columns, events["microbatch"][boxes.alone[i]], i, wide[i]) for i in chosen.tolist()]
-    middle = (columns["left"] + columns["right"])[chosen] / 2
-    top, bottom = columns["top"][chosen], columns["bottom"][chosen]
-    half = (bottom - top) / 2
-    lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # of a gang, a lane near its middle
-    return {"x": middle, "y": lane.astype(np.float32), "text": texts}
-
-
-def _mark(columns: Columns, microbatch: int, i: int, pixels: float) -> str:
-    letter, name = palette.KINDS[columns["code"][i]].letter, columns["name"][i]
-    short = f"{letter}{microbatch}" if microbatch >= 0 else letter
-    for text in (f"{short} {name}", short):
-        if len(text) * 0.6 * _FONT < pixels - 4:
-            return text
-    return letter
-
-
 def _frame(lanes: Lanes) -> figure:
-    height = 24 if lanes.bounds[-1] <= 14 else 15
     fig = figure(
         name="timeline",
-        height=max(int(lanes.bounds[-1] * height), 90) + 100,
+        height=max(int(lanes.bounds[-1] * lanes.pixels), 90) + 100,
         sizing_mode="stretch_width",
         x_range=Range1d(0, 1, name="timeline_x"),
         y_range=Range1d(lanes.bounds[-1], 0),
@@ -172,6 +104,7 @@ def _frame(lanes: Lanes) -> figure:
         output_backend="canvas",
         background_fill_color=None,
         border_fill_color=None,
+        stylesheets=[CLIPPED],
     )
     fig.add_tools(WheelZoomTool(dimensions="width", modifiers="ctrl"))
     fig.toolbar.logo = None
@@ -208,34 +141,33 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource]) -> None:
         fill_color={"field": "code", "transform": colours},
         line_color={"field": "edge", "transform": colours},
         line_width=0.5,
-        hatch_pattern="hatch",
-        hatch_color=palette.INK,
-        hatch_alpha=0.6,
-        hatch_scale=8,
     )
+    for status, pattern in palette.HATCHES.items():
+        sides = {side: side for side in SIDES}
+        hatched = fig.quad(**sides, source=tables[f"timeline_{status}"], fill_color=None, line_color=palette.INK)
+        hatched.glyph.update(hatch_pattern=pattern, hatch_color=palette.INK, hatch_alpha=0.6, hatch_scale=8)
     fig.text(
         "x",
         "y",
         "text",
         source=tables["timeline_marks"],
         text_color=palette.INK,
-        text_font_size=f"{_FONT}px",
+        text_font_size=f"{FONT}px",
         text_align="center",
         text_baseline="middle",
-        level="annotation",
     )
     fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS, formatters=_formatters()))
 
 
 def _formatters() -> dict[str, Any]:
     seconds = CustomJSHover(code=_SECONDS)
-    return {"@start": seconds, "@duration": seconds, "@bytes": CustomJSHover(code=_BYTES)}
+    return {"@left": seconds, "@duration": seconds, "@bytes": CustomJSHover(code=_BYTES)}
 
 
 def _draw_lines(fig: figure, lanes: Lanes) -> None:
     """Lines between lanes, over the boxes of gangs; heavier ones between islands."""
     bounds = list(lanes.bounds[1:-1])
-    inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom)]
+    inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom) if not lanes.grouped]
     for name, ticks, width in (("timeline_lanes", inner, 0.6), ("timeline_islands", bounds, 1.0)):
         grid = Grid(axis=None, dimension=1, ticker=FixedTicker(ticks=ticks), name=name, level="guide")
         grid.grid_line_width = width
@@ -253,7 +185,7 @@ def _draw_legend(fig: figure) -> None:
         legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
         legend.location = "top_left"
         legend.border_line_color = None
-        legend.label_text_font_size = f"{_FONT}px"
+        legend.label_text_font_size = f"{FONT}px"
         legend.glyph_width = legend.glyph_height = 12
         legend.padding = legend.margin = 2
         legend.spacing = 10

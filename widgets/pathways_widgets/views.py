@@ -127,6 +127,10 @@ class View(Protocol):
         """The columns of every source for what is in ``window``; all of the run if ``None``."""
 
 
+CLIPPED = ".bk-Canvas { clip-path: inset(-2000px -2000px -2000px 1px); }"
+"""Hides the leftmost pixels of a canvas: Bokeh leaves a trace of its first, narrow paint there."""
+
+
 def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
     """A named source without rows, to which glyphs can refer."""
     return ColumnDataSource({column: [] for column in columns}, name=name)

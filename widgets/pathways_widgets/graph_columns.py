@@ -13,6 +13,8 @@ from pathways_widgets.layout import Layout, layered
 from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram, human_bytes
 
 MARGIN = 12.0
+WIDEST = 1080.0
+"""Pixels of a graph that are squeezed into ``FULL_WIDTH``; of a wider one a part is shown."""
 _TITLE, _BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
 _NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 6.4, 5.2, 6.2
 _GAP, _LABEL_GAP = (24.0, 44.0), (66.0, 92.0)
@@ -64,9 +66,21 @@ class _Curve(NamedTuple):
 
 
 def picture(program: DrawnProgram, colours: Mapping[int, str]) -> Picture:
-    """Lay out and draw one program; ``colours`` is by serial of place."""
+    """Lay out and draw one program; ``colours`` is by serial of place.
+
+    Where boxes with place and devices would be too wide for the screen, they have their name alone.
+    """
     nodes, edges = drawn(program)
-    texts = [_texts(node, program) for node in nodes]
+    full = _picture(program, colours, nodes, edges, with_place=True)
+    if full.width + 2 * MARGIN <= WIDEST:
+        return full
+    return _picture(program, colours, nodes, edges, with_place=False)
+
+
+def _picture(
+    program: DrawnProgram, colours: Mapping[int, str], nodes: list[DrawnNode], edges: list[DrawnEdge], with_place: bool
+) -> Picture:
+    texts = [_texts(node, program, with_place) for node in nodes]
     widths = [_width(name, sub) for name, sub in texts]
     heights = [24.0 + 12.0 * (sub.count("\n") + 1) if sub else 22.0 for _, sub in texts]
     layout = layered(heights, [(edge.source, edge.target) for edge in edges])
@@ -85,13 +99,16 @@ def picture(program: DrawnProgram, colours: Mapping[int, str]) -> Picture:
     return result
 
 
-def _texts(node: DrawnNode, program: DrawnProgram) -> tuple[str, str]:
-    name = node.title if len(node.title) <= _LONGEST_NAME else node.title[: _LONGEST_NAME - 1] + "…"
+def _texts(node: DrawnNode, program: DrawnProgram, with_place: bool) -> tuple[str, str]:
     place = node.node.place
-    if place is None:
-        return name, ""
+    if place is None or not with_place:
+        return _short(node.title), ""
     where = program.where.get(place.serial, "")
-    return name, f"{place.label}\n{where}" if where else place.label
+    return _short(node.title), _short(place.label) + (f"\n{_short(where)}" if where else "")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…"
 
 
 def _width(name: str, sub: str) -> float:
@@ -192,7 +209,8 @@ def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str]) -> tupl
     for program in programs:
         for place in program.graph.places:
             where = program.where.get(place.serial, "")
-            named.setdefault(place.serial, f"{place.label} · {where}" if where else place.label)
+            label = _short(place.label)
+            named.setdefault(place.serial, f"{label} · {where}" if where else label)
     for serial, text in sorted(named.items()):
         width = 34 + len(text) * _LEGEND_LETTER
         if x > MARGIN and x + width > FULL_WIDTH:

@@ -1,0 +1,94 @@
+"""``pw.attach``: choose devices and make their controller the current one. Devices are made when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pathways_nb import current
+from pathways_nb.attached import Controller, Specification
+from pathways_nb.backends import islands as islands_module
+from pathways_nb.errors import UsageError
+
+KINDS = ("auto", "cpu", "gpu", "tpu")
+
+
+def attach(
+    kind: Literal["auto", "cpu", "gpu", "tpu"] = "auto",
+    *,
+    islands: int | Sequence[Sequence[int]] | None = None,
+    devices_per_island: int | None = None,
+    dispatch: Literal["parallel", "sequential"] = "parallel",
+    pin: bool = True,
+) -> Controller:
+    """Attach devices and make their controller the current one.
+
+    Args:
+        kind: ``"cpu"`` makes virtual devices, ``"gpu"`` and ``"tpu"`` take what JAX shows, ``"auto"`` takes
+            accelerators if there are any and says what it chose.
+        islands: how many (default 2 on CPU), or on accelerators a list of device positions for each.
+        devices_per_island: on CPU, default 4.
+        dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: steps go out one after another (Pathways, Fig. 4).
+        pin: give each CPU island cores of its own.
+
+    Raises:
+        PlaceError: the numbers do not fit what there is. UsageError: an unknown kind or mode of dispatch.
+    """
+    before = current.peek()
+    _check_choice("kind", kind, KINDS)
+    _check_choice("dispatch", dispatch, ("parallel", "sequential"))
+    found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
+    chosen = _choose(kind, found)
+    specification = Specification(chosen, _hashable(islands), devices_per_island, dispatch, pin)
+    if before is not None and before.specification == specification:
+        return before
+    made = _controller(specification, islands, devices)
+    current.replace(made)
+    return made
+
+
+def _controller(specification: Specification, islands: Any, devices: list[Any]) -> Controller:
+    if specification.kind != "cpu":
+        attachment = islands_module.attach_accelerators(specification.kind, devices, islands)  # type: ignore[arg-type]
+        counts = tuple(len(island.devices) for island in attachment.islands)
+        return Controller(specification, lambda: attachment, counts)
+    count, each = 2 if islands is None else islands, specification.devices_per_island or 4
+    if specification.devices_per_island is not None:
+        each = specification.devices_per_island
+    islands_module.check_counts(count, each)
+    return Controller(
+        specification, lambda: islands_module.attach_cpu(count, each, specification.pin), (each,) * count
+    )
+
+
+def _choose(kind: str, found: str | None) -> str:
+    if kind == "auto":
+        chosen = found or "cpu"
+        other = (
+            'for virtual CPU devices: pw.attach("cpu")' if found else "for other numbers: "
+            'pw.attach("cpu", islands=2, devices_per_island=8)'
+        )  # fmt: skip
+        print(f"attached {chosen}; {other}")
+        return chosen
+    if kind in ("gpu", "tpu") and found != kind:
+        raise UsageError(
+            f'attach("{kind}"): JAX sees {"no accelerator" if found is None else f"a {found}"} here. '
+            f'Use pw.attach("{found or "cpu"}") or pw.attach("auto").'
+        )
+    return kind
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"attach({name}={value!r}): choose one of {', '.join(map(repr, choices))}.")
+
+
+def _hashable(islands: Any) -> Any:
+    return islands if islands is None or isinstance(islands, int) else tuple(map(tuple, islands))
+
+
+def reset() -> None:
+    """Free buffers, programs and records of the current controller without a kernel restart."""
+    controller = current.peek()
+    if controller is not None:
+        controller.reset()

@@ -1,0 +1,320 @@
+"""The controller as a person holds it: devices, calls, the record, the status.
+
+It joins programs, the pure core, a driver and the record; every decision is the core's.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb import current
+from pathways_nb.backends.executables import Executables
+from pathways_nb.backends.islands import Attachment
+from pathways_nb.backends.local import LocalDriver
+from pathways_nb.backends.lowering import Lowered, Lowering
+from pathways_nb.controller.machine import Machine
+from pathways_nb.controller.resources import Resources
+from pathways_nb.errors import NotAttachedError, UsageError
+from pathways_nb.futures import Future
+from pathways_nb.gather import Gather, refuse_tracers
+from pathways_nb.program import lines, specs
+from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.plan import lower
+from pathways_nb.program.program import Program, Traced
+from pathways_nb.program.signature import aval_of
+from pathways_nb.run import Run
+from pathways_nb.trace.metrics import size
+from pathways_nb.trace.record import Label, Record, Row
+
+clock = time.perf_counter
+_executables = Executables(clock)
+
+
+@dataclass(frozen=True)
+class Specification:
+    """What was asked for; attaching the same again does nothing."""
+
+    kind: str
+    islands: Any
+    devices_per_island: int | None
+    dispatch: str
+    pin: bool
+
+
+class _Epoch:
+    """The time between two resets: what was lowered in one does not hold in the next."""
+
+
+class Controller:
+    """The single controller of a notebook: devices, the order of work on them, and the record of it.
+
+    Made by ``pw.attach``. As a ``with`` block it restores the previous one at the end.
+    """
+
+    def __init__(self, specification: Specification, attach: Callable[[], Attachment], devices: tuple[int, ...]):
+        self.specification, self._attach = specification, attach
+        self.islands = devices
+        self.resources = Resources(devices)
+        self.machine = Machine(dispatch=specification.dispatch)  # type: ignore[arg-type]
+        self.record = Record()
+        self.driver_or_none: LocalDriver | None = None
+        self.closed = False
+        self.recordings: list[tuple[Run, Gather]] = []
+        self.scopes: list[Controller | None] = []
+        """For each ``with`` block entered: what it restores; itself if it was attached before."""
+        self._epoch = _Epoch()
+        self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
+
+    # ---- devices
+
+    @property
+    def driver(self) -> LocalDriver:
+        """The engine on the devices, started when first needed.
+
+        Raises:
+            NotAttachedError: the devices have been let go.
+        """
+        if self.closed:
+            raise NotAttachedError(
+                f"the devices of {self!r} have been let go. Call pw.attach(...) again, or use the current controller."
+            )
+        if self.driver_or_none is None:
+            sys.setswitchinterval(1e-3)
+            attachment = self._attach()
+            self.driver_or_none = LocalDriver(attachment, self.machine, clock, _executables)
+            if attachment.note:
+                print(attachment.note)
+        return self.driver_or_none
+
+    @property
+    def platform(self) -> str:
+        """The kind of device, which decides what can share a trace."""
+        return self.driver.attachment.kind
+
+    def mesh_of(self, place: VirtualSlice) -> AbstractMesh:
+        """The abstract mesh of a virtual slice, as its devices here would have it."""
+        return self._mesh(place).abstract_mesh
+
+    def _mesh(self, place: VirtualSlice) -> Mesh:
+        placement = self.resources.place([place])[place.serial]
+        if place not in self._placed:
+            self._placed.add(place)
+            weakref.finalize(place, self.resources.forget, place.serial).atexit = False
+        return self.driver.attachment.islands[placement.island].mesh(placement, place)
+
+    # ---- calls
+
+    def dispatch(
+        self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], check_donated: bool = True
+    ) -> Any:
+        """Trace and lower what is new, submit, and return the outputs as futures.
+
+        Raises:
+            PathwaysError: the call cannot be carried out; nothing was submitted.
+        """
+        call = program.signature(args, kwargs)
+        refuse_tracers(call, f"pw.program(jax.grad({program.name}))")
+        avals = call.avals()
+        for leaf in call.leaves if check_donated else ():
+            if isinstance(leaf, Future):
+                leaf.check_usable()
+        record = self.active_record()
+        traced = program.cached(call, avals, self.platform)
+        if traced is None:
+            began = clock()
+            traced = program.trace(call, avals, self.platform, self.mesh_of)
+            record.add(Row(Label("trace", program.name, program.name), began, clock(), quality="exact"))
+        lowered = self.lowered(traced)
+        buffers, temporary = self._hold(call.leaves)
+        waited = self.driver.wait_for_room()
+        if waited > 1e-3:
+            label = Label("stall", "back-pressure: 64 programs queued", program.name)
+            record.add(Row(label, clock() - waited, clock(), quality="exact"))
+        run, results = self.driver.submit(lowered, buffers, record, "")
+        for buffer in temporary:
+            self.driver.release(buffer)
+        where = lines.here()
+        for index in call.donated if check_donated else ():
+            if isinstance(call.leaves[index], Future):
+                call.leaves[index].consume(where)
+        for recording, _ in self.recordings[-1:]:
+            recording.add(run)
+        return jax.tree.unflatten(traced.out_tree, self._futures(lowered, results))
+
+    def lowered(self, traced: Traced) -> Lowered:
+        """The program on this controller's devices, lowered and compiled once."""
+        found = traced.lowered.get(self._epoch)
+        if found is None:
+            found = traced.lowered[self._epoch] = self._lower(traced)
+        return found
+
+    def _lower(self, traced: Traced) -> Lowered:
+        record = self.active_record()
+        began = clock()
+        placements = self.resources.place(traced.graph.places)
+        plan = lower(traced.graph, placements, traced.arguments)
+        record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
+        islands = self.driver.attachment.islands
+        return Lowering(traced, plan, islands, _executables).lower(record, self._say)
+
+    def _say(self, line: str) -> None:
+        shown = False
+        for run, _ in self.recordings[-1:]:
+            run.note, shown = line, run.on_display
+        if not shown:
+            print(line, file=sys.stderr)
+
+    def _hold(self, leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """A logical buffer for each argument, and those made only for this call."""
+        buffers, temporary = [], []
+        for leaf in leaves:
+            if isinstance(leaf, Future):
+                owner, buffer = leaf.reference()
+                if owner is self:
+                    buffers.append(buffer)
+                    continue
+                leaf = leaf.result()
+            value = self.snapshot(leaf)
+            temporary.append(self.driver.store(value, getattr(value, "nbytes", 0), ""))
+            buffers.append(temporary[-1])
+        return buffers, temporary
+
+    def snapshot(self, value: Any) -> Any:
+        """A value that the caller can no longer change: NumPy arrays are copied, JAX's need not be."""
+        if isinstance(value, jax.Array):
+            return value
+        aval = aval_of(value)
+        return np.array(value, dtype=None if aval is None else aval.dtype)
+
+    def _futures(self, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
+        futures = []
+        traced, plan = lowered.traced, lowered.plan
+        for buffer, value, slot in zip(buffers, traced.results, plan.results, strict=True):
+            future = Future(self, traced.avals[value], traced.name)
+            future.bind(buffer, self.driver.entries[buffer], lowered.shardings[slot])
+            futures.append(future)
+        return futures
+
+    def put(self, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
+        """Place every leaf; see ``pw.put``."""
+        leaves, structure = jax.tree.flatten(tree)
+        specs.check_tree(shardings, "shardings", "put", place)
+        wanted = specs.spread(shardings, tree, "shardings", "put")
+        mesh = self._mesh(place)
+        return jax.tree.unflatten(structure, [self._put(x, s, place, mesh) for x, s in zip(leaves, wanted, strict=True)])
+
+    def _put(self, leaf: Any, spec: Any, place: VirtualSlice, mesh: Any) -> Future:
+        aval = aval_of(leaf)
+        if aval is None:
+            raise UsageError(f"put({leaf!r}): a {type(leaf).__name__} is not an array, a number or a future.")
+        specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
+        value = leaf.result() if isinstance(leaf, Future) else self.snapshot(leaf)
+        sharding = NamedSharding(mesh, spec or PartitionSpec())
+        began = clock()
+        array = jax.device_put(value, sharding)
+        placement = self.resources.placements[place.serial]
+        label = Label("transfer", f"put → {place.label}", place=place.label, island=placement.island,
+                      device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
+        self.active_record().add(Row(label, began, clock()))
+        future = Future(self, aval, f"put on {place.label}")
+        buffer = self.driver.store(array, aval.bytes, "")
+        future.bind(buffer, self.driver.entries[buffer], sharding)
+        return future
+
+    # ---- records
+
+    def active_record(self) -> Record:
+        """Where events go now: the innermost recording, or the controller's own history."""
+        return self.recordings[-1][0].record if self.recordings else self.record
+
+    def gather(self) -> Gather:
+        """Where loose calls go now."""
+        return self.recordings[-1][1] if self.recordings else Gather(self, "call")
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        if self.recordings:
+            self.recordings[-1][1].flush()
+
+    # ---- life
+
+    def reset(self) -> None:
+        """Free buffers, programs and records; keep the devices."""
+        if self.driver_or_none is not None:
+            self._close_driver()
+        self.machine = Machine(dispatch=self.specification.dispatch)  # type: ignore[arg-type]
+        self.resources = Resources(self.islands)
+        self._placed.clear()
+        self._epoch = _Epoch()
+        self.record.clear()
+        self.recordings.clear()
+
+    def close(self) -> None:
+        """Cancel what is queued and let the devices go; results held on them are lost."""
+        if not self.closed:
+            self._close_driver()
+            self.closed = True
+
+    def __enter__(self) -> Controller:
+        current.enter(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        current.leave(self)
+
+    def _close_driver(self) -> None:
+        driver, self.driver_or_none = self.driver_or_none, None
+        if driver is not None:
+            driver.close()
+
+    def status(self) -> str:
+        """Islands, devices, places and memory as text."""
+        rows = [repr(self)]
+        driver = self.driver
+        held = self.machine.ledger.bytes_by_owner()
+        for island in driver.attachment.islands:
+            devices = ", ".join(str(device.id) for device in island.devices)
+            pinned = f", pinned to core {', '.join(map(str, island.cores))}" if island.cores else ""
+            rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
+                        f"ids {devices}{pinned}{_memory(island.devices)}")  # fmt: skip
+        for serial, placement in sorted(self.resources.placements.items()):
+            rows.append(f"  place {self.resources.names[serial]}: {placement}")
+        rows.append(
+            f"  object store: {len(self.machine.ledger.buffers)} buffers, {size(sum(held.values()))} logical; "
+            f"{len(driver.runs)} programs under way; {driver.sampled:.0%} of ends watched"
+        )
+        return "\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        first, *rest = self.status().split("\n")
+        items = "".join(f"<li>{html.escape(row.strip())}</li>" for row in rest)
+        return f"<div><b>{html.escape(first)}</b><ul>{items}</ul></div>"
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        kind = self.specification.kind
+        counts = set(self.islands)
+        sizes = str(self.islands[0]) if len(counts) == 1 else " + ".join(map(str, self.islands))
+        islands = f"{len(self.islands)} island{'s' * (len(self.islands) > 1)}"
+        return f"<controller {kind}: {islands} × {sizes} devices, {self.specification.dispatch} dispatch{state}>"
+
+
+def _memory(devices: Sequence[Any]) -> str:
+    """Memory in use where devices tell; CPU devices and some proxies do not."""
+    try:
+        stats = [device.memory_stats() or {} for device in devices]
+    except Exception:  # a backend may refuse to answer, which is no reason to refuse a status
+        return ""
+    used = sum(s.get("bytes_in_use", 0) for s in stats)
+    limit = sum(s.get("bytes_limit", 0) for s in stats)
+    return f", {size(used)} of {size(limit)} in use" if limit else ""

@@ -1,0 +1,86 @@
+"""Overlap: what parallel asynchronous dispatch gains over sequential, and what the controller costs an SPMD step.
+
+A laptop's islands share one processor: with as many cores as islands, two stages can at best take half the time that
+they take one after the other. Plain JAX with all cores on one device is measured beside, and may well be faster.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+
+import pathways_nb as pw
+from pathways_nb.bench.dispatch import executable
+from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.examples import byte_lm, two_stages
+
+PAIRS, TURNS, STEPS = 48, 4, 4
+PLAIN = "plain JAX, one device, all cores"
+_plain_step = jax.jit(two_stages.training_step(byte_lm.whole_loss))
+
+
+def run() -> dict[str, Any]:
+    """Measure the two-island step in both modes and plain JAX in turns, and the SPMD step on one island."""
+    seconds: dict[str, list[float]] = {"parallel": [], "sequential": [], PLAIN: []}
+    for _ in range(TURNS):
+        for dispatch in ("parallel", "sequential"):
+            seconds[dispatch] += _pipelined(dispatch)
+        seconds[PLAIN] += _plain()
+    overhead = _spmd()
+    figures = {
+        "pipelined_speedup": median(seconds["sequential"]) / median(seconds["parallel"]),
+        "spmd_step_ratio": ratio(overhead, "controller", "plain"),
+        "null_ratio": ratio(overhead, "plain again", "plain"),
+        "pipelined_over_plain_jax_all_cores": median(seconds[PLAIN]) / median(seconds["parallel"]),
+    }
+    note = "Two islands on one processor: the speed-up is bounded by its cores, not by the program."
+    return {
+        "figures": figures,
+        "detail": {"seconds": {k: spread(v) for k, v in (seconds | overhead).items()}, "note": note},
+    }
+
+
+def _pipelined(dispatch: Any) -> list[float]:
+    pw.attach("cpu", islands=2, devices_per_island=4, dispatch=dispatch)
+    step = two_stages.pipelined(pw.virtual_slice(4), pw.virtual_slice(4))
+    return _steps(step, pw.wait)
+
+
+def _plain() -> list[float]:
+    return _steps(_plain_step, jax.block_until_ready)
+
+
+def _steps(step: Any, wait: Any) -> list[float]:
+    params, state, tokens, targets = two_stages.start()
+
+    def once() -> None:
+        nonlocal params, state
+        params, state, _ = wait(step(params, state, tokens, targets))
+
+    once()
+    return interleaved({"step": once}, STEPS)["step"]
+
+
+def _spmd() -> dict[str, list[float]]:
+    controller = pw.attach("cpu", islands=1, devices_per_island=4)
+    place = pw.virtual_slice(4)
+    step = two_stages.spmd(place)
+    program = pw.program(lambda *arguments: step(*arguments), name="spmd_step")
+    params, state, tokens, targets = two_stages.start()
+    rows = pw.P(None, "x")
+    arguments = (
+        *pw.put((params, state), on=place),
+        *pw.put((np.array(tokens[:1]), np.array(targets[:1])), on=place, shardings=rows),
+    )
+    pw.wait(program(*arguments))
+    call = executable(controller, program, *arguments)
+    arrays = [leaf.array() for leaf in jax.tree.leaves(arguments)]
+
+    def plain() -> None:
+        jax.block_until_ready(call(*arrays))
+
+    contenders = {"controller": lambda: pw.wait(program(*arguments)), "plain": plain, "plain again": plain}
+    return interleaved(contenders, PAIRS)

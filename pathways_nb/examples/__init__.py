@@ -1,0 +1,1 @@
+"""Small models that notebooks, tests and benches share, written in plain JAX."""

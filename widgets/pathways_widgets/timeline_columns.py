@@ -1,0 +1,128 @@
+"""Columns of the timeline's picture: boxes, what is written on them, and hatching over those that did not end well."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.trace.record import Events
+from pathways_widgets import palette
+from pathways_widgets.detail import Boxes, Digest
+from pathways_widgets.lanes import MARGIN
+from pathways_widgets.views import Columns
+
+FONT = 11
+"""Height of text on boxes, in pixels."""
+MOST_MARKS = 500
+_NARROW = 3
+"""Pixels below which a box has no line around it."""
+SIDES = ("left", "right", "top", "bottom")
+SOURCES = {
+    "timeline_boxes": [
+        *SIDES,
+        "code",
+        "edge",
+        "duration",
+        "bytes",
+        "run",
+        "name",
+        "kind",
+        "place",
+        "program",
+        "route",
+        "status",
+        "quality",
+    ],
+    "timeline_marks": ["x", "y", "text"],
+    **{f"timeline_{status}": list(SIDES) for status in palette.HATCHES},
+}
+
+
+class Scale(NamedTuple):
+    """What one pixel of the screen is worth: seconds along the time axis, lanes along the other."""
+
+    seconds: float
+    lanes: float
+
+
+def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: Scale) -> dict[str, Columns]:
+    """The columns of every source; ``scale`` decides what has room on a box."""
+    columns = _boxes(digest, boxes, events)
+    wide = columns["duration"] >= _NARROW * scale.seconds
+    columns["edge"] = np.where(wide, len(palette.KINDS), columns["code"]).astype(np.uint8)
+    hatched = {f"timeline_{status}": _ended(columns, status) for status in palette.HATCHES}
+    return {"timeline_boxes": columns, "timeline_marks": _marks(columns, boxes, events, scale), **hatched}
+
+
+def title_of(boxes: Boxes, events: int) -> str:
+    """How many events there are and, if some share a box, how many boxes stand for those in sight."""
+    if len(boxes.track):
+        return f"{len(boxes.alone) + int(boxes.count.sum()):,} events, drawn as {len(boxes):,} boxes"
+    return f"{events:,} event{'' if events == 1 else 's'}"
+
+
+def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
+    top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
+    track = np.concatenate([digest.track[boxes.alone], boxes.track])
+    start = np.concatenate([digest.start[boxes.alone], boxes.start])
+    lasts = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
+    codes = code[track] if len(track) else np.zeros(0, np.uint8)
+    bands = (top[track], bottom[track]) if len(track) else (np.zeros(0), np.zeros(0))
+    columns: Columns = {"left": start, "right": start + lasts, "duration": lasts, "code": codes}
+    columns |= {"top": bands[0].astype(np.float32), "bottom": bands[1].astype(np.float32)}
+    return columns | _details(boxes, events, [palette.KINDS[number].name for number in codes])
+
+
+def _details(boxes: Boxes, events: Events, kinds: list[str]) -> Columns:
+    alone, merged = boxes.alone, len(boxes.track)
+    columns: Columns = {"kind": kinds}
+    columns["place"] = _places(events.select(alone)) + [""] * merged
+    for name, filler in (("program", "several"), ("route", ""), ("status", "ok"), ("quality", "merged")):
+        columns[name] = events[name][alone].tolist() + [filler] * merged
+    columns["name"] = events["name"][alone].tolist() + [f"{count:,} events" for count in boxes.count.tolist()]
+    columns["bytes"] = np.concatenate([events["bytes"][alone].astype(float), np.zeros(merged)])
+    columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
+    return columns
+
+
+def _places(events: Events) -> list[str]:
+    """Place and devices in words."""
+    words: dict[tuple[str, int, int, int], str] = {}
+    rows = zip(*(events[name].tolist() for name in ("place", "island", "device", "devices")), strict=True)
+    return [words.get(row) or words.setdefault(row, _where(*row)) for row in rows]
+
+
+def _where(place: str, island: int, device: int, devices: int) -> str:
+    last = f"–{device + devices - 1}" if devices > 1 else ""
+    where = f"island {island}" + (f", dev {device}{last}" if devices else "") if island >= 0 else "controller"
+    return f"{place} · {where}" if place else where
+
+
+def _ended(columns: Columns, status: str) -> Columns:
+    which = [i for i, ended in enumerate(columns["status"]) if ended == status]
+    return {side: columns[side][which] for side in SIDES}
+
+
+def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Columns:
+    """Letters, microbatches and names, where a box is wide enough to hold them."""
+    alone = slice(0, len(boxes.alone))
+    wide = columns["duration"][alone] / scale.seconds
+    high = (columns["bottom"] - columns["top"])[alone] / scale.lanes
+    order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
+    chosen = order[(wide[order] >= FONT) & (high[order] >= FONT)]
+    texts = [_mark(columns, events["microbatch"][boxes.alone[i]], i, wide[i]) for i in chosen.tolist()]
+    middle = (columns["left"] + columns["right"])[chosen] / 2
+    top, bottom = columns["top"][chosen], columns["bottom"][chosen]
+    half = (bottom - top) / 2
+    lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # of a gang, a lane near its middle
+    return {"x": middle, "y": lane.astype(np.float32), "text": texts}
+
+
+def _mark(columns: Columns, microbatch: int, i: int, pixels: float) -> str:
+    letter, name = palette.KINDS[columns["code"][i]].letter, columns["name"][i]
+    short = f"{letter}{microbatch}" if microbatch >= 0 else letter
+    for text in (f"{short} {name}", short):
+        if len(text) * 0.6 * FONT < pixels - 4:
+            return text
+    return letter
