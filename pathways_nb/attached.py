@@ -89,7 +89,7 @@ class Controller:
                 f"the devices of {self!r} have been let go. Call pw.attach(...) again, or use the current controller."
             )
         if self.driver_or_none is None:
-            sys.setswitchinterval(1e-3)
+            sys.setswitchinterval(5e-4)
             attachment = self._attach()
             self.driver_or_none = LocalDriver(attachment, self.machine, clock, _executables)
             if attachment.note:

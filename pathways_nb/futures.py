@@ -7,7 +7,6 @@ controller's back. Nothing here waits unless a value is needed.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,14 +17,14 @@ from pathways_nb import current
 from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
 from pathways_nb.program import context
-from pathways_nb.program.signature import Aval
+from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.trace.record import Label, Row
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
 
 
-class Future(context.Deferred):
+class Future(Deferred):
     """The result of a call, perhaps not computed yet.
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
@@ -33,21 +32,24 @@ class Future(context.Deferred):
     """
 
     def __init__(self, controller: Controller, aval: Aval, name: str):
-        self._controller, self._aval, self._name = controller, aval, name
+        self._controller, self.aval, self._name = controller, aval, name
         self._entry: Entry | None = None
         self._buffer = -1
         self._sharding: Any = None
         self._flush: Callable[[], None] | None = None
         self._consumed = ""
-        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._release: Callable[[int], None] | None = None
 
     # ---- made by the client
 
     def bind(self, buffer: int, entry: Entry, sharding: Any) -> None:
         """The call was dispatched: this is where its value will be."""
         self._buffer, self._entry, self._sharding, self._flush = buffer, entry, sharding, None
-        self._finalizer = weakref.finalize(self, self._controller.driver.release, buffer)
-        self._finalizer.atexit = False
+        self._release = self._controller.driver.release
+
+    def __del__(self) -> None:
+        if self._release is not None:
+            self._release(self._buffer)
 
     def await_flush(self, flush: Callable[[], None]) -> None:
         """The call is gathered and not dispatched yet; ``flush`` dispatches it."""
@@ -60,8 +62,8 @@ class Future(context.Deferred):
 
     def detach(self) -> tuple[int, Entry]:
         """Give up the hold on the buffer to someone else."""
-        assert self._entry is not None and self._finalizer is not None
-        self._finalizer.detach()
+        assert self._entry is not None
+        self._release = None
         return self._buffer, self._entry
 
     def fail(self, error: BaseException) -> None:
@@ -97,22 +99,22 @@ class Future(context.Deferred):
     @property
     def shape(self) -> tuple[int, ...]:
         """Global shape."""
-        return self._aval.shape
+        return self.aval.shape
 
     @property
     def dtype(self) -> Any:
         """Element type."""
-        return self._aval.dtype
+        return self.aval.dtype
 
     @property
     def weak_type(self) -> bool:
         """As in JAX."""
-        return self._aval.weak_type
+        return self.aval.weak_type
 
     @property
     def ndim(self) -> int:
         """Number of dimensions."""
-        return len(self._aval.shape)
+        return len(self.aval.shape)
 
     @property
     def sharding(self) -> Any:
@@ -170,7 +172,7 @@ class Future(context.Deferred):
     def _note(self, kind: str, began: float) -> None:
         driver = self._controller.driver_or_none
         if driver is not None:
-            label = Label(kind, self._name, bytes=self._aval.bytes if kind == "fetch" else 0)
+            label = Label(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0)
             self._controller.active_record().add(Row(label, began, driver.clock(), quality="exact"))
 
     def __await__(self) -> Generator[Any, None, Any]:

@@ -17,6 +17,7 @@ from pathways_nb.backends.executables import like_for_like, send
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.lowering import Action, reshard
 from pathways_nb.backends.watcher import Launched, Portion, Watcher
+from pathways_nb.errors import PathwaysError
 from pathways_nb.trace.record import Label, Row
 
 Clock = Callable[[], float]
@@ -40,6 +41,8 @@ class Dispatcher(threading.Thread):
         self.on_done: Callable[[Portion], None] = lambda portion: on_done(portion, island)
         self.inbox: queue.SimpleQueue[tuple[Execution, int, int] | None] = queue.SimpleQueue()
         self.window = threading.Semaphore(IN_FLIGHT)
+        self._waited = 0.0
+        """Seconds that the step under way has waited."""
         self.computing = Watcher(f"pathways-watch-{island}", clock, self._ended)
         self.moving = Watcher(f"pathways-watch-moves-{island}", clock, lambda count: None)
 
@@ -64,121 +67,145 @@ class Dispatcher(threading.Thread):
         self.moving.inbox.put(None)
 
     def _portion(self, run: Execution, start: int, stop: int) -> None:
-        plan = run.lowered.plan
         portion = Portion(run, stop, stop - start, self.on_done, threading.Lock())
         label = Label("enqueue", run.lowered.traced.name, run.lowered.traced.name, run.client, island=self.island)
-        began, count = self.clock(), 0
-        for step in plan.orders[self.island][start:stop]:
+        began = self.clock()
+        at_once = 0
+        for step in run.lowered.plan.orders[self.island][start:stop]:
+            if self._is_there(run, step):
+                at_once += 1
+                continue
             waited = self._step(portion, step)
-            count += 1
             if waited > _LONG_WAIT:  # waiting is not dispatching: it is left out of the lane
                 now = self.clock()
-                if now - waited > began:
-                    run.record.add(Row(label, began, now - waited, run.serial, "exact"))
+                run.record.add(Row(label, began, max(began, now - waited), run.serial, "exact"))
                 began = now
         run.record.add(Row(label, began, self.clock(), run.serial, "exact"))
+        if at_once:
+            portion.step_done(at_once)
+
+    def _is_there(self, run: Execution, step: int) -> bool:
+        """The common case in short: an argument that lies at its place already. Nothing happens or is recorded."""
+        action = run.lowered.actions[step]
+        if action.step.argument < 0 or step in run.lowered.awaited:
+            return False
+        entry = run.arguments[action.step.argument]
+        array = entry.array
+        if array is None or run.stopped or entry.error is not None or getattr(array, "sharding", None) != action.target:
+            return False
+        if entry.pending_reads > 1 and action.step.argument in run.lowered.traced.donated:
+            return False
+        run.slots[action.step.outputs[0]] = array
+        entry.read(-1)
+        run.done[step] = 1
+        return True
 
     def _step(self, portion: Portion, step: int) -> float:
         """Carry one step out; returns the seconds spent waiting."""
         run = portion.run
         action = run.lowered.actions[step]
-        began = self.clock()
-        waited = 0.0
+        carry_out = {"bring": self._bring, "move": self._move, "launch": self._launch}[action.step.kind]
+        self._waited = 0.0
         try:
-            if action.call is not None:
-                inputs = self._inputs(run, action)
-                if self._is_over(portion, step):
-                    return waited
-                self.window.acquire()
-                waited = self.clock() - began
-                arrays = self._call(action, inputs)
-                dispatched = began + waited
-            else:
-                array, waited, fresh = self._deliver(run, action)
-                if self._is_over(portion, step):
-                    return waited
-                arrays, dispatched = [array], began + waited
-                if not fresh:
-                    return self._at_once(portion, step, arrays, waited)
-        except Exception as error:  # whatever the launch raised is the user's to see
-            run.fail(step, run.node_error(step, error))
+            error = carry_out(portion, step, action)
+        except Exception as cause:  # whatever the launch raised is the user's to see
+            error = run.node_error(step, cause)
+        if error is not None:
+            run.fail(step, error)
             portion.step_done()
-            return waited
-        run.fill(step, arrays)
-        run.let_go(step, self.island)
-        launched = Launched(portion, step, arrays[action.witness], dispatched)
-        if action.call is not None:
-            self.computing.inbox.put(launched)
-        elif launched.witness.is_ready():
-            self.moving.note_now(launched)  # behind longer transfers in the queue its end would be seen late
-        else:
-            self.moving.inbox.put(launched)
-        return waited
+        return self._waited
 
-    def _call(self, action: Action, inputs: list[Any]) -> list[Any]:
+    def _launch(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
+        run = portion.run
+        if (error := self._reason_to_skip(run, step)) is not None:
+            return error
         assert action.call is not None
+        inputs = [run.slots[slot] for slot in action.step.inputs]
+        if not self.window.acquire(blocking=False):
+            began = self.clock()
+            self.window.acquire()
+            self._waited = self.clock() - began
+        dispatched = self.clock()
         try:
-            return list(action.call(*inputs))
+            arrays = list(action.call(*inputs))
         except BaseException:
             self.window.release()
             raise
+        run.fill(step, arrays)
+        run.let_go(step, self.island)
+        self.computing.inbox.put(Launched(portion, step, arrays[action.witness], dispatched))
+        return None
 
-    def _at_once(self, portion: Portion, step: int, arrays: list[Any], waited: float) -> float:
-        """The value is already there: nothing moves, nothing is recorded."""
-        portion.run.fill(step, arrays)
-        portion.run.mark_done(step)
-        portion.step_done()
-        return waited
-
-    def _is_over(self, portion: Portion, step: int) -> bool:
-        """Whether the step must be skipped: its run was cancelled or an input will never come."""
+    def _bring(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
+        """Bring an argument to its place: most often it is there already."""
         run = portion.run
-        error = run.error_of(step) or self._argument_error(run, step)
-        if error is None and run.stopped:
-            error = run.cancelled_error(step)
-        if error is None:
-            return False
-        run.fail(step, error)
-        portion.step_done()
-        return True
-
-    def _argument_error(self, run: Execution, step: int) -> Any:
-        argument = run.lowered.plan.steps[step].argument
-        return run.arguments[argument].error if argument >= 0 else None
-
-    def _inputs(self, run: Execution, action: Action) -> list[Any]:
-        return [run.slots[slot] for slot in action.step.inputs]
-
-    def _deliver(self, run: Execution, action: Action) -> tuple[Any, float, bool]:
-        """The value at its place, the seconds waited for it, and whether anything had to move."""
-        began = self.clock()
-        step = action.step
-        if step.kind == "bring":
-            entry = run.arguments[step.argument]
-            donated = step.argument in run.lowered.traced.donated
-            self._wait_for(run, entry, readers=1 if donated else 0)
-            waited = self.clock() - began
-            try:
-                array, fresh = (None, False) if entry.error or run.stopped else bring(entry.array, action.target)
-            finally:
-                entry.read(-1)
-                run.launched.ring()
-            return array, waited, fresh
-        (slot,) = step.inputs
-        (producer,) = step.producers
-        run.launched.wait(lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
-        waited = self.clock() - began
-        source = run.slots[slot]
-        return (None if source is None else send(source, action.target)), waited, True
-
-    def _wait_for(self, run: Execution, entry: Entry, readers: int) -> None:
-        """Until an argument exists and, before its memory is taken over, nobody else is still to read it."""
+        argument = action.step.argument
+        entry = run.arguments[argument]
+        donated = argument in run.lowered.traced.donated
 
         def ready() -> bool:
             exists = entry.array is not None or entry.error is not None or run.stopped
-            return exists and (not readers or entry.pending_reads <= readers)
+            # Before its memory is taken over, nobody else may be still to read it.
+            return exists and (not donated or entry.pending_reads <= 1)
 
-        run.launched.wait(ready)
+        self._wait(run, ready)
+        try:
+            error = entry.error or self._reason_to_skip(run, step)
+            if error is not None:
+                return error
+            dispatched = self.clock()
+            array, moved = bring(entry.array, action.target)
+        finally:
+            entry.read(-1)
+            run.launched.ring()
+        run.fill(step, [array])
+        run.let_go(step, self.island)
+        if moved:
+            self._follow(Launched(portion, step, array, dispatched, self._route_from(entry), entry))
+        else:  # nothing happened, nothing is recorded
+            run.mark_done(step)
+            portion.step_done()
+        return None
+
+    def _move(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
+        """Send a value from another place."""
+        run = portion.run
+        (slot,) = action.step.inputs
+        (producer,) = action.step.producers
+        self._wait(run, lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
+        if (error := self._reason_to_skip(run, step)) is not None:
+            return error
+        dispatched = self.clock()
+        array = send(run.slots[slot], action.target)
+        run.fill(step, [array])
+        run.let_go(step, self.island)
+        self._follow(Launched(portion, step, array, dispatched))
+        return None
+
+    def _route_from(self, entry: Entry) -> str:
+        """How an argument travelled: from the host, within this island, or from another."""
+        if entry.run is None:
+            return "host"
+        made_on = entry.run.lowered.plan.steps[entry.step].island
+        return "ICI" if made_on == self.island else "DCN"
+
+    def _follow(self, launched: Launched) -> None:
+        if launched.witness.is_ready():
+            self.moving.note_now(launched)  # behind longer transfers in the queue its end would be seen late
+        else:
+            self.moving.inbox.put(launched)
+
+    def _wait(self, run: Execution, ready: Callable[[], bool]) -> None:
+        if not ready():
+            began = self.clock()
+            run.launched.wait(ready)
+            self._waited += self.clock() - began
+
+    def _reason_to_skip(self, run: Execution, step: int) -> PathwaysError | None:
+        """Its run was cancelled, or an input will never come."""
+        if run.errors and (error := run.error_of(step)) is not None:
+            return error
+        return run.cancelled_error(step) if run.stopped else None
 
     def _ended(self, count: int) -> None:
         self.window.release(count)
@@ -188,7 +215,7 @@ def bring(array: Any, target: Any) -> tuple[Any, bool]:
     """An argument at its place, and whether anything had to move."""
     if not isinstance(array, jax.Array):
         return jax.device_put(array, target), True
-    if array.sharding.is_equivalent_to(target, array.ndim):
+    if array.sharding == target or array.sharding.is_equivalent_to(target, array.ndim):
         return array, False
     if array.sharding.device_set == target.device_set:
         return reshard(array, target), True

@@ -6,10 +6,12 @@ A node is looked up first by its traced shape (repeats of a call inside a progra
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,15 +54,19 @@ class Request:
 
 
 class Executables:
-    """The cache of executables of this process."""
+    """The cache of executables of this process. Compiling happens on a few threads, for XLA lets Python go on."""
 
     def __init__(self, clock: Clock):
         self.clock = clock
-        self._by_content: dict[tuple[str, tuple[int, ...]], Executable] = {}
+        self._compiled: dict[tuple[str, tuple[int, ...]], Future[Executable]] = {}
         self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="compile")
 
-    def get(self, request: Request, record: Record) -> Executable:
+    def get(self, request: Request, record: Record) -> Future[Executable]:
         """Lower the node, and compile it unless the same text has been compiled for the same devices."""
+        return self._pool.submit(self._get, request, record)
+
+    def _get(self, request: Request, record: Record) -> Executable:
         start = self.clock()
         lowered = _lower(request)
         devices = tuple(device.id for device in request.mesh.devices.flat)
@@ -68,10 +74,20 @@ class Executables:
         middle = self.clock()
         record.add(Row(_relabel(request.label, "lower"), start, middle, quality="exact"))
         with self._lock:
-            if key not in self._by_content:
-                self._by_content[key] = _compile(lowered, request)
-                record.add(Row(_relabel(request.label, "compile"), middle, self.clock(), quality="exact"))
-            return self._by_content[key]
+            found = self._compiled.get(key)
+            if found is None:
+                ours = self._compiled[key] = Future()
+        if found is not None:
+            return found.result()
+        try:
+            ours.set_result(_compile(lowered, request))
+        except BaseException as error:
+            ours.set_exception(error)
+            with self._lock:
+                del self._compiled[key]
+            raise
+        record.add(Row(_relabel(request.label, "compile"), middle, self.clock(), quality="exact"))
+        return ours.result()
 
 
 class Progress:
@@ -81,13 +97,18 @@ class Progress:
         self.total, self.show, self.patience = total, show, patience
         self.done, self.began, self.told = 0, time.monotonic(), 0.0
 
-    def step(self, name: str) -> None:
-        """One more executable is about to be looked up or compiled."""
-        now = time.monotonic()
-        if now - self.began > self.patience and now - self.told > 1.0:
-            self.told = now
-            self.show(f"compiling {self.done + 1} of {self.total}: {name} ({now - self.began:.0f} s)")
-        self.done += 1
+    def wait(self, name: str, compiling: Future[Executable]) -> Executable:
+        """The executable, when it is there; an interrupt is heard meanwhile."""
+        while True:
+            now = time.monotonic()
+            if now - self.began > self.patience and now - self.told > 1.0:
+                self.told = now
+                self.show(f"compiling {min(self.done + 1, self.total)} of {self.total}: {name} ({now - self.began:.0f} s)")
+            try:
+                return compiling.result(timeout=0.5)
+            except TimeoutError:
+                if compiling.done():
+                    raise
 
 
 def _lower(request: Request) -> Any:

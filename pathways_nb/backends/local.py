@@ -11,7 +11,7 @@ import itertools
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pathways_nb.backends.dispatcher import Dispatcher
@@ -70,7 +70,7 @@ class LocalDriver:
         self._numbers = itertools.count()
         self._buffers = itertools.count()
         self._submitting = threading.Lock()
-        self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Event | int | None] = queue.SimpleQueue()
         self._dispatchers = [Dispatcher(i.index, clock, self._portion_done) for i in attachment.islands]
         self._engine = threading.Thread(target=self._serve, name="pathways-engine", daemon=True)
         self._failure: BaseException | None = None
@@ -89,21 +89,19 @@ class LocalDriver:
 
     def release(self, buffer: int) -> None:
         """The caller no longer holds a buffer. Safe in finalizers: it takes no lock."""
-        self._inbox.put(Released(buffer))
+        self._inbox.put(buffer)
 
     def submit(self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str) -> tuple[Execution, list[int]]:
         """Queue a run; returns it and the buffers of its results, which the caller holds."""
-        traced, plan = lowered.traced, lowered.plan
-        sizes = tuple(traced.avals[value].bytes for value in traced.results)
+        plan = lowered.plan
         with self._submitting:
             buffers = [next(self._buffers) for _ in plan.results]
             run = Execution(next(self._numbers), lowered, [self.entries[a] for a in arguments], {}, record, self.launched, self.ended, client)
             self._bind_results(run, buffers)
-            for step in plan.steps:
-                if step.argument >= 0:
-                    run.arguments[step.argument].read(1)
+            for argument in lowered.brought:
+                run.arguments[argument].read(1)
             self.runs[run.serial] = run
-            self._inbox.put(Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes))
+            self._inbox.put(Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), lowered.result_bytes))
         return run, buffers
 
     def cancel(self, runs: Sequence[int]) -> None:
@@ -166,13 +164,31 @@ class LocalDriver:
 
     def _serve(self) -> None:
         try:
-            while (event := self._inbox.get()) is not None:
+            for event in self._events():
                 for instruction in self.machine.handle(event):
                     self._carry_out(instruction)
         except BaseException as error:  # a broken core must not leave a user waiting for ever
             self._failure = error
             self.ended.ring()
             raise
+
+    def _events(self) -> Iterator[Event]:
+        """What was posted, in order; a row of released buffers is one event."""
+        item = self._inbox.get()
+        while item is not None:
+            if not isinstance(item, int):
+                yield item
+                item = self._inbox.get()
+                continue
+            released = [item]
+            try:
+                while isinstance(item := self._inbox.get_nowait(), int):
+                    released.append(item)
+            except queue.Empty:
+                item = -1
+            yield Released(tuple(released))
+            if item == -1:
+                item = self._inbox.get()
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -191,8 +207,7 @@ class LocalDriver:
         self._inbox.put(Completed(portion.run.serial, island, portion.stop))
 
     def _bind_results(self, run: Execution, buffers: list[int]) -> None:
-        makers = {slot: index for index, step in enumerate(run.lowered.plan.steps) for slot in step.outputs}
-        for buffer, slot in zip(buffers, run.lowered.plan.results, strict=True):
-            entry = Entry(run=run, step=makers[slot])
+        lowered = run.lowered
+        for buffer, slot, step in zip(buffers, lowered.plan.results, lowered.result_steps, strict=True):
+            entry = self.entries[buffer] = Entry(run=run, step=step)
             run.results.setdefault(slot, []).append(entry)
-            self.entries[buffer] = entry

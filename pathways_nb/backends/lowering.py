@@ -8,6 +8,7 @@ the consumer's executable, by the compiler's collectives, never through the host
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.backends.executables import Executable, Executables, Progress, Request, like_for_like
 from pathways_nb.backends.islands import Island
+from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
 from pathways_nb.program.plan import Plan, Step
 from pathways_nb.program.program import Traced
@@ -33,7 +35,7 @@ class Action:
     devices: tuple[int, ...] = ()
     """Positions of its devices in the island."""
     witness: int = 0
-    """Which output to wait on: the smallest that no later step takes over."""
+    """Which output to wait on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,11 @@ class Lowered:
     temp_bytes: int
     awaited: frozenset[int]
     """Steps whose outputs another island or the user waits for."""
+    brought: tuple[int, ...]
+    """The argument of each step that brings one."""
+    result_steps: tuple[int, ...]
+    """The step that makes each result."""
+    result_bytes: tuple[int, ...]
 
 
 class Lowering:
@@ -58,7 +65,12 @@ class Lowering:
         self.places = {place.serial: place for place in traced.graph.places}
         self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in plan.placements.items()}
         self.shardings: list[Any] = [None] * len(plan.slots)
-        self.repeats: dict[Any, Executable] = {}
+        self.repeats: dict[Any, Future[Executable]] = {}
+        self.compiling: dict[int, Future[Executable]] = {}
+        """By step."""
+        self.made_by: dict[int, int] = {}
+        """The step that makes each slot."""
+        self.labels: dict[int, Label] = {}
         self.donated_values = {traced.arguments[i] for i in traced.donated}
         self.argument_values = set(traced.arguments)
         self.replicated = frozenset(self._travelling_whole())
@@ -66,19 +78,26 @@ class Lowering:
 
     def lower(self, record: Record, say: Callable[[str], None]) -> Lowered:
         """Compile what is not compiled yet; ``say`` tells of progress past two seconds."""
-        progress = Progress(sum(step.kind == "launch" for step in self.plan.steps), say)
-        actions = []
-        temp = 0
-        for step in self.plan.steps:
+        self.progress = Progress(0, say)
+        for index, step in enumerate(self.plan.steps):
             if step.kind == "launch":
-                progress.step(self.nodes[step.node].name)
-                executable, action = self._launch(step, record)
-                temp = max(temp, executable.temp_bytes)
+                self._start(index, step, record)
             else:
-                action = self._transfer(step)
-            actions.append(action)
-        finished = tuple(self._with_witness(action) for action in actions)
-        return Lowered(self.traced, self.plan, finished, tuple(self.shardings), temp, self._awaited())
+                self._transfer(index, step)
+        actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
+        temp = max((self._executable(i).temp_bytes for i in self.compiling), default=0)
+        steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
+        return Lowered(
+            self.traced,
+            self.plan,
+            tuple(actions),
+            tuple(self.shardings),
+            temp,
+            self._awaited(),
+            tuple(step.argument for step in steps if step.kind == "bring"),
+            tuple(makers[slot] for slot in self.plan.results),
+            tuple(self.traced.avals[value].bytes for value in self.traced.results),
+        )
 
     def _awaited(self) -> frozenset[int]:
         steps, results = self.plan.steps, set(self.plan.results)
@@ -94,13 +113,14 @@ class Lowering:
                     found.add(slot.value)
         return found
 
-    def _launch(self, step: Step, record: Record) -> tuple[Executable, Action]:
+    def _start(self, index: int, step: Step, record: Record) -> None:
+        """Begin to compile a node. Only layouts that are the compiler's choice must be waited for."""
         code, mesh = self.traced.codes[step.node], self.meshes[step.place]
         request = Request(
             code,
             mesh,
             tuple(self.traced.avals[value].struct for value in code.inputs),
-            tuple(self.shardings[slot] for slot in step.inputs),
+            tuple(self._sharding(slot) for slot in step.inputs),
             self._donated(step),
             self.replicated,
             self._label(step, "compute", 0),
@@ -108,12 +128,37 @@ class Lowering:
         key = request.key()
         if key not in self.repeats:
             self.repeats[key] = self.executables.get(request, record)
-        executable = self.repeats[key]
-        for slot, sharding in zip(step.outputs, executable.out_shardings, strict=False):
-            self.shardings[slot] = _named(sharding, mesh)
+            self.progress.total += 1
+        self.compiling[index] = self.repeats[key]
+        for slot, declared in zip(step.outputs, out_shardings(code, mesh, self.replicated), strict=False):
+            self.shardings[slot] = declared
+            self.made_by[slot] = index
+
+    def _executable(self, index: int) -> Executable:
+        compiling = self.compiling[index]
+        executable = self.progress.wait(self.nodes[self.plan.steps[index].node].name, compiling)
+        self.progress.done = sum(future.done() for future in self.repeats.values())
+        return executable
+
+    def _sharding(self, slot: int) -> Any:
+        """The layout of a slot, once it is known."""
+        if self.shardings[slot] is None:
+            index = self.made_by[slot]
+            step = self.plan.steps[index]
+            mesh = self.meshes[step.place]
+            for output, sharding in zip(step.outputs, self._executable(index).out_shardings, strict=False):
+                self.shardings[output] = _named(sharding, mesh)
+        return self.shardings[slot]
+
+    def _action(self, index: int, step: Step) -> Action:
+        if step.kind != "launch":
+            return Action(step, self.labels[index], target=self._sharding(step.outputs[0]), devices=self._devices(step))
+        for slot in step.outputs:
+            self._sharding(slot)
+        executable = self._executable(index)
         size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
         label = self._label(step, "compute", size, executable.flops)
-        return executable, Action(step, label, executable.call, devices=self._devices(step))
+        return Action(step, label, executable.call, None, self._devices(step), self._witness(step))
 
     def _donated(self, step: Step) -> tuple[int, ...]:
         """Inputs whose memory the node may take over: donated, read last here, and nobody else's."""
@@ -128,17 +173,16 @@ class Lowering:
                 self.donated_slots.add(slot)
         return tuple(found)
 
-    def _transfer(self, step: Step) -> Action:
+    def _transfer(self, index: int, step: Step) -> None:
         mesh = self.meshes[step.place]
         (slot,) = step.outputs
         value = self.plan.slots[slot].value
         if step.kind == "bring":
             target: Any = NamedSharding(mesh, self._wanted(step.node, value))
         else:
-            target = like_for_like(self.shardings[step.inputs[0]], mesh) or NamedSharding(mesh, PartitionSpec())
+            target = like_for_like(self._sharding(step.inputs[0]), mesh) or NamedSharding(mesh, PartitionSpec())
         self.shardings[slot] = target
-        label = self._label(step, "transfer", self.traced.avals[value].bytes)
-        return Action(step, label, target=target, devices=self._devices(step))
+        self.labels[index] = self._label(step, "transfer", self.traced.avals[value].bytes)
 
     def _wanted(self, node: int, value: int) -> PartitionSpec:
         """The spec that the node which first needs an argument declares for it; whole if it declares none."""
@@ -182,17 +226,14 @@ class Lowering:
         placement = self.plan.placements[step.place]
         return tuple(range(placement.first, placement.first + placement.count))
 
-    def _with_witness(self, action: Action) -> Action:
-        outputs = action.step.outputs
-        if action.call is None or len(outputs) < 2:
-            return action
+    def _witness(self, step: Step) -> int:
+        """The output to wait on: the smallest whose memory no later step takes over."""
 
         def cost(index: int) -> tuple[bool, int]:
-            slot = outputs[index]
+            slot = step.outputs[index]
             return slot in self.donated_slots, self.traced.avals[self.plan.slots[slot].value].bytes
 
-        best = min(range(len(outputs)), key=cost)
-        return Action(action.step, action.label, action.call, None, action.devices, best)
+        return min(range(len(step.outputs)), key=cost, default=0)
 
 
 def _named(sharding: Any, mesh: Mesh) -> Any:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pathways_nb.backends.execution import Execution
+from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.trace.record import Row
 
 Clock = Callable[[], float]
@@ -42,12 +42,17 @@ class Portion:
 
 @dataclass(slots=True, eq=False)
 class Launched:
-    """A step on its way: what to wait on, and when it was dispatched."""
+    """A step on its way: what to wait on, and when it was dispatched.
+
+    For an argument, ``route`` says how it travelled and ``source`` where it came from.
+    """
 
     portion: Portion
     step: int
     witness: Any
     dispatched: float
+    route: str = ""
+    source: Entry | None = None
 
 
 class Watcher(threading.Thread):
@@ -110,7 +115,8 @@ class Watcher(threading.Thread):
                 self.free_at[device] = end
         status = "failed" if failure else "draining" if run.stopped else "ok"
         quality = "estimated" if watched else "interpolated"
-        run.record.add(Row(action.label, min(start, end), end, run.serial, quality, status))
+        label = replace(action.label, route=launched.route) if launched.route else action.label
+        run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
         run.ends[step] = end
         if failure is not None:
             run.fail(step, run.error_of(step) or run.node_error(step, failure))
@@ -123,6 +129,8 @@ class Watcher(threading.Thread):
         action = run.lowered.actions[step]
         if action.call is not None:
             return max((self.free_at.get(device, 0.0) for device in action.devices), default=0.0)
+        if launched.source is not None and launched.source.run is not None:
+            return launched.source.run.ends.get(launched.source.step, 0.0)
         return max((run.ends.get(producer, 0.0) for producer in action.step.producers), default=0.0)
 
 

@@ -82,7 +82,7 @@ class Machine:
         return self._finish(event.run) if self._is_done(run) else []
 
     def _released(self, event: Released) -> list[Instruction]:
-        return _free(self.ledger.drop([event.buffer]))
+        return _free(self.ledger.drop(event.buffers))
 
     def _cancelled(self, event: Cancelled) -> list[Instruction]:
         out: list[Instruction] = []

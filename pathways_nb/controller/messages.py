@@ -45,9 +45,9 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A client no longer holds a logical buffer."""
+    """Clients no longer hold these logical buffers."""
 
-    buffer: int
+    buffers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,19 +17,19 @@ HEADS = 4
 Params = dict[str, Any]
 
 
-def init(key: jax.Array, dim: int = 96, length: int = 64, layers: int = 2) -> dict[str, Params]:
-    """Parameters of both stages, ``{"first": …, "second": …}``, with ``layers`` blocks each.
+def init(seed: int = 0, dim: int = 64, length: int = 64, layers: int = 1) -> dict[str, Params]:
+    """Parameters of both stages as host values, ``{"first": …, "second": …}``, with ``layers`` blocks each.
 
     Args:
-        key: a typed PRNG key.
+        seed: of the random numbers.
         dim: D, a multiple of 4 heads.
         length: L, the longest sequence.
         layers: blocks of each stage.
     """
-    keys = iter(jax.random.split(key, 8 * layers + 3))
+    random = np.random.default_rng(seed)
 
-    def weight(rows: int, columns: int, gain: float = 1.0) -> jax.Array:
-        return jax.random.normal(next(keys), (rows, columns)) * (gain / np.sqrt(rows))
+    def weight(rows: int, columns: int, gain: float = 1.0) -> np.ndarray:
+        return (random.standard_normal((rows, columns)) * gain / np.sqrt(rows)).astype(np.float32)
 
     def block() -> Params:
         return {

@@ -12,7 +12,7 @@ import pathways_nb as pw
 from pathways_datasets.text import batches, stdlib_source
 from pathways_nb.examples import byte_lm
 
-MICROBATCHES, BATCH, LENGTH = 8, 16, 64
+MICROBATCHES, BATCH, LENGTH = 8, 8, 64
 adam = optax.adamw(3e-3)
 
 
@@ -50,7 +50,7 @@ def training_step(loss: Any) -> Any:
 
 def start() -> tuple[Any, Any, np.ndarray, np.ndarray]:
     """Parameters, optimiser state, and one batch of shape (microbatches, B, L) with its targets, as host values."""
-    params = jax.tree.map(np.asarray, byte_lm.init(jax.random.key(0), length=LENGTH))
+    params = byte_lm.init(length=LENGTH)
     shape = (MICROBATCHES, BATCH, LENGTH)
     tokens, targets = next(batches(stdlib_source(), batch=MICROBATCHES * BATCH, length=LENGTH, seed=0))
     return params, jax.tree.map(np.asarray, adam.init(params)), tokens.reshape(shape), targets.reshape(shape)

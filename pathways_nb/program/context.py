@@ -16,6 +16,7 @@ import jax
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.signature import Deferred
 
 if TYPE_CHECKING:
     from pathways_nb.program.computation import Computation
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from pathways_nb.program.signature import Signature
 
 MeshOf = Callable[[VirtualSlice], jax.sharding.AbstractMesh]
-
-
-class Deferred:
-    """Base of futures, which a trace must tell from values it can use."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from pathways_nb.program.computation import Computation
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.items import Flat, closed_over
 from pathways_nb.program.places import VirtualSlice
-from pathways_nb.program.signature import Aval, Signature, Statics, aval_of
+from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class Program:
 
     def _check_results(self, trace: context.Tracing, leaves: list[Any]) -> None:
         for leaf in leaves:
-            if isinstance(leaf, context.Deferred):
+            if isinstance(leaf, Deferred):
                 raise UsageError(
                     f"the program {self.name!r} returns the future {trace.captured(leaf)} from outside. "
                     f"Pass it as an argument of {self.name!r} instead."

@@ -7,6 +7,7 @@ arguments may be named or numbered, and errors can say which argument they mean.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +34,19 @@ class Aval:
     @property
     def bytes(self) -> int:
         """Size of the whole array in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * int(self.dtype.itemsize)
+        return math.prod(self.shape) * int(self.dtype.itemsize)
+
+
+class Deferred:
+    """Base of futures, which a trace must tell from values that it can use."""
+
+    aval: Aval
 
 
 def aval_of(leaf: Any) -> Aval | None:
     """The abstract array of an argument, a future or a ``ShapeDtypeStruct``; ``None`` if JAX could not take it."""
+    if isinstance(leaf, Deferred):
+        return leaf.aval
     if isinstance(leaf, (bool, int, float, complex)):
         return Aval((), jax.dtypes.canonicalize_dtype(type(leaf)), weak_type=True)
     if isinstance(leaf, (np.ndarray, np.generic)):

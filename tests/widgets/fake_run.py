@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import numpy as np
 
 from pathways_nb.program.graph import Graph, Node, Value
 from pathways_nb.program.places import VirtualSlice
@@ -11,6 +13,7 @@ from pathways_nb.trace.record import Events, Label, Row
 
 MICROBATCHES = 8
 START = 100.0
+NAMES = ("left", "right")
 
 
 @dataclass
@@ -34,11 +37,10 @@ class FakeRun:
     start: float = START
     finished: bool = True
     shown: int | None = None
-    notes: list[str] = field(default_factory=list)
 
     def snapshot(self) -> Events:
         """The events revealed so far."""
-        return self.events if self.shown is None else self.events.select(slice(0, self.shown))  # type: ignore[arg-type]
+        return self.events if self.shown is None else self.events.select(np.arange(self.shown))
 
     def summary_line(self) -> str:
         """A plain line, with a character that HTML would swallow."""
@@ -73,7 +75,7 @@ def unrolled(microbatches: int = MICROBATCHES) -> FakeProgram:
     """The same pipeline with a node per stage and microbatch: more than can be read, so it is folded."""
     left, right = places()
     nodes, values = [Node(0, "argument", "params", None, (), (0,))], [Value(0, (1024,), "float32", 4096)]
-    routes = {}
+    routes: dict[tuple[int, int], str] = {}
 
     def add(name: str, place: VirtualSlice, inputs: tuple[int, ...]) -> int:
         node, value = len(nodes), len(values)
@@ -81,7 +83,7 @@ def unrolled(microbatches: int = MICROBATCHES) -> FakeProgram:
         values.append(Value(value, (256,), "float32", 1024))
         return value
 
-    ends = []
+    ends: list[int] = []
     for _ in range(microbatches):
         first = add("stage0", left, (0, *ends[-1:]))
         second = add("stage1", right, (0, first))
@@ -96,45 +98,45 @@ def unrolled(microbatches: int = MICROBATCHES) -> FakeProgram:
 def pipeline_events(forward: float = 0.010, backward: float = 0.020, transfer: float = 0.002) -> Events:
     """Events of one step: what the controller does, then 1F1B over two islands."""
     rows = _controller_rows()
-    clock, begin = [0.075, 0.075], START
-    order = ["F0", "F1"], ["F0", "B0"]
-    order[0].extend(f"{kind}{i}" for i in range(MICROBATCHES) for kind in "BF" if kind == "B" or i + 2 < MICROBATCHES)
-    order = ([*_one_f_one_b(2)], [*_one_f_one_b(1)])
+    clock = [0.075, 0.075]
     done: dict[tuple[int, str], float] = {}
-    left = [list(order[0]), list(order[1])]
+    left = [_one_f_one_b(2), _one_f_one_b(1)]
     while left[0] or left[1]:
         for stage in (0, 1):
             if not left[stage]:
                 continue
             step = left[stage][0]
-            other = (1 - stage, step)
-            needs = other if (stage == 1) == step.startswith("F") else None
-            if needs is not None and needs not in done:
-                continue
             ready = 0.0
-            if needs is not None:
-                label = Label("transfer", "activation" if step[0] == "F" else "gradient", "train_step", island=stage, bytes=2048,
-                              route="DCN", microbatch=int(step[1:]), place=("left", "right")[stage])  # fmt: skip
-                rows.append(Row(label, begin + done[needs], begin + done[needs] + transfer, 0, "exact"))
-                ready = done[needs] + transfer
-            at = max(clock[stage], ready)
-            lasts = forward if step[0] == "F" else backward
-            name = f"stage{stage}" + (" (bwd)" if step[0] == "B" else "")
-            label = Label("compute", name, "train_step", "me", 2 + stage, ("left", "right")[stage], stage, 0, 4, stage,
-                          int(step[1:]), bytes=2048)  # fmt: skip
-            rows.append(Row(label, begin + at, begin + at + lasts, 0, "estimated"))
-            clock[stage] = done[stage, step] = at + lasts
+            if (stage == 1) == step.startswith("F"):  # needs what the other stage makes
+                if (1 - stage, step) not in done:
+                    continue
+                sent = done[1 - stage, step]
+                ready = sent + transfer
+                rows.append(Row(_transfer_label(stage, step), START + sent, START + ready, 0, "exact"))
+            begin = max(clock[stage], ready)
+            clock[stage] = done[stage, step] = begin + (forward if step[0] == "F" else backward)
+            rows.append(Row(_compute_label(stage, step), START + begin, START + clock[stage], 0))
             left[stage].pop(0)
     for island in (0, 1):
-        label = Label(
-            "collective", "all-reduce", "train_step", "me", 5, ("left", "right")[island], island, 0, 4, bytes=65_536
-        )
+        label = Label("collective", "all-reduce", "train_step", "me", 5, NAMES[island], island, 0, 4, bytes=65_536)
         status = "draining" if island else "ok"
-        rows.append(Row(label, begin + clock[island], begin + clock[island] + 0.012, 0, "exact", status))
-    end = max(clock) + 0.014
-    rows.append(Row(Label("wait", "float(loss)"), begin + 0.078, begin + end))
-    rows.append(Row(Label("fetch", "loss", bytes=4), begin + end, begin + end + 0.004))
+        rows.append(Row(label, START + clock[island], START + clock[island] + 0.012, 0, "exact", status))
+    end = START + max(clock) + 0.014
+    rows.append(Row(Label("wait", "float(loss)"), START + 0.078, end))
+    rows.append(Row(Label("fetch", "loss", bytes=4), end, end + 0.004))
     return Events.from_rows(sorted(rows, key=lambda row: row.end))
+
+
+def _transfer_label(stage: int, step: str) -> Label:
+    name = "activation" if step[0] == "F" else "gradient"
+    place = {"place": NAMES[stage], "island": stage, "microbatch": int(step[1:])}
+    return Label("transfer", name, "train_step", bytes=2048, route="DCN", **place)  # type: ignore[arg-type]
+
+
+def _compute_label(stage: int, step: str) -> Label:
+    name = f"stage{stage}" + (" (bwd)" if step[0] == "B" else "")
+    place = NAMES[stage]
+    return Label("compute", name, "train_step", "me", 2 + stage, place, stage, 0, 4, stage, int(step[1:]), bytes=2048)
 
 
 def _one_f_one_b(warm: int) -> list[str]:

@@ -3,8 +3,9 @@
 Views draw from ``pathways_nb.trace`` and ``pathways_nb.program`` alone; all colours are in ``palette``.
 """
 
+from pathways_widgets.curve import curve
 from pathways_widgets.live import LiveDisplay, LiveFigure
 from pathways_widgets.page import page
 from pathways_widgets.panel import figure_of
 
-__all__ = ["LiveDisplay", "LiveFigure", "figure_of", "page"]
+__all__ = ["LiveDisplay", "LiveFigure", "curve", "figure_of", "page"]

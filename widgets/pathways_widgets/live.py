@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import os
 import sys
 import threading
 import time
@@ -19,12 +20,15 @@ import anywidget
 import bokeh
 import traitlets
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.display import display
+from IPython.display import DisplayHandle, display
 
 from pathways_widgets.packing import pack
 from pathways_widgets.page import bokeh_source
 from pathways_widgets.panel import DEFAULT_SHOW, Panel, check_show
 from pathways_widgets.views import Moment, RunLike, Window
+
+ITEM_TYPE = "application/vnd.pathways.figure+json"
+"""The type of an output that is an item with its data."""
 
 _HERE = Path(__file__).parent
 _INTERVAL = 0.1
@@ -49,8 +53,8 @@ class BokehJS(anywidget.AnyWidget):
         return cls._only
 
 
-class LiveFigure(anywidget.AnyWidget):
-    """The views named in ``show`` of one run, kept up to date by ``push``."""
+class Figure(anywidget.AnyWidget):
+    """A Bokeh item (see ``panel``) in a cell's output."""
 
     _esm = (_HERE / "figure.js").read_text("utf-8") + (_HERE / "live.js").read_text("utf-8")
     _item = traitlets.Unicode().tag(sync=True)
@@ -61,6 +65,31 @@ class LiveFigure(anywidget.AnyWidget):
     view = traitlets.List(traitlets.Float()).tag(sync=True)
     """The visible part of the time axis, in seconds since the start of the run; empty for all of it."""
 
+    def __init__(self, item: dict[str, Any], **traits: Any):
+        bare = {name: part for name, part in item.items() if name != "properties"}
+        properties = json.dumps(item.get("properties", {}))
+        super().__init__(_item=json.dumps(bare), _properties=properties, _assets=BokehJS.get().model_id, **traits)
+
+    def json_item_with_data(self) -> dict[str, Any]:
+        """The item as it stands, with its data, for a page without a kernel."""
+        return json.loads(self._item) | {"properties": json.loads(self._properties)}
+
+    def bundle(self) -> dict[str, Any]:
+        """What a cell's output holds: the widget and its text; while a page is being made, the item as well."""
+        found = self._repr_mimebundle_()
+        widget = dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(self)}
+        return widget | {ITEM_TYPE: self.json_item_with_data()} if embedding() else widget
+
+    def _ipython_display_(self) -> None:
+        _show(self.bundle())
+
+    def __repr__(self) -> str:
+        return self.summary
+
+
+class LiveFigure(Figure):
+    """The views named in ``show`` of one run, kept up to date by ``push``."""
+
     def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW):
         self._run = run
         self._show = check_show(show)
@@ -69,8 +98,7 @@ class LiveFigure(anywidget.AnyWidget):
         self._panel = Panel(self._show, run.islands)
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
-        item = json.dumps(self._panel.item(data=False))
-        super().__init__(_item=item, _sources=names, _assets=BokehJS.get().model_id, summary=run.summary_line())
+        super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = None  # otherwise `view` would wait for the running cell to end
         self.observe(self._look_elsewhere, "view")
@@ -110,9 +138,6 @@ class LiveFigure(anywidget.AnyWidget):
         with self._lock:
             self._draw(Moment.of(self._run))
 
-    def __repr__(self) -> str:
-        return self.summary
-
 
 class LiveDisplay:
     """Shows a run in the current cell's output and keeps it up to date until ``stop``."""
@@ -123,13 +148,14 @@ class LiveDisplay:
         self._show = check_show(show)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        self._handle: DisplayHandle | None = None
 
     def start(self) -> None:
         """Display the figure and begin to follow the run. Never raises: a figure that fails is one line of text."""
         try:
             self.figure = LiveFigure(self._run, self._show)
             self.figure.push()
-            _show(_bundle(self.figure))
+            self._handle = _show(self.figure.bundle())
         except Exception as error:
             self._give_up(error)
             return
@@ -144,6 +170,8 @@ class LiveDisplay:
         if thread is not None:
             thread.join()
             self._try_push()
+            if self.figure is not None and self._handle is not None and embedding():
+                self._handle.update(self.figure.bundle(), raw=True)
 
     def _follow(self) -> None:
         pause = _INTERVAL
@@ -166,14 +194,13 @@ class LiveDisplay:
         _show({"text/plain": text})
 
 
-def _bundle(figure: LiveFigure) -> dict[str, Any]:
-    found = figure._repr_mimebundle_()
-    bundle = dict(found[0] if isinstance(found, tuple) else found or {})
-    return bundle | {"text/plain": repr(figure)}
+def embedding() -> bool:
+    """Whether outputs must carry their data, because ``python -m pathways_nb demo`` makes a page of them."""
+    return os.environ.get("PATHWAYS_EMBED_FIGURES") == "1"
 
 
-def _show(bundle: dict[str, Any]) -> None:
+def _show(bundle: dict[str, Any]) -> DisplayHandle | None:
     if InteractiveShell.initialized():
-        display(bundle, raw=True)  # type: ignore[no-untyped-call]
-    else:
-        sys.stdout.write(bundle["text/plain"] + "\n")
+        return display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+    sys.stdout.write(bundle["text/plain"] + "\n")
+    return None

@@ -98,3 +98,11 @@ def pale(colour: str) -> str:
 def place_colour(position: int) -> str:
     """The colour of the place at this position among all places drawn."""
     return PLACES[position % len(PLACES)]
+
+
+def themed(roles: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, str]]]:
+    """Theme -> model name -> property -> colour, from model name -> property -> role in ``THEMES``."""
+    return {
+        theme: {name: {prop: colours[role] for prop, role in values.items()} for name, values in roles.items()}
+        for theme, colours in THEMES.items()
+    }

@@ -66,13 +66,7 @@ class Panel:
     @property
     def themes(self) -> dict[str, dict[str, dict[str, str]]]:
         """Theme -> model name -> property -> colour."""
-        roles = {name: values for view in self.views.values() for name, values in view.roles.items()}
-        return {
-            theme: {
-                name: {attribute: colours[role] for attribute, role in values.items()} for name, values in roles.items()
-            }
-            for theme, colours in palette.THEMES.items()
-        }
+        return palette.themed({name: values for view in self.views.values() for name, values in view.roles.items()})
 
     def item(self, data: bool) -> dict[str, Any]:
         """The item to embed, with the current columns in it or empty."""

@@ -1,0 +1,1 @@
+"""Tests of the views and of the widget that carries them."""

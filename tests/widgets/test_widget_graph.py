@@ -1,0 +1,145 @@
+"""The graph's picture: layers respect dependencies, nothing overlaps, nodes fold, edges say what they carry."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+
+import pytest
+
+from pathways_nb.program.graph import Graph, Node, Value
+from pathways_widgets.fold import drawn
+from pathways_widgets.graph import GraphView
+from pathways_widgets.layout import layered, layers_of
+from pathways_widgets.views import Columns, human_bytes
+from tests.widgets.fake_run import FakeProgram, FakeRun, fake_run, training_step, unrolled
+
+
+def sources_of(*programs: FakeProgram) -> dict[str, Columns]:
+    run = fake_run()
+    run.programs = list(programs)
+    return GraphView().update(run)
+
+
+def random_edges(count: int, seed: int) -> list[tuple[int, int]]:
+    draw = random.Random(seed)
+    near = [(node - draw.randint(1, min(node, 12)), node) for node in range(1, count)]
+    return sorted({*near, *((draw.randrange(node), node) for node in range(1, count, 7))})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_layers_respect_every_edge(seed: int) -> None:
+    edges = random_edges(120, seed)
+    layer = layers_of(120, edges)
+    assert all(layer[source] < layer[target] for source, target in edges)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nodes_of_a_layer_keep_their_distance(seed: int) -> None:
+    layout = layered([20.0] * 120, random_edges(120, seed), gap=16)
+    rows: dict[int, list[float]] = {}
+    for layer, y in zip(layout.layer, layout.y, strict=True):
+        rows.setdefault(layer, []).append(y)
+    for row in rows.values():
+        row.sort()
+        assert all(below - above >= 36 - 1e-6 for above, below in itertools.pairwise(row))
+    assert min(layout.y) >= 10 - 1e-6
+    assert max(layout.y) <= layout.height - 10 + 1e-6
+
+
+def test_a_thousand_nodes_take_well_under_a_second() -> None:
+    edges = random_edges(1000, 1)
+    began = time.process_time()
+    layered([20.0] * 1000, edges)
+    assert time.process_time() - began < 1.0
+
+
+def test_cycles_and_empty_graphs_are_tolerated() -> None:
+    assert layered([20.0] * 3, [(0, 1), (1, 2), (2, 0)]).layer == [0, 1, 2]
+    assert layered([], []).height == 0.0
+
+
+def test_arguments_stand_next_to_their_first_consumer() -> None:
+    assert layers_of(4, [(0, 1), (1, 3), (2, 3)]) == [0, 1, 1, 2]
+
+
+def test_a_training_step_is_drawn_once_with_its_runs() -> None:
+    sources = sources_of(training_step())
+    assert sources["graph_titles"]["text"] == ["train_step ×200"]
+    names = sources["graph_nodes"]["name"]
+    assert names == ["batch", "params", "stage0", "stage1", "stage1 (bwd)", "stage0 (bwd)", "result"]
+    assert sources["graph_nodes"]["sub"][2] == "left\nisland 0, dev 0–3"
+    assert sources["graph_labels"]["text"] == ["2.0 KB DCN", "2.0 KB DCN"]
+    assert sources["graph_legend"]["text"] == ["left · island 0, dev 0–3", "right · island 1, dev 0–3"]
+    assert sources["graph_nodes"]["line"][2] == "Cell In[3], line 4"
+
+
+def test_columns_of_a_source_are_equally_long_and_boxes_do_not_overlap() -> None:
+    sources = sources_of(training_step(), unrolled())
+    for columns in sources.values():
+        assert len({len(values) for values in columns.values()}) == 1
+    nodes = sources["graph_nodes"]
+    boxes = list(zip(nodes["x"], nodes["y"], nodes["width"], nodes["height"], strict=True))
+    for i, (x, y, width, height) in enumerate(boxes):
+        for other_x, other_y, other_width, other_height in boxes[:i]:
+            apart = abs(x - other_x) >= (width + other_width) / 2, abs(y - other_y) >= (height + other_height) / 2
+            assert any(apart)
+
+
+def test_a_long_program_is_folded() -> None:
+    nodes, edges = drawn(unrolled(20))
+    titles = [node.title for node in nodes]
+    assert titles == ["params", "stage0 ×20", "stage1 ×20", "stage1 (bwd) ×20", "stage0 (bwd) ×20", "result"]
+    sent = {(edge.source, edge.target): edge for edge in edges}
+    assert sent[1, 2].bytes == 20 * 1024
+    assert sent[1, 2].route == "DCN"
+    assert (4, 1) in sent  # the next microbatch waits for this one: a cycle
+
+
+def test_a_place_keeps_its_colour_over_programs() -> None:
+    step = training_step()
+    nodes = sources_of(step, FakeProgram(step.graph, step.where, step.routes, 3))["graph_nodes"]
+    colours = {
+        (name, place): colour for name, place, colour in zip(nodes["name"], nodes["place"], nodes["fill"], strict=True)
+    }
+    assert len({colour for (_, place), colour in colours.items() if place.startswith("left")}) == 1
+    assert len(set(colours.values())) == 3
+
+
+def test_an_unchanged_run_is_not_laid_out_again() -> None:
+    view, run = GraphView(), fake_run()
+    first = view.update(run)
+    assert view.update(run) is first
+    run.programs[0].runs += 1
+    assert view.update(run)["graph_titles"]["text"] == ["train_step ×201"]
+
+
+def test_many_programs_are_counted_not_drawn() -> None:
+    titles = sources_of(*(training_step(f"p{i}", 1) for i in range(15)))["graph_titles"]["text"]
+    assert len(titles) == 13
+    assert titles[-1] == "… and 3 more programs"
+
+
+def test_an_empty_run_is_an_empty_picture() -> None:
+    run: FakeRun = fake_run()
+    run.programs = [FakeProgram(Graph("empty", (), ()), {}, {})]
+    assert GraphView().update(run)["graph_nodes"]["x"] == []
+    run.programs = []
+    assert GraphView().update(run)["graph_titles"]["text"] == []
+
+
+def test_wide_chains_lose_their_second_line_first() -> None:
+    step = training_step()
+    place = step.graph.places[0]
+    nodes = tuple(Node(i, "computation", f"layer{i}", place, (i - 1,) if i else (), (i,)) for i in range(10))
+    graph = Graph("chain", nodes, tuple(Value(i, (1,), "float32", 4) for i in range(10)))
+    assert set(sources_of(FakeProgram(graph, step.where, {}))["graph_nodes"]["sub"]) == {""}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (2048, "2.0 KB"), (1_500_000, "1.5 MB"), (999_999, "1.0 MB"), (4e13, "40.0 TB")],
+)
+def test_sizes_are_written_as_people_say_them(count: float, text: str) -> None:
+    assert human_bytes(count) == text

@@ -1,0 +1,161 @@
+"""The widget without a browser: what it sends, when, and what happens when a view fails."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pathways_widgets import LiveDisplay, LiveFigure, figure_of, panel
+from pathways_widgets.packing import pack
+from pathways_widgets.panel import Panel
+from pathways_widgets.timeline import Timeline
+from pathways_widgets.views import Columns, Moment
+from tests.widgets.fake_run import fake_run, many_events
+
+
+def unpack(block: bytes) -> dict[str, list[Any]]:
+    """What ``live.js`` does."""
+    (length,) = struct.unpack_from("<I", block)
+    columns = {}
+    for name, where in json.loads(block[4 : 4 + length]).items():
+        assert where["start"] % 8 == 0
+        values = np.frombuffer(block, "<" + where["type"], where["size"], where["start"]).tolist()
+        columns[name] = [where["words"][value] for value in values] if "words" in where else values
+    return columns
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 1000])
+def test_columns_survive_packing(size: int) -> None:
+    columns: Columns = {
+        "x": np.arange(size) / 7,
+        "y": np.arange(size, dtype=np.float32),
+        "code": np.zeros(size, np.uint8),
+        "run": np.arange(size, dtype=np.int32),
+        "name": [f"<é{i % 3}>" for i in range(size)],
+        "plain": [float(i) for i in range(size)],
+    }
+    assert unpack(pack(columns)) == {name: list(values) for name, values in columns.items()}
+
+
+def test_every_column_that_a_glyph_reads_is_sent() -> None:
+    run = fake_run()
+    made = Panel(("graph", "timeline"), run.islands)
+    made.update(Moment.of(run))
+    for view in made.views.values():
+        for name, table in view.tables.items():
+            assert set(table.data) == set(view.sources[name])
+
+
+def test_named_models_exist_for_properties_and_themes() -> None:
+    run = fake_run()
+    made = Panel(("graph", "timeline"), run.islands)
+    made.update(Moment.of(run))
+    named = {model.name: model for model in made.root.references() if model.name}
+    for wanted in (made.properties, *made.themes.values()):
+        for name, properties in wanted.items():
+            assert set(properties) <= named[name].properties(), name
+    assert set(made.sources) <= set(named)
+
+
+def test_push_sends_only_what_changed() -> None:
+    run = fake_run(10)
+    figure = LiveFigure(run)
+    assert figure.push()
+    assert not figure.push()
+    changed: list[str] = []
+    figure.observe(lambda change: changed.append(change["name"]))
+    run.shown = 11
+    assert figure.push()
+    assert "_data_timeline_boxes" in changed
+    assert not any("graph" in name for name in changed)
+
+
+def test_what_is_in_view_decides_what_is_sent() -> None:
+    run = fake_run()
+    run.events = many_events(20_000)
+    figure = LiveFigure(run, ("timeline",))
+    figure.push()
+    figure.view = [3.0, 3.1]
+    assert set(unpack(figure._data_timeline_boxes)["name"]) == {"step"}
+    figure.view = []
+    assert "step" not in unpack(figure._data_timeline_boxes)["name"]
+
+
+def test_new_islands_make_a_new_picture() -> None:
+    run = fake_run()
+    figure = LiveFigure(run)
+    figure.push()
+    before = figure._item
+    run.islands = (4, 4, 4)
+    assert figure.push()
+    assert "island 2" in figure._item
+    assert "island 2" not in before
+
+
+def test_the_item_holds_the_data() -> None:
+    run = fake_run()
+    for item in (figure_of(run), LiveFigure(run).json_item_with_data()):
+        text = json.dumps(item)
+        assert "train_step \\u00d7200" in text
+        assert "float(loss)" in text
+        assert item["summary"] == "59 events on 8 devices, bubble < 12 %"
+
+
+def test_unknown_views_are_named() -> None:
+    with pytest.raises(ValueError, match="there is no view 'graf'; choose from graph, timeline"):
+        LiveDisplay(fake_run(), ("graf",))
+
+
+def test_a_view_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> dict[str, Columns]:
+        raise RuntimeError("no such lane")
+
+    monkeypatch.setattr(Timeline, "update", broken)
+    item = figure_of(fake_run())
+    assert "The timeline could not be drawn: RuntimeError: no such lane" in item["summary"]
+    assert "stage0 (bwd)" in json.dumps(item)
+
+
+def test_a_view_that_cannot_be_made_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(islands: tuple[int, ...]) -> Timeline:
+        raise RuntimeError("no such lane")
+
+    monkeypatch.setitem(panel.VIEWS, "timeline", broken)
+    figure = LiveFigure(fake_run())
+    assert figure.push()
+    assert "RuntimeError: no such lane" in repr(figure)
+
+
+def test_the_display_follows_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    run = fake_run(0)
+    display = LiveDisplay(run)
+    display.start()
+    assert "0 events on 8 devices" in capsys.readouterr().out
+    assert display.figure is not None
+    moved = threading.Event()
+    display.figure.observe(lambda _: moved.set(), "summary")
+    run.shown = 20
+    assert moved.wait(5)
+    run.shown, run.finished = None, True
+    display.stop()
+    display.stop()
+    assert repr(display.figure) == "59 events on 8 devices, bubble < 12 %"
+    assert not [thread for thread in threading.enumerate() if thread.name == "pathways-figure"]
+
+
+def test_a_figure_that_fails_is_a_line_of_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no comm")
+
+    monkeypatch.setattr(LiveFigure, "push", broken)
+    display = LiveDisplay(fake_run())
+    display.start()
+    display.stop()
+    assert "The figure could not be drawn: RuntimeError: no comm" in capsys.readouterr().out

@@ -1,0 +1,67 @@
+"""The palette can be told apart by everyone, read in both themes, and is the only place with colours."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pathways_widgets
+from pathways_nb.trace.record import CONTROLLER_KINDS, KINDS
+from pathways_widgets import palette
+from tests.widgets.colour_science import ciede2000, contrast, least_distance
+
+
+def test_distance_agrees_with_published_pairs() -> None:
+    """Pairs 1, 7 and 16 of Sharma, Wu and Dalal's test data."""
+    for one, other, distance in (
+        ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
+        ((50, 0, 0), (50, -1, 2), 2.3669),
+        ((50, 2.5, 0), (50, 0, -2.5), 4.3065),
+    ):
+        assert ciede2000(np.array(one), np.array(other)) == pytest.approx(distance, abs=1e-4)
+
+
+@pytest.mark.parametrize("group", [palette.DEVICE_KINDS, palette.CONTROLLER_KINDS])
+def test_kinds_of_one_lane_can_be_told_apart(group: tuple[palette.Kind, ...]) -> None:
+    for one, other in itertools.combinations(group, 2):
+        assert least_distance(one.colour, other.colour) >= 10, (one, other)
+
+
+def test_places_can_be_told_apart() -> None:
+    for one, other in itertools.combinations(palette.PLACES, 2):
+        assert least_distance(one, other) >= 10, (one, other)
+
+
+def test_every_kind_of_event_has_a_letter_and_a_colour() -> None:
+    assert {kind.name for kind in palette.KINDS} == {*KINDS, "backward"}
+    assert {kind.name for kind in palette.CONTROLLER_KINDS} == CONTROLLER_KINDS
+    letters = [kind.letter for kind in palette.KINDS]
+    assert len(set(letters)) == len(letters)
+
+
+def test_text_on_boxes_can_be_read() -> None:
+    boxes = [kind.colour for kind in palette.KINDS] + [palette.pale(colour) for colour in palette.PLACES]
+    assert min(contrast(palette.INK, box) for box in [*boxes, palette.pale(palette.NEUTRAL)]) >= 4.5
+
+
+@pytest.mark.parametrize("theme", palette.THEMES.values())
+def test_text_in_themes_can_be_read(theme: dict[str, str]) -> None:
+    assert contrast(theme["text"], theme["background"]) >= 4.5
+    assert contrast(theme["soft"], theme["background"]) >= 4.5
+    assert contrast(theme["island"], theme["background"]) >= 3.0
+
+
+def test_backward_is_told_by_name() -> None:
+    assert palette.KINDS[palette.code_of("compute", "stage0 (bwd)")].letter == "B"
+    assert palette.KINDS[palette.code_of("compute", "stage0")].letter == "F"
+    assert palette.KINDS[palette.code_of("transfer", "gradient (bwd)")].letter == "T"
+
+
+def test_no_colour_is_written_outside_the_palette() -> None:
+    for path in Path(pathways_widgets.__file__).parent.iterdir():
+        if path.suffix in (".py", ".js") and path.name != "palette.py":
+            assert not re.search(r"#[0-9a-fA-F]{6}\b|rgba?\(", path.read_text("utf-8")), path

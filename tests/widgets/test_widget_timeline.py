@@ -1,0 +1,152 @@
+"""The timeline's columns: lanes, gangs, kinds, level of detail."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+
+import numpy as np
+import pytest
+
+from pathways_nb.trace.record import Events, Label, Row
+from pathways_widgets import palette
+from pathways_widgets.detail import MOST_BOXES, Digest, choose_boxes
+from pathways_widgets.lanes import CONTROLLER_HEIGHT, Lanes
+from pathways_widgets.timeline import Timeline
+from pathways_widgets.views import Columns
+from tests.widgets.fake_run import START, FakeRun, fake_run, many_events
+
+
+def boxes_of(run: FakeRun, window: tuple[float, float] | None = None) -> Columns:
+    return Timeline(run.islands).update(run, window)["timeline_boxes"]
+
+
+def one_event(label: Label, status: str = "ok", islands: tuple[int, ...] = (4, 4)) -> FakeRun:
+    row = Row(label, START + 1, START + 3, 7, "exact", status)
+    return FakeRun([], Events.from_rows([row]), islands)
+
+
+def test_lanes_are_controller_devices_transfers() -> None:
+    labels = list(dict(sorted(Lanes((2, 1)).labels.items())).values())
+    assert labels == ["controller", "island 0 · dev 0", "island 0 · dev 1", "island 1 · dev 0", "transfers"]
+
+
+def test_many_devices_share_a_lane_per_island() -> None:
+    lanes = Lanes((32, 32))
+    assert list(lanes.labels.values())[2:] == ["island 0 · 32 dev", "island 1 · 32 dev"]
+    upper, lower = lanes.band("compute", 0, 0, 16), lanes.band("compute", 0, 16, 16)
+    assert lanes.bounds[1] <= upper[0] < upper[1] <= lower[0] < lower[1] <= lanes.bounds[2]
+
+
+def test_a_gang_is_one_box_over_its_devices() -> None:
+    columns = boxes_of(one_event(Label("compute", "f", island=1, device=1, devices=2)))
+    assert len(columns["left"]) == 1
+    first = CONTROLLER_HEIGHT + 4 + 1
+    assert first <= columns["top"][0] < first + 0.2
+    assert first + 1.8 < columns["bottom"][0] <= first + 2
+    assert (columns["left"][0], columns["right"][0]) == (1.0, 3.0)
+    assert columns["place"] == ["island 1, dev 1–2"]
+
+
+@pytest.mark.parametrize("kind", ["trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"])
+def test_the_controllers_work_is_in_its_lane(kind: str) -> None:
+    columns = boxes_of(one_event(Label(kind, "f")))
+    assert 0 <= columns["top"][0] < columns["bottom"][0] <= CONTROLLER_HEIGHT
+    assert columns["code"][0] == palette.CODES[kind]
+
+
+def test_transfers_have_their_lane_below_all_devices() -> None:
+    columns = boxes_of(one_event(Label("transfer", "x", island=1, bytes=1_500_000, route="DCN")))
+    assert columns["top"][0] > CONTROLLER_HEIGHT + 8
+    assert columns["bytes"][0] == 1_500_000
+    assert columns["route"] == ["DCN"]
+
+
+@pytest.mark.parametrize("status", list(palette.HATCHES))
+def test_what_did_not_end_well_is_hatched(status: str) -> None:
+    run = one_event(Label("compute", "f", island=0, devices=4), status)
+    sources = Timeline(run.islands).update(run)
+    assert {name: len(sources[f"timeline_{name}"]["left"]) for name in palette.HATCHES} == {
+        name: int(name == status) for name in palette.HATCHES
+    }
+
+
+def test_events_of_unknown_islands_do_not_break_it() -> None:
+    columns = boxes_of(one_event(Label("compute", "f", island=9, devices=4)))
+    assert 0 <= columns["top"][0] < columns["bottom"][0] <= CONTROLLER_HEIGHT
+
+
+def test_a_pipeline_keeps_its_gaps_and_devices_do_one_thing_at_a_time() -> None:
+    run = fake_run()
+    columns = boxes_of(run)
+    assert len(columns["left"]) == len(run.events)
+    on_device = np.isin(columns["code"], [palette.CODES[kind] for kind in ("compute", "backward", "collective")])
+    for top in set(columns["top"][on_device].tolist()):
+        lane = on_device & (columns["top"] == top)
+        order = np.argsort(columns["left"][lane])
+        left, right = columns["left"][lane][order], columns["right"][lane][order]
+        assert (left[1:] >= right[:-1] - 1e-12).all()
+        assert (left[1:] > right[:-1] + 1e-3).any()
+
+
+def test_marks_name_microbatches() -> None:
+    texts = Timeline((4, 4)).update(fake_run())["timeline_marks"]["text"]
+    assert {"F0", "B0", "F7", "B7"} <= set(texts)
+    assert "w float(loss)" in texts
+
+
+def test_nothing_yet_is_an_empty_picture() -> None:
+    view = Timeline((4, 4))
+    assert len(view.update(fake_run(0))["timeline_boxes"]["left"]) == 0
+    assert view.properties["timeline_title"]["text"] == "0 events"
+
+
+def test_growing_and_cleared_records_are_followed() -> None:
+    view, run = Timeline((4, 4)), fake_run(0)
+    for shown in (0, 1, 10, 10, 59, 3):
+        run.shown = shown
+        assert len(view.update(run)["timeline_boxes"]["left"]) == shown
+
+
+@pytest.mark.parametrize("window", [(0.0, 10.0), (2.0, 7.0)])
+def test_merging_keeps_the_busy_time_of_every_lane(window: tuple[float, float]) -> None:
+    events = many_events(60_000)
+    digest = Digest(Lanes((4, 4)))
+    digest.extend(events, START)
+    boxes = choose_boxes(digest, window)
+    inside = digest.within(window)
+    assert 0 < len(boxes) <= MOST_BOXES < len(inside) == len(boxes.alone) + boxes.count.sum()
+    lasts = digest.end - digest.start
+    real = np.bincount(digest.track[inside], lasts[inside])
+    drawn = np.bincount(digest.track[boxes.alone], lasts[boxes.alone], 8) + np.bincount(boxes.track, boxes.busy, 8)
+    np.testing.assert_allclose(drawn, real, rtol=1e-9)
+
+
+def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
+    run = fake_run()
+    run.events = many_events(60_000)
+    view = Timeline(run.islands)
+    columns = view.update(run)["timeline_boxes"]
+    rows = sorted(zip(columns["top"], columns["left"], columns["right"], strict=True))
+    for _, lane in groupby(rows, key=lambda row: row[0]):
+        boxes = list(lane)
+        assert all(after[1] >= before[2] - 1e-9 for before, after in pairwise(boxes))
+    assert view.properties["timeline_title"]["text"] == f"60,000 events, drawn as {len(rows):,} boxes"
+    assert columns["name"][0].endswith(" events")
+
+
+def test_failures_are_never_merged_away() -> None:
+    run = fake_run()
+    failed = Row(Label("compute", "bad", island=0, devices=1), START + 5, START + 5 + 1e-7, 0, "exact", "failed")
+    run.events = Events.concatenate([many_events(60_000), Events.from_rows([failed], 60_000)])
+    sources = Timeline(run.islands).update(run)
+    assert sources["timeline_boxes"]["name"].count("bad") == 1
+    assert len(sources["timeline_failed"]["left"]) == 1
+
+
+def test_a_window_shows_single_events_again() -> None:
+    run = fake_run()
+    run.events = many_events(60_000)
+    columns = boxes_of(run, (3.0, 3.1))
+    assert set(columns["name"]) == {"step"}
+    assert columns["right"].min() <= 2.96
+    assert columns["left"].max() >= 3.14

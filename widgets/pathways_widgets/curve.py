@@ -1,0 +1,50 @@
+"""A plain curve, a loss over steps for instance, in the same widget, theme and colours as everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bokeh.embed import json_item
+from bokeh.models import Range1d
+from bokeh.plotting import figure
+
+from pathways_widgets import palette
+from pathways_widgets.live import Figure
+
+_ROLES = {
+    **dict.fromkeys(("curve_x", "curve_y"), {"major_label_text_color": "text", "axis_label_text_color": "text"}),
+    **dict.fromkeys(("curve_grid_x", "curve_grid_y"), {"grid_line_color": "grid"}),
+    "curve_legend": {"label_text_color": "text", "background_fill_color": "background"},
+}
+
+
+def curve(series: Mapping[str, Sequence[float]], x: str, y: str) -> Figure:
+    """Lines over 0, 1, 2, …
+
+    Args:
+        series: values by the name in the legend; at least one, none empty.
+        x, y: what the axes say, units included.
+    """
+    longest, top = max(map(len, series.values())), max(map(max, series.values()))
+    plot = figure(
+        name="curve",
+        height=240,
+        sizing_mode="stretch_width",
+        x_range=Range1d(0, longest - 1),
+        y_range=Range1d(0, 1.08 * top),
+        x_axis_label=x,
+        y_axis_label=y,
+        tools="pan,xwheel_zoom,reset,hover",
+        tooltips=[(x, "@x"), (y, "@y{0.000}")],
+        background_fill_color=None,
+        border_fill_color=None,
+    )
+    plot.toolbar.logo, plot.toolbar.autohide, plot.outline_line_color = None, True, None
+    plot.xaxis[0].name, plot.yaxis[0].name = "curve_x", "curve_y"
+    plot.xgrid[0].name, plot.ygrid[0].name = "curve_grid_x", "curve_grid_y"
+    for index, (name, values) in enumerate(series.items()):
+        plot.line(list(range(len(values))), list(values), color=palette.place_colour(index), width=2, legend_label=name)
+    plot.legend[0].name = "curve_legend"
+    last = ", ".join(f"{name} {values[-1]:.3g}" for name, values in series.items())
+    summary = f"last: {last} {y}"
+    return Figure(dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}, summary=summary)
