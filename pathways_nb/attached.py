@@ -26,8 +26,8 @@ from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.resources import Resources
 from pathways_nb.errors import NotAttachedError, UsageError
 from pathways_nb.futures import Future
-from pathways_nb.gather import Gather, refuse_tracers
-from pathways_nb.program import lines, specs
+from pathways_nb.gather import Gather, consume, refuse_donating_twice, refuse_tracers
+from pathways_nb.program import specs
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.plan import lower
 from pathways_nb.program.program import Program, Traced
@@ -115,9 +115,13 @@ class Controller:
     # ---- calls
 
     def dispatch(
-        self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], check_donated: bool = True
+        self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: bool = False
     ) -> Any:
         """Trace and lower what is new, submit, and return the outputs as futures.
+
+        Args:
+            program: what to call. args, kwargs: its arguments.
+            gathered: whether it stands for loose calls, which have been checked and have donated already.
 
         Raises:
             PathwaysError: the call cannot be carried out; nothing was submitted.
@@ -125,9 +129,11 @@ class Controller:
         call = program.signature(args, kwargs)
         refuse_tracers(call, f"pw.program(jax.grad({program.name}))")
         avals = call.avals()
-        for leaf in call.leaves if check_donated else ():
-            if isinstance(leaf, Future):
-                leaf.check_usable()
+        if not gathered:
+            refuse_donating_twice(call)
+            for leaf in call.leaves:
+                if isinstance(leaf, Future):
+                    leaf.check_usable()
         record = self.active_record()
         traced = program.cached(call, avals, self.platform)
         if traced is None:
@@ -143,10 +149,8 @@ class Controller:
         run, results = self.driver.submit(lowered, buffers, record, "")
         for buffer in temporary:
             self.driver.release(buffer)
-        where = lines.here()
-        for index in call.donated if check_donated else ():
-            if isinstance(call.leaves[index], Future):
-                call.leaves[index].consume(where)
+        if not gathered:
+            consume(call)
         for recording, _ in self.recordings[-1:]:
             recording.add(run)
         return jax.tree.unflatten(traced.out_tree, self._futures(lowered, results))
@@ -161,8 +165,8 @@ class Controller:
     def _lower(self, traced: Traced) -> Lowered:
         record = self.active_record()
         began = clock()
-        placements = self.resources.place(traced.graph.places)
-        plan = lower(traced.graph, placements, traced.arguments)
+        placements = self.resources.place(traced.places)
+        plan = lower(traced.graph, placements, traced.arguments, traced.places[0])
         record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
         islands = self.driver.attachment.islands
         return Lowering(traced, plan, islands, _executables).lower(record, self._say)

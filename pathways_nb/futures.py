@@ -74,8 +74,8 @@ class Future(Deferred):
         ))  # fmt: skip
 
     def consume(self, where: str) -> None:
-        """A call donated it."""
-        self._consumed = where or "an earlier call"
+        """A call at ``where`` donated it; ``""`` takes that back."""
+        self._consumed = where
 
     def check_usable(self) -> None:
         """Raise if a call donated it.
@@ -90,8 +90,9 @@ class Future(Deferred):
             )
 
     def reference(self) -> tuple[Controller, int]:
-        """The controller that holds it and its logical buffer."""
-        self._dispatch()
+        """The controller that holds it and its logical buffer. Whether it is usable is the caller's to check."""
+        if self._flush is not None:
+            self._flush()
         return self._controller, self._buffer
 
     # ---- for everyone
@@ -217,7 +218,9 @@ class Future(Deferred):
     def __format__(self, spec: str) -> str:
         return format(self.result(), spec) if spec else repr(self)
 
+    @property
     def __jax_array__(self) -> NoReturn:
+        # A property, because JAX only asks whether it is there before it complains in words of its own.
         __tracebackhide__ = True
         trace = context.tracing()
         if trace is not None:

@@ -57,6 +57,7 @@ class Gather:
         self.made: dict[int, Wire] = {}
         """Futures of calls in here, by identity."""
         self.donated: set[int] = set()
+        self.consumed: list[Future] = []
 
     def add(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
@@ -66,9 +67,10 @@ class Gather:
         for leaf in call.leaves:
             if isinstance(leaf, Future):
                 leaf.check_usable()
+        refuse_donating_twice(call)
         shapes = output_shapes(computation, call, avals, self.controller)
         wires = tuple(self._wire(leaf, i in call.donated, call, i) for i, leaf in enumerate(call.leaves))
-        self._donate(call)
+        self.consumed += consume(call)
         leaves, tree = jax.tree.flatten(shapes)
         index = len(self.calls)
         futures = [Future(self.controller, leaf, computation.name) for leaf in leaves]
@@ -88,17 +90,21 @@ class Gather:
             return
         calls, outside, donated = self.calls, self.outside, self.donated
         names = self.outside_names
-        self.calls, self.outside, self.outside_names, self.made, self.donated = [], [], [], {}, set()
+        consumed = self.consumed
+        self.calls, self.outside, self.outside_names, self.made = [], [], [], {}
+        self.donated, self.consumed = set(), []
         alive = [[future for ref in call.outputs if (future := ref()) is not None] for call in calls]
         wanted = tuple(
             tuple(i for i, ref in enumerate(c.outputs) if (f := ref()) is not None and not f._consumed) for c in calls
         )
         program = self._program(calls, wanted, names, frozenset(donated))
         try:
-            futures = self.controller.dispatch(program, tuple(outside), {}, check_donated=False)
+            futures = self.controller.dispatch(program, tuple(outside), {}, gathered=True)
         except BaseException as error:
             for future in (f for group in alive for f in group):
                 future.fail(error)
+            for future in consumed:
+                future.consume("")
             raise
         chosen = [calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
         for placeholder, future in zip(chosen, futures, strict=True):
@@ -119,15 +125,6 @@ class Gather:
         if donated:
             self.donated.add(len(self.outside) - 1)
         return -1, len(self.outside) - 1
-
-    def _donate(self, call: Signature) -> None:
-        where = lines.here()
-        for index in call.donated:
-            leaf = call.leaves[index]
-            if isinstance(leaf, Future):
-                if sum(other is leaf for other in call.leaves) > 1:
-                    raise UsageError(f"{call.owner}: {call.names[index]} is donated and passed twice in one call.")
-                leaf.consume(where)
 
     def _program(self, calls: list[_Call], wanted: Any, names: list[str], donated: frozenset[int]) -> Program:
         key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
@@ -176,6 +173,23 @@ def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, 
             out = jax.eval_shape(staged, *(aval.struct for aval in avals))
         computation.shapes[key] = jax.tree.map(aval_of, out)
     return computation.shapes[key]
+
+
+def refuse_donating_twice(call: Signature) -> None:
+    """A future whose memory is given away cannot be read in the same call."""
+    for index in call.donated:
+        leaf = call.leaves[index]
+        if isinstance(leaf, Future) and sum(other is leaf for other in call.leaves) > 1:
+            raise UsageError(f"{call.owner}: {call.names[index]} is donated and passed twice in one call.")
+
+
+def consume(call: Signature) -> list[Future]:
+    """Mark the donated futures of a call; returns them."""
+    where = lines.here()
+    futures = [call.leaves[index] for index in call.donated if isinstance(call.leaves[index], Future)]
+    for future in futures:
+        future.consume(where or "an earlier call")
+    return futures
 
 
 def refuse_tracers(call: Signature, instead: str) -> None:

@@ -93,7 +93,7 @@ class Dispatcher(threading.Thread):
         array = entry.array
         if array is None or run.stopped or entry.error is not None or getattr(array, "sharding", None) != action.target:
             return False
-        if entry.pending_reads > 1 and action.step.argument in run.lowered.traced.donated:
+        if action.step.argument in run.lowered.taken_over and (entry.shared or entry.pending_reads > 1):
             return False
         run.slots[action.step.outputs[0]] = array
         entry.read(-1)
@@ -141,12 +141,12 @@ class Dispatcher(threading.Thread):
         run = portion.run
         argument = action.step.argument
         entry = run.arguments[argument]
-        donated = argument in run.lowered.traced.donated
+        taken_over = argument in run.lowered.taken_over
 
         def ready() -> bool:
             exists = entry.array is not None or entry.error is not None or run.stopped
             # Before its memory is taken over, nobody else may be still to read it.
-            return exists and (not donated or entry.pending_reads <= 1)
+            return exists and (not taken_over or entry.pending_reads <= 1)
 
         self._wait(run, ready)
         try:
@@ -155,6 +155,8 @@ class Dispatcher(threading.Thread):
                 return error
             dispatched = self.clock()
             array, moved = bring(entry.array, action.target)
+            if taken_over and entry.shared and not moved:
+                array, moved = array.copy(), True
         finally:
             entry.read(-1)
             run.launched.ring()
@@ -190,7 +192,7 @@ class Dispatcher(threading.Thread):
         return "ICI" if made_on == self.island else "DCN"
 
     def _follow(self, launched: Launched) -> None:
-        if launched.witness.is_ready():
+        if getattr(launched.witness, "is_ready", bool)():  # typed keys do not tell
             self.moving.note_now(launched)  # behind longer transfers in the queue its end would be seen late
         else:
             self.moving.inbox.put(launched)

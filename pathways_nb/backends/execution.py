@@ -54,6 +54,8 @@ class Entry:
     run: Execution | None = None
     step: int = -1
     """Which step of ``run`` makes it."""
+    shared: bool = False
+    """Whether another buffer is the same array: then its memory is not there to be taken over."""
 
     def read(self, change: int) -> None:
         """One more, or one less, run is still to read it."""
@@ -106,8 +108,12 @@ class Execution:
         """A step was launched: its outputs exist, computed or not."""
         for slot, array in zip(self.lowered.plan.steps[step].outputs, arrays, strict=False):
             self.slots[slot] = array
-            for entry in self.results.get(slot, ()):
-                entry.array = array
+            entries = self.results.get(slot, ())
+            source = self.lowered.plan.steps[step].argument
+            for entry in entries:
+                entry.array, entry.shared = array, len(entries) > 1 or source >= 0
+            if entries and source >= 0:
+                self.arguments[source].shared = True
         if step in self.lowered.awaited:
             self.launched.ring()
 
@@ -129,7 +135,7 @@ class Execution:
     def finish(self) -> None:
         """Everything has ended: keep results only, or each run would keep the one before it alive."""
         self.finished = True
-        self.slots, self.arguments = [], ()
+        self.slots, self.arguments, self.results = [], (), {}
         self.ended.ring()
 
     def error_of(self, step: int) -> PathwaysError | None:

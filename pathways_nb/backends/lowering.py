@@ -51,6 +51,8 @@ class Lowered:
     """Steps whose outputs another island or the user waits for."""
     brought: tuple[int, ...]
     """The argument of each step that brings one."""
+    taken_over: frozenset[int]
+    """Arguments whose memory a node takes over."""
     result_steps: tuple[int, ...]
     """The step that makes each result."""
     result_bytes: tuple[int, ...]
@@ -62,7 +64,7 @@ class Lowering:
     def __init__(self, traced: Traced, plan: Plan, islands: tuple[Island, ...], executables: Executables):
         self.traced, self.plan, self.executables = traced, plan, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
-        self.places = {place.serial: place for place in traced.graph.places}
+        self.places = {place.serial: place for place in traced.places}
         self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in plan.placements.items()}
         self.shardings: list[Any] = [None] * len(plan.slots)
         self.repeats: dict[Any, Future[Executable]] = {}
@@ -71,7 +73,9 @@ class Lowering:
         self.made_by: dict[int, int] = {}
         """The step that makes each slot."""
         self.labels: dict[int, Label] = {}
-        self.donated_values = {traced.arguments[i] for i in traced.donated}
+        self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
+        # An argument that several places read is given up all the same, but its memory is nobody's to take over.
+        self.donated_values = {traced.arguments[i] for i in traced.donated if self.brought.count(i) == 1}
         self.argument_values = set(traced.arguments)
         self.replicated = frozenset(self._travelling_whole())
         self.donated_slots: set[int] = set()
@@ -94,7 +98,8 @@ class Lowering:
             tuple(self.shardings),
             temp,
             self._awaited(),
-            tuple(step.argument for step in steps if step.kind == "bring"),
+            self.brought,
+            frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1},
             tuple(makers[slot] for slot in self.plan.results),
             tuple(self.traced.avals[value].bytes for value in self.traced.results),
         )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pathways_nb.backends.execution import Entry, Execution
@@ -19,6 +20,8 @@ from pathways_nb.trace.record import Row
 Clock = Callable[[], float]
 _WAKE_EVERY = 2e-3
 _MOST_AT_ONCE = 16
+_PATIENCE = 0.05
+"""Seconds to wait for the stamp of a transfer's source before doing without."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +56,8 @@ class Launched:
     dispatched: float
     route: str = ""
     source: Entry | None = None
+    ended: float = 0.0
+    """When it was seen to have ended, if it was before its turn."""
 
 
 class Watcher(threading.Thread):
@@ -70,10 +75,12 @@ class Watcher(threading.Thread):
         self.clock, self.on_ended = clock, on_ended
         self.free_at: dict[int, float] = {}
         self.mean = 1.0
+        self._late: list[Callable[[], bool]] = []
+        """Transfers that have ended, to be recorded when the end of their source is stamped."""
         self.watched = self.seen = 0
 
     def run(self) -> None:
-        while (first := self.inbox.get()) is not None:
+        while (first := self._next()) is not None:
             batch = [first]
             while len(batch) < min(_MOST_AT_ONCE, _WAKE_EVERY / max(self.mean, 1e-9)):
                 try:
@@ -87,9 +94,20 @@ class Watcher(threading.Thread):
             self._watch(batch)
 
     def note_now(self, launched: Launched) -> None:
-        """A transfer that had ended when it was dispatched."""
-        self._note(launched, self.clock(), None, watched=True)
-        launched.portion.step_done()
+        """A transfer that had ended when it was dispatched; called by the dispatcher."""
+        launched.ended = launched.portion.run.ends[launched.step] = self.clock()
+        if not self._note(launched, launched.ended, None, watched=True, deadline=launched.ended + _PATIENCE):
+            self.inbox.put(launched)
+
+    def _next(self) -> Launched | None:
+        """The next launch to watch; meanwhile transfers whose source has been stamped by now are recorded."""
+        while self._late:
+            self._late = [note for note in self._late if not note()]
+            try:
+                return self.inbox.get(timeout=_WAKE_EVERY)
+            except queue.Empty:
+                continue
+        return self.inbox.get()
 
     def _watch(self, batch: list[Launched]) -> None:
         began = self.clock()
@@ -97,41 +115,57 @@ class Watcher(threading.Thread):
         now = self.clock()
         self.mean += 0.2 * ((now - began) / len(batch) - self.mean)
         self.watched, self.seen = self.watched + 1, self.seen + len(batch)
-        base = max([*self.free_at.values(), 0.0], default=0.0)
+        first = max([*self.free_at.values(), batch[0].dispatched])
         for position, (launched, failure) in enumerate(zip(batch, failures, strict=True), 1):
-            first = max(base, batch[0].dispatched)
             end = now if position == len(batch) else first + (now - first) * position / len(batch)
-            self._note(launched, max(end, launched.dispatched), failure, position == len(batch))
+            self._end(launched, launched.ended or max(end, launched.dispatched), failure, position == len(batch))
         self.on_ended(len(batch))
-        for launched in batch:
-            launched.portion.step_done()
 
-    def _note(self, launched: Launched, end: float, failure: BaseException | None, watched: bool) -> None:
+    def _end(self, launched: Launched, end: float, failure: BaseException | None, watched: bool) -> None:
+        run, step = launched.portion.run, launched.step
+        run.ends[step] = end
+        note = partial(self._note, launched, end, failure, watched, self.clock() + _PATIENCE)
+        if not note():
+            self._late.append(note)
+
+    def _note(
+        self, launched: Launched, end: float, failure: BaseException | None, watched: bool, deadline: float
+    ) -> bool:
+        """Record a launch, unless its source has ended but is not stamped yet."""
         run, step = launched.portion.run, launched.step
         action = run.lowered.actions[step]
-        start = max(self._ready_at(launched), launched.dispatched)
+        ready = self._ready_at(launched)
+        if ready is None and self.clock() < deadline:
+            return False
+        start = max(ready or 0.0, launched.dispatched)
         if action.call is not None:
-            for device in action.devices:
-                self.free_at[device] = end
+            self.free_at.update(dict.fromkeys(action.devices, end))
         status = "failed" if failure else "draining" if run.stopped else "ok"
         quality = "estimated" if watched else "interpolated"
         label = replace(action.label, route=launched.route) if launched.route else action.label
         run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
-        run.ends[step] = end
         if failure is not None:
             run.fail(step, run.error_of(step) or run.node_error(step, failure))
         else:
             run.mark_done(step)
+        launched.portion.step_done()
+        return True
 
-    def _ready_at(self, launched: Launched) -> float:
-        """When the step could begin: its devices are free, or, for a transfer, its source is computed."""
-        run, step = launched.portion.run, launched.step
-        action = run.lowered.actions[step]
-        if action.call is not None:
-            return max((self.free_at.get(device, 0.0) for device in action.devices), default=0.0)
-        if launched.source is not None and launched.source.run is not None:
-            return launched.source.run.ends.get(launched.source.step, 0.0)
-        return max((run.ends.get(producer, 0.0) for producer in action.step.producers), default=0.0)
+    def _ready_at(self, launched: Launched) -> float | None:
+        """When the step could begin: its devices are free and what it needs has arrived. ``None``: not known yet."""
+        run = launched.portion.run
+        action = run.lowered.actions[launched.step]
+        if action.call is not None:  # what was made on this island ended before the devices were free
+            free = max((self.free_at.get(device, 0.0) for device in action.devices), default=0.0)
+            return max([free, *(run.ends.get(producer, 0.0) for producer in action.step.producers)])
+        if launched.source is None:
+            return max(run.ends[p] for p in action.step.producers) if _all_in(action.step.producers, run.ends) else None
+        source = launched.source
+        return 0.0 if source.run is None else source.run.ends.get(source.step)
+
+
+def _all_in(steps: Sequence[int], ends: Mapping[int, float]) -> bool:
+    return all(step in ends for step in steps)
 
 
 def _wait(witness: Any) -> BaseException | None:

@@ -43,6 +43,7 @@ class Builder:
 
     def __init__(self, flat: Flat, places: Mapping[int, VirtualSlice]):
         self.flat, self.places = flat, places
+        self.order = {item: index for index, item in enumerate(flat.items)}
         self.groups: list[_Group] = []
         self.made_in: dict[int, int] = {}
         """Which group makes a value; arguments are absent."""
@@ -82,14 +83,24 @@ class Builder:
         return replace(item, inputs=tuple(inputs))
 
     def _copy(self, value: int, place: int) -> int:
-        if value not in self.free:
-            return value
-        if (value, place) not in self.copies:
-            item = self.free[value]
+        """A value at a place, for which operations that depend on no place are repeated there."""
+        for item in self._missing(value, place):
             fresh = [self.flat.new(self.flat.avals[output]) for output in item.outputs]
             self.copies.update({(old, place): new for old, new in zip(item.outputs, fresh, strict=True)})
-            self._join(place, replace(self._bring(item, place), outputs=tuple(fresh)))
-        return self.copies[value, place]
+            inputs = (x if isinstance(x, Const) else self.copies.get((x, place), x) for x in item.inputs)
+            self._join(place, replace(item, inputs=tuple(inputs), outputs=tuple(fresh)))
+        return self.copies.get((value, place), value)
+
+    def _missing(self, value: int, place: int) -> list[Item]:
+        """The operations that depend on no place and have yet to be repeated at ``place``, in program order."""
+        found: dict[int, Item] = {}
+        pending = [value]
+        while pending:
+            item = self.free.get(current := pending.pop())
+            if item is not None and (current, place) not in self.copies and self.order[item] not in found:
+                found[self.order[item]] = item
+                pending += item.values()
+        return [found[index] for index in sorted(found)]
 
     def _result(self, operand: Any, default: int) -> int:
         if isinstance(operand, Const):
@@ -166,4 +177,4 @@ def _name(group: _Group) -> str:
     names = list(dict.fromkeys(item.name for item in group.items))
     if group.items[0].place is not None or len(names) <= 2:
         return ", ".join(names)
-    return f"{names[0]} … {names[-1]} ({len(group.items)} operations)"
+    return f"{names[0]} +{len(group.items) - 1} ops"

@@ -8,7 +8,6 @@ sees whole arrays, ``shard_map`` code sees one shard and may use collectives.
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -45,9 +44,9 @@ class Computation:
         self.statics = statics.bound_to(fn)
         self.in_specs, self.out_specs = in_specs, out_specs
         self.line = lines.here()
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn, updated=())
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
-        place.adopt_name(getattr(inspect.unwrap(fn), "__globals__", {}))
+        place.adopt_name(lines.users_variables())
         words = ("in_shardings", "out_shardings") if form == "jit" else ("in_specs", "out_specs")
         self._in_option, self._out_option = words
         specs.check_tree(in_specs, words[0], self.name, place)

@@ -7,7 +7,7 @@ node's equations with the one replaced by the other (measured in JAX 0.10 and 0.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -86,10 +86,20 @@ def digest(code: Code, text: str) -> str:
     """A fingerprint of a lowered node: its text and the constants it holds, which the text may leave out."""
     found = hashlib.sha256(text.encode())
     for item in code.items:
+        found.update(repr(list(_callbacks(item.jaxpr))).encode())
         for const in [*closed_over(item.jaxpr), *(x.value for x in item.inputs if isinstance(x, Const))]:
             data = jax.random.key_data(const) if jax.dtypes.issubdtype(const.dtype, jax.dtypes.prng_key) else const
             found.update(np.asarray(data).tobytes())
     return found.hexdigest()
+
+
+def _callbacks(closed: jex.ClosedJaxpr) -> Iterator[tuple[str, Hashable]]:
+    """Host callbacks, which the lowered text only counts."""
+    for eqn in closed.jaxpr.eqns:
+        if eqn.effects or "callback" in eqn.primitive.name:
+            yield from ((eqn.primitive.name, (k, _param_key(v))) for k, v in sorted(eqn.params.items()))
+        for jaxpr in jex.jaxprs_in_params(eqn.params):
+            yield from _callbacks(jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ()))
 
 
 def _declared(code: Code, mesh: Mesh) -> dict[int, NamedSharding]:
@@ -128,7 +138,7 @@ def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh) -> jex.Jaxpr:
     def value(name: str, old: Any, on_devices: bool) -> Any:
         if isinstance(old, NamedSharding) and isinstance(old.mesh, AbstractMesh):
             # A foreign mesh comes from another place's type; what it says there means nothing here.
-            spec = old.spec if old.mesh == abstract else PartitionSpec()
+            spec = old.spec if old.mesh.shape_tuple == abstract.shape_tuple else PartitionSpec()
             return NamedSharding(mesh if on_devices else abstract, spec)
         if name == "mesh" and isinstance(old, AbstractMesh):
             return mesh

@@ -132,7 +132,8 @@ class Flat:
         else:
             invars = list(dict.fromkeys(atom for atom in eqn.invars if not isinstance(atom, jex.Literal)))
             kept = [(var, out) for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)]
-            body = jex.Jaxpr([], invars, [var for var, _ in kept], [eqn], eqn.effects)
+            outvars = [var for var, _ in kept]
+            body = jex.Jaxpr([], invars, outvars, [eqn], eqn.effects, debug_info=_debug_info(invars, outvars))
             name = str(eqn.params.get("name", eqn.primitive.name))
             ids = tuple(out for _, out in kept)
             self.items.append(Item(name, jex.ClosedJaxpr(body, ()), tuple(map(read, invars)), ids, line=_line(eqn)))
@@ -185,6 +186,11 @@ def _computations_in(params: dict[str, Any]) -> Iterator[str]:
                 yield named[1]
             else:
                 yield from _computations_in(eqn.params)
+
+
+def _debug_info(invars: list[Any], outvars: list[Any]) -> jex.DebugInfo:
+    """JAX wants to be able to name what a jaxpr takes and gives."""
+    return jex.DebugInfo("pathways", "operation", tuple("" for _ in invars), tuple("" for _ in outvars))
 
 
 def _line(eqn: Any) -> str:

@@ -36,6 +36,16 @@ def here() -> str:
     return ""
 
 
+def users_variables() -> dict[str, object]:
+    """The variables of the innermost frame of the user's own code that led here."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return {**frame.f_globals, **frame.f_locals}
+        frame = frame.f_back  # type: ignore[assignment]
+    return {}
+
+
 def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
     """The entries of a traceback that lie in the user's own code."""
     entries = []

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +34,9 @@ class VirtualSlice:
     name: str = ""
     serial: int = field(default_factory=lambda: next(_serials))
 
+    def __post_init__(self) -> None:
+        _known[self.serial] = self
+
     @property
     def size(self) -> int:
         """Number of devices."""
@@ -54,6 +59,14 @@ class VirtualSlice:
         return f"<virtual slice {self.label}: {axes}>"
 
 
+_known: weakref.WeakValueDictionary[int, VirtualSlice] = weakref.WeakValueDictionary()
+
+
+def by_serial(serial: int) -> VirtualSlice:
+    """The slice with this serial number, which a traced computation's name carries."""
+    return _known[serial]
+
+
 def virtual_slice(
     shape: int | Sequence[int], axes: Sequence[str] | None = None, island: int | None = None, name: str = ""
 ) -> VirtualSlice:
@@ -68,8 +81,11 @@ def virtual_slice(
     Raises:
         ValueError: a size is not a positive whole number, or names and sizes do not match.
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not sizes or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
+    try:
+        sizes = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        sizes = ()
+    if not sizes or min(sizes) < 1 or isinstance(shape, bool):
         raise ValueError(f"virtual_slice(shape={shape!r}): every size must be a whole number of at least 1.")
     if axes is None:
         if len(sizes) > 1:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pathways_nb.program.graph import Graph
+from pathways_nb.program.places import VirtualSlice
 
 StepKind = Literal["bring", "move", "launch"]
 
@@ -154,21 +155,23 @@ class _Lowering:
         self.steps.append(replace(step, outputs=tuple(made), producers=producers))
 
 
-def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]) -> Plan:
+def lower(
+    graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...], default: VirtualSlice
+) -> Plan:
     """Give every node its devices and every crossing edge its transfer.
 
     Args:
         graph: the device-agnostic graph.
         placements: of each virtual slice, by serial.
         arguments: value ids of the argument leaves, in order.
+        default: where arguments go that only pass through.
     """
     lowering = _Lowering(graph, placements, arguments)
     for node in graph.nodes:
         if node.place is not None:
             lowering.launch(node.id, node.place.serial, node.inputs, node.outputs)
-    default = graph.places[0].serial
     result = graph.nodes[-1]
-    homes = [lowering.home.get(value, _reader(lowering, value, default)) for value in result.inputs]
+    homes = [lowering.home.get(value, _reader(lowering, value, default.serial)) for value in result.inputs]
     results = tuple(lowering.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
     steps, readers = _lifetimes(lowering.steps, results)
     orders: dict[int, list[int]] = {}

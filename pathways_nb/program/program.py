@@ -21,8 +21,12 @@ from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.items import Flat, closed_over
-from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.places import VirtualSlice, by_serial
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
+
+
+_DEFAULT = VirtualSlice((1,), ("x",), name="default", serial=-1)
+"""Where a program without any computation runs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,8 @@ class Traced:
     """A program for one signature: its graph, what the nodes compute, and how arguments and results lie in it."""
 
     graph: Graph
+    places: tuple[VirtualSlice, ...]
+    """The virtual slices it uses, oldest first; at least one."""
     codes: dict[int, Code]
     avals: tuple[Aval, ...]
     """By value id."""
@@ -52,8 +58,8 @@ class Program:
     """A traced function over computations. Calling it dispatches the whole graph and returns futures at once."""
 
     def __init__(self, fn: Callable[..., Any], statics: Statics, name: str = ""):
+        functools.update_wrapper(self, fn, updated=())
         self.fn, self.statics = fn, statics.bound_to(fn)
-        functools.update_wrapper(self, fn)
         self.name = name or getattr(fn, "__name__", type(fn).__name__)
         self._traced: dict[Any, Traced] = {}
 
@@ -98,16 +104,17 @@ class Program:
         with context.under(trace):
             closed = jax.make_jaxpr(flat_fn)(*(aval.struct for aval in avals))
         self._refuse_captured(closed)
-        if not trace.places:
-            trace.places[-1] = VirtualSlice((1,), ("x",), name="default", serial=-1)
         flat = Flat.of(closed)
+        # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
+        used = sorted({item.place for item in flat.items if item.place is not None} | set(trace.places))
+        places = tuple(map(by_serial, used)) or (_DEFAULT,)
         arguments = flat.arguments
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
-        graph, codes = build(self.name, flat, trace.places, parameters)
+        graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters)
         effects = any(item.has_effects for item in flat.items)
         results: tuple[Any, ...] = flat.results
         traced = Traced(
-            graph, codes, tuple(flat.avals), arguments, results, out_tree[0], call.donated, effects
+            graph, places, codes, tuple(flat.avals), arguments, results, out_tree[0], call.donated, effects
         )
         self._traced[self._key(call, avals, platform)] = traced
         return traced

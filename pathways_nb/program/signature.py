@@ -58,6 +58,9 @@ def aval_of(leaf: Any) -> Aval | None:
     return None
 
 
+_NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 @dataclass(frozen=True)
 class Statics:
     """Which parameters are static and which are donated, by number and by name."""
@@ -88,7 +91,17 @@ class Statics:
             parameters = inspect.signature(fn) if fn is not None else None
         except (TypeError, ValueError):
             parameters = None
-        return Statics(parameters, self.static_numbers, self.static_names, self.donated_numbers, self.donated_names)
+        names = [p.name for p in parameters.parameters.values() if p.kind in _NAMED] if parameters else []
+
+        def resolve(numbers: frozenset[int], given: frozenset[str]) -> tuple[frozenset[int], frozenset[str]]:
+            counted = frozenset(n + len(names) if n < 0 and names else n for n in numbers)
+            return counted, given | {names[n] for n in counted if 0 <= n < len(names)}
+
+        return Statics(
+            parameters,
+            *resolve(self.static_numbers, self.static_names),
+            *resolve(self.donated_numbers, self.donated_names),
+        )
 
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
@@ -104,7 +117,7 @@ class Statics:
         for parameter in self.parameters.parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL:
                 names += [f"argument {parameter.name}[{i}]" for i in range(len(bound.args) - len(names))]
-            elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            elif parameter.kind in _NAMED:
                 names.append(f"argument {parameter.name}")
         return bound.args, bound.kwargs, names[: len(bound.args)]
 

@@ -54,7 +54,9 @@ def spread(prefix: Any, tree: Any, option: str, name: str) -> list[Spec]:
             f"{name}: {option} has the form {jax.tree.structure(prefix, is_leaf=is_spec)}, which is no prefix of "
             f"{jax.tree.structure(tree)}: give one pw.P for all, or one for each."
         ) from error
-    return jax.tree.leaves(full, is_leaf=is_spec)
+    # ``None`` in ``tree`` is an empty tree and has no sharding, but broadcasting takes it for a leaf.
+    leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: leaf is None)
+    return [s for s, leaf in zip(jax.tree.leaves(full, is_leaf=is_spec), leaves, strict=True) if leaf is not None]
 
 
 def problems(shape: tuple[int, ...], spec: Spec, place: VirtualSlice) -> Iterator[str]:

@@ -20,7 +20,8 @@ class Summary:
     Args:
         makespan: from the first event on a device, or its dispatch, to the last end.
         utilisation: for each island, busy device-seconds over devices times makespan.
-        dispatch, compile: seconds the controller spent launching, and lowering and compiling.
+        dispatch: seconds spent launching, all islands together.
+        compile: seconds during which it traced, lowered or compiled.
         transfers, transfer_bytes: number and total size.
         launches: nodes launched. interpolated: of those, how many ends were not watched.
     """
@@ -46,7 +47,7 @@ class Summary:
         if self.transfers:
             words.append(f"{self.transfers} transfers of {size(self.transfer_bytes)}")
         if self.compile:
-            words.append(f"lower and compile {duration(self.compile)}")
+            words.append(f"compiling {duration(self.compile)}")
         if self.interpolated:
             words.append(f"{1 - self.interpolated / self.launches:.0%} of ends watched, the rest interpolated")
         if self.failed:
@@ -66,7 +67,7 @@ def summarise(events: Events, islands: Sequence[int]) -> Summary:
         makespan,
         tuple(float(share) for share in shares),
         _total(events.of_kind("enqueue")),
-        _total(events.of_kind("lower", "compile")),
+        covered(events.of_kind("trace", "lower", "compile")),
         len(moves),
         int(moves["bytes"].sum()),
         len(busy),
@@ -77,7 +78,7 @@ def summarise(events: Events, islands: Sequence[int]) -> Summary:
 
 def device_seconds(events: Events, devices: int) -> np.ndarray:
     """Seconds during which each of ``devices`` devices of one island was busy; overlaps count once."""
-    return np.array([_covered(events.select(_on_device(events, device))) for device in range(devices)])
+    return np.array([covered(events.select(_on_device(events, device))) for device in range(devices)])
 
 
 def duration(seconds: float) -> str:
@@ -101,7 +102,8 @@ def _on_device(events: Events, device: int) -> np.ndarray:
     return (first <= device) & (device < first + events["devices"])
 
 
-def _covered(events: Events) -> float:
+def covered(events: Events) -> float:
+    """Seconds during which at least one of ``events`` was under way."""
     order = np.argsort(events["start"], kind="stable")
     start, end = events["start"][order], events["end"][order]
     if not len(start):

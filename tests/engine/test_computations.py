@@ -156,7 +156,6 @@ def test_static_arguments_by_number_and_by_name(left, options, call) -> None:
     same(f(v), v)
 
 
-@pytest.mark.xfail(reason="BUG: static_argnums=-1 is not counted from the end, as it is in JAX")
 def test_static_arguments_are_counted_from_the_end_too(left) -> None:
     same(pw.jit(lambda v, mode: v * 2 if mode == "double" else v, on=left, static_argnums=-1)(v, "double"), v * 2)
 
@@ -167,7 +166,6 @@ def test_a_static_argument_in_front_leaves_the_shardings_in_step(left) -> None:
     same(f(2, v), v * 2)
 
 
-@pytest.mark.xfail(reason="BUG: a static argument given by number and passed by keyword behind a default is not static")
 def test_a_keyword_only_static_argument_by_number_is_found(left) -> None:
     f = pw.jit(lambda v, a=1, mode="plain": v * 2 if mode == "double" else v, on=left, static_argnums=2)
     same(f(v, mode="double"), v * 2)
@@ -180,12 +178,10 @@ def test_trees_in_and_out(left) -> None:
     assert isinstance(out["sum"], pw.Future)
 
 
-@pytest.mark.xfail(reason="BUG: None in a computation's output breaks _check_outputs (zip lengths)")
 def test_none_is_an_empty_tree_in_an_output(left) -> None:
     same(pw.jit(lambda v: {"a": v, "none": None}, on=left)(v), {"a": v, "none": None})
 
 
-@pytest.mark.xfail(reason="BUG: None in an argument breaks check_arguments (zip lengths)")
 def test_none_is_an_empty_tree_in_an_argument(left) -> None:
     f = pw.jit(lambda v, mask=None: v if mask is None else v * mask, on=left)
     same(f(v, None), v)

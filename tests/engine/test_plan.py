@@ -38,7 +38,7 @@ def samples(draw: st.DrawFn) -> Sample:
     results = tuple(draw(st.lists(st.sampled_from(values), max_size=4)))
     nodes.append(Node(len(nodes), "result", "result", None, results, ()))
     graph = Graph("sample", tuple(nodes), tuple(Value(i, (2,), "float32", 8) for i in range(len(values))))
-    return Sample(graph, where, arguments, lower(graph, where, arguments))
+    return Sample(graph, where, arguments, lower(graph, where, arguments, places[0]))
 
 
 checked = settings(max_examples=150, deadline=None)

@@ -1,0 +1,227 @@
+"""An interrupt returns within a second; what is launched finishes as draining, the rest is cancelled, all stays usable."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+
+matrix = np.full((256, 256), 0.01, np.float32)
+
+
+@pytest.fixture
+def slow(left):
+    """A program of one computation of some tens of milliseconds."""
+    f = pw.jit(lambda m: jax.lax.fori_loop(0, 60, lambda i, x: jnp.tanh(x @ x), m), on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    program = pw.program(lambda m: f(m), name="slow")
+    pw.wait(program(matrix))
+    return program
+
+
+def interrupt_after(seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+@pytest.fixture(autouse=True)
+def python_handles_interrupts():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+CANCELLED = r"^.+ of slow, run \d+, was cancelled before it was dispatched. Call the program again to compute it\.$"
+
+
+def interrupted(slow, body) -> tuple[pw.Run, list[pw.Future], float]:
+    """Run ``body(ys)`` in a record, interrupt it; the run, its futures, and the seconds from interrupt to return."""
+    ys: list[pw.Future] = []
+    stamps: list[float] = []
+    runs: list[pw.Run] = []
+
+    def interrupt() -> None:
+        stamps.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+    threading.Timer(0.3, interrupt).start()
+    with pytest.raises(KeyboardInterrupt), pw.record() as run:  # noqa: PT012
+        runs.append(run)
+        body(ys)
+    return runs[0], ys, time.monotonic() - stamps[0]
+
+
+def check(controller, run, ys, took, quiet, slow) -> None:
+    """What point 7 promises."""
+    assert took < 1.0
+    assert controller.recordings == []
+    quiet(controller)
+    finished, cancelled = 0, 0
+    for y in ys:
+        try:
+            assert y.result().shape == matrix.shape
+            finished += 1
+        except pw.CancelledError as error:
+            assert re.match(CANCELLED, str(error)), error
+            assert "failed" in repr(y)
+            cancelled += 1
+    assert cancelled > 0
+    assert finished > 0
+    assert finished + cancelled == len(ys)
+    status = list(run.events.of_kind("compute")["status"])
+    assert status.count("failed") == 0
+    assert 1 <= status.count("draining") <= 26
+    assert len(status) == finished
+    again = slow(matrix)
+    assert np.isfinite(again.result()).all()
+
+
+def test_an_interrupt_while_the_end_of_the_block_waits(controller, slow, quiet) -> None:
+    def body(ys):
+        y = matrix
+        for _ in range(60):
+            y = slow(y)
+            ys.append(y)
+
+    check(controller, *interrupted(slow, body), quiet, slow)
+
+
+def test_an_interrupt_while_submitting_waits_for_room(controller, slow, quiet) -> None:
+    def body(ys):
+        y = matrix
+        while True:
+            y = slow(y)
+            ys.append(y)
+
+    check(controller, *interrupted(slow, body), quiet, slow)
+
+
+def test_an_interrupt_while_a_value_is_waited_for(controller, slow, quiet) -> None:
+    def body(ys):
+        y = matrix
+        for _ in range(60):
+            y = slow(y)
+            ys.append(y)
+        y.result()
+
+    check(controller, *interrupted(slow, body), quiet, slow)
+
+
+def test_an_interrupt_of_plain_python(controller, slow, quiet) -> None:
+    def body(ys):
+        y = matrix
+        for _ in range(60):
+            y = slow(y)
+            ys.append(y)
+        while True:
+            time.sleep(0.01)
+
+    check(controller, *interrupted(slow, body), quiet, slow)
+
+
+def test_an_interrupt_with_loose_calls_gathered_and_the_queue_full(controller, slow, left, quiet) -> None:
+    """The gathered call is new and the queue is full: neither compiling it nor waiting for room may hold the cell."""
+    fresh = pw.jit(lambda m: jnp.cos(m) + time.monotonic(), on=left)
+    loose: list[pw.Future] = []
+
+    def body(ys):
+        y = matrix
+        for _ in range(64):
+            y = slow(y)
+            ys.append(y)
+        loose.append(fresh(matrix))
+        while True:
+            time.sleep(0.01)
+
+    run, ys, took = interrupted(slow, body)
+    check(controller, run, ys, took, quiet, slow)
+    with pytest.raises(pw.CancelledError):
+        loose[0].result()
+
+
+def test_what_depends_on_something_cancelled_is_cancelled_too(controller, slow, right, quiet) -> None:
+    on_right = pw.jit(lambda m: m + 1, on=right)
+    later: list[pw.Future] = []
+
+    def body(ys):
+        y = matrix
+        for _ in range(60):
+            y = slow(y)
+            ys.append(y)
+        later.append(on_right(y))
+        pw.wait(later)
+
+    run, ys, took = interrupted(slow, body)
+    check(controller, run, ys, took, quiet, slow)
+    with pytest.raises(pw.CancelledError, match="cancelled before it was dispatched"):
+        later[0].result()
+
+
+def test_a_program_called_afterwards_on_a_cancelled_future_fails_the_same(controller, slow, quiet) -> None:
+    def body(ys):
+        y = matrix
+        for _ in range(60):
+            y = slow(y)
+            ys.append(y)
+
+    _, ys, _ = interrupted(slow, body)
+    quiet(controller)
+    with pytest.raises(pw.CancelledError, match="cancelled before it was dispatched"):
+        slow(ys[-1]).result()
+    assert np.isfinite(slow(matrix).result()).all()
+
+
+def test_an_interrupt_with_sequential_dispatch(controller, quiet) -> None:
+    with pw.attach("cpu", islands=2, devices_per_island=4, dispatch="sequential") as here:
+        left, right = pw.virtual_slice(4, island=0), pw.virtual_slice(4, island=1)
+        loop = lambda m: jax.lax.fori_loop(0, 30, lambda i, x: jnp.tanh(x @ x), m)  # noqa: E731
+        f, g = pw.jit(loop, on=left), pw.jit(loop, on=right)
+        both = pw.program(lambda m: g(f(m)))
+        pw.wait(both(matrix))
+        ys = []
+        timer = interrupt_after(0.2)
+        with pytest.raises(KeyboardInterrupt), pw.record():  # noqa: PT012
+            y = matrix
+            for _ in range(60):
+                y = both(y)
+                ys.append(y)
+        began = time.monotonic()
+        timer.join()
+        quiet(here)
+        assert time.monotonic() - began < 5
+        with pytest.raises(pw.CancelledError):
+            ys[-1].result()
+        assert np.isfinite(both(matrix).result()).all()
+
+
+def test_an_interrupt_outside_a_record_cancels_nothing(controller, slow) -> None:
+    y = slow(slow(slow(slow(matrix))))
+    timer = interrupt_after(0.01)
+    try:
+        y.result()
+        timer.join()
+        time.sleep(0.05)
+    except KeyboardInterrupt:
+        pass
+    assert np.isfinite(y.result()).all()
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_is_an_interrupt_too(controller, slow, quiet) -> None:
+    def body(ys):
+        for _ in range(20):
+            ys.append(slow(matrix))
+
+    for _ in range(2):
+        interrupted(slow, lambda ys: (body(ys), time.sleep(30)))
+    quiet(controller)
+    assert np.isfinite(slow(matrix).result()).all()

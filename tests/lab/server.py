@@ -1,0 +1,79 @@
+"""A JupyterLab of the tests' own: a free port, a token, a folder with copies of the notebooks, no news, no browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class LabServer:
+    """A running server: its address and where its notebooks lie."""
+
+    port: int
+    token: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    def page(self, notebook: str) -> str:
+        """The address of a notebook, with a fresh workspace."""
+        return f"http://127.0.0.1:{self.port}/lab/tree/{notebook}?token={self.token}&reset"
+
+    def request(self, path: str, method: str = "GET") -> bytes:
+        """The server's own REST interface."""
+        url = f"http://127.0.0.1:{self.port}{path}?token={self.token}"
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
+            return bytes(answer.read())
+
+    def stop(self) -> None:
+        """End kernels first, or they are left behind; then the server."""
+        for session in json.loads(self.request("/api/sessions")):
+            self.request(f"/api/sessions/{session['id']}", "DELETE")
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def start(folder: Path) -> LabServer:
+    """Start a server on copies of the notebooks in ``folder``."""
+    work, settings = folder / "work", folder / "settings" / "@jupyterlab" / "apputils-extension"
+    shutil.copytree(ROOT / "notebooks", work, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    token = secrets.token_hex(8)
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}", "--port-retries=0",
+        f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={work}", f"--LabApp.user_settings_dir={folder / 'settings'}",
+        f"--LabApp.workspaces_dir={folder / 'workspaces'}", "--LabApp.expose_app_in_browser=True",
+    ]  # fmt: skip
+    paths = os.pathsep.join(str(ROOT / part) for part in (".", "widgets", "datasets"))
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log)
+    server = LabServer(port, token, work, process)
+    _wait_until_up(server, folder / "server.log")
+    return server
+
+
+def _wait_until_up(server: LabServer, log: Path) -> None:
+    for _ in range(150):
+        if server.process.poll() is not None:
+            break
+        try:
+            server.request("/api")
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")

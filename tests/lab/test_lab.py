@@ -1,0 +1,124 @@
+"""What a person sees: the quickstart in a real JupyterLab, in a real browser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.lab import server as lab_server
+from tests.lab.server import LabServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+SHOTS = lab_server.ROOT / "build" / "screenshots"
+_RUN_ALL = "jupyterapp.commands.execute('notebook:run-all-cells')"
+_STATUS = "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+_CANVASES = "[...document.querySelectorAll('.jp-OutputArea-output')].flatMap(e => findAll(e)).length"
+_IN_SHADOWS = """
+window.findAll = (root, found = []) => {
+  for (const element of root.querySelectorAll('*')) {
+    if (element.shadowRoot) findAll(element.shadowRoot, found)
+    if (element.tagName === 'CANVAS' && element.width > 100) found.push(element)
+  }
+  return found
+}
+window.summaries = () => [...document.querySelectorAll('.jp-OutputArea-output')].map(e => e.innerText)
+  .filter(t => t.includes('makespan') || t.includes('compiling'))
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    server = lab_server.start(tmp_path_factory.mktemp("lab"))
+    yield server
+    server.stop()
+
+
+def open_notebook(chromium: Browser, lab: LabServer, name: str) -> tuple[Page, list[str]]:
+    """The notebook in a page of its own, its kernel idle; the list fills with page errors and off-site requests."""
+    page = chromium.new_context(viewport={"width": 1400, "height": 1600}).new_page()
+    trouble: list[str] = []
+    page.on("pageerror", lambda error: trouble.append(f"page error: {error}"))
+    page.on("request", lambda r: None if _is_local(r.url) else trouble.append(f"request: {r.url}"))
+    page.goto(lab.page(name))
+    page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+    page.wait_for_function(f"{_STATUS} === 'idle'", timeout=60_000)
+    page.evaluate(_IN_SHADOWS)
+    return page, trouble
+
+
+def _is_local(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1", "data:", "blob:", "about:"))
+
+
+def run_all(page: Page) -> None:
+    page.evaluate(f"() => {{ {_RUN_ALL} }}")
+
+
+def wait_until_done(page: Page, timeout: float = 120.0) -> None:
+    """Until no cell waits or runs."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        prompts = page.eval_on_selector_all(".jp-CodeCell .jp-InputPrompt", "all => all.map(e => e.innerText)")
+        if not any("*" in prompt for prompt in prompts):
+            return
+        time.sleep(0.2)
+    raise AssertionError("the notebook did not finish")
+
+
+def changing_summaries(page: Page, cell_text: str, timeout: float = 90.0) -> list[str]:
+    """The summary lines seen under one cell while that cell is running."""
+    seen: list[str] = []
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        state: dict[str, Any] = page.evaluate(
+            """text => {
+              const cell = [...document.querySelectorAll('.jp-CodeCell')].find(c => c.innerText.includes(text))
+              return {prompt: cell.querySelector('.jp-InputPrompt').innerText,
+                      output: cell.querySelector('.jp-OutputArea')?.innerText ?? ''}
+            }""",
+            cell_text,
+        )
+        line = next((part for part in state["output"].splitlines() if "makespan" in part), "")
+        if "*" in state["prompt"]:
+            if line and line not in seen:
+                seen.append(line)
+        elif "[ ]" not in state["prompt"]:
+            return seen
+        time.sleep(0.05)
+    raise AssertionError(f"the cell did not finish; seen: {seen}")
+
+
+def test_quickstart_moves_while_it_runs(chromium: Browser, lab: LabServer) -> None:
+    page, trouble = open_notebook(chromium, lab, "01_quickstart.ipynb")
+    began = time.monotonic()
+    run_all(page)
+    page.wait_for_function(f"{_CANVASES} > 0", timeout=60_000)
+    first_picture = time.monotonic() - began
+    seen = changing_summaries(page, "--run train")
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    wait_until_done(page)
+    print(f"first picture after {first_picture:.1f} s, {len(seen)} states seen during the cell, all in {time.monotonic() - began:.1f} s")
+    page.wait_for_timeout(1500)
+    _shots(page)
+    assert len(seen) >= 5, "graph and timeline must move during the cell"
+    assert page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']").count() == 0
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] >> text=Traceback").count() == 0
+    assert page.evaluate(_CANVASES) >= 6
+    assert not trouble
+
+
+def _shots(page: Page) -> None:
+    cells = page.locator(".jp-CodeCell")
+    for index in range(cells.count()):
+        cell = cells.nth(index)
+        if "%%pathways" in cell.inner_text() or "show(" in cell.inner_text():
+            cell.scroll_into_view_if_needed()
+            page.wait_for_timeout(300)
+            cell.screenshot(path=SHOTS / f"quickstart-{index:02d}.png")
