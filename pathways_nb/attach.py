@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from pathways_nb import current
 from pathways_nb.attached import Controller, Specification
 from pathways_nb.backends import islands as islands_module
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import PlaceError, UsageError
 
 KINDS = ("auto", "cpu", "gpu", "tpu")
 
@@ -39,7 +40,13 @@ def attach(
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
-    specification = Specification(chosen, _hashable(islands), devices_per_island, dispatch, pin)
+    if chosen == "cpu":
+        count = 2 if islands is None else islands
+        each = 4 if devices_per_island is None else devices_per_island
+        islands_module.check_counts(count, each)
+        specification = Specification(chosen, count, each, dispatch, pin)
+    else:
+        specification = Specification(chosen, _hashable(islands), devices_per_island, dispatch, pin)
     if before is not None and before.specification == specification:
         return before
     made = _controller(specification, islands, devices)
@@ -52,13 +59,8 @@ def _controller(specification: Specification, islands: Any, devices: list[Any]) 
         attachment = islands_module.attach_accelerators(specification.kind, devices, islands)  # type: ignore[arg-type]
         counts = tuple(len(island.devices) for island in attachment.islands)
         return Controller(specification, lambda: attachment, counts)
-    count, each = 2 if islands is None else islands, specification.devices_per_island or 4
-    if specification.devices_per_island is not None:
-        each = specification.devices_per_island
-    islands_module.check_counts(count, each)
-    return Controller(
-        specification, lambda: islands_module.attach_cpu(count, each, specification.pin), (each,) * count
-    )
+    count, each = specification.islands, specification.devices_per_island or 0
+    return Controller(specification, lambda: islands_module.attach_cpu(count, each, specification.pin), (each,) * count)
 
 
 def _choose(kind: str, found: str | None) -> str:
@@ -84,7 +86,14 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _hashable(islands: Any) -> Any:
-    return islands if islands is None or isinstance(islands, int) else tuple(map(tuple, islands))
+    if islands is None or isinstance(islands, int):
+        return islands
+    try:
+        return tuple(tuple(map(operator.index, group)) for group in islands)
+    except TypeError:
+        raise PlaceError(
+            f"attach(islands={islands!r}): give a whole number, or on accelerators a list of device positions each."
+        ) from None
 
 
 def reset() -> None:

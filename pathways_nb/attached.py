@@ -38,6 +38,8 @@ from pathways_nb.trace.record import Label, Record, Row
 
 clock = time.perf_counter
 _executables = Executables(clock)
+_HISTORY = 2_000
+"""Events remembered of what runs outside any recording."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Controller:
         self.islands = devices
         self.resources = Resources(devices)
         self.machine = Machine(dispatch=specification.dispatch)  # type: ignore[arg-type]
-        self.record = Record()
+        self.record = Record(limit=_HISTORY)
         self.driver_or_none: LocalDriver | None = None
         self.closed = False
         self.recordings: list[tuple[Run, Gather]] = []
@@ -112,11 +114,14 @@ class Controller:
             weakref.finalize(place, self.resources.forget, place.serial).atexit = False
         return self.driver.attachment.islands[placement.island].mesh(placement, place)
 
+    def shares_devices_with(self, other: Controller) -> bool:
+        """Whether both hold the same physical devices; CPU islands are always a controller's own."""
+        kinds = {self.specification.kind, other.specification.kind}
+        return not self.closed and len(kinds) == 1 and kinds != {"cpu"}
+
     # ---- calls
 
-    def dispatch(
-        self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: bool = False
-    ) -> Any:
+    def dispatch(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: bool = False) -> Any:
         """Trace and lower what is new, submit, and return the outputs as futures.
 
         Args:
@@ -215,7 +220,9 @@ class Controller:
         specs.check_tree(shardings, "shardings", "put", place)
         wanted = specs.spread(shardings, tree, "shardings", "put")
         mesh = self._mesh(place)
-        return jax.tree.unflatten(structure, [self._put(x, s, place, mesh) for x, s in zip(leaves, wanted, strict=True)])
+        return jax.tree.unflatten(
+            structure, [self._put(x, s, place, mesh) for x, s in zip(leaves, wanted, strict=True)]
+        )
 
     def _put(self, leaf: Any, spec: Any, place: VirtualSlice, mesh: Any) -> Future:
         aval = aval_of(leaf)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pathways_nb.errors import NotAttachedError
+from pathways_nb.errors import NotAttachedError, PlaceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,15 @@ def allow_default(attach: Callable[[], Controller]) -> None:
 def enter(controller: Controller) -> None:
     """A ``with`` block begins: remember what to restore."""
     if _state.replaced is not None and _state.replaced[0] is controller:
-        controller.scopes.append(_state.replaced[1])
+        outside = _state.replaced[1]
+        if outside is not None and outside.shares_devices_with(controller):
+            _state.replaced, _state.current = None, outside
+            controller.close()
+            raise PlaceError(
+                f"with {controller!r}: its devices are held by the controller outside the block, which would be set "
+                f"aside with all its results. Call pw.attach(...) without `with`, or attach other devices."
+            )
+        controller.scopes.append(outside)
         _state.replaced = None
     else:
         controller.scopes.append(controller)  # attached before: leaving the block changes nothing

@@ -19,8 +19,11 @@ class ShardingError(PathwaysError, ValueError):
     """A sharding does not fit its place or its array."""
 
 
-class UsageError(PathwaysError, TypeError):
-    """A call that cannot mean what it says, with the call that does."""
+class UsageError(PathwaysError):
+    """A call that cannot mean what it says, with the call that does.
+
+    Not a ``TypeError``: JAX would catch and reword it on its way out of a traced operator.
+    """
 
 
 class NodeError(PathwaysError, RuntimeError):

@@ -165,7 +165,8 @@ class Future(Deferred):
             driver.check()
             self._note("wait", began)
         if entry.error is not None:
-            raise entry.error
+            # A copy: a traceback on the stored error would keep this future, and all it holds, alive.
+            raise type(entry.error)(*entry.error.args) from entry.error.__cause__
         if entry.array is None:
             raise lost(self._name)
         return entry.array
@@ -285,7 +286,7 @@ def _to_host(array: Any, future: Future) -> Any:
         return np.array(array)[()]
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         # The private base array is only read; the public key_data would launch on the island from this thread.
-        data = np.array(array._base_array if hasattr(array, "_base_array") else jax.random.key_data(array))
+        data: Any = np.array(array._base_array if hasattr(array, "_base_array") else jax.random.key_data(array))
         value: Any = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
     else:
         value = np.array(array)[()]  # a copy: the island's memory may be donated later

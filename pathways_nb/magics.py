@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import shlex
 from typing import Any, NoReturn
 
@@ -24,7 +25,9 @@ VIEWS = ("graph", "timeline")
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         options = ", ".join(option for action in self._actions for option in action.option_strings[-1:])
-        raise IPythonUsageError(f"{self.prog}: {message}. Options: {options}.\nUsage: {self.format_usage()[7:].strip()}")
+        raise IPythonUsageError(
+            f"{self.prog}: {message}. Options: {options}.\nUsage: {self.format_usage()[7:].strip()}"
+        )
 
 
 def _views(text: str) -> tuple[str, ...]:
@@ -60,10 +63,12 @@ def _line_parser() -> _Parser:
 class PathwaysMagics(Magics):
     """``%%pathways`` records and shows a cell; ``%pathways`` attaches, resets and tells the status."""
 
+    shell: Any
+
     @no_var_expand
     @cell_magic
     def pathways(self, line: str, cell: str) -> None:
-        """Run the cell as ordinary Python, recorded and shown live: ``%%pathways [--show graph,timeline] [--run NAME]``."""
+        """Run the cell as ordinary Python, recorded and shown live: ``%%pathways [--show VIEWS] [--run NAME]``."""
         __tracebackhide__ = True
         options = _cell_parser().parse_args(_split(line))
         body, last, silent = self._compile(cell)
@@ -74,7 +79,7 @@ class PathwaysMagics(Magics):
         if value is not None and not silent:
             display(value)  # not returned, or Out would hold the future and its memory
 
-    @line_magic("pathways")
+    @line_magic("pathways")  # type: ignore[arg-type]
     def pathways_line(self, line: str) -> None:
         """``%pathways attach [KIND] [--islands N] …``, ``%pathways status``, ``%pathways reset``."""
         options = vars(_line_parser().parse_args(_split(line) or ["status"]))
@@ -89,7 +94,8 @@ class PathwaysMagics(Magics):
 
     def _compile(self, cell: str) -> tuple[Any, Any, bool]:
         shell = self.shell
-        source = "\n" + shell.transform_cell(cell)  # the magic's own line keeps the line numbers right
+        blank = len(list(itertools.takewhile(lambda row: not row.strip(), cell.splitlines())))  # would be dropped
+        source = "\n" * (1 + blank) + shell.transform_cell(cell)  # the magic's own line counts as well
         number = len(shell.history_manager.input_hist_parsed) - 1
         filename = shell.compile.cache(source, number, raw_code=cell)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

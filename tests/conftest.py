@@ -21,11 +21,6 @@ PATIENCE = 60
 """Seconds after which a test that waits for ever is interrupted."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # BUG (program/items.py, Flat._append): remove with the xfail of test_nothing_warns_on_the_way.
-    config.addinivalue_line("filterwarnings", "ignore:core.Jaxpr is missing a DebugInfo:DeprecationWarning")
-
-
 def settled(controller: pw.Controller, timeout: float = 20.0) -> None:
     """Wait until nothing is under way and the engine has handled every event posted so far."""
     driver = controller.driver_or_none

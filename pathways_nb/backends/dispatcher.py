@@ -47,6 +47,7 @@ class Dispatcher(threading.Thread):
         self.moving = Watcher(f"pathways-watch-moves-{island}", clock, lambda count: None)
 
     def start(self) -> None:
+        """Start itself and its watchers."""
         super().start()
         self.computing.start()
         self.moving.start()
@@ -61,6 +62,7 @@ class Dispatcher(threading.Thread):
         self.inbox.put(None)
 
     def run(self) -> None:
+        """Carry out portions until told to stop."""
         while (order := self.inbox.get()) is not None:
             self._portion(*order)
         self.computing.inbox.put(None)

@@ -105,7 +105,9 @@ class Progress:
             now = time.monotonic()
             if now - self.began > self.patience and now - self.told > 1.0:
                 self.told = now
-                self.show(f"compiling {min(self.done + 1, self.total)} of {self.total}: {name} ({now - self.began:.0f} s)")
+                self.show(
+                    f"compiling {min(self.done + 1, self.total)} of {self.total}: {name} ({now - self.began:.0f} s)"
+                )
             try:
                 return compiling.result(timeout=0.5)
             except TimeoutError:

@@ -14,7 +14,6 @@ from pathways_nb.backends.lowering import Lowered
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.trace.record import Record
 
-
 _reads = threading.Lock()
 
 
@@ -161,7 +160,7 @@ class Execution:
             f"{label.name} of {label.program}, run {self.serial}, failed on {label.place} "
             f"(island {label.island}, {devices}){at}: {type(cause).__name__}: {cause}"
         )
-        error.__cause__ = cause
+        error.__cause__ = cause.with_traceback(None)  # its frames would keep the run alive
         return error
 
     def cancelled_error(self, step: int) -> CancelledError:
@@ -175,4 +174,6 @@ class Execution:
 
 def lost(what: str) -> LostError:
     """What to tell the user about a result whose devices were let go."""
-    return LostError(f"{what} was held on devices that have been let go (attached again, reset or closed). Run it again.")
+    return LostError(
+        f"{what} was held on devices that have been let go (attached again, reset or closed). Run it again."
+    )

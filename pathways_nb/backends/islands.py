@@ -95,9 +95,7 @@ def check_counts(islands: object, devices_per_island: object) -> None:
             raise PlaceError(f"attach({name}={count!r}): a whole number of at least 1 is needed.")
 
 
-def attach_accelerators(
-    kind: Kind, devices: Sequence[Any], groups: int | Sequence[Sequence[int]] | None
-) -> Attachment:
+def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequence[Sequence[int]] | None) -> Attachment:
     """Devices that JAX shows: grouped by ``slice_index``, else by the user's map, else one island.
 
     Args:

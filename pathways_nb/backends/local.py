@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pathways_nb.backends.dispatcher import Dispatcher
-from pathways_nb.backends.execution import Bell, Entry, Execution, lost
 from pathways_nb.backends.executables import Executables
+from pathways_nb.backends.execution import Bell, Entry, Execution, lost
 from pathways_nb.backends.islands import Attachment
 from pathways_nb.backends.lowering import Lowered
 from pathways_nb.backends.watcher import Portion
@@ -91,12 +91,23 @@ class LocalDriver:
         """The caller no longer holds a buffer. Safe in finalizers: it takes no lock."""
         self._inbox.put(buffer)
 
-    def submit(self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str) -> tuple[Execution, list[int]]:
+    def submit(
+        self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str
+    ) -> tuple[Execution, list[int]]:
         """Queue a run; returns it and the buffers of its results, which the caller holds."""
         plan = lowered.plan
         with self._submitting:
             buffers = [next(self._buffers) for _ in plan.results]
-            run = Execution(next(self._numbers), lowered, [self.entries[a] for a in arguments], {}, record, self.launched, self.ended, client)
+            run = Execution(
+                next(self._numbers),
+                lowered,
+                [self.entries[a] for a in arguments],
+                {},
+                record,
+                self.launched,
+                self.ended,
+                client,
+            )
             self._bind_results(run, buffers)
             for argument in lowered.brought:
                 run.arguments[argument].read(1)

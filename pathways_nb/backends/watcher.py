@@ -80,6 +80,7 @@ class Watcher(threading.Thread):
         self.watched = self.seen = 0
 
     def run(self) -> None:
+        """Watch launches until told to stop."""
         while (first := self._next()) is not None:
             batch = [first]
             while len(batch) < min(_MOST_AT_ONCE, _WAKE_EVERY / max(self.mean, 1e-9)):

@@ -1,5 +1,5 @@
 """What a user runs to see this tool beside its peers on their own machine: ``python -m pathways_nb bench NAME``.
 
-Each module here other than ``report`` and ``timing`` is one bench with ``run() -> {"figures": {name: number}, "detail": ...}``.
+Each module here but ``report`` and ``timing`` is one bench: ``run() -> {"figures": {name: number}, "detail": ...}``.
 A figure whose peer is not installed is absent, never invented.
 """

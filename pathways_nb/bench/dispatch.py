@@ -1,7 +1,7 @@
 """Dispatch: chained small computations per second, through the controller and in plain loops (Pathways, Figure 5).
 
 Each computation is one scalar all-reduce and an addition. ``OpByOp`` blocks on each, a plain JAX loop does not, and
-the controller runs programs of 1, 16 or 128 of them with recording on; all on the same island with the same executables.
+the controller runs programs of 1, 16 or 128 of them with recording on; same island, same executables for all.
 """
 
 from __future__ import annotations

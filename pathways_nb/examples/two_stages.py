@@ -23,9 +23,7 @@ def pipelined(left: pw.VirtualSlice, right: pw.VirtualSlice, microbatches: int =
     second = pw.jit(byte_lm.blocks_and_loss, on=right, in_shardings=(None, rows, rows))
 
     def loss(params: Any, tokens: Any, targets: Any) -> Any:
-        parts = [
-            second(params["second"], first(params["first"], tokens[i]), targets[i]) for i in range(microbatches)
-        ]
+        parts = [second(params["second"], first(params["first"], tokens[i]), targets[i]) for i in range(microbatches)]
         return sum(parts) / microbatches
 
     return pw.program(training_step(loss), name="train_step")

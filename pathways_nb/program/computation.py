@@ -56,6 +56,7 @@ class Computation:
         """Abstract outputs of calls made outside programs, by signature."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Stage one node inside a program; outside, run and return futures."""
         __tracebackhide__ = True
         trace = context.tracing()
         if trace is None:
@@ -90,8 +91,8 @@ class Computation:
         outer = trace.inside[-1]
         if outer.place is not self.place:
             raise UsageError(
-                f"{self.name} on {self.place.label} is called inside {outer.name} on {outer.place.label}: a computation "
-                f"stays on one place. Call both from a @pw.program."
+                f"{self.name} on {self.place.label} is called inside {outer.name} on {outer.place.label}: a node is "
+                f"on one place. Call both from a @pw.program."
             )
         return self.fn(*args, **kwargs)
 
@@ -134,7 +135,7 @@ class Computation:
         )
         return jax.jit(
             body,
-            in_shardings=tuple(place_on(spec) for spec in leaf_specs),
+            in_shardings=tuple(place_on(spec or PartitionSpec()) for spec in leaf_specs),
             out_shardings=out_shardings,
             donate_argnums=call.donated,
             keep_unused=True,

@@ -50,13 +50,17 @@ class Tracing:
 class Runner(Protocol):
     """Who carries out calls made outside any trace: the client."""
 
-    def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out a loose call of a computation."""
 
-    def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out a call of a program."""
 
-    def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out a call of a program, wait, return its run."""
 
-    def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The graph for these arguments."""
 
 
 _tracing: ContextVar[Tracing | None] = ContextVar("pathways_tracing", default=None)

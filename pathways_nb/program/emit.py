@@ -137,9 +137,11 @@ def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh) -> jex.Jaxpr:
 
     def value(name: str, old: Any, on_devices: bool) -> Any:
         if isinstance(old, NamedSharding) and isinstance(old.mesh, AbstractMesh):
-            # A foreign mesh comes from another place's type; what it says there means nothing here.
-            spec = old.spec if old.mesh.shape_tuple == abstract.shape_tuple else PartitionSpec()
-            return NamedSharding(mesh if on_devices else abstract, spec)
+            if old.mesh.shape_tuple != abstract.shape_tuple:
+                # It comes from another place's type; what it says there means nothing here.
+                return NamedSharding(abstract, PartitionSpec())
+            manual = jax.sharding.AxisType.Manual in old.mesh.axis_types  # inside shard_map: a type, no devices
+            return NamedSharding(mesh, old.spec) if on_devices and not manual else old
         if name == "mesh" and isinstance(old, AbstractMesh):
             return mesh
         if isinstance(old, jex.ClosedJaxpr):

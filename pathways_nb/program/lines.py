@@ -59,6 +59,15 @@ def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
     return kept
 
 
+def users_line(traceback: TracebackType | None) -> str:
+    """The innermost line of the user's own code in a traceback, or ``""``."""
+    entry, found = users_traceback(traceback), ""
+    while entry is not None:
+        found = describe(entry.tb_frame.f_code.co_filename, entry.tb_lineno)
+        entry = entry.tb_next
+    return found
+
+
 def innermost(frames: Iterable[object]) -> str:
     """The innermost user's line among a recorded traceback's frames (``file_name``, ``line_num``), or ``""``."""
     for frame in frames:

@@ -155,9 +155,7 @@ class _Lowering:
         self.steps.append(replace(step, outputs=tuple(made), producers=producers))
 
 
-def lower(
-    graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...], default: VirtualSlice
-) -> Plan:
+def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...], default: VirtualSlice) -> Plan:
     """Give every node its devices and every crossing edge its transfer.
 
     Args:

@@ -16,14 +16,13 @@ from typing import Any
 import jax
 
 from pathways_nb.errors import UsageError
-from pathways_nb.program import context
+from pathways_nb.program import context, lines
 from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.items import Flat, closed_over
 from pathways_nb.program.places import VirtualSlice, by_serial
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
-
 
 _DEFAULT = VirtualSlice((1,), ("x",), name="default", serial=-1)
 """Where a program without any computation runs."""
@@ -64,6 +63,7 @@ class Program:
         self._traced: dict[Any, Traced] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Dispatch the whole graph and return futures; inside another program, be part of it."""
         __tracebackhide__ = True
         if context.tracing() is not None:
             return self.fn(*args, **kwargs)
@@ -102,7 +102,7 @@ class Program:
             return out_leaves
 
         with context.under(trace):
-            closed = jax.make_jaxpr(flat_fn)(*(aval.struct for aval in avals))
+            closed = self._make_jaxpr(flat_fn, avals)
         self._refuse_captured(closed)
         flat = Flat.of(closed)
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
@@ -113,11 +113,19 @@ class Program:
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters)
         effects = any(item.has_effects for item in flat.items)
         results: tuple[Any, ...] = flat.results
-        traced = Traced(
-            graph, places, codes, tuple(flat.avals), arguments, results, out_tree[0], call.donated, effects
-        )
+        traced = Traced(graph, places, codes, tuple(flat.avals), arguments, results, out_tree[0], call.donated, effects)
         self._traced[self._key(call, avals, platform)] = traced
         return traced
+
+    def _make_jaxpr(self, flat_fn: Callable[..., Any], avals: tuple[Aval, ...]) -> Any:
+        try:
+            return jax.make_jaxpr(flat_fn)(*(aval.struct for aval in avals))
+        except jax.errors.TracerBoolConversionError as error:
+            line = lines.users_line(error.__traceback__)
+            raise UsageError(
+                f"the program {self.name!r} branches on a value that is not known while it is traced ({line}). "
+                f"Use jax.lax.cond inside a computation, or branch in a cell, outside the program, on y.result()."
+            ) from error
 
     def _key(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Any:
         return call.tree, avals, call.static_key, call.donated, platform

@@ -130,9 +130,14 @@ def _column(name: str, values: list[Any]) -> np.ndarray:
 
 
 class Record:
-    """Remembers events until cleared. ``add`` may be called from any thread and costs under a microsecond."""
+    """Remembers events until cleared. ``add`` may be called from any thread and costs under a microsecond.
 
-    def __init__(self) -> None:
+    Args:
+        limit: remember about this many of the newest only; ``forgotten`` counts the others.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit, self.forgotten = limit, 0
         self._rows: list[Row] = []
         self._parts: list[Events] = [Events.from_rows([])]
         self._lock = threading.Lock()
@@ -140,6 +145,8 @@ class Record:
     def add(self, row: Row) -> None:
         """Remember one event."""
         self._rows.append(row)  # list.append is atomic: no lock on the hot path
+        if self.limit is not None and len(self._rows) > 2 * self.limit:
+            self._trim()
 
     def extend(self, rows: Sequence[Row]) -> None:
         """Remember several events."""
@@ -163,6 +170,13 @@ class Record:
         with self._lock:
             self._rows.clear()
             self._parts = [Events.from_rows([])]
+
+    def _trim(self) -> None:
+        assert self.limit is not None
+        with self._lock:
+            self.forgotten += self._count() + max(0, len(self._rows) - self.limit)
+            self._parts = [Events.from_rows([])]
+            del self._rows[: -self.limit]
 
     def _count(self) -> int:
         return sum(len(part) for part in self._parts)

@@ -85,7 +85,10 @@ def test_a_path_inside_an_argument_is_named(left) -> None:
 def test_an_output_that_does_not_divide(left) -> None:
     f = pw.jit(lambda v: {"half": v[:5]}, on=left, out_shardings=pw.P("x"))
     text = refused(pw.ShardingError, lambda: f(v))
-    assert "output['half'] has shape (5,) and out_shardings=P('x'): dimension 0 of size 5 is not divisible by the 4" in text
+    assert (
+        "output['half'] has shape (5,) and out_shardings=P('x'): dimension 0 of size 5 is not divisible by the 4"
+        in text
+    )
 
 
 def test_an_axis_that_the_place_lacks(left) -> None:
@@ -128,7 +131,9 @@ def test_per_shard_specs_that_do_not_divide(left) -> None:
 def test_more_devices_than_exist(controller) -> None:
     big = pw.virtual_slice(8, name="big")
     text = refused(pw.PlaceError, lambda: pw.jit(double, on=big)(v))
-    assert "big asks for 8 devices, but there are 2 islands of 4 devices. A slice lies within one island: use two" in text
+    assert (
+        "big asks for 8 devices, but there are 2 islands of 4 devices. A slice lies within one island: use two" in text
+    )
     assert "use two" in refused(pw.PlaceError, lambda: pw.put(v, on=big))
 
 
@@ -150,7 +155,9 @@ def test_what_jax_cannot_take(a) -> None:
         "program, name it static: static_argnames='mode'."
     )
     assert "argument v = 'text' is a str" in refused(pw.UsageError, lambda: a("text"))
-    assert "a object is not an array, a number or a future" in refused(pw.UsageError, lambda: pw.put(object(), on=a.place))
+    assert "a object is not an array, a number or a future" in refused(
+        pw.UsageError, lambda: pw.put(object(), on=a.place)
+    )
 
 
 def test_arguments_that_do_not_fit_the_function(a) -> None:
@@ -202,7 +209,6 @@ def test_an_exception_inside_a_program_keeps_type_and_line(a) -> None:
     assert traceback.extract_tb(error.value.__traceback__)[-1].name == "broken"
 
 
-@pytest.mark.xfail(reason="BUG: branching on a traced value raises JAX's own error, without the two ways out")
 def test_branching_on_a_traced_value_shows_the_two_ways_out(a) -> None:
     @pw.program
     def f(v):
@@ -231,7 +237,9 @@ def test_results_that_are_no_arrays(a) -> None:
 # ---- futures where they do not belong
 
 
-JAX_WRAPS = pytest.mark.xfail(reason="BUG: JAX wraps the error that names the captured future (UsageError is a TypeError)")
+JAX_WRAPS = pytest.mark.xfail(
+    reason="BUG: JAX wraps the error that names the captured future (UsageError is a TypeError)"
+)
 
 
 @JAX_WRAPS
@@ -297,7 +305,9 @@ def test_a_device_array_captured_by_a_computation_is_named(a, left) -> None:
 # ---- transformations outside a program
 
 
-@pytest.mark.parametrize("wrap", [lambda f: jax.grad(lambda v: f(v).sum()), jax.jit, jax.vmap], ids=["grad", "jit", "vmap"])
+@pytest.mark.parametrize(
+    "wrap", [lambda f: jax.grad(lambda v: f(v).sum()), jax.jit, jax.vmap], ids=["grad", "jit", "vmap"]
+)
 def test_a_computation_under_a_transformation_shows_the_right_nesting(a, wrap) -> None:
     text = refused(pw.UsageError, lambda: wrap(a)(v))
     assert text == (
@@ -378,7 +388,6 @@ def test_a_runtime_failure_names_node_program_place_devices_and_line(controller,
     np.testing.assert_array_equal(step(v).result(), v)
 
 
-@pytest.mark.xfail(reason="BUG: a dependent on another island may be blamed instead, as stamps race", strict=False)
 def test_dependents_fail_with_the_same_error_and_others_are_fine(controller, left, right, quiet_callbacks, b) -> None:
     explode = failing(left)
 
@@ -411,7 +420,6 @@ def test_a_failure_is_recorded_and_counted(controller, left, quiet_callbacks) ->
     assert run.summary().failed >= 1
 
 
-@pytest.mark.xfail(reason="BUG: entry.error's traceback holds the future, and driver.entries holds entry.error: a leak")
 def test_an_execution_that_fails_frees_what_it_held(controller, left, quiet, quiet_callbacks) -> None:
     explode = failing(left)
     bad = explode(-v - 1)
@@ -420,9 +428,6 @@ def test_an_execution_that_fails_frees_what_it_held(controller, left, quiet, qui
     gc.collect()  # an error's traceback holds the frames that it went through
     quiet(controller)
     assert not controller.driver.entries
-
-
-NOT_ITERABLE = pytest.mark.xfail(reason="BUG: attach(islands=1.5) says 'float' object is not iterable")
 
 
 def test_an_unknown_kind_or_mode() -> None:
@@ -439,7 +444,7 @@ def test_an_unknown_kind_or_mode() -> None:
         )
 
 
-@pytest.mark.parametrize("islands", [pytest.param(1.5, marks=NOT_ITERABLE), "2", pytest.param([[0], 1], marks=NOT_ITERABLE)])
+@pytest.mark.parametrize("islands", [1.5, "2", [[0], 1]])
 def test_a_number_of_islands_that_is_none(islands) -> None:
     assert "attach(islands=" in refused(pw.PlaceError, lambda: pw.attach("cpu", islands=islands))
 

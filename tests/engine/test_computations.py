@@ -78,15 +78,22 @@ def test_collectives(left, body, out, expected) -> None:
 def test_a_two_dimensional_place_has_both_its_axes(controller) -> None:
     grid = pw.virtual_slice((2, 2), axes=("data", "model"))
     product = pw.jit(
-        lambda x, w: x @ w, on=grid, in_shardings=(pw.P("data"), pw.P(None, "model")), out_shardings=pw.P("data", "model")
+        lambda x, w: x @ w,
+        on=grid,
+        in_shardings=(pw.P("data"), pw.P(None, "model")),
+        out_shardings=pw.P("data", "model"),
     )
     out = product(grid_values, grid_values.T)
     same(out, grid_values @ grid_values.T)
     assert out.sharding.spec == pw.P("data", "model")
     assert {s.data.shape for s in out.array().addressable_shards} == {(4, 4)}
-    rows = pw.shard_map(lambda s: jax.lax.psum(s, "model"), on=grid, in_specs=pw.P("data", "model"), out_specs=pw.P("data"))
+    rows = pw.shard_map(
+        lambda s: jax.lax.psum(s, "model"), on=grid, in_specs=pw.P("data", "model"), out_specs=pw.P("data")
+    )
     same(rows(grid_values), grid_values[:, :2] + grid_values[:, 2:])
-    both = pw.shard_map(lambda s: jax.lax.psum(s.sum(), ("data", "model")), on=grid, in_specs=pw.P(("data", "model")), out_specs=pw.P())
+    both = pw.shard_map(
+        lambda s: jax.lax.psum(s.sum(), ("data", "model")), on=grid, in_specs=pw.P(("data", "model")), out_specs=pw.P()
+    )
     same(both(grid_values), grid_values.sum())
 
 
@@ -148,8 +155,13 @@ def test_left_out_defaults_with_one_spec_for_all(left) -> None:
     same(f(v), v * 2)
 
 
-@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnums": (1,)}, {"static_argnames": "mode"}, {"static_argnames": ["mode"]}])
-@pytest.mark.parametrize("call", [lambda f: f(v, "double"), lambda f: f(v, mode="double"), lambda f: f(mode="double", v=v)])
+@pytest.mark.parametrize(
+    "options",
+    [{"static_argnums": 1}, {"static_argnums": (1,)}, {"static_argnames": "mode"}, {"static_argnames": ["mode"]}],
+)
+@pytest.mark.parametrize(
+    "call", [lambda f: f(v, "double"), lambda f: f(v, mode="double"), lambda f: f(mode="double", v=v)]
+)
 def test_static_arguments_by_number_and_by_name(left, options, call) -> None:
     f = pw.jit(lambda v, mode="plain": v * 2 if mode == "double" else v, on=left, **options)
     same(call(f), v * 2)
@@ -236,7 +248,15 @@ def test_arguments_come_from_anywhere(left, right) -> None:
     """NumPy, lists' numbers, the default device, a future of the same place, of another place, a live island array."""
     f = pw.jit(lambda v: v + 1, on=left, in_shardings=pw.P("x"))
     away = pw.jit(lambda v: v + 1, on=right, in_shardings=pw.P("x"))
-    for argument in (v, jnp.asarray(v), f(v - 1), away(v - 1), f(v - 1).array(), away(v - 1).array(), v.astype(np.float64)):
+    for argument in (
+        v,
+        jnp.asarray(v),
+        f(v - 1),
+        away(v - 1),
+        f(v - 1).array(),
+        away(v - 1).array(),
+        v.astype(np.float64),
+    ):
         same(f(argument), v + 1)
     same(f(v[::2][:4]), v[::2] + 1)
 
@@ -251,7 +271,9 @@ def test_a_numpy_argument_may_be_changed_after_the_call(left) -> None:
     same(kept, np.full(8, -1.0))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "int8", "uint8", "bool", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", "float16", "int32", "int8", "uint8", "bool", "complex64", "float8_e4m3fn"]
+)
 def test_every_dtype_crosses_islands(left, right, dtype) -> None:
     values = jnp.asarray([0, 1, 1, 0], dtype)
     there, back = pw.jit(lambda a: a, on=right), pw.jit(lambda a: a, on=left)

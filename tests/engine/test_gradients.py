@@ -136,16 +136,10 @@ def test_gradients_of_elementwise_per_shard_code(left) -> None:
     same(pw.program(jax.grad(lambda x: f(x).sum()))(x), 2 * np.cos(x))
 
 
-BROADCAST = "BUG: _rebind takes the Manual axes from shardings inside shard_map (JAX 0.10: manual_axis_type ValueError)"
-before_012 = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12)
-
-
-@pytest.mark.xfail(before_012, reason=BROADCAST)
 def test_gradients_of_per_shard_programs_with_collectives(left, right) -> None:
     same(pw.program(jax.value_and_grad(per_shard(left, right)))(params, x), jax.value_and_grad(unsharded)(params, x))
 
 
-@pytest.mark.xfail(before_012, reason=BROADCAST)
 def test_gradients_of_a_sum_inside_a_shard(left) -> None:
     """The transpose of a sum is a broadcast, which carries a sharding over the manual axes."""
     f = pw.shard_map(lambda x: jnp.sum(x**2)[None], on=left, in_specs=pw.P("x"), out_specs=pw.P("x"))
@@ -153,7 +147,9 @@ def test_gradients_of_a_sum_inside_a_shard(left) -> None:
 
 
 def test_a_broadcast_inside_a_shard_without_any_gradient(left) -> None:
-    f = pw.shard_map(lambda x: x + jnp.broadcast_to(jnp.sum(x), x.shape), on=left, in_specs=pw.P("x"), out_specs=pw.P("x"))
+    f = pw.shard_map(
+        lambda x: x + jnp.broadcast_to(jnp.sum(x), x.shape), on=left, in_specs=pw.P("x"), out_specs=pw.P("x")
+    )
     same(f(x), x + x.sum(1, keepdims=True))
 
 

@@ -20,7 +20,12 @@ matrix = np.full((256, 256), 0.01, np.float32)
 @pytest.fixture
 def slow(left):
     """A program of one computation of some tens of milliseconds."""
-    f = pw.jit(lambda m: jax.lax.fori_loop(0, 60, lambda i, x: jnp.tanh(x @ x), m), on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    f = pw.jit(
+        lambda m: jax.lax.fori_loop(0, 60, lambda i, x: jnp.tanh(x @ x), m),
+        on=left,
+        in_shardings=pw.P("x"),
+        out_shardings=pw.P("x"),
+    )
     program = pw.program(lambda m: f(m), name="slow")
     pw.wait(program(matrix))
     return program

@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pathways_nb.controller.machine import Machine, check_invariants
-from pathways_nb.controller.messages import Cancelled, Completed, Finish, Free, Launch, Released, Stop, Stored, Submitted
+from pathways_nb.controller.messages import (
+    Cancelled,
+    Completed,
+    Finish,
+    Free,
+    Launch,
+    Released,
+    Stop,
+    Stored,
+    Submitted,
+)
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.plan import Plan, Step
 
@@ -30,9 +40,7 @@ def plan_of(islands: list[int], results: int = 1) -> Plan:
     return Plan(Graph("plan", (), ()), {}, (), steps, orders, tuple(range(results)), {})
 
 
-plans = st.builds(
-    plan_of, st.lists(st.integers(0, 2), min_size=0, max_size=6), st.integers(0, 3)
-)
+plans = st.builds(plan_of, st.lists(st.integers(0, 2), min_size=0, max_size=6), st.integers(0, 3))
 
 
 class World(RuleBasedStateMachine):

@@ -33,7 +33,9 @@ def test_no_device_carries_two_slices_while_a_window_is_free(islands: list[int],
     load = [[0] * count for count in islands]
     for size in (s for s in sizes if s <= max(islands)):
         free = any(
-            not any(load[i][first : first + size]) for i in range(len(islands)) for first in range(islands[i] - size + 1)
+            not any(load[i][first : first + size])
+            for i in range(len(islands))
+            for first in range(islands[i] - size + 1)
         )
         ((island, first, count),) = placed(resources, pw.virtual_slice(size))
         assert count == size
@@ -128,7 +130,9 @@ def test_what_is_no_rectangle_is_refused(call: object, text: str) -> None:
 
 
 def test_a_slice_says_what_it_is() -> None:
-    assert repr(pw.virtual_slice((2, 4), axes=("data", "model"), name="grid")) == "<virtual slice grid: data=2, model=4>"
+    assert (
+        repr(pw.virtual_slice((2, 4), axes=("data", "model"), name="grid")) == "<virtual slice grid: data=2, model=4>"
+    )
     assert pw.virtual_slice(2, axes="rows").axes == ("rows",)
     assert str(Placement(1, 2, 2)) == "island 1, dev 2–3"
     assert str(Placement(0, 3, 1)) == "island 0, dev 3"

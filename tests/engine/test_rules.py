@@ -52,13 +52,20 @@ def test_the_rules_are_checked_on_real_files() -> None:
 def test_the_controller_does_no_input_or_output(path: Path) -> None:
     io = ("jax", "jaxlib", "threading", "time", "asyncio", "queue", "bokeh", "ray", "IPython", "concurrent", "logging")
     assert reaches(path, *io) == []
-    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    calls = [
+        n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+    ]
     assert not {call.func.id for call in calls} & {"print", "open", "input"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("path", files("controller"), ids=lambda p: p.name)
 def test_the_controller_knows_only_graphs_plans_and_errors(path: Path) -> None:
-    allowed = ("pathways_nb.controller", "pathways_nb.errors", "pathways_nb.program.graph", "pathways_nb.program.places")
+    allowed = (
+        "pathways_nb.controller",
+        "pathways_nb.errors",
+        "pathways_nb.program.graph",
+        "pathways_nb.program.places",
+    )
     ours = reaches(path, "pathways_nb")
     assert [n for n in ours if not n.startswith((*allowed, "pathways_nb.program.plan"))] == []
 
@@ -80,7 +87,9 @@ def test_graphs_and_plans_are_free_of_jax(name: str) -> None:
 
 @pytest.mark.parametrize("path", files("program"), ids=lambda p: p.name)
 def test_programs_know_no_controller_and_no_backend(path: Path) -> None:
-    assert [n for n in reaches(path, "pathways_nb") if not n.startswith(("pathways_nb.program", "pathways_nb.errors"))] == []
+    assert [
+        n for n in reaches(path, "pathways_nb") if not n.startswith(("pathways_nb.program", "pathways_nb.errors"))
+    ] == []
     assert reaches(path, "threading", "time", "bokeh", "IPython") == []
 
 
@@ -101,7 +110,12 @@ def test_backends_know_neither_client_nor_notebook(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "widgets").rglob("*.py")), ids=lambda p: p.name)
 def test_views_draw_from_records_and_graphs_alone(path: Path) -> None:
-    allowed = ("pathways_nb.trace", "pathways_nb.program.graph", "pathways_nb.program.places", "pathways_nb.program.plan")
+    allowed = (
+        "pathways_nb.trace",
+        "pathways_nb.program.graph",
+        "pathways_nb.program.places",
+        "pathways_nb.program.plan",
+    )
     assert [n for n in reaches(path, "pathways_nb") if not n.startswith(allowed)] == []
     assert reaches(path, "jax") == []
 

@@ -36,7 +36,9 @@ BUSY = """
 @pytest.mark.slow
 def test_deep_eager_loops_beside_a_busy_dispatcher(fresh_python) -> None:
     """A 400-deep eager loop on a fetched value, and one on the live array of the very devices that are busy."""
-    done = fresh_python(BUSY.format(before="") + """
+    done = fresh_python(
+        BUSY.format(before="")
+        + """
     fetched = a(v).result()
     x = jnp.asarray(fetched)
     for _ in range(400):
@@ -48,14 +50,17 @@ def test_deep_eager_loops_beside_a_busy_dispatcher(fresh_python) -> None:
     stop.set()
     thread.join()
     print("survived")
-    """)
+    """
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[-2:] == ["busy thread ran True", "survived"]
 
 
 @pytest.mark.slow
 def test_deep_eager_loops_with_collectives_on_a_live_array(fresh_python) -> None:
-    done = fresh_python(BUSY.format(before="") + """
+    done = fresh_python(
+        BUSY.format(before="")
+        + """
     live = a(v).array()
     for _ in range(400):
         live = live + jnp.sum(live) * 0
@@ -63,7 +68,8 @@ def test_deep_eager_loops_with_collectives_on_a_live_array(fresh_python) -> None
     stop.set()
     thread.join()
     print("survived")
-    """)
+    """
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[-1] == "survived"
 
@@ -88,7 +94,8 @@ def test_jax_used_before_attach_keeps_working(fresh_python) -> None:
 
 
 def test_the_process_ends_while_programs_are_under_way(fresh_python) -> None:
-    done = fresh_python("""
+    done = fresh_python(
+        """
     import numpy as np, jax, jax.numpy as jnp, pathways_nb as pw
     pw.attach("cpu", islands=2, devices_per_island=4)
     a = pw.jit(lambda m: jax.lax.fori_loop(0, 50, lambda i, x: jnp.tanh(x @ x), m), on=pw.virtual_slice(4))
@@ -96,7 +103,9 @@ def test_the_process_ends_while_programs_are_under_way(fresh_python) -> None:
     for _ in range(30):
         y = a(y)
     print("end")
-    """, timeout=60)
+    """,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr[-2000:]
 
 

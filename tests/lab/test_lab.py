@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -104,12 +103,16 @@ def test_quickstart_moves_while_it_runs(chromium: Browser, lab: LabServer) -> No
     seen = changing_summaries(page, "--run train")
     SHOTS.mkdir(parents=True, exist_ok=True)
     wait_until_done(page)
-    print(f"first picture after {first_picture:.1f} s, {len(seen)} states seen during the cell, all in {time.monotonic() - began:.1f} s")
+    print(
+        f"first picture after {first_picture:.1f} s, {len(seen)} states seen during the cell, all in {time.monotonic() - began:.1f} s"
+    )
     page.wait_for_timeout(1500)
     _shots(page)
     assert len(seen) >= 5, "graph and timeline must move during the cell"
     assert page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']").count() == 0
-    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] >> text=Traceback").count() == 0
+    assert (
+        page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr'] >> text=Traceback").count() == 0
+    )
     assert page.evaluate(_CANVASES) >= 6
     assert not trouble
 

@@ -12,8 +12,10 @@ from pathways_widgets import palette
 from pathways_widgets.live import Figure
 
 _ROLES = {
-    **dict.fromkeys(("curve_x", "curve_y"), {"major_label_text_color": "text", "axis_label_text_color": "text"}),
-    **dict.fromkeys(("curve_grid_x", "curve_grid_y"), {"grid_line_color": "grid"}),
+    "curve_x": {"major_label_text_color": "text", "axis_label_text_color": "text"},
+    "curve_y": {"major_label_text_color": "text", "axis_label_text_color": "text"},
+    "curve_grid_x": {"grid_line_color": "grid"},
+    "curve_grid_y": {"grid_line_color": "grid"},
     "curve_legend": {"label_text_color": "text", "background_fill_color": "background"},
 }
 
