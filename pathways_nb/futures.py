@@ -67,11 +67,14 @@ class Future(Deferred):
         return self._buffer, self._entry
 
     def fail(self, error: BaseException) -> None:
-        """The call could not be dispatched."""
+        """The call could not be dispatched, or was interrupted before it was."""
         self._flush = None
-        self._entry = Entry(error=error if isinstance(error, PathwaysError) else CancelledError(
-            f"{self._name} was not dispatched: {type(error).__name__}: {error}"
-        ))  # fmt: skip
+        if isinstance(error, KeyboardInterrupt):
+            text = f"{self._name} was cancelled before it was dispatched. Call it again to compute it."
+            self._entry = Entry(error=CancelledError(text))
+        else:
+            text = f"{self._name} was not dispatched: {type(error).__name__}: {error}"
+            self._entry = Entry(error=error if isinstance(error, PathwaysError) else CancelledError(text))
 
     def consume(self, where: str) -> None:
         """A call at ``where`` donated it; ``""`` takes that back."""

@@ -132,7 +132,7 @@ class Statics:
         found: list[int] = []
         first = 0
         for number, name, value in owned:
-            count = jax.tree.structure(value).num_leaves
+            count = len(jax.tree.leaves(value))
             if number in self.donated_numbers or name.removeprefix("argument ") in self.donated_names:
                 found += range(first, first + count)
             first += count

@@ -237,12 +237,6 @@ def test_results_that_are_no_arrays(a) -> None:
 # ---- futures where they do not belong
 
 
-JAX_WRAPS = pytest.mark.xfail(
-    reason="BUG: JAX wraps the error that names the captured future (UsageError is a TypeError)"
-)
-
-
-@JAX_WRAPS
 def test_a_captured_future_is_named(a, b) -> None:
     weights = a(v)
 
@@ -275,7 +269,6 @@ def test_a_future_captured_by_arithmetic_in_a_program_is_named(a) -> None:
     assert "the program 'f' uses the future 'weights' from outside. Pass it as an argument of 'f' instead." in text
 
 
-@JAX_WRAPS
 def test_a_future_captured_by_a_computation_is_named(a, left) -> None:
     weights = a(v)
     f = pw.jit(lambda x: x + jnp.sin(weights), on=left)

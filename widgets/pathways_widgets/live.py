@@ -201,6 +201,6 @@ def embedding() -> bool:
 
 def _show(bundle: dict[str, Any]) -> DisplayHandle | None:
     if InteractiveShell.initialized():
-        return display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        return display(bundle, raw=True, display_id=True)
     sys.stdout.write(bundle["text/plain"] + "\n")
     return None
