@@ -95,6 +95,7 @@ def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
     controller.flush()
     run = Run(name, controller.islands, clock())
     display = _display(run, views)
+    run.start = clock()  # the time axis begins when the picture is up, not while it is made
     entry = (run, Gather(controller, name))
     controller.recordings.append(entry)
     try:
