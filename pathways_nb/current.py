@@ -91,5 +91,7 @@ def leave(controller: Controller) -> None:
     settle()
     previous = controller.scopes.pop()
     if previous is not controller:
-        controller.close()
+        for inner in (controller, _state.current):  # the second, if something was attached inside the block
+            if inner is not None and inner is not previous:
+                inner.close()
         _state.current = previous

@@ -99,6 +99,7 @@ class Dispatcher(threading.Thread):
             return False
         run.slots[action.step.outputs[0]] = array
         entry.read(-1)
+        run.launched.ring()
         run.done[step] = 1
         return True
 

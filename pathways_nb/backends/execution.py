@@ -6,6 +6,7 @@ Dispatchers write slots, watchers mark steps done, the user's thread waits. Noth
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,6 +141,22 @@ class Execution:
     def error_of(self, step: int) -> PathwaysError | None:
         """The error that a step inherits from the steps before it, if any."""
         return next((self.errors[p] for p in self.lowered.plan.steps[step].producers if p in self.errors), None)
+
+    def inherited_error(self, step: int, patience: float = 2.0) -> PathwaysError | None:
+        """The error that a failed step got from an input, once that input's own watcher has named it."""
+        deadline = time.monotonic() + patience
+        plan = self.lowered.plan
+        for producer in (step, *plan.steps[step].producers):
+            argument = plan.steps[producer].argument
+            entry = self.arguments[argument] if argument >= 0 else None
+            while time.monotonic() < deadline and not (
+                entry.settled if entry is not None else producer == step or self.done[producer]
+            ):
+                time.sleep(5e-4)
+            error = self.errors.get(producer) or (entry.error if entry is not None else None)
+            if error is not None:
+                return error
+        return None
 
     def let_go(self, step: int, island: int) -> None:
         """Drop the slots that no later step on any island reads."""

@@ -96,8 +96,9 @@ class Watcher(threading.Thread):
 
     def note_now(self, launched: Launched) -> None:
         """A transfer that had ended when it was dispatched; called by the dispatcher."""
+        failure = _wait(launched.witness)
         launched.ended = launched.portion.run.ends[launched.step] = self.clock()
-        if not self._note(launched, launched.ended, None, watched=True, deadline=launched.ended + _PATIENCE):
+        if not self._note(launched, launched.ended, failure, watched=True, deadline=launched.ended + _PATIENCE):
             self.inbox.put(launched)
 
     def _next(self) -> Launched | None:
@@ -136,7 +137,7 @@ class Watcher(threading.Thread):
         run, step = launched.portion.run, launched.step
         action = run.lowered.actions[step]
         ready = self._ready_at(launched)
-        if ready is None and self.clock() < deadline:
+        if ready is None and failure is None and self.clock() < deadline:
             return False
         start = max(ready or 0.0, launched.dispatched)
         if action.call is not None:
@@ -146,7 +147,7 @@ class Watcher(threading.Thread):
         label = replace(action.label, route=launched.route) if launched.route else action.label
         run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
         if failure is not None:
-            run.fail(step, run.error_of(step) or run.node_error(step, failure))
+            run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
         else:
             run.mark_done(step)
         launched.portion.step_done()

@@ -381,7 +381,6 @@ def test_a_runtime_failure_names_node_program_place_devices_and_line(controller,
     np.testing.assert_array_equal(step(v).result(), v)
 
 
-@pytest.mark.xfail(reason="BUG: a dependent on another island may be blamed instead, as stamps race", strict=False)
 def test_dependents_fail_with_the_same_error_and_others_are_fine(controller, left, right, quiet_callbacks, b) -> None:
     explode = failing(left)
 
@@ -397,7 +396,6 @@ def test_dependents_fail_with_the_same_error_and_others_are_fine(controller, lef
     assert texts.pop().startswith("explode of step, run ")
 
 
-@pytest.mark.xfail(reason="BUG: a later program's own node may be blamed, as stamps race", strict=False)
 def test_later_programs_fail_with_the_same_error(controller, left, a, b, quiet_callbacks) -> None:
     explode = failing(left)
     bad = explode(-v - 1)
