@@ -31,20 +31,24 @@ class Future(Deferred):
     and give host values; ``.done()`` asks; ``.array()`` gives the live sharded ``jax.Array``.
     """
 
+    # Class-wide defaults: a training step makes a future for each of its many results.
+    _entry: Entry | None = None
+    _buffer = -1
+    _sharding: Any = None
+    _flush: Callable[[], None] | None = None
+    _consumed = ""
+    _release: Callable[[int], None] | None = None
+
     def __init__(self, controller: Controller, aval: Aval, name: str):
         self._controller, self.aval, self._name = controller, aval, name
-        self._entry: Entry | None = None
-        self._buffer = -1
-        self._sharding: Any = None
-        self._flush: Callable[[], None] | None = None
-        self._consumed = ""
-        self._release: Callable[[int], None] | None = None
 
     # ---- made by the client
 
     def bind(self, buffer: int, entry: Entry, sharding: Any) -> None:
         """The call was dispatched: this is where its value will be."""
-        self._buffer, self._entry, self._sharding, self._flush = buffer, entry, sharding, None
+        self._buffer, self._entry, self._sharding = buffer, entry, sharding
+        if self._flush is not None:
+            self._flush = None
         self._release = self._controller.driver.release
 
     def __del__(self) -> None:
@@ -141,7 +145,9 @@ class Future(Deferred):
 
     def wait(self) -> None:
         """Wait until it is computed, without fetching it. Raises as ``result``."""
-        self._wait()
+        entry = self._entry
+        if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.settled:
+            self._wait()
 
     def array(self) -> jax.Array:
         """The live sharded ``jax.Array`` on the island's devices.

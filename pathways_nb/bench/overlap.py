@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 import jax
-import numpy as np
 
 import pathways_nb as pw
 from pathways_nb.bench.dispatch import executable
@@ -73,7 +72,7 @@ def _spmd() -> dict[str, list[float]]:
     rows = pw.P(None, "x")
     arguments = (
         *pw.put((params, state), on=place),
-        *pw.put((np.array(tokens[:1]), np.array(targets[:1])), on=place, shardings=rows),
+        *pw.put((tokens, targets), on=place, shardings=rows),
     )
     pw.wait(program(*arguments))
     call = executable(controller, program, *arguments)
