@@ -146,14 +146,16 @@ class Controller:
             traced = program.trace(call, avals, self.platform, self.mesh_of)
             record.add(Row(Label("trace", program.name, program.name), began, clock(), quality="exact"))
         lowered = self.lowered(traced)
-        buffers, temporary = self._hold(call.leaves)
         waited = self.driver.wait_for_room()
         if waited > 1e-3:
             label = Label("stall", "back-pressure: 64 programs queued", program.name)
             record.add(Row(label, clock() - waited, clock(), quality="exact"))
-        run, results = self.driver.submit(lowered, buffers, record, "")
-        for buffer in temporary:
-            self.driver.release(buffer)
+        buffers, temporary = self._hold(call.leaves)
+        try:
+            run, results = self.driver.submit(lowered, buffers, record, "")
+        finally:
+            for buffer in temporary:
+                self.driver.release(buffer)
         if not gathered:
             consume(call)
         for recording, _ in self.recordings[-1:]:
@@ -174,7 +176,11 @@ class Controller:
         plan = lower(traced.graph, placements, traced.arguments, traced.places[0])
         record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
         islands = self.driver.attachment.islands
-        return Lowering(traced, plan, islands, _executables).lower(record, self._say)
+        try:
+            return Lowering(traced, plan, islands, _executables).lower(record, self._say)
+        finally:
+            for run, _ in self.recordings[-1:]:
+                run.note = ""
 
     def _say(self, line: str) -> None:
         shown = False

@@ -105,7 +105,8 @@ def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
             controller.flush()
         _wait_for(controller, run)
     except KeyboardInterrupt:
-        controller.driver.cancel([execution.serial for execution in run.unfinished()])
+        if (driver := controller.driver_or_none) is not None:
+            driver.cancel([execution.serial for execution in run.unfinished()])
         raise
     except BaseException:
         with contextlib.suppress(KeyboardInterrupt):

@@ -113,7 +113,7 @@ class Gather:
 
     def _wire(self, leaf: Any, donated: bool, call: Signature, index: int) -> Wire:
         made = self.made.get(id(leaf)) if isinstance(leaf, Future) else None
-        if made is not None:
+        if made is not None and self.calls[made[0]].outputs[made[1]]() is leaf:  # ids of dropped futures are reused
             return made
         for position, known in enumerate(self.outside):
             if known is leaf and isinstance(leaf, Future):

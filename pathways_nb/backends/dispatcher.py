@@ -223,6 +223,8 @@ def bring(array: Any, target: Any) -> tuple[Any, bool]:
     if array.sharding == target or array.sharding.is_equivalent_to(target, array.ndim):
         return array, False
     if array.sharding.device_set == target.device_set:
+        if not isinstance(array.sharding, jax.sharding.NamedSharding):
+            return jax.device_put(array, target), True  # a callback's layout, which JAX 0.12 cannot compile against
         return reshard(array, target), True
     moved = like_for_like(array.sharding, target.mesh)
     if moved is None:

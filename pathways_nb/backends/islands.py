@@ -124,6 +124,8 @@ def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequen
                 f"attach(islands={list(map(list, groups))}): device {wrong[0]} is named twice or is not one of the "
                 f"{len(devices)} devices, numbered from 0."
             )
+        if not groups or not all(groups):
+            raise PlaceError(f"attach(islands={list(map(list, groups))}): every island needs at least one device.")
         parts = [[devices[p] for p in group] for group in groups]
     return Attachment(kind, tuple(Island(i, tuple(part)) for i, part in enumerate(parts)))
 

@@ -150,6 +150,7 @@ class LocalDriver:
         self.cancel(list(self.runs))
         self.wait_idle(patience)
         self.closed = True
+        self.ended.ring()
         self._inbox.put(None)
         for dispatcher in self._dispatchers:
             dispatcher.stop()
