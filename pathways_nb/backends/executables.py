@@ -32,7 +32,6 @@ class Executable:
     call: Callable[..., Any]
     out_shardings: tuple[Any, ...]
     flops: float
-    temp_bytes: int
     code: Code
     """Kept, because the fingerprint names host callbacks by identity."""
 
@@ -132,10 +131,9 @@ def _lower(request: Request) -> Any:
 def _compile(lowered: Any, request: Request) -> Executable:
     compiled = lowered.compile()
     shardings = tuple(jax.tree.leaves(compiled.output_shardings))
-    memory = compiled.memory_analysis()
     cost = compiled.cost_analysis() or {}
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
-    return Executable(compiled, shardings, max(flops, 0.0), getattr(memory, "temp_size_in_bytes", 0), request.code)
+    return Executable(compiled, shardings, max(flops, 0.0), request.code)
 
 
 def _relabel(label: Label, kind: str) -> Label:

@@ -46,7 +46,6 @@ class Lowered:
     plan: Plan
     actions: tuple[Action, ...]
     shardings: tuple[Any, ...]
-    temp_bytes: int
     awaited: frozenset[int]
     """Steps whose outputs another island or the user waits for."""
     brought: tuple[int, ...]
@@ -89,14 +88,12 @@ class Lowering:
             else:
                 self._transfer(index, step)
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
-        temp = max((self._executable(i).temp_bytes for i in self.compiling), default=0)
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
         return Lowered(
             self.traced,
             self.plan,
             tuple(actions),
             tuple(self.shardings),
-            temp,
             self._awaited(),
             self.brought,
             frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1},
