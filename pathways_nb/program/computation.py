@@ -97,17 +97,13 @@ class Computation:
         return self.fn(*args, **kwargs)
 
     def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
-        prefix = self.in_specs
-        if isinstance(prefix, tuple) and not specs.is_spec(prefix):
-            dynamic = call.dynamic_args
-            if len(prefix) != len(dynamic):
-                raise specs.ShardingError(
-                    f"{self.name}: {self._in_option} has {len(prefix)} entries for {len(dynamic)} arguments; "
-                    f"give one pw.P for all, or one for each."
-                )
-            positional = specs.spread(prefix, dynamic, self._in_option, self.name)
-        else:
-            positional = specs.spread(prefix, call.dynamic_args, self._in_option, self.name)
+        prefix, dynamic = self.in_specs, call.dynamic_args
+        if isinstance(prefix, tuple) and not specs.is_spec(prefix) and len(prefix) != len(dynamic):
+            raise specs.ShardingError(
+                f"{self.name}: {self._in_option} has {len(prefix)} entries for {len(dynamic)} arguments; "
+                f"give one pw.P for all, or one for each."
+            )
+        positional = specs.spread(prefix, dynamic, self._in_option, self.name)
         rest: list[specs.Spec] = [None] * (len(call.leaves) - len(positional))
         return [spec or PartitionSpec() for spec in (*positional, *rest)]
 
