@@ -51,6 +51,8 @@ def attach(
         return before
     made = _controller(specification, islands, devices)
     current.replace(made)
+    if kind == "auto":
+        print(f"attached {chosen}; {_other_choice(found)}")
     return made
 
 
@@ -65,19 +67,19 @@ def _controller(specification: Specification, islands: Any, devices: list[Any]) 
 
 def _choose(kind: str, found: str | None) -> str:
     if kind == "auto":
-        chosen = found or "cpu"
-        other = (
-            'for virtual CPU devices: pw.attach("cpu")' if found else "for other numbers: "
-            'pw.attach("cpu", islands=2, devices_per_island=8)'
-        )  # fmt: skip
-        print(f"attached {chosen}; {other}")
-        return chosen
+        return found or "cpu"
     if kind in ("gpu", "tpu") and found != kind:
         raise UsageError(
             f'attach("{kind}"): JAX sees {"no accelerator" if found is None else f"a {found}"} here. '
             f'Use pw.attach("{found or "cpu"}") or pw.attach("auto").'
         )
     return kind
+
+
+def _other_choice(found: str | None) -> str:
+    if found:
+        return 'for virtual CPU devices: pw.attach("cpu")'
+    return 'for other numbers: pw.attach("cpu", islands=2, devices_per_island=8)'
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -26,15 +26,15 @@ from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.resources import Resources
 from pathways_nb.errors import NotAttachedError, UsageError
 from pathways_nb.futures import Future
-from pathways_nb.gather import Gather, consume, refuse_donating_twice, refuse_tracers
+from pathways_nb.gather import Gather, check_futures, consume
 from pathways_nb.program import specs
 from pathways_nb.program.places import VirtualSlice
-from pathways_nb.program.plan import lower
+from pathways_nb.program.plan import Placement, lower
 from pathways_nb.program.program import Program, Traced
-from pathways_nb.program.signature import aval_of
+from pathways_nb.program.signature import Signature, aval_of
 from pathways_nb.run import Run
 from pathways_nb.trace.metrics import size
-from pathways_nb.trace.record import Label, Record, Row
+from pathways_nb.trace.record import Label, Record, Row, label_of
 
 clock = time.perf_counter
 _executables = Executables(clock)
@@ -91,7 +91,7 @@ class Controller:
                 f"the devices of {self!r} have been let go. Call pw.attach(...) again, or use the current controller."
             )
         if self.driver_or_none is None:
-            sys.setswitchinterval(5e-4)
+            _share_python_often()
             attachment = self._attach()
             self.driver_or_none = LocalDriver(attachment, self.machine, clock, _executables)
             if attachment.note:
@@ -108,11 +108,16 @@ class Controller:
         return self._mesh(place).abstract_mesh
 
     def _mesh(self, place: VirtualSlice) -> Mesh:
-        placement = self.resources.place([place])[place.serial]
-        if place not in self._placed:
-            self._placed.add(place)
-            weakref.finalize(place, self.resources.forget, place.serial).atexit = False
+        placement = self._place([place])[place.serial]
         return self.driver.attachment.islands[placement.island].mesh(placement, place)
+
+    def _place(self, places: Sequence[VirtualSlice]) -> dict[int, Placement]:
+        """Devices for virtual slices; they are given back when nobody holds the slice any more."""
+        for place in places:
+            if place not in self._placed:
+                self._placed.add(place)
+                weakref.finalize(place, self.resources.forget, place.serial).atexit = False
+        return self.resources.place(places)
 
     def shares_devices_with(self, other: Controller) -> bool:
         """Whether both hold the same physical devices; CPU islands are always a controller's own."""
@@ -121,24 +126,19 @@ class Controller:
 
     # ---- calls
 
-    def dispatch(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any], gathered: bool = False) -> Any:
+    def dispatch(self, program: Program, call: Signature, gathered: bool = False) -> Any:
         """Trace and lower what is new, submit, and return the outputs as futures.
 
         Args:
-            program: what to call. args, kwargs: its arguments.
+            program: what to call. call: its arguments.
             gathered: whether it stands for loose calls, which have been checked and have donated already.
 
         Raises:
             PathwaysError: the call cannot be carried out; nothing was submitted.
         """
-        call = program.signature(args, kwargs)
-        refuse_tracers(call, f"pw.program(jax.grad({program.name}))")
         avals = call.avals()
         if not gathered:
-            refuse_donating_twice(call)
-            for leaf in call.leaves:
-                if isinstance(leaf, Future):
-                    leaf.check_usable()
+            check_futures(call)
         record = self.active_record()
         traced = program.cached(call, avals, self.platform)
         if traced is None:
@@ -148,7 +148,7 @@ class Controller:
         lowered = self.lowered(traced)
         waited = self.driver.wait_for_room()
         if waited > 1e-3:
-            label = Label("stall", "back-pressure: 64 programs queued", program.name)
+            label = label_of("stall", "back-pressure: 64 programs queued", program.name)
             record.add(Row(label, clock() - waited, clock(), quality="exact"))
         buffers, temporary = self._hold(call.leaves)
         try:
@@ -172,7 +172,7 @@ class Controller:
     def _lower(self, traced: Traced) -> Lowered:
         record = self.active_record()
         began = clock()
-        placements = self.resources.place(traced.places)
+        placements = self._place(traced.places)
         plan = lower(traced.graph, placements, traced.arguments, traced.places[0])
         record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
         islands = self.driver.attachment.islands
@@ -240,8 +240,8 @@ class Controller:
         began = clock()
         array = jax.device_put(value, sharding)
         placement = self.resources.placements[place.serial]
-        label = Label("transfer", f"put → {place.label}", place=place.label, island=placement.island,
-                      device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
+        label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
+                         device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
         self.active_record().add(Row(label, began, clock()))
         future = Future(self, aval, f"put on {place.label}")
         buffer = self.driver.store(array, aval.bytes, "")
@@ -324,6 +324,11 @@ class Controller:
         sizes = str(self.islands[0]) if len(counts) == 1 else " + ".join(map(str, self.islands))
         islands = f"{len(self.islands)} island{'s' * (len(self.islands) > 1)}"
         return f"<controller {kind}: {islands} × {sizes} devices, {self.specification.dispatch} dispatch{state}>"
+
+
+def _share_python_often() -> None:
+    """Dispatchers launch from threads of their own: behind a busy cell each launch would wait Python's usual 5 ms."""
+    sys.setswitchinterval(min(5e-4, sys.getswitchinterval()))
 
 
 def _memory(devices: Sequence[Any]) -> str:

@@ -46,7 +46,7 @@ class Client:
         refuse_tracers(call, f"pw.program(jax.grad({computation.name}))")
         controller = current.get()
         gather = controller.gather()
-        result = gather.add(computation, args, kwargs)
+        result = gather.add(computation, call)
         if not controller.recordings:
             gather.flush()
         return result
@@ -54,10 +54,11 @@ class Client:
     @_users_view
     def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a program: what was gathered goes out first."""
-        refuse_tracers(program.signature(args, kwargs), f"pw.program(jax.grad({program.name}))")
+        call = program.signature(args, kwargs)
+        refuse_tracers(call, f"pw.program(jax.grad({program.name}))")
         controller = current.get()
         controller.flush()
-        return controller.dispatch(program, args, kwargs)
+        return controller.dispatch(program, call)
 
     @_users_view
     def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
@@ -96,11 +97,15 @@ def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
     run = Run(name, controller.islands, clock())
     display = _display(run, views)
     run.start = clock()  # the time axis begins when the picture is up, not while it is made
-    entry = (run, Gather(controller, name))
+    gather = Gather(controller, name)
+    entry = (run, gather)
     controller.recordings.append(entry)
     try:
         try:
             yield run
+        except KeyboardInterrupt as stop:
+            gather.cancel(stop)
+            raise
         finally:
             controller.flush()
         _wait_for(controller, run)

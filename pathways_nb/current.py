@@ -82,8 +82,14 @@ def enter(controller: Controller) -> None:
             )
         controller.scopes.append(outside)
         _state.replaced = None
-    else:
-        controller.scopes.append(controller)  # attached before: leaving the block changes nothing
+        return
+    settle()
+    if controller is not _state.current or controller.closed:
+        raise NotAttachedError(
+            f"with {controller!r}: it is not the current controller, and its devices have been let go or set aside. "
+            f"Use with pw.attach(...) as controller: to attach for a block."
+        )
+    controller.scopes.append(controller)  # attached before: leaving the block changes nothing
 
 
 def leave(controller: Controller) -> None:

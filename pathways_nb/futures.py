@@ -18,7 +18,7 @@ from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
 from pathways_nb.program import context
 from pathways_nb.program.signature import Aval, Deferred
-from pathways_nb.trace.record import Label, Row
+from pathways_nb.trace.record import Row, label_of
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
@@ -166,7 +166,7 @@ class Future(Deferred):
         current.settle()
         self._dispatch()
         entry, driver = self._entry, self._controller.driver_or_none
-        if entry is None or (driver is None and entry.array is None):
+        if entry is None:
             raise lost(self._name)
         if driver is not None and not entry.settled:
             began = driver.clock()
@@ -183,7 +183,7 @@ class Future(Deferred):
     def _note(self, kind: str, began: float) -> None:
         driver = self._controller.driver_or_none
         if driver is not None:
-            label = Label(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0)
+            label = label_of(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0)
             self._controller.active_record().add(Row(label, began, driver.clock(), quality="exact"))
 
     def __await__(self) -> Generator[Any, None, Any]:

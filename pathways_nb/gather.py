@@ -10,7 +10,7 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,87 +46,106 @@ class _Call:
         return self.computation, signature.tree, signature.static_key, signature.donated, self.wires, wanted
 
 
+@dataclass
+class _Batch:
+    """Calls that will go out together."""
+
+    calls: list[_Call] = field(default_factory=list)
+    outside: list[Any] = field(default_factory=list)
+    """Leaves that come from elsewhere, and what errors call them."""
+    names: list[str] = field(default_factory=list)
+    made: dict[int, Wire] = field(default_factory=dict)
+    """Futures of these calls, by identity."""
+    donated: set[int] = field(default_factory=set)
+    consumed: list[Future] = field(default_factory=list)
+
+    def wire(self, leaf: Any, donated: bool, name: str, snapshot: Callable[[Any], Any]) -> Wire:
+        """Where a leaf comes from; one from elsewhere is kept."""
+        if isinstance(leaf, Future):
+            made = self.made.get(id(leaf))
+            if made is not None and self.calls[made[0]].outputs[made[1]]() is leaf:  # ids of dropped ones are reused
+                return made
+        value = leaf if isinstance(leaf, Future) else snapshot(leaf)
+        position = next((i for i, known in enumerate(self.outside) if known is value), len(self.outside))
+        if position == len(self.outside):
+            self.outside.append(value)
+            self.names.append(name.removeprefix("argument ").partition("[")[0])
+        if donated:
+            self.donated.add(position)
+        return -1, position
+
+    def wanted(self) -> tuple[tuple[int, ...], ...]:
+        """For each call, the outputs that somebody still holds."""
+        return tuple(
+            tuple(i for i, ref in enumerate(call.outputs) if (f := ref()) is not None and not f._consumed)
+            for call in self.calls
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """It never went out: its futures say so, what it had donated is as before."""
+        for future in (f for call in self.calls for ref in call.outputs if (f := ref()) is not None):
+            future.fail(error)
+        for future in self.consumed:
+            future.consume("")
+
+
 class Gather:
     """Loose calls on one controller that have not gone out yet."""
 
     def __init__(self, controller: Controller, name: str):
         self.controller, self.name = controller, name
-        self.calls: list[_Call] = []
-        self.outside: list[Any] = []
-        self.outside_names: list[str] = []
-        self.made: dict[int, Wire] = {}
-        """Futures of calls in here, by identity."""
-        self.donated: set[int] = set()
-        self.consumed: list[Future] = []
+        self.batch = _Batch()
 
-    def add(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def add(self, computation: Computation, call: Signature) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
-        call = computation.signature(args, kwargs)
         avals = call.avals()
-        refuse_tracers(call, f"pw.program(jax.grad({computation.name}))")
-        for leaf in call.leaves:
-            if isinstance(leaf, Future):
-                leaf.check_usable()
-        refuse_donating_twice(call)
+        check_futures(call)
         shapes = output_shapes(computation, call, avals, self.controller)
-        wires = tuple(self._wire(leaf, i in call.donated, call, i) for i, leaf in enumerate(call.leaves))
-        self.consumed += consume(call)
+        batch, snapshot = self.batch, self.controller.snapshot
+        wires = tuple(
+            batch.wire(leaf, i in call.donated, name, snapshot)
+            for i, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True))
+        )
+        batch.consumed += consume(call)
         leaves, tree = jax.tree.flatten(shapes)
-        index = len(self.calls)
+        index = len(batch.calls)
         futures = [Future(self.controller, leaf, computation.name) for leaf in leaves]
         for position, future in enumerate(futures):
             future.await_flush(self.flush)
-            self.made[id(future)] = (index, position)
+            batch.made[id(future)] = (index, position)
         stripped = replace(call, leaves=[], dynamic_args=(), _dynamic_kwargs={})
-        self.calls.append(_Call(computation, stripped, wires, tuple(map(weakref.ref, futures))))
+        batch.calls.append(_Call(computation, stripped, wires, tuple(map(weakref.ref, futures))))
         result = jax.tree.unflatten(tree, futures)
-        if len(self.calls) >= MOST:
+        if len(batch.calls) >= MOST:
             self.flush()
         return result
 
     def flush(self) -> None:
         """Send everything gathered as one program."""
-        if not self.calls:
+        batch, self.batch = self.batch, _Batch()
+        if not batch.calls:
             return
-        calls, outside, donated = self.calls, self.outside, self.donated
-        names = self.outside_names
-        consumed = self.consumed
-        self.calls, self.outside, self.outside_names, self.made = [], [], [], {}
-        self.donated, self.consumed = set(), []
-        alive = [[future for ref in call.outputs if (future := ref()) is not None] for call in calls]
-        wanted = tuple(
-            tuple(i for i, ref in enumerate(c.outputs) if (f := ref()) is not None and not f._consumed) for c in calls
-        )
-        program = self._program(calls, wanted, names, frozenset(donated))
+        wanted = batch.wanted()
+        program = self._program(batch, wanted)
         try:
-            futures = self.controller.dispatch(program, tuple(outside), {}, gathered=True)
+            call = program.signature(tuple(batch.outside), {})
+            futures = self.controller.dispatch(program, call, gathered=True)
         except BaseException as error:
-            for future in (f for group in alive for f in group):
-                future.fail(error)
-            for future in consumed:
-                future.consume("")
+            batch.fail(error)
             raise
-        chosen = [calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
+        chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
         for placeholder, future in zip(chosen, futures, strict=True):
             if placeholder is not None:
                 placeholder.take(future)
 
-    def _wire(self, leaf: Any, donated: bool, call: Signature, index: int) -> Wire:
-        made = self.made.get(id(leaf)) if isinstance(leaf, Future) else None
-        if made is not None and self.calls[made[0]].outputs[made[1]]() is leaf:  # ids of dropped futures are reused
-            return made
-        for position, known in enumerate(self.outside):
-            if known is leaf and isinstance(leaf, Future):
-                if donated:
-                    self.donated.add(position)
-                return -1, position
-        self.outside.append(leaf if isinstance(leaf, Future) else self.controller.snapshot(leaf))
-        self.outside_names.append(call.names[index].removeprefix("argument ").partition("[")[0])
-        if donated:
-            self.donated.add(len(self.outside) - 1)
-        return -1, len(self.outside) - 1
+    def cancel(self, reason: BaseException) -> None:
+        """Give up what is gathered."""
+        batch, self.batch = self.batch, _Batch()
+        batch.fail(reason)
 
-    def _program(self, calls: list[_Call], wanted: Any, names: list[str], donated: frozenset[int]) -> Program:
+    def _program(self, batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
+        calls, names = batch.calls, batch.names
+        donated = frozenset(batch.donated)
         key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
         if key not in _programs:
             name = calls[0].computation.name if len(calls) == 1 else self.name
@@ -175,8 +194,11 @@ def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, 
     return computation.shapes[key]
 
 
-def refuse_donating_twice(call: Signature) -> None:
-    """A future whose memory is given away cannot be read in the same call."""
+def check_futures(call: Signature) -> None:
+    """Futures among the arguments must not be consumed already, nor donated and read in the same call."""
+    for leaf in call.leaves:
+        if isinstance(leaf, Future):
+            leaf.check_usable()
     for index in call.donated:
         leaf = call.leaves[index]
         if isinstance(leaf, Future) and sum(other is leaf for other in call.leaves) > 1:

@@ -45,19 +45,16 @@ class Run:
     on_display: bool = False
     """Whether a person sees ``note`` in a live picture."""
     finished: bool = False
-    _programs: dict[int, RanProgram] = field(default_factory=dict, repr=False)
-    _kept: list[Lowered] = field(default_factory=list, repr=False)
+    _programs: dict[Lowered, RanProgram] = field(default_factory=dict, repr=False)
     executions: list[Execution] = field(default_factory=list, repr=False)
 
     def add(self, execution: Execution) -> None:
         """A program of this run was submitted."""
         lowered = execution.lowered
-        key = id(lowered)
-        if key not in self._programs:
+        if lowered not in self._programs:
             plan = lowered.plan
-            self._programs[key] = RanProgram(plan.graph, plan.where(), plan.routes())
-            self._kept.append(lowered)  # keeps its id its own
-        self._programs[key].runs += 1
+            self._programs[lowered] = RanProgram(plan.graph, plan.where(), plan.routes())
+        self._programs[lowered].runs += 1
         if len(self.executions) >= 256:
             self.executions = self.unfinished()
         self.executions.append(execution)
@@ -74,10 +71,6 @@ class Run:
     @property
     def events(self) -> Events:
         """Everything that happened, as columns; times in seconds on the controller's clock."""
-        return self.record.events()
-
-    def snapshot(self) -> Events:
-        """Events so far."""
         return self.record.events()
 
     def summary(self) -> Summary:

@@ -17,8 +17,8 @@ from pathways_nb.backends.executables import like_for_like, send
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.lowering import Action, reshard
 from pathways_nb.backends.watcher import Launched, Portion, Watcher
-from pathways_nb.errors import PathwaysError
-from pathways_nb.trace.record import Label, Row
+from pathways_nb.errors import CancelledError, PathwaysError
+from pathways_nb.trace.record import Row, label_of
 
 Clock = Callable[[], float]
 IN_FLIGHT = 24
@@ -63,14 +63,22 @@ class Dispatcher(threading.Thread):
 
     def run(self) -> None:
         """Carry out portions until told to stop."""
-        while (order := self.inbox.get()) is not None:
-            self._portion(*order)
+        while self._next():
+            pass
         self.computing.inbox.put(None)
         self.moving.inbox.put(None)
 
+    def _next(self) -> bool:
+        """A portion; a function of its own, so that nothing of it is held while the thread waits for the next."""
+        order = self.inbox.get()
+        if order is not None:
+            self._portion(*order)
+        return order is not None
+
     def _portion(self, run: Execution, start: int, stop: int) -> None:
         portion = Portion(run, stop, stop - start, self.on_done, threading.Lock())
-        label = Label("enqueue", run.lowered.traced.name, run.lowered.traced.name, run.client, island=self.island)
+        name = run.lowered.traced.name
+        label = label_of("enqueue", name, name, run.client, island=self.island)
         began = self.clock()
         at_once = 0
         for step in run.lowered.plan.orders[self.island][start:stop]:
@@ -208,9 +216,10 @@ class Dispatcher(threading.Thread):
 
     def _reason_to_skip(self, run: Execution, step: int) -> PathwaysError | None:
         """Its run was cancelled, or an input will never come."""
-        if run.errors and (error := run.error_of(step)) is not None:
-            return error
-        return run.cancelled_error(step) if run.stopped else None
+        error = run.error_of(step) if run.errors else None
+        if run.stopped and (error is None or isinstance(error, CancelledError)):
+            return run.cancelled_error(step)  # each names itself, not the first of them
+        return error
 
     def _ended(self, count: int) -> None:
         self.window.release(count)

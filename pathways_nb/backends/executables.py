@@ -59,7 +59,7 @@ class Executables:
 
     def __init__(self, clock: Clock):
         self.clock = clock
-        self._compiled: dict[tuple[str, tuple[int, ...]], Future[Executable]] = {}
+        self._compiled: dict[tuple[str, tuple[tuple[str, int], ...]], Future[Executable]] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="compile")
 
@@ -70,7 +70,7 @@ class Executables:
     def _get(self, request: Request, record: Record) -> Executable:
         start = self.clock()
         lowered = _lower(request)
-        devices = tuple(device.id for device in request.mesh.devices.flat)
+        devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
         key = (digest(request.code, lowered.as_text()), devices)
         middle = self.clock()
         record.add(Row(_relabel(request.label, "lower"), start, middle, quality="exact"))

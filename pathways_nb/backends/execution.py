@@ -175,7 +175,7 @@ class Execution:
         at = f" ({label.line})" if label.line else ""
         error = NodeError(
             f"{label.name} of {label.program}, run {self.serial}, failed on {label.place} "
-            f"(island {label.island}, {devices}){at}: {type(cause).__name__}: {cause}"
+            f"(island {label.island}, {devices}){at}: {_reason(cause)}"
         )
         error.__cause__ = cause.with_traceback(None)  # its frames would keep the run alive
         return error
@@ -187,6 +187,14 @@ class Execution:
             f"{label.name} of {label.program}, run {self.serial}, was cancelled before it was dispatched. "
             f"Call the program again to compute it."
         )
+
+
+def _reason(cause: BaseException) -> str:
+    """The cause in a line; of an exception in a host callback, the user's own rather than JAX's frames around it."""
+    text = str(cause)
+    if "CpuCallback error" in text:
+        return f"{text.strip().splitlines()[-1]} (in a host callback)"
+    return f"{type(cause).__name__}: {text}"
 
 
 def lost(what: str) -> LostError:

@@ -39,11 +39,11 @@ class Island:
     cores: tuple[int, ...] = ()
     """Cores its threads are pinned to; empty if they are not."""
     on_release: Callable[[], None] = lambda: None
-    meshes: dict[tuple[Placement, tuple[int, ...]], Mesh] = field(default_factory=dict)
+    meshes: dict[tuple[Placement, tuple[int, ...], tuple[str, ...]], Mesh] = field(default_factory=dict)
 
     def mesh(self, placement: Placement, place: VirtualSlice) -> Mesh:
         """The concrete mesh of a virtual slice placed here."""
-        key = (placement, place.shape + tuple(map(hash, place.axes)))
+        key = (placement, place.shape, place.axes)
         if key not in self.meshes:
             chosen = self.devices[placement.first : placement.first + placement.count]
             kinds = (jax.sharding.AxisType.Auto,) * len(place.axes)

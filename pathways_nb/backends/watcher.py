@@ -11,11 +11,11 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from pathways_nb.backends.execution import Entry, Execution
-from pathways_nb.trace.record import Row
+from pathways_nb.trace.record import Label, Row
 
 Clock = Callable[[], float]
 _WAKE_EVERY = 2e-3
@@ -81,18 +81,26 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         """Watch launches until told to stop."""
-        while (first := self._next()) is not None:
-            batch = [first]
-            while len(batch) < min(_MOST_AT_ONCE, _WAKE_EVERY / max(self.mean, 1e-9)):
-                try:
-                    following = self.inbox.get_nowait()
-                except queue.Empty:
-                    break
-                if following is None:
-                    self.inbox.put(None)
-                    break
-                batch.append(following)
-            self._watch(batch)
+        while self._next_batch():
+            pass
+
+    def _next_batch(self) -> bool:
+        """Watch some; a function of its own, so that no array is held while the thread waits for more."""
+        first = self._next()
+        if first is None:
+            return False
+        batch = [first]
+        while len(batch) < min(_MOST_AT_ONCE, _WAKE_EVERY / max(self.mean, 1e-9)):
+            try:
+                following = self.inbox.get_nowait()
+            except queue.Empty:
+                break
+            if following is None:
+                self.inbox.put(None)
+                break
+            batch.append(following)
+        self._watch(batch)
+        return True
 
     def note_now(self, launched: Launched) -> None:
         """A transfer that had ended when it was dispatched; called by the dispatcher."""
@@ -144,7 +152,7 @@ class Watcher(threading.Thread):
             self.free_at.update(dict.fromkeys(action.devices, end))
         status = "failed" if failure else "draining" if run.stopped else "ok"
         quality = "estimated" if watched else "interpolated"
-        label = replace(action.label, route=launched.route) if launched.route else action.label
+        label = _routed(action.label, launched.route) if launched.route else action.label
         run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
         if failure is not None:
             run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
@@ -164,6 +172,11 @@ class Watcher(threading.Thread):
             return max(run.ends[p] for p in action.step.producers) if _all_in(action.step.producers, run.ends) else None
         source = launched.source
         return 0.0 if source.run is None else source.run.ends.get(source.step)
+
+
+@lru_cache(maxsize=4096)
+def _routed(label: Label, route: str) -> Label:
+    return replace(label, route=route)
 
 
 def _all_in(steps: Sequence[int], ends: Mapping[int, float]) -> bool:

@@ -38,6 +38,7 @@ class Resources:
     def forget(self, serial: int) -> None:
         """A slice is gone: its devices carry one slice less."""
         placement = self.placements.pop(serial, None)
+        self.names.pop(serial, None)
         if placement is not None:
             self._add(placement, -1)
 

@@ -43,9 +43,8 @@ class Traced:
     out_tree: Any
     donated: tuple[int, ...]
     """Positions of donated arguments."""
-    has_effects: bool
     lowered: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
-    """What each controller made of it."""
+    """What each controller made of it, by its epoch: a reset begins a new one."""
 
     @property
     def name(self) -> str:
@@ -108,12 +107,12 @@ class Program:
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
         used = sorted({item.place for item in flat.items if item.place is not None} | set(trace.places))
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
-        arguments = flat.arguments
+        results: tuple[Any, ...] = flat.results
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters)
-        effects = any(item.has_effects for item in flat.items)
-        results: tuple[Any, ...] = flat.results
-        traced = Traced(graph, places, codes, tuple(flat.avals), arguments, results, out_tree[0], call.donated, effects)
+        results: tuple[Any, ...] = flat.results  # which ``build`` has placed
+        values = tuple(flat.avals)
+        traced = Traced(graph, places, codes, values, flat.arguments, results, out_tree[0], call.donated)
         self._traced[self._key(call, avals, platform)] = traced
         return traced
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class Summary:
         compile: seconds during which it traced, lowered or compiled.
         transfers, transfer_bytes: number and total size.
         launches: nodes launched. interpolated: of those, how many ends were not watched.
+        failed: events that ended with an error.
     """
 
     makespan: float
@@ -59,9 +61,9 @@ def summarise(events: Events, islands: Sequence[int]) -> Summary:
     """Totals of ``events`` on islands with these numbers of devices."""
     busy = events.of_kind(*BUSY)
     moves = events.of_kind("transfer")
-    spans = Events.concatenate([busy, moves, events.of_kind("enqueue")])
+    spans = events.of_kind(*BUSY, "transfer", "enqueue")
     makespan = float(spans["end"].max() - spans["start"].min()) if len(spans) else 0.0
-    used = [device_seconds(busy.select(busy["island"] == i), count).sum() for i, count in enumerate(islands)]
+    used = [device_seconds(busy.select(busy.is_("island", i)), count).sum() for i, count in enumerate(islands)]
     shares = (u / (count * makespan) if makespan else 0.0 for u, count in zip(used, islands, strict=True))
     return Summary(
         makespan,
@@ -71,14 +73,19 @@ def summarise(events: Events, islands: Sequence[int]) -> Summary:
         len(moves),
         int(moves["bytes"].sum()),
         len(busy),
-        int((busy["quality"] == "interpolated").sum()),
-        int((events["status"] == "failed").sum()),
+        int(busy.is_("quality", "interpolated").sum()),
+        int(events.is_("status", "failed").sum()),
     )
 
 
 def device_seconds(events: Events, devices: int) -> np.ndarray:
     """Seconds during which each of ``devices`` devices of one island was busy; overlaps count once."""
-    return np.array([covered(events.select(_on_device(events, device))) for device in range(devices)])
+    first, last = events["device"], events["device"] + events["devices"]
+    found = np.zeros(devices)
+    edges = sorted({0, devices, *np.unique(first).tolist(), *np.unique(last).tolist()})
+    for low, high in pairwise(edges):  # devices between two edges have the same events
+        found[low:high] = covered(events.select((first <= low) & (low < last)))
+    return found
 
 
 def duration(seconds: float) -> str:
@@ -95,11 +102,6 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
-
-
-def _on_device(events: Events, device: int) -> np.ndarray:
-    first = events["device"]
-    return (first <= device) & (device < first + events["devices"])
 
 
 def covered(events: Events) -> float:

@@ -1,6 +1,7 @@
 """The one record of what happened, for every backend, view, export, metric and test.
 
-Events arrive as short rows (a shared label and two stamps), from any thread, and are stored as columns.
+Events arrive as short rows (a shared label and two stamps), from any thread, and are stored as columns: a label's
+number and the stamps. What a label says is looked up when it is asked for, so a million events stay cheap.
 Times are in seconds on the clock of the controller; sizes in bytes. Nothing here is live: a record only remembers.
 """
 
@@ -9,18 +10,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 KINDS = ("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch")
+QUALITIES = ("exact", "estimated", "interpolated")
+STATUSES = ("ok", "draining", "failed")
 CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
 """Kinds drawn on the controller's lane; the others happen on devices."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Label:
-    """Everything about an event that is known before it happens; shared by all its occurrences.
+    """Everything about an event that is known before it happens; shared by all its occurrences, hence by identity.
 
     Args:
         kind: one of ``KINDS``.
@@ -56,6 +60,10 @@ class Label:
     line: str = ""
 
 
+label_of = lru_cache(maxsize=4096)(Label)
+"""A ``Label``, the same one for the same words: for events of which there may be one in every step of a loop."""
+
+
 class Row(NamedTuple):
     """One occurrence: when, in which run, how exactly known, and how it ended."""
 
@@ -70,77 +78,110 @@ class Row(NamedTuple):
 
 
 _NUMBERS: dict[str, type] = {
-    **dict.fromkeys(("node", "island", "device", "devices", "stage", "microbatch", "token_slice", "run"), np.int32),
-    **dict.fromkeys(("id", "bytes"), np.int64),
-    **dict.fromkeys(("flops", "start", "end"), np.float64),
+    **dict.fromkeys(("node", "island", "device", "devices", "stage", "microbatch", "token_slice"), np.int32),
+    "bytes": np.int64,
+    "flops": np.float64,
 }
+_STORED: dict[str, type] = {
+    **{"label": np.int32, "start": np.float64, "end": np.float64},
+    **{"run": np.int32, "quality": np.uint8, "status": np.uint8},
+}
+_WORDS = {"quality": np.array(QUALITIES, object), "status": np.array(STATUSES, object)}
 LABEL_COLUMNS = tuple(field.name for field in fields(Label))
 COLUMNS = ("id", *LABEL_COLUMNS, *Row._fields[1:])
 
 
 class Events:
-    """Events as NumPy columns of equal length, named by ``COLUMNS``; times in seconds, sizes in bytes."""
+    """Events as NumPy columns of equal length, named by ``COLUMNS``; times in seconds, sizes in bytes.
 
-    def __init__(self, columns: dict[str, np.ndarray]):
-        self.columns = columns
+    Args:
+        labels: what the events say beside their stamps. stored: for each event its label's number, stamps and codes.
+        ids: one for each event, in the order in which they were recorded.
+    """
 
-    @classmethod
-    def from_rows(cls, rows: Sequence[Row], first_id: int = 0) -> Events:
-        """Turn rows into columns; ids count up from ``first_id``."""
-        labels = [row.label for row in rows]
-        data: dict[str, list[Any]] = {"id": list(range(first_id, first_id + len(rows)))}
-        data |= {name: [getattr(label, name) for label in labels] for name in LABEL_COLUMNS}
-        data |= {name: [row[i] for row in rows] for i, name in enumerate(Row._fields) if i}
-        return cls({name: _column(name, values) for name, values in data.items()})
+    def __init__(self, labels: Sequence[Label], stored: dict[str, np.ndarray], ids: np.ndarray):
+        self.labels, self._stored, self._ids = labels, stored, ids
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Events]) -> Events:
-        """Join parts end to end."""
-        return cls({name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
+    def from_rows(cls, rows: Sequence[Row]) -> Events:
+        """Turn rows into columns."""
+        record = Record()
+        for row in rows:
+            record.add(row)
+        return record.events()
 
     def __len__(self) -> int:
-        return len(self.columns["id"])
+        return len(self._ids)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns[name]
+        if name == "id":
+            return self._ids
+        if name in _WORDS:
+            return _WORDS[name][self._stored[name]]
+        if name in self._stored:
+            return self._stored[name]
+        if name not in LABEL_COLUMNS:
+            raise KeyError(f"{name!r} is no column of events; choose from {', '.join(COLUMNS)}")
+        return self.by_label(name)[self.label]
+
+    @property
+    def label(self) -> np.ndarray:
+        """The number of each event's label in ``labels``."""
+        return self._stored["label"]
+
+    def by_label(self, name: str) -> np.ndarray:
+        """What each of ``labels`` says in column ``name``."""
+        return column([getattr(label, name) for label in self.labels], _NUMBERS.get(name, object))
+
+    def is_(self, name: str, *values: object) -> np.ndarray:
+        """Whether each event has one of ``values`` in column ``name``; quick for many events with few labels."""
+        if name in _WORDS:
+            codes = [code for code, word in enumerate(_WORDS[name]) if word in values]
+            return np.isin(self._stored[name], codes)
+        fits = [getattr(label, name) in values for label in self.labels]
+        return np.array(fits, bool)[self.label]
 
     def select(self, mask: np.ndarray) -> Events:
         """The events for which ``mask`` is true, or those at the given indices."""
-        return Events({name: column[mask] for name, column in self.columns.items()})
+        return Events(self.labels, {name: part[mask] for name, part in self._stored.items()}, self._ids[mask])
 
     def of_kind(self, *kinds: str) -> Events:
         """The events of these kinds."""
-        return self.select(np.isin(self["kind"].astype(str), kinds) if len(self) else np.zeros(0, bool))
+        return self.select(self.is_("kind", *kinds))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Each event as a dictionary, for tests and small tables."""
+        columns = {name: self[name] for name in COLUMNS}
         for i in range(len(self)):
-            yield {name: column[i] for name, column in self.columns.items()}
+            yield {name: values[i] for name, values in columns.items()}
 
     def __repr__(self) -> str:
         return f"<{len(self)} events: {', '.join(COLUMNS)}>"
 
 
-def _column(name: str, values: list[Any]) -> np.ndarray:
-    if name in _NUMBERS:
-        return np.asarray(values, _NUMBERS[name])
-    column = np.empty(len(values), object)
-    column[:] = values
-    return column
+def column(values: Sequence[Any], dtype: Any = object) -> np.ndarray:
+    """A one-dimensional array, also of tuples."""
+    made = np.empty(len(values), dtype)
+    made[:] = values
+    return made
 
 
 class Record:
     """Remembers events until cleared. ``add`` may be called from any thread and costs under a microsecond.
 
     Args:
-        limit: remember about this many of the newest only; ``forgotten`` counts the others.
+        limit: remember about this many of the newest only.
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        self.limit, self.forgotten = limit, 0
+        self.limit = limit
         self._rows: list[Row] = []
-        self._parts: list[Events] = [Events.from_rows([])]
         self._lock = threading.Lock()
+        self._count = 0
+        self._labels: list[Label] = []
+        """Only ever grows, so that the numbers in columns given out stay right."""
+        self._numbers: dict[Label, int] = {}
+        self._stored: dict[str, np.ndarray] = {name: np.empty(0, dtype) for name, dtype in _STORED.items()}
 
     def add(self, row: Row) -> None:
         """Remember one event."""
@@ -148,35 +189,45 @@ class Record:
         if self.limit is not None and len(self._rows) > 2 * self.limit:
             self._trim()
 
-    def extend(self, rows: Sequence[Row]) -> None:
-        """Remember several events."""
-        self._rows.extend(rows)
-
-    def events(self, since: int = 0) -> Events:
-        """All events with an id of at least ``since``, as columns."""
+    def events(self) -> Events:
+        """All events, as columns."""
         with self._lock:
-            count = len(self._rows)
-            if count:
-                fresh, self._rows[:count] = self._rows[:count], []
-                self._parts.append(Events.from_rows(fresh, self._count()))
-            if len(self._parts) > 32:
-                self._parts = [Events.concatenate(self._parts)]
-            parts = [part for part in self._parts if len(part) and part["id"][-1] >= since] or self._parts[:1]
-            joined = parts[0] if len(parts) == 1 else Events.concatenate(parts)
-        return joined.select(joined["id"] >= since) if since else joined
+            rows = self._rows[:]
+            del self._rows[: len(rows)]
+            first, self._count = self._count, self._count + len(rows)
+            for name, values in self._columns_of(rows):
+                if self._count > len(self._stored[name]):  # twice the room, so that each event is copied rarely
+                    self._stored[name] = np.concatenate([self._stored[name], np.empty(self._count, _STORED[name])])
+                self._stored[name][first : self._count] = values
+            ids = np.arange(self._count, dtype=np.int64)
+            return Events(self._labels, {name: part[: self._count] for name, part in self._stored.items()}, ids)
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._rows.clear()
-            self._parts = [Events.from_rows([])]
+            self._forget()
+
+    def _forget(self) -> None:
+        self._count, self._labels, self._numbers = 0, [], {}
+        self._stored = {name: part[:0] for name, part in self._stored.items()}
 
     def _trim(self) -> None:
         assert self.limit is not None
         with self._lock:
-            self.forgotten += self._count() + max(0, len(self._rows) - self.limit)
-            self._parts = [Events.from_rows([])]
             del self._rows[: -self.limit]
+            self._forget()
 
-    def _count(self) -> int:
-        return sum(len(part) for part in self._parts)
+    def _columns_of(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
+        yield "label", [self._number(row.label) for row in rows]
+        for name in ("start", "end", "run"):
+            yield name, [getattr(row, name) for row in rows]
+        yield "quality", [QUALITIES.index(row.quality) for row in rows]
+        yield "status", [STATUSES.index(row.status) for row in rows]
+
+    def _number(self, label: Label) -> int:
+        number = self._numbers.get(label)
+        if number is None:
+            number = self._numbers[label] = len(self._labels)
+            self._labels.append(label)
+        return number

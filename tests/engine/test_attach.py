@@ -95,6 +95,34 @@ def test_with_the_current_one_changes_nothing(controller) -> None:
     np.testing.assert_array_equal(y.result(), v * 2)
 
 
+def test_with_a_controller_that_is_set_aside_or_closed_is_refused(controller) -> None:
+    text = r"it is not the current controller, and its devices have been let go or set aside"
+    with pw.attach("cpu", islands=1, devices_per_island=2) as other:
+        with pytest.raises(pw.NotAttachedError, match=text), controller:
+            pass
+        assert pw.attach("cpu", islands=1, devices_per_island=2) is other
+    with pytest.raises(pw.NotAttachedError, match=text), other:
+        pass
+    assert (double(4)(v[:8]).result() == 2 * v[:8]).all()
+
+
+def test_a_node_keeps_its_own_error_when_its_devices_are_let_go(controller) -> None:
+    with pw.attach("cpu", islands=1, devices_per_island=2):
+        place = pw.virtual_slice(2)
+        y = pw.jit(doomed, on=place)(v[:6])
+        with pytest.raises(pw.NodeError, match="doomed"):
+            y.result()
+    with pytest.raises(pw.NodeError, match=r"doomed.*ValueError: out of range"):
+        y.result()
+
+
+def doomed(x: jax.Array) -> jax.Array:
+    def fail(x: np.ndarray) -> np.ndarray:
+        raise ValueError("out of range")
+
+    return jax.pure_callback(fail, x, x)
+
+
 def test_two_open_controllers_never_hold_the_same_devices(controller) -> None:
     with (
         pw.attach("cpu", islands=2, devices_per_island=4, dispatch="sequential") as one,
@@ -251,6 +279,7 @@ def test_nothing_attached(fresh_python) -> None:
             print(error)
     pw.reset()
     pw.attach("auto")
+    pw.attach("auto")  # nothing changes, nothing is said
     print(f(np.ones(2)).result())
     """)
     line = 'nothing is attached: call pw.attach("auto") first (or pw.attach("cpu", islands=2, devices_per_island=4)).'

@@ -230,3 +230,34 @@ def test_a_second_interrupt_is_an_interrupt_too(controller, slow, quiet) -> None
         interrupted(slow, lambda ys: (body(ys), time.sleep(30)))
     quiet(controller)
     assert np.isfinite(slow(matrix).result()).all()
+
+
+def test_loose_calls_that_are_still_gathered_never_go_out(controller, left, quiet) -> None:
+    @pw.jit(on=left, donate_argnums=0)
+    def double(x: jax.Array) -> jax.Array:
+        return 2 * x
+
+    x = pw.put(np.arange(4.0), on=left)
+    with pytest.raises(KeyboardInterrupt), pw.record() as run:  # noqa: PT012
+        y = double(x)
+        raise KeyboardInterrupt
+    assert not run.programs
+    with pytest.raises(pw.CancelledError, match=r"^double was cancelled before it was dispatched\. Call it again"):
+        y.result()
+    np.testing.assert_array_equal(double(x).result(), 2 * np.arange(4.0))  # x was not given away
+
+
+def test_a_cancelled_result_names_its_own_node(controller, slow, left, quiet) -> None:
+    @pw.jit(on=left)
+    def first(m: jax.Array) -> jax.Array:
+        return m + 1
+
+    @pw.jit(on=left)
+    def second(m: jax.Array) -> jax.Array:
+        return m * 2
+
+    both = pw.program(lambda m: second(first(m)), name="both")
+    pw.wait(both(matrix))
+    _, ys, _ = interrupted(slow, lambda ys: ys.extend([slow(matrix), *(both(slow(matrix)) for _ in range(30))]))
+    with pytest.raises(pw.CancelledError, match=r"^second of both, run \d+, was cancelled"):
+        ys[-1].result()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Callable
 
 import pytest
@@ -153,8 +155,6 @@ def test_a_place_takes_the_name_of_the_variable_that_holds_it(controller: pw.Con
 
 
 def test_a_slice_that_nobody_holds_frees_its_devices(controller: pw.Controller) -> None:
-    import gc
-
     def use() -> None:
         place = pw.virtual_slice(4)
         pw.put(1.0, on=place).result()
@@ -162,6 +162,25 @@ def test_a_slice_that_nobody_holds_frees_its_devices(controller: pw.Controller) 
     use()
     gc.collect()
     assert controller.resources.placements == {}
+
+
+def test_a_slice_placed_by_a_replayed_program_frees_its_devices_too(
+    controller: pw.Controller, quiet: Callable[..., None]
+) -> None:
+    place = pw.virtual_slice(2)
+    program = pw.program(pw.jit(lambda v: v + 1, on=place))
+    program(1.0).wait()
+    with pw.attach("cpu", islands=1, devices_per_island=2) as other:
+        program(1.0).wait()  # the same trace, placed anew
+        assert place.serial in other.resources.placements
+        serial = place.serial
+        del place, program
+        quiet(other)
+        deadline = time.monotonic() + 5
+        while serial in other.resources.placements and time.monotonic() < deadline:
+            gc.collect()  # a thread may hold the run that it has just finished for a moment longer
+        assert serial not in other.resources.placements
+        assert serial not in other.resources.names
 
 
 def test_status_lists_islands_devices_places_and_memory(

@@ -31,20 +31,21 @@ class FakeRun:
     """A run whose events can be revealed little by little."""
 
     programs: Sequence[FakeProgram]
-    events: Events
+    recorded: Events
     islands: tuple[int, ...] = (4, 4)
     name: str = "fake"
     start: float = START
     finished: bool = True
     shown: int | None = None
 
-    def snapshot(self) -> Events:
+    @property
+    def events(self) -> Events:
         """The events revealed so far."""
-        return self.events if self.shown is None else self.events.select(np.arange(self.shown))
+        return self.recorded if self.shown is None else self.recorded.select(np.arange(self.shown))
 
     def summary_line(self) -> str:
         """A plain line, with a character that HTML would swallow."""
-        return f"{len(self.snapshot())} events on {sum(self.islands)} devices, bubble < 12 %"
+        return f"{len(self.events)} events on {sum(self.islands)} devices, bubble < 12 %"
 
 
 def places() -> tuple[VirtualSlice, VirtualSlice]:
@@ -170,13 +171,14 @@ def fake_run(shown: int | None = None) -> FakeRun:
 
 
 def many_events(count: int, devices: int = 8, seconds: float = 10.0) -> Events:
+    """``many_rows`` as events."""
+    return Events.from_rows(many_rows(count, devices, seconds))
+
+
+def many_rows(count: int, devices: int = 8, seconds: float = 10.0) -> list[Row]:
     """``count`` short events, one after another on every device of two islands."""
     half = devices // 2
     labels = [Label("compute", "step", "loop", island=i // half, device=i % half, devices=1) for i in range(devices)]
     each = seconds / (count / devices)
-    return Events.from_rows(
-        [
-            Row(labels[i % devices], START + (i // devices) * each, START + (i // devices) * each + 0.6 * each)
-            for i in range(count)
-        ]
-    )
+    starts = [START + (i // devices) * each for i in range(count)]
+    return [Row(labels[i % devices], start, start + 0.6 * each) for i, start in enumerate(starts)]

@@ -77,7 +77,7 @@ def test_push_sends_only_what_changed() -> None:
 
 def test_what_is_in_view_decides_what_is_sent() -> None:
     run = fake_run()
-    run.events = many_events(20_000)
+    run.recorded = many_events(20_000)
     figure = LiveFigure(run, ("timeline",))
     figure.push()
     figure.view = [3.0, 3.1]

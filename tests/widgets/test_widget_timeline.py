@@ -13,7 +13,7 @@ from pathways_widgets.detail import MOST_BOXES, Digest, choose_boxes
 from pathways_widgets.lanes import CONTROLLER_HEIGHT, Lanes
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import Columns
-from tests.widgets.fake_run import START, FakeRun, fake_run, many_events
+from tests.widgets.fake_run import START, FakeRun, fake_run, many_events, many_rows
 
 
 def boxes_of(run: FakeRun, window: tuple[float, float] | None = None) -> Columns:
@@ -123,7 +123,7 @@ def test_merging_keeps_the_busy_time_of_every_lane(window: tuple[float, float]) 
 
 def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
     run = fake_run()
-    run.events = many_events(60_000)
+    run.recorded = many_events(60_000)
     view = Timeline(run.islands)
     columns = view.update(run)["timeline_boxes"]
     rows = sorted(zip(columns["top"], columns["left"], columns["right"], strict=True))
@@ -137,7 +137,7 @@ def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
 def test_failures_are_never_merged_away() -> None:
     run = fake_run()
     failed = Row(Label("compute", "bad", island=0, devices=1), START + 5, START + 5 + 1e-7, 0, "exact", "failed")
-    run.events = Events.concatenate([many_events(60_000), Events.from_rows([failed], 60_000)])
+    run.recorded = Events.from_rows([*many_rows(60_000), failed])
     sources = Timeline(run.islands).update(run)
     assert sources["timeline_boxes"]["name"].count("bad") == 1
     assert len(sources["timeline_failed"]["left"]) == 1
@@ -145,7 +145,7 @@ def test_failures_are_never_merged_away() -> None:
 
 def test_a_window_shows_single_events_again() -> None:
     run = fake_run()
-    run.events = many_events(60_000)
+    run.recorded = many_events(60_000)
     columns = boxes_of(run, (3.0, 3.1))
     assert set(columns["name"]) == {"step"}
     assert columns["right"].min() <= 2.96

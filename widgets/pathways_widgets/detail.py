@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathways_nb.trace.record import Events
+from pathways_nb.trace.record import Events, Label
 from pathways_widgets.lanes import Lanes
 from pathways_widgets.palette import code_of
 from pathways_widgets.views import Window
@@ -48,7 +48,7 @@ class Digest:
         self.start = np.concatenate([self.start, fresh["start"] - start])
         self.end = np.concatenate([self.end, np.maximum(fresh["end"], fresh["start"]) - start])
         self.track = np.concatenate([self.track, self._tracks_of(fresh)])
-        self.well = np.concatenate([self.well, fresh["status"] == "ok"])
+        self.well = np.concatenate([self.well, fresh.is_("status", "ok")])
         self._last_id = int(events["id"][-1])
 
     @property
@@ -61,11 +61,14 @@ class Digest:
         return np.flatnonzero((self.end >= window[0]) & (self.start <= window[1]))
 
     def _tracks_of(self, events: Events) -> np.ndarray:
-        columns = [events[name].tolist() for name in ("kind", "name", "island", "device", "devices")]
-        return np.fromiter((self._track(*row) for row in zip(*columns, strict=True)), np.int32, len(events))
+        by_label = np.zeros(len(events.labels), np.int32)
+        for number in np.unique(events.label).tolist():
+            by_label[number] = self._track(events.labels[number])
+        return by_label[events.label]
 
-    def _track(self, kind: str, name: str, island: int, device: int, devices: int) -> int:
-        code = code_of(kind, name)
+    def _track(self, label: Label) -> int:
+        kind, island, device, devices = label.kind, label.island, label.device, label.devices
+        code = code_of(kind, label.name)
         key = (kind, code_of(kind, "") != code, island, device, devices)
         track = self._tracks.get(key)
         if track is None:

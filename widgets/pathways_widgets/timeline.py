@@ -76,7 +76,7 @@ class Timeline:
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """The boxes to draw for ``window`` with as much again on each side, and the marks written on them."""
-        events = run.snapshot()
+        events = run.events
         self._digest.extend(events, run.start)
         extent = self._digest.extent or 1.0
         visible = window or (0.0, extent)

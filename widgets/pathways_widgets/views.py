@@ -69,7 +69,8 @@ class RunLike(Protocol):
     def finished(self) -> bool:
         """Whether it has ended."""
 
-    def snapshot(self) -> Events:
+    @property
+    def events(self) -> Events:
         """The events so far, oldest record first."""
 
     def summary_line(self) -> str:
@@ -93,11 +94,7 @@ class Moment:
         """Look at ``run`` now."""
         finished = run.finished
         programs = tuple(run.programs)
-        return cls(run.name, run.islands, programs, run.start, finished, run.snapshot(), run.summary_line())
-
-    def snapshot(self) -> Events:
-        """The events of this moment."""
-        return self.events
+        return cls(run.name, run.islands, programs, run.start, finished, run.events, run.summary_line())
 
     def summary_line(self) -> str:
         """The summary of this moment."""
