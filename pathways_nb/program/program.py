@@ -107,7 +107,6 @@ class Program:
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
         used = sorted({item.place for item in flat.items if item.place is not None} | set(trace.places))
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
-        results: tuple[Any, ...] = flat.results
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters)
         results: tuple[Any, ...] = flat.results  # which ``build`` has placed
