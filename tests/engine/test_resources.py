@@ -167,13 +167,16 @@ def test_a_slice_that_nobody_holds_frees_its_devices(controller: pw.Controller) 
 def test_a_slice_placed_by_a_replayed_program_frees_its_devices_too(
     controller: pw.Controller, quiet: Callable[..., None]
 ) -> None:
-    place = pw.virtual_slice(2)
-    program = pw.program(pw.jit(lambda v: v + 1, on=place))
-    program(1.0).wait()
+    def traced() -> pw.Program:
+        program = pw.program(pw.jit(lambda v: v + 1, on=pw.virtual_slice(2)))
+        program(1.0).wait()
+        return program
+
+    program = traced()
     with pw.attach("cpu", islands=1, devices_per_island=2) as other:
         program(1.0).wait()  # the same trace, placed anew
         (serial,) = other.resources.placements
-        del place, program
+        del program
         quiet(other)
         deadline = time.monotonic() + 5
         while serial in other.resources.placements and time.monotonic() < deadline:
