@@ -129,6 +129,10 @@ class Events:
         """The number of each event's label in ``labels``."""
         return self._stored["label"]
 
+    def codes(self, name: str) -> np.ndarray:
+        """``"quality"`` or ``"status"`` as positions in ``QUALITIES`` or ``STATUSES``."""
+        return self._stored[name]
+
     def by_label(self, name: str) -> np.ndarray:
         """What each of ``labels`` says in column ``name``."""
         return column([getattr(label, name) for label in self.labels], _NUMBERS.get(name, object))

@@ -33,7 +33,7 @@ ITEM_TYPE = "application/vnd.pathways.figure+json"
 _HERE = Path(__file__).parent
 _INTERVAL = 0.1
 """Seconds between two looks at a run."""
-_SHARE = 0.05
+_SHARE = 0.1
 """Largest share of one core that drawing may take while the run goes on."""
 
 

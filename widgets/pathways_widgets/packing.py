@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_widgets.views import Columns
+from pathways_widgets.views import Columns, Words
 
 _TYPES = ("u1", "i4", "u4", "f4", "f8")
 
@@ -42,6 +42,8 @@ def _joined(head: dict[str, dict[str, Any]], blocks: list[bytes]) -> bytes:
 
 
 def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:
+    if isinstance(values, Words):
+        return {"type": "u4", "size": len(values), "words": list(values.words)}, values.numbers.astype(np.uint32)
     array = np.asarray(values)
     if array.dtype.kind in "UO":
         words: dict[str, int] = {}

@@ -17,7 +17,7 @@ from bokeh.models import Column
 from pathways_widgets import palette
 from pathways_widgets.graph import GraphView
 from pathways_widgets.timeline import Timeline
-from pathways_widgets.views import Columns, Moment, RunLike, View, Window
+from pathways_widgets.views import Columns, Moment, RunLike, View, Window, Words
 
 VIEWS: dict[str, Callable[[tuple[int, ...]], View]] = {"graph": GraphView, "timeline": Timeline}
 DEFAULT_SHOW = ("graph", "timeline")
@@ -72,7 +72,7 @@ class Panel:
         """The item to embed, with the current columns in it or empty."""
         for view in self.views.values():
             for name, table in view.tables.items():
-                columns = view.sources[name] if data else {}
+                columns = {k: list(c) if isinstance(c, Words) else c for k, c in view.sources[name].items() if data}
                 table.data = columns or {column: [] for column in table.data}
         item = dict(json_item(self.root))
         return item | {"summary": self.summary, "themes": self.themes, "properties": self.properties if data else {}}

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.record import Events
+from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
 from pathways_widgets import palette
 from pathways_widgets.detail import Boxes, Digest
 from pathways_widgets.lanes import MARGIN
-from pathways_widgets.views import Columns
+from pathways_widgets.views import Columns, Words
 
 FONT = 11
 """Height of text on boxes, in pixels."""
@@ -71,36 +71,42 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
     bands = (top[track], bottom[track]) if len(track) else (np.zeros(0), np.zeros(0))
     columns: Columns = {"left": start, "right": start + lasts, "duration": lasts, "code": codes}
     columns |= {"top": bands[0].astype(np.float32), "bottom": bands[1].astype(np.float32)}
-    return columns | _details(boxes, events, [palette.KINDS[number].name for number in codes])
+    return columns | _details(boxes, events, codes)
 
 
-def _details(boxes: Boxes, events: Events, kinds: list[str]) -> Columns:
+def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     alone, merged = boxes.alone, len(boxes.track)
-    columns: Columns = {"kind": kinds}
-    columns["place"] = _places(events.select(alone)) + [""] * merged
-    for name, filler in (("program", "several"), ("route", ""), ("status", "ok"), ("quality", "merged")):
-        columns[name] = events[name][alone].tolist() + [filler] * merged
-    columns["name"] = events["name"][alone].tolist() + [f"{count:,} events" for count in boxes.count.tolist()]
-    columns["bytes"] = np.concatenate([events["bytes"][alone].astype(float), np.zeros(merged)])
+    used, which = np.unique(events.label[alone], return_inverse=True)
+    labels = [events.labels[number] for number in used.tolist()]
+
+    def text(of_labels: list[str], of_merged: list[str]) -> Words:
+        first = len(of_labels)
+        numbers = np.arange(first, first + merged) if len(of_merged) == merged else np.full(merged, first)
+        return Words([*of_labels, *of_merged], np.concatenate([which, numbers]).astype(np.uint32))
+
+    columns: Columns = {"kind": Words([kind.name for kind in palette.KINDS], codes)}
+    columns["name"] = text([label.name for label in labels], [f"{count:,} events" for count in boxes.count.tolist()])
+    columns["place"] = text([_where(label) for label in labels], [""])
+    columns["program"] = text([label.program for label in labels], ["several"])
+    columns["route"] = text([label.route for label in labels], [""])
+    for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
+        numbers = np.concatenate([events.codes(name)[alone], np.full(merged, words.index(filler), np.uint8)])
+        columns[name] = Words(words, numbers)
+    columns["bytes"] = np.concatenate([np.array([label.bytes for label in labels], float)[which], np.zeros(merged)])
     columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
     return columns
 
 
-def _places(events: Events) -> list[str]:
+def _where(label: Label) -> str:
     """Place and devices in words."""
-    words: dict[tuple[str, int, int, int], str] = {}
-    rows = zip(*(events[name].tolist() for name in ("place", "island", "device", "devices")), strict=True)
-    return [words.get(row) or words.setdefault(row, _where(*row)) for row in rows]
-
-
-def _where(place: str, island: int, device: int, devices: int) -> str:
-    last = f"–{device + devices - 1}" if devices > 1 else ""
-    where = f"island {island}" + (f", dev {device}{last}" if devices else "") if island >= 0 else "controller"
-    return f"{place} · {where}" if place else where
+    last = f"–{label.device + label.devices - 1}" if label.devices > 1 else ""
+    devices = f", dev {label.device}{last}" if label.devices else ""
+    where = f"island {label.island}{devices}" if label.island >= 0 else "controller"
+    return f"{label.place} · {where}" if label.place else where
 
 
 def _ended(columns: Columns, status: str) -> Columns:
-    which = [i for i, ended in enumerate(columns["status"]) if ended == status]
+    which = np.flatnonzero(columns["status"].numbers == STATUSES.index(status))
     return {side: columns[side][which] for side in SIDES}
 
 
@@ -111,7 +117,9 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Colu
     high = (columns["bottom"] - columns["top"])[alone] / scale.lanes
     order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
     chosen = order[(wide[order] >= FONT) & (high[order] >= FONT)]
-    texts = [_mark(columns, events["microbatch"][boxes.alone[i]], i, wide[i]) for i in chosen.tolist()]
+    texts = [
+        _mark(columns, events.labels[events.label[boxes.alone[i]]].microbatch, i, wide[i]) for i in chosen.tolist()
+    ]
     middle = (columns["left"] + columns["right"])[chosen] / 2
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]
     half = (bottom - top) / 2

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
 
@@ -17,7 +18,26 @@ from pathways_nb.program.graph import Graph
 from pathways_nb.trace.record import Events
 
 Columns = dict[str, Any]
-"""Equally long columns: NumPy arrays, or lists (text, nested coordinates)."""
+"""Equally long columns: NumPy arrays, ``Words``, or lists (text, nested coordinates)."""
+
+
+class Words(Sequence[str]):
+    """A column of text in which the same words come again and again: a list of words, and for each row its number."""
+
+    def __init__(self, words: Sequence[str], numbers: np.ndarray):
+        self.words, self.numbers = words, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        return [self.words[i] for i in self.numbers[row]] if isinstance(row, slice) else self.words[self.numbers[row]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 Window = tuple[float, float]
 """The visible part of the time axis, in seconds since the start of the run."""
