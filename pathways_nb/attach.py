@@ -52,7 +52,7 @@ def attach(
     made = _controller(specification, islands, devices)
     current.replace(made)
     if kind == "auto":
-        print(f"attached {chosen}; {_other_choice(found)}")
+        print(f"attached {chosen}: {made.size_text}; {_other_choice(found)}")
     return made
 
 

@@ -5,6 +5,7 @@ It joins programs, the pure core, a driver and the record; every decision is the
 
 from __future__ import annotations
 
+import gc
 import html
 import sys
 import time
@@ -22,6 +23,7 @@ from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.islands import Attachment
 from pathways_nb.backends.local import LocalDriver
 from pathways_nb.backends.lowering import Lowered, Lowering
+from pathways_nb.backends.pauses import Pauses
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.resources import Resources
 from pathways_nb.errors import NotAttachedError, UsageError
@@ -40,6 +42,8 @@ clock = time.perf_counter
 _executables = Executables(clock)
 _HISTORY = 2_000
 """Events remembered of what runs outside any recording."""
+_LONG_LOWERING = 1.0
+"""Seconds of lowering after which a garbage collection is a small part."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class Controller:
             _share_python_often()
             attachment = self._attach()
             self.driver_or_none = LocalDriver(attachment, self.machine, clock, _executables)
+            self._pauses = Pauses(clock, lambda row: self.active_record().add(row))
             if attachment.note:
                 print(attachment.note)
         return self.driver_or_none
@@ -177,10 +182,13 @@ class Controller:
         record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
         islands = self.driver.attachment.islands
         try:
-            return Lowering(traced, plan, islands, _executables).lower(record, self._say)
+            lowered = Lowering(traced, plan, islands, _executables).lower(record, self._say)
         finally:
             for run, _ in self.recordings[-1:]:
                 run.note = ""
+        if clock() - began > _LONG_LOWERING:
+            gc.collect()  # it left much behind, and would be due in the midst of a step (see ``pauses``)
+        return lowered
 
     def _say(self, line: str) -> None:
         shown = False
@@ -194,8 +202,8 @@ class Controller:
         buffers, temporary = [], []
         for leaf in leaves:
             if isinstance(leaf, Future):
-                owner, buffer = leaf.reference()
-                if owner is self:
+                buffer = leaf.held_by(self)
+                if buffer is not None:
                     buffers.append(buffer)
                     continue
                 leaf = leaf.result()
@@ -213,9 +221,8 @@ class Controller:
 
     def _futures(self, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
         futures = []
-        traced, plan = lowered.traced, lowered.plan
-        for buffer, value, slot in zip(buffers, traced.results, plan.results, strict=True):
-            future = Future(self, traced.avals[value], traced.name)
+        for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
+            future = Future(self, aval, lowered.name)
             future.bind(buffer, self.driver.entries[buffer], lowered.shardings[slot])
             futures.append(future)
         return futures
@@ -293,6 +300,7 @@ class Controller:
         driver, self.driver_or_none = self.driver_or_none, None
         if driver is not None:
             driver.close()
+            self._pauses.stop()
 
     def status(self) -> str:
         """Islands, devices, places and memory as text."""
@@ -317,13 +325,17 @@ class Controller:
         items = "".join(f"<li>{html.escape(row.strip())}</li>" for row in rest)
         return f"<div><b>{html.escape(first)}</b><ul>{items}</ul></div>"
 
-    def __repr__(self) -> str:
-        state = ", closed" if self.closed else ""
-        kind = self.specification.kind
+    @property
+    def size_text(self) -> str:
+        """How many islands of how many devices, in words."""
         counts = set(self.islands)
         sizes = str(self.islands[0]) if len(counts) == 1 else " + ".join(map(str, self.islands))
-        islands = f"{len(self.islands)} island{'s' * (len(self.islands) > 1)}"
-        return f"<controller {kind}: {islands} × {sizes} devices, {self.specification.dispatch} dispatch{state}>"
+        return f"{len(self.islands)} island{'s' * (len(self.islands) > 1)} × {sizes} devices"
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        kind, dispatch = self.specification.kind, self.specification.dispatch
+        return f"<controller {kind}: {self.size_text}, {dispatch} dispatch{state}>"
 
 
 def _share_python_often() -> None:

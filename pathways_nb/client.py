@@ -23,14 +23,16 @@ from pathways_nb.run import Run
 
 
 def _users_view(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Our own errors point at the user's lines, without the frames between."""
+    """Errors that are ours to tell, or that the user's functions raise, point at the user's lines and no others."""
 
     @functools.wraps(method)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
             return method(*args, **kwargs)
-        except PathwaysError as error:
+        except Exception as error:
+            if not isinstance(error, PathwaysError) and not lines.is_users_error(error.__traceback__):
+                raise
             raise error.with_traceback(lines.users_traceback(error.__traceback__))  # noqa: B904  (it is the same error)
 
     return wrapped
@@ -43,7 +45,7 @@ class Client:
     def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A loose call of a computation."""
         call = computation.signature(args, kwargs)
-        refuse_tracers(call, f"pw.program(jax.grad({computation.name}))")
+        refuse_tracers(call)
         controller = current.get()
         gather = controller.gather()
         result = gather.add(computation, call)
@@ -55,7 +57,7 @@ class Client:
     def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of a program: what was gathered goes out first."""
         call = program.signature(args, kwargs)
-        refuse_tracers(call, f"pw.program(jax.grad({program.name}))")
+        refuse_tracers(call)
         controller = current.get()
         controller.flush()
         return controller.dispatch(program, call)

@@ -7,6 +7,7 @@ controller's back. Nothing here waits unless a value is needed.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -96,11 +97,14 @@ class Future(Deferred):
                 f"Use that result, or do not donate it."
             )
 
-    def reference(self) -> tuple[Controller, int]:
-        """The controller that holds it and its logical buffer. Whether it is usable is the caller's to check."""
+    def held_by(self, controller: Controller) -> int | None:
+        """Its logical buffer, if ``controller`` holds it. Whether it is usable is the caller's to check."""
         if self._flush is not None:
             self._flush()
-        return self._controller, self._buffer
+        if self._controller is not controller:
+            return None
+        same = controller.driver.entries.get(self._buffer) is self._entry  # numbers begin anew after a reset
+        return self._buffer if same else None
 
     # ---- for everyone
 
@@ -180,6 +184,11 @@ class Future(Deferred):
             raise lost(self._name)
         return entry.array
 
+    @property
+    def _lost(self) -> bool:
+        """Whether its devices were let go, or its controller was reset, since it was computed."""
+        return self._entry is not None and self._entry.array is None and self._entry.settled
+
     def _note(self, kind: str, began: float) -> None:
         driver = self._controller.driver_or_none
         if driver is not None:
@@ -195,6 +204,8 @@ class Future(Deferred):
             state = f"donated at {self._consumed}"
         elif self._entry is not None and self._entry.error is not None:
             state = "failed"
+        elif self._lost:
+            state = "lost: its devices have been let go"
         else:
             state = "done" if self.done() else "not computed yet"
         return f"<future {self._name}: {shape}, {state}>"
@@ -229,19 +240,41 @@ class Future(Deferred):
         return format(self.result(), spec) if spec else repr(self)
 
     @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole array in bytes."""
+        return self.aval.bytes
+
+    def block_until_ready(self) -> Future:
+        """Wait until it is computed, as ``jax.block_until_ready`` does for arrays; returns itself."""
+        self.wait()
+        return self
+
+    @property
     def __jax_array__(self) -> NoReturn:
         # A property, because JAX only asks whether it is there before it complains in words of its own.
         __tracebackhide__ = True
-        trace = context.tracing()
-        if trace is not None:
-            raise UsageError(
-                f"the program {trace.program!r} uses the future {trace.captured(self)} from outside. "
-                f"Pass it as an argument of {trace.program!r} instead."
-            )
-        self._refuse("jnp.sum(y)", "jnp.sum(y.result())", "jnp.sum(y)")
+        self._refuse_captured()
+        self._refuse("a JAX function of y", "y.result() in its place", "jnp.sum(y)")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
-        self._refuse(f"np.{ufunc.__name__}(y)", f"np.{ufunc.__name__}(y.result())", f"jnp.{ufunc.__name__}(y)")
+        __tracebackhide__ = True
+        name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        words = ["y" if value is self else "…" for value in inputs]
+        host = ", ".join("y.result()" if word == "y" else word for word in words)
+        inside = f"jnp.{ufunc.__name__}({', '.join(words)})" if method == "__call__" else "jnp.sum(y)"
+        self._refuse(f"{name}({', '.join(words)})", f"{name}({host})", inside)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        __tracebackhide__ = True
+        if name.startswith("_") or not hasattr(jax.Array, name):
+            raise AttributeError(f"a future has no attribute {name!r}", name=name, obj=self)
+        self._refuse_captured()
+        self._refuse(f"y.{name}", f"y.result().{name}", f"y.{name}", _NoAttributeError)
 
     def __getitem__(self, index: Any) -> NoReturn:
         __tracebackhide__ = True
@@ -249,12 +282,26 @@ class Future(Deferred):
 
     __hash__ = object.__hash__
 
-    def _refuse(self, wrong: str, host: str, inside: str) -> NoReturn:
+    def _refuse_captured(self) -> None:
+        """While a program is traced, a future met is one from outside."""
         __tracebackhide__ = True
-        raise UsageError(
+        trace = context.tracing()
+        if trace is not None:
+            raise UsageError(
+                f"the program {trace.program!r} uses the future {trace.captured(self)} from outside. "
+                f"Pass it as an argument of {trace.program!r} instead."
+            )
+
+    def _refuse(self, wrong: str, host: str, inside: str, error: type[UsageError] = UsageError) -> NoReturn:
+        __tracebackhide__ = True
+        raise error(
             f"{wrong}: y = {self._name} is a future and is not computed on outside a program. Write {host} for a host "
             f"value, or compute on the devices: pw.jit(lambda y: {inside}, on=place)(y), or inside a @pw.program."
         )
+
+
+class _NoAttributeError(UsageError, AttributeError):
+    """For ``hasattr`` a missing attribute like any other."""
 
 
 def _operator(name: str, symbol: str, swapped: bool) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
 MOST = 512
 """Calls gathered before they go out anyway."""
-_KEPT = 256
-_programs: OrderedDict[Any, Program] = OrderedDict()
+_KEPT = 64
 
 Wire = tuple[int, int]
 """Where a leaf comes from: (-1, position among the outside leaves) or (call, position among its outputs)."""
@@ -43,7 +41,7 @@ class _Call:
 
     def key(self, wanted: tuple[int, ...]) -> Any:
         signature = self.signature
-        return self.computation, signature.tree, signature.static_key, signature.donated, self.wires, wanted
+        return self.computation.serial, signature.tree, signature.static_key, signature.donated, self.wires, wanted
 
 
 @dataclass
@@ -75,10 +73,15 @@ class _Batch:
         return -1, position
 
     def wanted(self) -> tuple[tuple[int, ...], ...]:
-        """For each call, the outputs that somebody still holds."""
-        return tuple(
+        """For each call, the outputs that somebody still holds; all of a call that nobody reads: it was asked for."""
+        held = [
             tuple(i for i, ref in enumerate(call.outputs) if (f := ref()) is not None and not f._consumed)
             for call in self.calls
+        ]
+        read = {source for call in self.calls for source, _ in call.wires}
+        return tuple(
+            outputs or (() if number in read else tuple(range(len(call.outputs))))
+            for number, (call, outputs) in enumerate(zip(self.calls, held, strict=True))
         )
 
     def fail(self, error: BaseException) -> None:
@@ -113,8 +116,7 @@ class Gather:
         for position, future in enumerate(futures):
             future.await_flush(self.flush)
             batch.made[id(future)] = (index, position)
-        stripped = replace(call, leaves=[], dynamic_args=(), _dynamic_kwargs={})
-        batch.calls.append(_Call(computation, stripped, wires, tuple(map(weakref.ref, futures))))
+        batch.calls.append(_Call(computation, call.without_leaves(), wires, tuple(map(weakref.ref, futures))))
         result = jax.tree.unflatten(tree, futures)
         if len(batch.calls) >= MOST:
             self.flush()
@@ -147,22 +149,26 @@ class Gather:
         calls, names = batch.calls, batch.names
         donated = frozenset(batch.donated)
         key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
-        if key not in _programs:
+        programs = calls[0].computation.gathered  # not in a global: computations and places must be let go
+        if key not in programs:
             name = calls[0].computation.name if len(calls) == 1 else self.name
             statics = Statics.of(None, (), (), donated, ())
-            _programs[key] = Program(_replay(calls, wanted, names), statics, name)
-            if len(_programs) > _KEPT:
-                _programs.popitem(last=False)
-        _programs.move_to_end(key)
-        return _programs[key]
+            programs[key] = Program(_replay(calls, wanted, names), statics, name)
+            if len(programs) > _KEPT:
+                programs.popitem(last=False)
+        programs.move_to_end(key)
+        return programs[key]
 
 
 def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., list[Any]]:
-    steps = [(call.computation, call.signature, call.wires) for call in calls]
+    # It is kept with the computations, which whoever replays it holds.
+    steps = [(weakref.ref(call.computation), call.signature, call.wires) for call in calls]
 
     def cell(*leaves: Any) -> list[Any]:
         made: list[list[Any]] = []
-        for computation, signature, wires in steps:
+        for ref, signature, wires in steps:
+            computation = ref()
+            assert computation is not None, "only its own calls replay it"
             values = [leaves[position] if source < 0 else made[source][position] for source, position in wires]
             args, kwargs = signature.rebuild(values)
             made.append(jax.tree.leaves(computation(*args, **kwargs)))
@@ -214,10 +220,19 @@ def consume(call: Signature) -> list[Future]:
     return futures
 
 
-def refuse_tracers(call: Signature, instead: str) -> None:
+def refuse_tracers(call: Signature) -> None:
     """A call under ``jax.grad`` and the like belongs inside a program."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in call.leaves):
-        raise UsageError(
-            f"{call.owner} is called under jax.jit, jax.grad or jax.vmap outside a program, where it has no place in "
-            f"a graph. Turn the nesting round: {instead}."
-        )
+    tracer = next((leaf for leaf in call.leaves if isinstance(leaf, jax.core.Tracer)), None)
+    if tracer is None:
+        return
+    kind = type(tracer).__name__
+    if kind == "BatchTracer":
+        under, instead = "jax.vmap", "pw.program(jax.vmap(f))"
+    elif kind == "DynamicJaxprTracer":
+        under, instead = "jax.jit or another trace", "pw.program(f)"
+    else:
+        under, instead = "jax.grad", "pw.program(jax.grad(f))"
+    raise UsageError(
+        f"{call.owner} is called under {under} outside a program, where it has no place in a graph. "
+        f"Turn the nesting round: {instead}, with f the function that was transformed."
+    )

@@ -76,8 +76,9 @@ class Dispatcher(threading.Thread):
         return order is not None
 
     def _portion(self, run: Execution, start: int, stop: int) -> None:
-        portion = Portion(run, stop, stop - start, self.on_done, threading.Lock())
-        name = run.lowered.traced.name
+        # One more than its steps: the portion is over when its own enqueue is recorded, too.
+        portion = Portion(run, stop, stop - start + 1, self.on_done, threading.Lock())
+        name = run.lowered.name
         label = label_of("enqueue", name, name, run.client, island=self.island)
         began = self.clock()
         at_once = 0
@@ -91,8 +92,7 @@ class Dispatcher(threading.Thread):
                 run.record.add(Row(label, began, max(began, now - waited), run.serial, "exact"))
                 began = now
         run.record.add(Row(label, began, self.clock(), run.serial, "exact"))
-        if at_once:
-            portion.step_done(at_once)
+        portion.step_done(at_once + 1)
 
     def _is_there(self, run: Execution, step: int) -> bool:
         """The common case in short: an argument that lies at its place already. Nothing happens or is recorded."""

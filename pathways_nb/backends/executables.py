@@ -71,7 +71,7 @@ class Executables:
         start = self.clock()
         lowered = _lower(request)
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
-        key = (digest(request.code, lowered.as_text()), devices)
+        key = (digest(request.code, lowered.as_text(), _types(lowered)), devices)
         middle = self.clock()
         record.add(Row(_relabel(request.label, "lower"), start, middle, quality="exact"))
         with self._lock:
@@ -126,6 +126,16 @@ def _lower(request: Request) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         return jitted.lower(*request.structs)
+
+
+def _types(lowered: Any) -> str:
+    """The types of inputs and outputs: a typed key and its bare numbers are the same text."""
+    return repr(
+        [
+            (leaf.dtype, getattr(leaf, "weak_type", False))
+            for leaf in jax.tree.leaves((lowered.in_avals, lowered.out_info))
+        ]
+    )
 
 
 def _compile(lowered: Any, request: Request) -> Executable:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -76,12 +78,16 @@ def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> Attachment:
     if maker is None:
         return _one_client(islands, devices_per_island)
     shares = _cores(islands) if pin else [()] * islands
-    made = []
+    made: list[Island] = []
+    began = told = time.monotonic()
     for index, cores in enumerate(shares):
+        if time.monotonic() - began > 2 and time.monotonic() - told > 1:
+            told = time.monotonic()
+            sys.stderr.write(f"making island {index + 1} of {islands} …\n")
         client = _take(maker, devices_per_island, cores)
         give_back = _returner((devices_per_island, cores), client)
         made.append(Island(index, tuple(client.devices()), cores, give_back))
-    return Attachment("cpu", tuple(made), _turns_note(islands, shares))
+    return Attachment("cpu", tuple(made), _turns_note(islands, shares, pin))
 
 
 def check_counts(islands: object, devices_per_island: object) -> None:
@@ -224,7 +230,9 @@ def _cores(islands: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(usable[i * share : (i + 1) * share])) for i in range(islands)]
 
 
-def _turns_note(islands: int, shares: Sequence[tuple[int, ...]]) -> str:
+def _turns_note(islands: int, shares: Sequence[tuple[int, ...]], pin: bool) -> str:
+    if islands > 1 and not pin:
+        return "Islands are not pinned (pin=False): they take turns on the cores they share."
     if islands > 1 and not all(shares):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return f"Islands are not pinned ({cores} cores for {islands} islands): they take turns on the cores they share."

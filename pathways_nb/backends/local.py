@@ -16,7 +16,7 @@ from typing import Any
 
 from pathways_nb.backends.dispatcher import Dispatcher
 from pathways_nb.backends.executables import Executables
-from pathways_nb.backends.execution import Bell, Entry, Execution, lost
+from pathways_nb.backends.execution import Bell, Entry, Execution
 from pathways_nb.backends.islands import Attachment
 from pathways_nb.backends.lowering import Lowered
 from pathways_nb.backends.watcher import Portion
@@ -156,8 +156,8 @@ class LocalDriver:
             dispatcher.stop()
         for thread in (self._engine, *(t for d in self._dispatchers for t in d.threads)):
             thread.join(patience)
-        for buffer, entry in self.entries.items():
-            entry.array, entry.error = None, entry.error or lost(f"result {buffer}")
+        for entry in self.entries.values():
+            entry.array = None
         self.entries.clear()
         self.attachment.release()
 

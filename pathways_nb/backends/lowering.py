@@ -21,6 +21,7 @@ from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
 from pathways_nb.program.plan import Plan, Step
 from pathways_nb.program.program import Traced
+from pathways_nb.program.signature import Aval
 from pathways_nb.trace.record import Label, Record
 
 
@@ -40,9 +41,11 @@ class Action:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A plan with an action for each step, and the sharding of each slot."""
+    """A plan with an action for each step, and the sharding of each slot.
 
-    traced: Traced
+    It does not hold the traced program, which holds it: both go at once when nobody needs them.
+    """
+
     plan: Plan
     actions: tuple[Action, ...]
     shardings: tuple[Any, ...]
@@ -54,7 +57,13 @@ class Lowered:
     """Arguments whose memory a node takes over."""
     result_steps: tuple[int, ...]
     """The step that makes each result."""
+    results: tuple[Aval, ...]
     result_bytes: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.plan.graph.name
 
 
 class Lowering:
@@ -89,8 +98,8 @@ class Lowering:
                 self._transfer(index, step)
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
+        results = tuple(self.traced.avals[value] for value in self.traced.results)
         return Lowered(
-            self.traced,
             self.plan,
             tuple(actions),
             tuple(self.shardings),
@@ -98,7 +107,8 @@ class Lowering:
             self.brought,
             frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1},
             tuple(makers[slot] for slot in self.plan.results),
-            tuple(self.traced.avals[value].bytes for value in self.traced.results),
+            results,
+            tuple(aval.bytes for aval in results),
         )
 
     def _awaited(self) -> frozenset[int]:

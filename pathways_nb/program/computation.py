@@ -8,7 +8,10 @@ sees whole arrays, ``shard_map`` code sees one shard and may use collectives.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -22,6 +25,9 @@ from pathways_nb.program.signature import Signature, Statics
 
 Form = Literal["jit", "shard_map"]
 _NAME = re.compile(r"pw__(\d+)__(.*)", re.DOTALL)
+
+
+_serials = itertools.count()
 
 
 class Computation:
@@ -51,9 +57,12 @@ class Computation:
         self._in_option, self._out_option = words
         specs.check_tree(in_specs, words[0], self.name, place)
         specs.check_tree(out_specs, words[1], self.name, place)
+        self.serial = next(_serials)
         self._jitted: dict[Any, Callable[..., Any]] = {}
         self.shapes: dict[Any, Any] = {}
         """Abstract outputs of calls made outside programs, by signature."""
+        self.gathered: OrderedDict[Any, Any] = OrderedDict()
+        """Programs made of loose calls that begin with this one."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Stage one node inside a program; outside, run and return futures."""
@@ -78,7 +87,11 @@ class Computation:
         if key not in self._jitted:
             self._jitted[key] = self._build(call, mesh)
         self.check_arguments(call)
-        return self._jitted[key](*call.leaves)
+        try:
+            return self._jitted[key](*call.leaves)
+        except Exception as error:
+            call.explain(error, f"the computation {self.name!r} on {self.place.label} ({self.place.axes_text})")
+            raise
 
     def check_arguments(self, call: Signature) -> None:
         """Refuse arguments that their specs do not divide, by name."""
@@ -109,20 +122,14 @@ class Computation:
 
     def _build(self, call: Signature, mesh: AbstractMesh) -> Callable[..., Any]:
         leaf_specs = tuple(self._leaf_specs(call))
+        call = call.without_leaves()
+        # Without a cycle, a computation of a cell that is run again goes at once, and its place gives its devices back.
+        owner = weakref.ref(self)
 
         def body(*leaves: Any) -> Any:
-            trace = context.tracing()
-            args, kwargs = call.rebuild(leaves)
-            if trace is not None:
-                trace.inside.append(self)
-            try:
-                with jax.sharding.use_abstract_mesh(mesh):
-                    out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
-            finally:
-                if trace is not None:
-                    trace.inside.pop()
-            self._check_outputs(out)
-            return out
+            computation = owner()
+            assert computation is not None, "only its own call traces it"
+            return computation._trace_body(call, mesh, leaf_specs, leaves)
 
         body.__name__ = body.__qualname__ = f"pw__{self.place.serial}__{self.name}"
         place_on = functools.partial(NamedSharding, mesh)
@@ -137,11 +144,26 @@ class Computation:
             keep_unused=True,
         )
 
+    def _trace_body(self, call: Signature, mesh: AbstractMesh, leaf_specs: Any, leaves: tuple[Any, ...]) -> Any:
+        trace = context.tracing()
+        args, kwargs = call.rebuild(leaves)
+        if trace is not None:
+            trace.inside.append(self)
+        try:
+            with jax.sharding.use_abstract_mesh(mesh):
+                out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
+        finally:
+            if trace is not None:
+                trace.inside.pop()
+        self._check_outputs(out)
+        return out
+
     def _per_shard(self, call: Signature, leaf_specs: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
         def shard_body(*shards: Any) -> Any:
             args, kwargs = call.rebuild(shards)
             return self.fn(*args, **kwargs)
 
+        shard_body.__name__ = self.name  # in JAX's own errors
         return jax.shard_map(shard_body, in_specs=leaf_specs, out_specs=self.out_specs, **self.options)(*leaves)
 
     def _check_outputs(self, out: Any) -> None:

@@ -82,9 +82,9 @@ def shape_key(code: Code) -> Hashable:
     return code.name, tuple(parts), tuple(names[x] for x in code.inputs), tuple(names[x] for x in code.outputs)
 
 
-def digest(code: Code, text: str) -> str:
-    """A fingerprint of a lowered node: its text and the constants it holds, which the text may leave out."""
-    found = hashlib.sha256(text.encode())
+def digest(code: Code, *texts: str) -> str:
+    """A fingerprint of a lowered node: its texts and the constants it holds, which the text may leave out."""
+    found = hashlib.sha256("\0".join(texts).encode())
     for item in code.items:
         found.update(repr(list(_callbacks(item.jaxpr))).encode())
         for const in [*closed_over(item.jaxpr), *(x.value for x in item.inputs if isinstance(x, Const))]:

@@ -106,7 +106,7 @@ class Flat:
         if inside is not None and eqn.primitive.name not in _TRANSPARENT:
             raise UsageError(
                 f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
-                f"its own and a loop cannot hold one. Unroll it with a Python for, or put the loop inside {inside}."
+                f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
             )
         return inside is not None
 
@@ -164,6 +164,12 @@ def closed_over(closed: jex.ClosedJaxpr) -> Iterator[Any]:
 
 def _dropped(var: Any) -> bool:
     return isinstance(var, jex.DropVar)
+
+
+def _way_out(primitive: str, inside: str) -> str:
+    if primitive == "cond":
+        return f"Put the jax.lax.cond inside {inside}, or branch in a cell on y.result()."
+    return f"Unroll it with a Python for, or put the loop inside {inside}."
 
 
 def _body(eqn: Any) -> tuple[Any, Any]:

@@ -59,6 +59,16 @@ def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
     return kept
 
 
+def is_users_error(traceback: TracebackType | None) -> bool:
+    """Whether an error came from the user's own code, or from a library that it called, and not from this package."""
+    users = False
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        users = not filename.startswith(_HERE) and (users or is_users(filename))
+        traceback = traceback.tb_next
+    return users
+
+
 def users_line(traceback: TracebackType | None) -> str:
     """The innermost line of the user's own code in a traceback, or ``""``."""
     entry, found = users_traceback(traceback), ""

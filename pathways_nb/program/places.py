@@ -54,9 +54,13 @@ class VirtualSlice:
             if names:
                 object.__setattr__(self, "name", names[0])
 
+    @property
+    def axes_text(self) -> str:
+        """Its axes and their sizes, as in ``x=4``."""
+        return ", ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape, strict=True))
+
     def __repr__(self) -> str:
-        axes = ", ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape, strict=True))
-        return f"<virtual slice {self.label}: {axes}>"
+        return f"<virtual slice {self.label}: {self.axes_text}>"
 
 
 _known: weakref.WeakValueDictionary[int, VirtualSlice] = weakref.WeakValueDictionary()

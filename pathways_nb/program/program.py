@@ -100,8 +100,12 @@ class Program:
             self._check_results(trace, out_leaves)
             return out_leaves
 
-        with context.under(trace):
-            closed = self._make_jaxpr(flat_fn, avals)
+        try:
+            with context.under(trace):
+                closed = self._make_jaxpr(flat_fn, avals)
+        except Exception as error:
+            call.explain(error, f"the program {self.name!r}")
+            raise
         self._refuse_captured(closed)
         flat = Flat.of(closed)
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.

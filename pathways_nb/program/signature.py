@@ -9,13 +9,15 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import PathwaysError, UsageError
+
+_MOST_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class Statics:
         try:
             bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
-            raise UsageError(f"{name}{self.parameters}: {error}.") from None
+            given = f"{len(args)} positional" + (f" and {', '.join(kwargs)}" if kwargs else "")
+            raise UsageError(f"{name}{self.parameters}: {error}; given are {given}.") from None
         names: list[str] = []
         for parameter in self.parameters.parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -205,6 +208,22 @@ class Signature:
                     f"If it selects a variant of the program, name it static: static_argnames={parameter!r}."
                 )
         return found  # type: ignore[return-value]
+
+    def explain(self, error: Exception, what: str) -> None:
+        """Note on an error from within the function what it was called with."""
+        if isinstance(error, PathwaysError):
+            return  # says it all itself
+        shown = [
+            f"{name.removeprefix('argument ')} {aval.dtype}[{','.join(map(str, aval.shape))}]"
+            for name, leaf in zip(self.names, self.leaves, strict=True)
+            if (aval := aval_of(leaf)) is not None
+        ]
+        more = [f"and {len(shown) - _MOST_SHOWN} more"] if len(shown) > _MOST_SHOWN else []
+        error.add_note(f"in {what}, called with {', '.join([*shown[:_MOST_SHOWN], *more]) or 'no arrays'}")
+
+    def without_leaves(self) -> Signature:
+        """All but the arrays, for what is kept longer than the call."""
+        return replace(self, leaves=[], dynamic_args=(), _dynamic_kwargs={})
 
     def regroup(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """The fields that hold the arguments as trees, with other leaves."""

@@ -283,7 +283,7 @@ def test_nothing_attached(fresh_python) -> None:
     print(f(np.ones(2)).result())
     """)
     line = 'nothing is attached: call pw.attach("auto") first (or pw.attach("cpu", islands=2, devices_per_island=4)).'
-    chose = 'attached cpu; for other numbers: pw.attach("cpu", islands=2, devices_per_island=8)'
+    chose = 'attached cpu: 2 islands × 4 devices; for other numbers: pw.attach("cpu", islands=2, devices_per_island=8)'
     assert done.stdout.splitlines() == [line] * 3 + [chose, "[1. 1.]"], done.stderr[-2000:]
 
 
@@ -358,7 +358,7 @@ def test_accelerators_grouped_by_slice_index(fresh_python) -> None:
         attach='controller = pw.attach("auto")', wide=1, narrow=0,
     ))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    chose = 'attached gpu; for virtual CPU devices: pw.attach("cpu")'
+    chose = 'attached gpu: 2 islands × 2 + 4 devices; for virtual CPU devices: pw.attach("cpu")'
     assert done.stdout.splitlines() == [
         chose, "0 [6, 1]", "1 [5, 0, 7, 2]", "<controller gpu: 2 islands × 2 + 4 devices, parallel dispatch>",
     ]  # fmt: skip

@@ -161,8 +161,10 @@ def test_what_jax_cannot_take(a) -> None:
 
 
 def test_arguments_that_do_not_fit_the_function(a) -> None:
-    assert refused(pw.UsageError, lambda: a(v, v)) == "double(v): too many positional arguments."
-    assert refused(pw.UsageError, lambda: a()) == "double(v): missing a required argument: 'v'."
+    assert (
+        refused(pw.UsageError, lambda: a(v, v)) == "double(v): too many positional arguments; given are 2 positional."
+    )
+    assert refused(pw.UsageError, lambda: a()) == "double(v): missing a required argument: 'v'; given are 0 positional."
     assert "unexpected keyword argument 'y'" in refused(pw.UsageError, lambda: pw.program(lambda x: a(x))(v, y=v))
 
 
@@ -299,13 +301,19 @@ def test_a_device_array_captured_by_a_computation_is_named(a, left) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda f: jax.grad(lambda v: f(v).sum()), jax.jit, jax.vmap], ids=["grad", "jit", "vmap"]
+    ("wrap", "under", "instead"),
+    [
+        (lambda f: jax.grad(lambda v: f(v).sum()), "jax.grad", "pw.program(jax.grad(f))"),
+        (jax.jit, "jax.jit or another trace", "pw.program(f)"),
+        (jax.vmap, "jax.vmap", "pw.program(jax.vmap(f))"),
+    ],
+    ids=["grad", "jit", "vmap"],
 )
-def test_a_computation_under_a_transformation_shows_the_right_nesting(a, wrap) -> None:
+def test_a_computation_under_a_transformation_shows_the_right_nesting(a, wrap, under, instead) -> None:
     text = refused(pw.UsageError, lambda: wrap(a)(v))
     assert text == (
-        "double is called under jax.jit, jax.grad or jax.vmap outside a program, where it has no place in a graph. "
-        "Turn the nesting round: pw.program(jax.grad(double))."
+        f"double is called under {under} outside a program, where it has no place in a graph. "
+        f"Turn the nesting round: {instead}, with f the function that was transformed."
     )
 
 
@@ -314,7 +322,7 @@ def test_a_program_under_a_transformation_shows_the_right_nesting(a) -> None:
     def loss(v):
         return a(v).sum()
 
-    assert "Turn the nesting round: pw.program(jax.grad(loss))." in refused(pw.UsageError, lambda: jax.grad(loss)(v))
+    assert "round: pw.program(jax.grad(f)), with f" in refused(pw.UsageError, lambda: jax.grad(loss)(v))
     np.testing.assert_array_equal(pw.program(jax.grad(loss.fn))(v).result(), np.full(8, 2.0))
 
 

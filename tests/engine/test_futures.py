@@ -211,12 +211,15 @@ def test_arithmetic_is_refused_with_both_ways_out(double, text) -> None:
         ("-y", "-y.result()", lambda y: -y),
         ("abs(y)", "abs(y.result())", abs),
         ("~y", "~y.result()", operator.invert),
-        ("jnp.sum(y)", "jnp.sum(y.result())", jnp.sum),
-        ("jnp.sum(y)", "jnp.sum(y.result())", lambda y: jax.jit(lambda z: z + 1)(y)),
-        ("jnp.sum(y)", "jnp.sum(y.result())", jnp.sin),
-        ("np.add(y)", "np.add(y.result())", lambda y: np.add(y, 1)),
-        ("np.add(y)", "np.add(y.result())", lambda y: v + y),
+        ("a JAX function of y", "y.result() in its place", jnp.sum),
+        ("a JAX function of y", "y.result() in its place", lambda y: jax.jit(lambda z: z + 1)(y)),
+        ("a JAX function of y", "y.result() in its place", lambda y: jnp.stack([y, y])),
+        ("np.add(y, …)", "np.add(y.result(), …)", lambda y: np.add(y, 1)),
+        ("np.add(…, y)", "np.add(…, y.result())", lambda y: v + y),
         ("np.exp(y)", "np.exp(y.result())", np.exp),
+        ("np.add.reduce(y)", "np.add.reduce(y.result())", np.add.reduce),
+        ("y.T", "y.result().T", lambda y: y.T),
+        ("y.mean", "y.result().mean", lambda y: y.mean()),
     ],
 )
 def test_other_operations_are_refused_with_both_ways_out(double, text, host, operation) -> None:
@@ -227,6 +230,32 @@ def test_other_operations_are_refused_with_both_ways_out(double, text, host, ope
         error.value
     )
     np.testing.assert_array_equal(y.result(), v * 2)
+
+
+def test_an_attribute_that_arrays_lack_is_missing_like_any_other(double) -> None:
+    y = double(v)
+    assert not hasattr(y, "mean")
+    with pytest.raises(AttributeError, match=r"^a future has no attribute 'nonsense'$"):
+        y.nonsense  # noqa: B018
+
+
+def test_jax_block_until_ready_waits(gate, double) -> None:
+    held, let_go = gate
+    y = held(1.0)
+    threading.Timer(0.2, let_go).start()
+    assert jax.block_until_ready({"y": y})["y"] is y
+    assert y.done()
+    assert (y.size, y.nbytes) == (1, 4)
+
+
+def test_a_future_says_that_it_is_lost(double, controller) -> None:
+    y = double(v)
+    y.wait()
+    pw.reset()
+    assert "lost: its devices have been let go" in repr(y)
+    for use in (y.result, lambda: double(y)):
+        with pytest.raises(pw.LostError, match=r"^<lambda> was held on devices that have been let go"):
+            use()
 
 
 def test_the_shown_ways_out_work(double, left) -> None:

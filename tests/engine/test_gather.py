@@ -91,14 +91,13 @@ def test_put_sends_what_was_gathered(a, left) -> None:
     np.testing.assert_array_equal(kept.result(), v * 2)
 
 
-def test_only_what_somebody_still_holds_is_computed_for(a, b) -> None:
+def test_calls_run_even_if_nobody_keeps_their_results(a, b) -> None:
     with pw.record("cell") as run:
-        a(v)
-        y = b(v)
-    (program,) = run.programs
-    assert [n.name for n in program.graph.nodes if n.kind == "result"] == ["result"]
-    assert len(next(n for n in program.graph.nodes if n.kind == "result").inputs) == 1
-    np.testing.assert_array_equal(y.result(), v + 1)
+        for _ in range(3):
+            a(v)
+        y = b(a(v))
+    assert sorted(run.events.of_kind("compute")["place"]) == ["left"] * 4 + ["right"]
+    np.testing.assert_array_equal(y.result(), v * 2 + 1)
 
 
 def test_a_cell_run_again_is_the_same_program(a, b) -> None:

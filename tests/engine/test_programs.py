@@ -753,3 +753,14 @@ def test_a_donated_optax_state(fresh_python) -> None:
     """
     )
     assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_typed_keys_and_bare_numbers_do_not_share_an_executable(left) -> None:
+    """Both lower to the same text; so do keys of two implementations."""
+    sample = pw.jit(lambda k: jax.random.normal(k, (4,)), on=left)
+    for key in (jax.random.key(0), jax.random.PRNGKey(0)):
+        np.testing.assert_allclose(sample(key).result(), jax.random.normal(key, (4,)), rtol=1e-6)
+    data = np.arange(4, dtype=np.uint32)
+    for impl in ("rbg", "unsafe_rbg"):
+        y = pw.jit(lambda k, impl=impl: jax.random.wrap_key_data(k, impl=impl), on=left)(data)
+        assert y.dtype == y.array().dtype == jax.random.wrap_key_data(data, impl=impl).dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from typing import NamedTuple
 
 import numpy as np
@@ -117,14 +118,32 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Colu
     high = (columns["bottom"] - columns["top"])[alone] / scale.lanes
     order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
     chosen = order[(wide[order] >= FONT) & (high[order] >= FONT)]
+    numbers = events.label[boxes.alone[chosen]].tolist()
     texts = [
-        _mark(columns, events.labels[events.label[boxes.alone[i]]].microbatch, i, wide[i]) for i in chosen.tolist()
+        _mark(columns, events.labels[number].microbatch, i, wide[i])
+        for number, i in zip(numbers, chosen.tolist(), strict=True)
     ]
     middle = (columns["left"] + columns["right"])[chosen] / 2
+    free = _without_overlap(columns["top"][chosen], middle / scale.seconds, texts)
+    chosen, middle, texts = chosen[free], middle[free], [texts[i] for i in free.tolist()]
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]
     half = (bottom - top) / 2
     lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # of a gang, a lane near its middle
     return {"x": middle, "y": lane.astype(np.float32), "text": texts}
+
+
+def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str]) -> np.ndarray:
+    """Which texts can be written, the first first, such that none of a lane covers another; in pixels."""
+    taken: dict[float, list[tuple[float, float]]] = {}
+    found = []
+    for i, (lane, x, text) in enumerate(zip(top.tolist(), middle.tolist(), texts, strict=True)):
+        left, right = x - 0.3 * FONT * len(text), x + 0.3 * FONT * len(text)
+        row = taken.setdefault(lane, [])
+        place = bisect(row, (left, right))
+        if (place == 0 or row[place - 1][1] <= left) and (place == len(row) or right <= row[place][0]):
+            row.insert(place, (left, right))
+            found.append(i)
+    return np.array(found, int)
 
 
 def _mark(columns: Columns, microbatch: int, i: int, pixels: float) -> str:
