@@ -21,7 +21,7 @@ from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.places import VirtualSlice, virtual_slice
 from pathways_nb.program.program import Program, program
-from pathways_nb.run import Run
+from pathways_nb.run import Run, runs
 
 __all__ = [
     "CancelledError",
@@ -48,6 +48,7 @@ __all__ = [
     "put",
     "record",
     "reset",
+    "runs",
     "shard_map",
     "virtual_slice",
     "wait",

@@ -10,6 +10,7 @@ from pathways_nb import current
 from pathways_nb.attached import Controller, Specification
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.run import runs
 
 KINDS = ("auto", "cpu", "gpu", "tpu")
 
@@ -100,6 +101,7 @@ def _hashable(islands: Any) -> Any:
 
 def reset() -> None:
     """Free buffers, programs and records of the current controller without a kernel restart."""
+    runs.clear()
     controller = current.peek()
     if controller is not None:
         controller.reset()

@@ -96,9 +96,9 @@ def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
     views = tuple(part for part in (show.split(",") if isinstance(show, str) else show) if part)
     controller = current.get()
     controller.flush()
-    run = Run(name, controller.islands, clock())
+    run = Run(name, controller.islands)
     display = _display(run, views)
-    run.start = clock()  # the time axis begins when the picture is up, not while it is made
+    run.record.origin = clock()  # the time axis begins when the picture is up, not while it is made
     gather = Gather(controller, name)
     entry = (run, gather)
     controller.recordings.append(entry)
@@ -134,7 +134,7 @@ def _display(run: Run, views: tuple[str, ...]) -> Any:
 
     display = LiveDisplay(run, views)
     display.start()
-    run.on_display = True
+    run.on_display = display.is_live
     return display
 
 

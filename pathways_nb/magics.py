@@ -18,16 +18,30 @@ from IPython.display import display
 
 from pathways_nb import client, current
 from pathways_nb.attach import attach, reset
+from pathways_nb.run import runs
 
 VIEWS = ("graph", "timeline")
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are a notebook's: what is wrong, and which options there are."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog=prog, add_help=False, allow_abbrev=False)
+
     def error(self, message: str) -> NoReturn:
-        options = ", ".join(option for action in self._actions for option in action.option_strings[-1:])
-        raise IPythonUsageError(
-            f"{self.prog}: {message}. Options: {options}.\nUsage: {self.format_usage()[7:].strip()}"
-        )
+        raise IPythonUsageError(f"{self.prog}: {message}.\n{self.help_text()}")
+
+    def help_text(self) -> str:
+        """Its options in a line."""
+        return "Usage: " + " ".join(self.format_usage().split()[1:])
+
+    def parse(self, words: list[str]) -> argparse.Namespace | None:
+        """The options; ``None`` if only help was wanted, which is printed."""
+        if "--help" in words or "-h" in words:
+            print(self.help_text())
+            return None
+        return self.parse_args(words)
 
 
 def _views(text: str) -> tuple[str, ...]:
@@ -39,23 +53,25 @@ def _views(text: str) -> tuple[str, ...]:
 
 
 def _cell_parser() -> _Parser:
-    parser = _Parser(prog="%%pathways", add_help=False, allow_abbrev=False)
+    parser = _Parser("%%pathways")
     parser.add_argument("--show", type=_views, default=VIEWS, metavar="graph,timeline")
     parser.add_argument("--run", default="", metavar="NAME")
     return parser
 
 
-def _line_parser() -> _Parser:
-    parser = _Parser(prog="%pathways", add_help=False, allow_abbrev=False)
-    actions = parser.add_subparsers(dest="action", parser_class=_Parser, metavar="attach|status|reset")
-    attaching = actions.add_parser("attach", prog="%pathways attach", add_help=False, allow_abbrev=False)
-    attaching.add_argument("kind", nargs="?", default="auto")
-    attaching.add_argument("--islands", type=int)
-    attaching.add_argument("--devices-per-island", type=int)
-    attaching.add_argument("--dispatch", default="parallel")
-    attaching.add_argument("--no-pin", dest="pin", action="store_false")
-    actions.add_parser("status", prog="%pathways status", add_help=False)
-    actions.add_parser("reset", prog="%pathways reset", add_help=False)
+def _attach_parser() -> _Parser:
+    parser = _Parser("%pathways attach")
+    parser.add_argument("kind", nargs="?", default="auto")
+    parser.add_argument("--islands", type=int, metavar="N")
+    parser.add_argument("--devices-per-island", "--devices_per_island", type=int, metavar="N")
+    parser.add_argument("--dispatch", default="parallel", metavar="parallel|sequential")
+    parser.add_argument("--no-pin", dest="pin", action="store_false")
+    return parser
+
+
+def _action_parser() -> _Parser:
+    parser = _Parser("%pathways")
+    parser.add_argument("action", nargs="?", default="status", choices=("attach", "status", "reset"))
     return parser
 
 
@@ -70,10 +86,14 @@ class PathwaysMagics(Magics):
     def pathways(self, line: str, cell: str) -> None:
         """Run the cell as ordinary Python, recorded and shown live: ``%%pathways [--show VIEWS] [--run NAME]``."""
         __tracebackhide__ = True
-        options = _cell_parser().parse_args(_split(line))
+        options = _cell_parser().parse(_split(line))
+        if options is None:
+            return
         body, last, silent = self._compile(cell)
         number = len(self.shell.history_manager.input_hist_parsed) - 1
-        with client.record(name=options.run or f"cell {number}", show=options.show):
+        with client.record(name=options.run or f"cell {number}", show=options.show) as run:
+            if options.run:
+                runs[options.run] = run
             exec(body, self.shell.user_ns)
             value = eval(last, self.shell.user_ns) if last is not None else None
         if value is not None and not silent:
@@ -82,11 +102,16 @@ class PathwaysMagics(Magics):
     @line_magic("pathways")  # type: ignore[arg-type]
     def pathways_line(self, line: str) -> None:
         """``%pathways attach [KIND] [--islands N] …``, ``%pathways status``, ``%pathways reset``."""
-        options = vars(_line_parser().parse_args(_split(line) or ["status"]))
-        action = options.pop("action")
-        if action == "attach":
-            print(attach(options.pop("kind"), **options))
-        elif action == "reset":
+        words = _split(line)
+        if words[:1] == ["attach"]:
+            options = _attach_parser().parse(words[1:])
+            if options is not None:
+                print(attach(**vars(options)))
+            return
+        chosen = _action_parser().parse(words)
+        if chosen is None:
+            return
+        if chosen.action == "reset":
             reset()
         else:
             controller = current.get()

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pathways_nb.backends.lowering import Lowered
 
 
+runs: dict[str, Run] = {}
+"""The newest run of each ``%%pathways --run NAME``, by name, until ``pw.reset()``."""
+
+
 @dataclass
 class RanProgram:
     """A program of a run: its graph, where its places lie, how values travel, how often it ran."""
@@ -32,12 +36,10 @@ class Run:
     Args:
         name: what the user calls it.
         islands: number of devices of each island.
-        start: seconds on the record's clock.
     """
 
     name: str
     islands: tuple[int, ...]
-    start: float
     record: Record = field(default_factory=Record, repr=False)
     outputs: Any = None
     note: str = ""
@@ -70,7 +72,7 @@ class Run:
 
     @property
     def events(self) -> Events:
-        """Everything that happened, as columns; times in seconds on the controller's clock."""
+        """Everything that happened, as columns; times in seconds since the run began."""
         return self.record.events()
 
     def summary(self) -> Summary:

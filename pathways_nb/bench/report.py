@@ -93,9 +93,15 @@ def _detail_lines(detail: Any, indent: str) -> list[str]:
     if isinstance(detail, dict):
         lines = []
         for key, value in detail.items():
-            nested = isinstance(value, dict)
+            nested = isinstance(value, (dict, list))
             lines += (
                 [f"{indent}{key}:", *_detail_lines(value, indent + "  ")] if nested else [f"{indent}{key}: {value}"]
             )
         return lines
+    if isinstance(detail, list) and all(isinstance(row, dict) for row in detail):
+        return [indent + "  ".join(f"{key} {_short(value)}" for key, value in row.items()) for row in detail]
     return [indent + line for line in str(detail).splitlines()]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

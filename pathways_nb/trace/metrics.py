@@ -21,7 +21,7 @@ class Summary:
     Args:
         makespan: from the first event on a device, or its dispatch, to the last end.
         utilisation: for each island, busy device-seconds over devices times makespan.
-        dispatch: seconds spent launching, all islands together.
+        dispatch: seconds during which at least one island's dispatcher was launching.
         compile: seconds during which it traced, lowered or compiled.
         transfers, transfer_bytes: number and total size.
         launches: nodes launched. interpolated: of those, how many ends were not watched.
@@ -68,7 +68,7 @@ def summarise(events: Events, islands: Sequence[int]) -> Summary:
     return Summary(
         makespan,
         tuple(float(share) for share in shares),
-        _total(events.of_kind("enqueue")),
+        covered(events.of_kind("enqueue")),
         covered(events.of_kind("trace", "lower", "compile")),
         len(moves),
         int(moves["bytes"].sum()),
@@ -112,7 +112,3 @@ def covered(events: Events) -> float:
         return 0.0
     before = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
     return float(np.maximum(end - np.maximum(start, before), 0.0).sum())
-
-
-def _total(events: Events) -> float:
-    return float((events["end"] - events["start"]).sum())

@@ -2,7 +2,7 @@
 
 Events arrive as short rows (a shared label and two stamps), from any thread, and are stored as columns: a label's
 number and the stamps. What a label says is looked up when it is asked for, so a million events stay cheap.
-Times are in seconds on the clock of the controller; sizes in bytes. Nothing here is live: a record only remembers.
+Times are in seconds, sizes in bytes. Nothing here is live: a record only remembers.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ COLUMNS = ("id", *LABEL_COLUMNS, *Row._fields[1:])
 class Events:
     """Events as NumPy columns of equal length, named by ``COLUMNS``; times in seconds, sizes in bytes.
 
+    ``events["start"]`` is a column, ``for event in events`` gives dictionaries.
+
     Args:
         labels: what the events say beside their stamps. stored: for each event its label's number, stamps and codes.
         ids: one for each event, in the order in which they were recorded.
@@ -153,7 +155,7 @@ class Events:
         """The events of these kinds."""
         return self.select(self.is_("kind", *kinds))
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         """Each event as a dictionary, for tests and small tables."""
         columns = {name: self[name] for name in COLUMNS}
         for i in range(len(self)):
@@ -175,10 +177,11 @@ class Record:
 
     Args:
         limit: remember about this many of the newest only.
+        origin: when its time begins, in seconds on the clock of what is added.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
-        self.limit = limit
+    def __init__(self, limit: int | None = None, origin: float = 0.0) -> None:
+        self.limit, self.origin = limit, origin
         self._rows: list[Row] = []
         self._lock = threading.Lock()
         self._count = 0
@@ -194,7 +197,7 @@ class Record:
             self._trim()
 
     def events(self) -> Events:
-        """All events, as columns."""
+        """All events, as columns; times in seconds since ``origin``."""
         with self._lock:
             rows = self._rows[:]
             del self._rows[: len(rows)]
@@ -224,8 +227,9 @@ class Record:
 
     def _columns_of(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
         yield "label", [self._number(row.label) for row in rows]
-        for name in ("start", "end", "run"):
-            yield name, [getattr(row, name) for row in rows]
+        yield "start", [row.start - self.origin for row in rows]
+        yield "end", [row.end - self.origin for row in rows]
+        yield "run", [row.run for row in rows]
         yield "quality", [QUALITIES.index(row.quality) for row in rows]
         yield "status", [STATUSES.index(row.status) for row in rows]
 

@@ -384,7 +384,7 @@ def test_keeping_a_run_does_not_keep_its_values(left, controller, quiet) -> None
 def test_fetches_and_waits_are_recorded_with_their_bytes(double) -> None:
     with pw.record() as run:
         double(v).result()
-    (fetch,) = run.events.of_kind("fetch").rows()
+    (fetch,) = run.events.of_kind("fetch")
     assert (fetch["bytes"], fetch["end"] >= fetch["start"]) == (32, True)
 
 

@@ -43,7 +43,7 @@ def test_a_loose_call_outside_a_record_goes_out_at_once(a, controller, quiet) ->
     a(v)
     quiet(controller)
     events = controller.record.events()
-    assert [row["name"] for row in events.of_kind("compute").rows()] == ["<lambda>"]
+    assert [row["name"] for row in events.of_kind("compute")] == ["<lambda>"]
 
 
 def test_calling_a_program_sends_what_was_gathered_first(a, b) -> None:

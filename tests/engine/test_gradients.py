@@ -202,7 +202,7 @@ def test_weights_are_brought_once_for_forward_and_backward(model) -> None:
     f(params, x)
     with pw.record() as run:
         f(params, x)
-    brought = [row["name"] for row in run.events.of_kind("transfer").rows() if row["route"] == "host"]
+    brought = [row["name"] for row in run.events.of_kind("transfer") if row["route"] == "host"]
     assert sorted(brought) == ["params → left", "params → right", "x → left"]
-    crossed = [row["bytes"] for row in run.events.of_kind("transfer").rows() if row["route"] == "DCN"]
+    crossed = [row["bytes"] for row in run.events.of_kind("transfer") if row["route"] == "DCN"]
     assert crossed == [128, 128], "the activations one way, their gradient the other"

@@ -198,7 +198,10 @@ def test_pathways_before_attach_and_without_the_extension_s_default(fresh_python
     ("line", "text"),
     [
         ("--show bad", "argument --show: 'bad' is no view; choose from graph, timeline or none"),
-        ("--shows none", "unrecognized arguments: --shows none. Options: --show, --run"),
+        (
+            "--shows none",
+            "unrecognized arguments: --shows none.\nUsage: %%pathways [--show graph,timeline] [--run NAME]",
+        ),
         ("--show", "argument --show: expected one argument"),
         ("--run", "argument --run: expected one argument"),
         ("extra", "unrecognized arguments: extra"),
@@ -299,9 +302,29 @@ def test_the_line_magic(ready, capsys) -> None:
     assert isinstance(ready.fails("x.result()"), pw.LostError)
     ready.ok("x = a(v)")
     error = ready.fails("%pathways nothing")
-    assert "argument attach|status|reset: invalid choice: 'nothing'" in str(error)
+    assert "argument action: invalid choice: 'nothing'" in str(error)
     error = ready.fails("%pathways attach cpu --devices 3")
     assert "unrecognized arguments: --devices 3" in str(error)
+    assert "Usage: %pathways attach [--islands N] [--devices-per-island N]" in str(error)
+
+
+@pytest.mark.parametrize(("line", "text"), [
+    ("%pathways --help", "{attach,status,reset}"), ("%pathways attach --help", "--islands N"),
+    ("%%pathways --help\nx = a(v)", "--run NAME"),
+])  # fmt: skip
+def test_help_is_printed(ready, capsys, line, text) -> None:
+    ready.ok(line)
+    assert text in capsys.readouterr().out
+    assert "x" not in ready.names
+
+
+def test_a_named_run_can_be_reached_afterwards(ready) -> None:
+    ready.ok("%%pathways --show none --run mine\nx = a(v)")
+    ready.ok("assert len(pw.runs['mine'].events.of_kind('compute')) == 1")
+    ready.ok("%%pathways --show none --run mine\nx, y = a(v), a(v)")
+    ready.ok("assert len(pw.runs['mine'].events.of_kind('compute')) == 2")
+    ready.ok("%pathways reset")
+    ready.ok("assert not pw.runs")
 
 
 def test_the_line_magic_attaches_as_the_function_does(ready, capsys) -> None:

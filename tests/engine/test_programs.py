@@ -694,7 +694,7 @@ def test_moves_are_marked_ici_or_dcn_with_their_bytes(controller) -> None:
     f = pw.program(lambda v: steps[2](steps[1](steps[0](v))))
     with pw.record() as run:
         same(f(v), v + 3)
-    moves = [(r["route"], r["bytes"]) for r in run.events.of_kind("transfer").rows()]
+    moves = [(r["route"], r["bytes"]) for r in run.events.of_kind("transfer")]
     assert sorted(moves) == [("DCN", 32), ("ICI", 32), ("host", 32)]
 
 

@@ -74,7 +74,7 @@ def test_submitting_waits_when_64_programs_are_queued(controller, left) -> None:
             y = step(y)
             most = max(most, len(controller.driver.runs))
     assert most == 64
-    stalls = list(run.events.of_kind("stall").rows())
+    stalls = list(run.events.of_kind("stall"))
     assert stalls
     assert {row["name"] for row in stalls} == {"back-pressure: 64 programs queued"}
     assert all(row["end"] - row["start"] > 1e-3 and row["program"] == "<lambda>" for row in stalls)
@@ -225,7 +225,7 @@ def test_every_event_is_complete_and_inside_its_run(controller, left, right) -> 
     assert set(computed["devices"]) == {4}
     assert (computed["bytes"] == 32).all()
     assert all(line.startswith("test_run.py:") for line in computed["line"])
-    producers = {row["node"]: row["parents"] for row in computed.rows()}
+    producers = {row["node"]: row["parents"] for row in computed}
     assert all(set(parents) <= set(producers) | {0} for parents in producers.values())
 
 

@@ -12,7 +12,6 @@ from pathways_nb.program.places import VirtualSlice
 from pathways_nb.trace.record import Events, Label, Row
 
 MICROBATCHES = 8
-START = 100.0
 NAMES = ("left", "right")
 
 
@@ -34,7 +33,6 @@ class FakeRun:
     recorded: Events
     islands: tuple[int, ...] = (4, 4)
     name: str = "fake"
-    start: float = START
     finished: bool = True
     shown: int | None = None
 
@@ -113,17 +111,17 @@ def pipeline_events(forward: float = 0.010, backward: float = 0.020, transfer: f
                     continue
                 sent = done[1 - stage, step]
                 ready = sent + transfer
-                rows.append(Row(_transfer_label(stage, step), START + sent, START + ready, 0, "exact"))
+                rows.append(Row(_transfer_label(stage, step), sent, ready, 0, "exact"))
             begin = max(clock[stage], ready)
             clock[stage] = done[stage, step] = begin + (forward if step[0] == "F" else backward)
-            rows.append(Row(_compute_label(stage, step), START + begin, START + clock[stage], 0))
+            rows.append(Row(_compute_label(stage, step), begin, clock[stage], 0))
             left[stage].pop(0)
     for island in (0, 1):
         label = Label("collective", "all-reduce", "train_step", "me", 5, NAMES[island], island, 0, 4, bytes=65_536)
         status = "draining" if island else "ok"
-        rows.append(Row(label, START + clock[island], START + clock[island] + 0.012, 0, "exact", status))
-    end = START + max(clock) + 0.014
-    rows.append(Row(Label("wait", "float(loss)"), START + 0.078, end))
+        rows.append(Row(label, clock[island], clock[island] + 0.012, 0, "exact", status))
+    end = max(clock) + 0.014
+    rows.append(Row(Label("wait", "float(loss)"), 0.078, end))
     rows.append(Row(Label("fetch", "loss", bytes=4), end, end + 0.004))
     return Events.from_rows(sorted(rows, key=lambda row: row.end))
 
@@ -150,7 +148,7 @@ def _one_f_one_b(warm: int) -> list[str]:
 
 
 def _controller_rows() -> list[Row]:
-    rows, at = [], START + 0.002
+    rows, at = [], 0.002
     for kind, name, lasts in (
         ("trace", "train_step", 0.018),
         ("lower", "stage0", 0.006),
@@ -180,5 +178,5 @@ def many_rows(count: int, devices: int = 8, seconds: float = 10.0) -> list[Row]:
     half = devices // 2
     labels = [Label("compute", "step", "loop", island=i // half, device=i % half, devices=1) for i in range(devices)]
     each = seconds / (count / devices)
-    starts = [START + (i // devices) * each for i in range(count)]
+    starts = [(i // devices) * each for i in range(count)]
     return [Row(labels[i % devices], start, start + 0.6 * each) for i, start in enumerate(starts)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pathways_widgets import LiveDisplay, LiveFigure, figure_of, panel
+from pathways_widgets import LiveDisplay, LiveFigure, figure_of, live, panel
 from pathways_widgets.packing import pack
 from pathways_widgets.panel import Panel
 from pathways_widgets.timeline import Timeline
@@ -131,11 +131,20 @@ def test_a_view_that_cannot_be_made_costs_only_itself(monkeypatch: pytest.Monkey
     assert "RuntimeError: no such lane" in repr(figure)
 
 
-def test_the_display_follows_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What a notebook would display."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(live.InteractiveShell, "initialized", lambda: True)
+    monkeypatch.setattr(live, "display", lambda bundle, **_: found.append(bundle))
+    return found
+
+
+def test_the_display_follows_and_ends(shown: list[dict[str, Any]]) -> None:
     run = fake_run(0)
     display = LiveDisplay(run)
     display.start()
-    assert "0 events on 8 devices" in capsys.readouterr().out
+    assert "0 events on 8 devices" in shown[0]["text/plain"]
     assert display.figure is not None
     moved = threading.Event()
     display.figure.observe(lambda _: moved.set(), "summary")
@@ -148,9 +157,18 @@ def test_the_display_follows_and_ends(capsys: pytest.CaptureFixture[str]) -> Non
     assert not [thread for thread in threading.enumerate() if thread.name == "pathways-figure"]
 
 
-def test_a_figure_that_fails_is_a_line_of_text(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_gets_the_summary_once_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    run = fake_run(0)
+    display = LiveDisplay(run)
+    display.start()
+    assert capsys.readouterr().out == ""
+    run.shown = None
+    display.stop()
+    display.stop()
+    assert capsys.readouterr().out == "fake: 59 events on 8 devices, bubble < 12 %\n"
+
+
+def test_a_figure_that_fails_is_a_line_of_text(monkeypatch: pytest.MonkeyPatch, shown: list[dict[str, Any]]) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no comm")
 
@@ -158,4 +176,4 @@ def test_a_figure_that_fails_is_a_line_of_text(
     display = LiveDisplay(fake_run())
     display.start()
     display.stop()
-    assert "The figure could not be drawn: RuntimeError: no comm" in capsys.readouterr().out
+    assert "The figure could not be drawn: RuntimeError: no comm" in shown[0]["text/plain"]

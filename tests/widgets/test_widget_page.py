@@ -9,14 +9,14 @@ import pytest
 
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_widgets import figure_of, page
-from tests.widgets.fake_run import START, FakeRun, fake_run
+from tests.widgets.fake_run import FakeRun, fake_run
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 def evil_run() -> FakeRun:
     label = Label("compute", EVIL, EVIL, place=EVIL, island=0, devices=4, bytes=1_500_000)
-    return FakeRun([], Events.from_rows([Row(label, START, START + 0.25, 3, "exact")]))
+    return FakeRun([], Events.from_rows([Row(label, 0.0, 0.25, 3, "exact")]))
 
 
 def test_a_page_holds_everything_and_escapes_names() -> None:

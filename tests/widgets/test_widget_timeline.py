@@ -13,7 +13,7 @@ from pathways_widgets.detail import MOST_BOXES, Digest, choose_boxes
 from pathways_widgets.lanes import CONTROLLER_HEIGHT, Lanes
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import Columns
-from tests.widgets.fake_run import START, FakeRun, fake_run, many_events, many_rows
+from tests.widgets.fake_run import FakeRun, fake_run, many_events, many_rows
 
 
 def boxes_of(run: FakeRun, window: tuple[float, float] | None = None) -> Columns:
@@ -21,7 +21,7 @@ def boxes_of(run: FakeRun, window: tuple[float, float] | None = None) -> Columns
 
 
 def one_event(label: Label, status: str = "ok", islands: tuple[int, ...] = (4, 4)) -> FakeRun:
-    row = Row(label, START + 1, START + 3, 7, "exact", status)
+    row = Row(label, 1, 3, 7, "exact", status)
     return FakeRun([], Events.from_rows([row]), islands)
 
 
@@ -97,7 +97,7 @@ def test_marks_name_microbatches() -> None:
 def test_nothing_yet_is_an_empty_picture() -> None:
     view = Timeline((4, 4))
     assert len(view.update(fake_run(0))["timeline_boxes"]["left"]) == 0
-    assert view.properties["timeline_title"]["text"] == "0 events"
+    assert view.properties["timeline_title"]["text"] == "fake · 0 events"
 
 
 def test_growing_and_cleared_records_are_followed() -> None:
@@ -111,7 +111,7 @@ def test_growing_and_cleared_records_are_followed() -> None:
 def test_merging_keeps_the_busy_time_of_every_lane(window: tuple[float, float]) -> None:
     events = many_events(60_000)
     digest = Digest(Lanes((4, 4)))
-    digest.extend(events, START)
+    digest.extend(events)
     boxes = choose_boxes(digest, window)
     inside = digest.within(window)
     assert 0 < len(boxes) <= MOST_BOXES < len(inside) == len(boxes.alone) + boxes.count.sum()
@@ -130,13 +130,13 @@ def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
     for _, lane in groupby(rows, key=lambda row: row[0]):
         boxes = list(lane)
         assert all(after[1] >= before[2] - 1e-9 for before, after in pairwise(boxes))
-    assert view.properties["timeline_title"]["text"] == f"60,000 events, drawn as {len(rows):,} boxes"
+    assert view.properties["timeline_title"]["text"] == f"fake · 60,000 events, drawn as {len(rows):,} boxes"
     assert columns["name"][0].endswith(" events")
 
 
 def test_failures_are_never_merged_away() -> None:
     run = fake_run()
-    failed = Row(Label("compute", "bad", island=0, devices=1), START + 5, START + 5 + 1e-7, 0, "exact", "failed")
+    failed = Row(Label("compute", "bad", island=0, devices=1), 5, 5 + 1e-7, 0, "exact", "failed")
     run.recorded = Events.from_rows([*many_rows(60_000), failed])
     sources = Timeline(run.islands).update(run)
     assert sources["timeline_boxes"]["name"].count("bad") == 1

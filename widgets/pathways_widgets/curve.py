@@ -11,9 +11,16 @@ from bokeh.plotting import figure
 from pathways_widgets import palette
 from pathways_widgets.live import Figure
 
+_AXIS = {
+    "major_label_text_color": "text",
+    "axis_label_text_color": "text",
+    "axis_line_color": "lane",
+    "major_tick_line_color": "lane",
+    "minor_tick_line_color": "lane",
+}
 _ROLES = {
-    "curve_x": {"major_label_text_color": "text", "axis_label_text_color": "text"},
-    "curve_y": {"major_label_text_color": "text", "axis_label_text_color": "text"},
+    "curve_x": _AXIS,
+    "curve_y": _AXIS,
     "curve_grid_x": {"grid_line_color": "grid"},
     "curve_grid_y": {"grid_line_color": "grid"},
     "curve_legend": {"label_text_color": "text", "background_fill_color": "background"},

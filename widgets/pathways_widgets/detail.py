@@ -35,7 +35,7 @@ class Digest:
         self._tracks: dict[tuple[str, bool, int, int, int], int] = {}
         self._last_id = -1
 
-    def extend(self, events: Events, start: float) -> None:
+    def extend(self, events: Events) -> None:
         """Take in what is new in ``events``, which otherwise begin like last time; begin anew if they do not."""
         known = len(self.start)
         if known and (len(events) < known or events["id"][known - 1] != self._last_id):
@@ -45,8 +45,8 @@ class Digest:
         if len(events) == known:
             return
         fresh = events.select(np.arange(known, len(events)))
-        self.start = np.concatenate([self.start, fresh["start"] - start])
-        self.end = np.concatenate([self.end, np.maximum(fresh["end"], fresh["start"]) - start])
+        self.start = np.concatenate([self.start, fresh["start"]])
+        self.end = np.concatenate([self.end, np.maximum(fresh["end"], fresh["start"])])
         self.track = np.concatenate([self.track, self._tracks_of(fresh)])
         self.well = np.concatenate([self.well, fresh.is_("status", "ok")])
         self._last_id = int(events["id"][-1])

@@ -64,8 +64,8 @@ class GraphView:
 
     def _rebuild(self, programs: Sequence[DrawnProgram]) -> None:
         shown = programs[:MOST_PROGRAMS]
-        serials = sorted({place.serial for program in shown for place in program.graph.places})
-        colours = {serial: palette.place_colour(position) for position, serial in enumerate(serials)}
+        places = {place.serial: place.label for program in shown for place in program.graph.places}
+        colours = _colours(dict(sorted(places.items())))
         pictures = [self._picture(program, colours) for program in shown]
         chips, top = legend(shown, colours)
         titles = [_title(program, one) for program, one in zip(shown, pictures, strict=True)]
@@ -86,6 +86,20 @@ class GraphView:
         if key not in self._pictures:
             self._pictures[key] = picture(program, colours)
         return self._pictures[key]
+
+
+_seen: dict[str, int] = {}
+"""Names of places in the order in which they were first drawn: a name keeps its colour from cell to cell."""
+
+
+def _colours(places: dict[int, str]) -> dict[int, str]:
+    """A colour for each place (serial -> name), no two alike in one picture while there are enough."""
+    found: dict[int, str] = {}
+    for serial, name in places.items():
+        position = _seen.setdefault(name, len(_seen))
+        tries = (palette.place_colour(position + step) for step in range(len(palette.PLACES)))
+        found[serial] = next((c for c in tries if c not in found.values()), palette.place_colour(position))
+    return found
 
 
 def _title(program: DrawnProgram, one: Picture) -> str:

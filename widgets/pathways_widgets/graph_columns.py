@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -107,8 +108,16 @@ def _texts(node: DrawnNode, program: DrawnProgram, with_place: bool) -> tuple[st
     return _short(node.title), _short(place.label) + (f"\n{_short(where)}" if where else "")
 
 
+_ENDING = re.compile(r"((?: \(\w+\))?(?: ×\d+)?)$")
+"""What a shortened name keeps: ``(bwd)`` and how many."""
+
+
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…"
+    if len(text) <= _LONGEST_NAME:
+        return text
+    ending = _ENDING.search(text)
+    kept = ending[1] if ending else ""
+    return text[: _LONGEST_NAME - 1 - len(kept)] + "…" + kept
 
 
 def _width(name: str, sub: str) -> float:

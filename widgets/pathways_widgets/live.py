@@ -140,7 +140,7 @@ class LiveFigure(Figure):
 
 
 class LiveDisplay:
-    """Shows a run in the current cell's output and keeps it up to date until ``stop``."""
+    """Shows a run in the current cell's output and keeps it up to date until ``stop``; a script gets its summary."""
 
     def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW):
         self.figure: LiveFigure | None = None
@@ -150,8 +150,15 @@ class LiveDisplay:
         self._thread: threading.Thread | None = None
         self._handle: DisplayHandle | None = None
 
+    @property
+    def is_live(self) -> bool:
+        """Whether a person sees it while the run goes on."""
+        return self.figure is not None
+
     def start(self) -> None:
         """Display the figure and begin to follow the run. Never raises: a figure that fails is one line of text."""
+        if not InteractiveShell.initialized():
+            return
         try:
             self.figure = LiveFigure(self._run, self._show)
             self.figure.push()
@@ -165,13 +172,17 @@ class LiveDisplay:
 
     def stop(self) -> None:
         """Show the final state and end the thread; may be called again."""
+        if self._ended.is_set():
+            return
         self._ended.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-            self._try_push()
-            if self.figure is not None and self._handle is not None and embedding():
-                self._handle.update(self.figure.bundle(), raw=True)
+        if not InteractiveShell.initialized():
+            sys.stdout.write(f"{self._run.name}: {self._run.summary_line()}\n")
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._try_push()
+        if self.figure is not None and self._handle is not None and embedding():
+            self._handle.update(self.figure.bundle(), raw=True)
 
     def _follow(self) -> None:
         pause = _INTERVAL
@@ -186,10 +197,10 @@ class LiveDisplay:
         try:
             self.figure.push()
         except Exception as error:
-            self.figure = None
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        self.figure = None
         text = f"The figure could not be drawn: {type(error).__name__}: {error}\n{self._run.summary_line()}"
         _show({"text/plain": text})
 
@@ -200,7 +211,4 @@ def embedding() -> bool:
 
 
 def _show(bundle: dict[str, Any]) -> DisplayHandle | None:
-    if InteractiveShell.initialized():
-        return display(bundle, raw=True, display_id=True)
-    sys.stdout.write(bundle["text/plain"] + "\n")
-    return None
+    return display(bundle, raw=True, display_id=True)

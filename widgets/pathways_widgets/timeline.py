@@ -77,7 +77,7 @@ class Timeline:
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """The boxes to draw for ``window`` with as much again on each side, and the marks written on them."""
         events = run.events
-        self._digest.extend(events, run.start)
+        self._digest.extend(events)
         extent = self._digest.extent or 1.0
         visible = window or (0.0, extent)
         margin = (visible[1] - visible[0]) / 2 if window else 0.0
@@ -86,7 +86,7 @@ class Timeline:
             self._digest, boxes, events, Scale((visible[1] - visible[0]) / PIXELS, 1 / self.lanes.pixels)
         )
         self.properties = {
-            "timeline_title": {"text": title_of(boxes, len(events))},
+            "timeline_title": {"text": f"{run.name} · {title_of(boxes, len(events))}"},
             "timeline_x": {"start": -0.01 * extent, "end": 1.01 * extent},
         }
         return self.sources

@@ -82,16 +82,12 @@ class RunLike(Protocol):
         """The programs that it ran, in order of their first run."""
 
     @property
-    def start(self) -> float:
-        """When it began, in seconds on the record's clock."""
-
-    @property
     def finished(self) -> bool:
         """Whether it has ended."""
 
     @property
     def events(self) -> Events:
-        """The events so far, oldest record first."""
+        """The events so far, oldest record first; times in seconds since the run began."""
 
     def summary_line(self) -> str:
         """One plain line for under the figures."""
@@ -104,7 +100,6 @@ class Moment:
     name: str
     islands: tuple[int, ...]
     programs: tuple[DrawnProgram, ...]
-    start: float
     finished: bool
     events: Events
     summary: str
@@ -114,7 +109,7 @@ class Moment:
         """Look at ``run`` now."""
         finished = run.finished
         programs = tuple(run.programs)
-        return cls(run.name, run.islands, programs, run.start, finished, run.events, run.summary_line())
+        return cls(run.name, run.islands, programs, finished, run.events, run.summary_line())
 
     def summary_line(self) -> str:
         """The summary of this moment."""
