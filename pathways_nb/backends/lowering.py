@@ -135,7 +135,7 @@ class Lowering:
             tuple(self._sharding(slot) for slot in step.inputs),
             self._donated(step),
             self.replicated,
-            self._label(step, "compute", 0),
+            self._label(step, code.kind, 0),
         )
         key = request.key()
         if key not in self.repeats:
@@ -169,7 +169,7 @@ class Lowering:
             self._sharding(slot)
         executable = self._executable(index)
         size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
-        label = self._label(step, "compute", size, executable.flops)
+        label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops)
         return Action(step, label, executable.call, None, self._devices(step), self._witness(step))
 
     def _donated(self, step: Step) -> tuple[int, ...]:

@@ -31,6 +31,11 @@ class Code:
         """The item whose shardings are declared, if this node is a computation."""
         return self.items[0] if self.items[0].place is not None else None
 
+    @property
+    def kind(self) -> str:
+        """What its events are: ``"collective"`` if devices do nothing but exchange values, else ``"compute"``."""
+        return "collective" if len(self.items) == 1 and self.items[0].is_collective else "compute"
+
 
 @dataclass
 class _Group:

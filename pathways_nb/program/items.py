@@ -22,6 +22,15 @@ _TRANSPARENT = frozenset(
     {"jit", "pjit", "remat2", "checkpoint", "remat", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
 )
 
+_COLLECTIVES = frozenset(
+    {"psum", "psum2", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant", "reduce_scatter",
+     "psum_scatter", "all_to_all", "ppermute", "pbroadcast", "ragged_all_to_all"}
+)  # fmt: skip
+_CARRIERS = frozenset(
+    {"jit", "pjit", "closed_call", "shard_map", "pvary", "pcast", "reshard", "sharding_constraint", "div",
+     "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "transpose", "copy", "copy_p"}
+)  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False)
 class Const:
@@ -51,6 +60,12 @@ class Item:
     def has_effects(self) -> bool:
         """Whether it must run even if nobody uses its outputs, and must not run twice."""
         return bool(self.jaxpr.effects)
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether devices only exchange values in it: collectives, and what changes no number or only its scale."""
+        primitives = set(_primitives(self.jaxpr.jaxpr))
+        return not primitives.isdisjoint(_COLLECTIVES) and primitives <= _COLLECTIVES | _CARRIERS
 
     def values(self) -> Iterator[int]:
         """Its operands that are values."""
@@ -160,6 +175,13 @@ def closed_over(closed: jex.ClosedJaxpr) -> Iterator[Any]:
     for eqn in closed.jaxpr.eqns:
         for jaxpr in _jaxprs(eqn.params):
             yield from closed_over(jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ()))
+
+
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name
+        for inner in _jaxprs(eqn.params):
+            yield from _primitives(inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner)
 
 
 def _dropped(var: Any) -> bool:

@@ -288,3 +288,21 @@ def test_two_threads_may_call_at_once(controller, left, right) -> None:
     assert len(out) == 3
     for result in out:
         np.testing.assert_array_equal(result, v)
+
+
+def test_a_node_that_only_exchanges_values_is_a_collective(controller, left) -> None:
+    def shards(fn):
+        return pw.shard_map(fn, on=left, in_specs=pw.P("x"), out_specs=pw.P("x"), check_vma=False)
+
+    pure = [
+        lambda x: jax.lax.psum(x, "x"),
+        lambda x: jax.lax.pmean(x, "x"),
+        lambda x: jax.lax.all_gather(x, "x").reshape(-1)[: x.size] * 0 + x,  # computes as well
+        lambda x: jax.lax.ppermute(x, "x", [(i, (i + 1) % 4) for i in range(4)]),
+    ]
+    kinds = []
+    for fn in pure:
+        with pw.record() as run:
+            shards(fn)(np.arange(8.0, dtype=np.float32))
+        kinds += [kind for kind in run.events["kind"] if kind in ("compute", "collective")]
+    assert kinds == ["collective", "collective", "compute", "collective"]
