@@ -48,11 +48,16 @@ class DrawnEdge:
         return self.route in NETWORKS
 
 
-def drawn(program: DrawnProgram) -> tuple[list[DrawnNode], list[DrawnEdge]]:
-    """The boxes, in an order that respects dependencies where there is one, and the edges between them."""
+def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode], list[DrawnEdge]]:
+    """The boxes, in an order that respects dependencies where there is one, and the edges between them.
+
+    Args:
+        program: what to draw.
+        folded: whether repeats are folded even in a small graph.
+    """
     graph = program.graph
     edges = list(graph.edges())
-    groups = _groups(graph, edges)
+    groups = _folded(graph) if folded or _is_large(graph, edges) else [[node] for node in graph.nodes]
     box = {node.id: i for i, group in enumerate(groups) for node in group}
     size: dict[tuple[int, int], int] = {}
     route: dict[tuple[int, int], str] = {}
@@ -65,12 +70,13 @@ def drawn(program: DrawnProgram) -> tuple[list[DrawnNode], list[DrawnEdge]]:
     return [_box(graph, group) for group in groups], [DrawnEdge(*pair, size[pair], route[pair]) for pair in size]
 
 
-def _groups(graph: Graph, edges: list[Edge]) -> list[list[Node]]:
+def _is_large(graph: Graph, edges: list[Edge]) -> bool:
     position = {node.id: i for i, node in enumerate(graph.nodes)}
     pairs = [(position[edge.source], position[edge.target]) for edge in edges]
-    depth = max(layers_of(len(graph.nodes), pairs), default=0)
-    if len(graph.nodes) <= MOST_NODES and depth < MOST_LAYERS:
-        return [[node] for node in graph.nodes]
+    return len(graph.nodes) > MOST_NODES or max(layers_of(len(graph.nodes), pairs), default=0) >= MOST_LAYERS
+
+
+def _folded(graph: Graph) -> list[list[Node]]:
     groups: dict[tuple[str, str, int], list[Node]] = {}
     for node in graph.nodes:
         key = node.kind, node.name, node.place.serial if node.place else -1

@@ -154,7 +154,7 @@ def _draw(fig: figure, source: dict[str, ColumnDataSource]) -> None:
 
 def _write(fig: figure, source: dict[str, ColumnDataSource]) -> None:
     inside = {"source": source["graph_nodes"], "text_align": "center", "text_baseline": "middle"}
-    fig.text("x", "y", "name", y_offset="lift", text_font_size="12px", text_color=palette.INK, **inside)
+    fig.text("x", "y", "name", y_offset="lift", text_font_size="11px", text_color=palette.INK, **inside)
     fig.text("x", "y", "sub", y_offset="sub_lift", text_font_size="10px", text_color=palette.INK, **inside)
     for name, size, style, align in (
         ("graph_labels", "10px", "normal", "center"),

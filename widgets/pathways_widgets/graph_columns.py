@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ MARGIN = 12.0
 WIDEST = 1080.0
 """Pixels of a graph that are squeezed into ``FULL_WIDTH``; of a wider one a part is shown."""
 _TITLE, _BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
-_NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 6.4, 5.2, 6.2
-_GAP, _LABEL_GAP = (24.0, 44.0), (66.0, 92.0)
+_NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
+_GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
 """Least and natural space between layers, without and with labels on the edges between."""
 _LONGEST_NAME = 26
 _LABEL_HEIGHT = 13.0
@@ -69,13 +70,14 @@ class _Curve(NamedTuple):
 def picture(program: DrawnProgram, colours: Mapping[int, str]) -> Picture:
     """Lay out and draw one program; ``colours`` is by serial of place.
 
-    Where boxes with place and devices would be too wide for the screen, they have their name alone.
+    What would be too wide for the screen has boxes with their name alone, in two lines; then repeats are folded.
     """
-    nodes, edges = drawn(program)
-    full = _picture(program, colours, nodes, edges, with_place=True)
-    if full.width + 2 * MARGIN <= WIDEST:
-        return full
-    return _picture(program, colours, nodes, edges, with_place=False)
+    for folded, with_place in itertools.product((False, True), (True, False)):
+        nodes, edges = drawn(program, folded)
+        found = _picture(program, colours, nodes, edges, with_place)
+        if found.width + 2 * MARGIN <= WIDEST:
+            break
+    return found
 
 
 def _picture(
@@ -102,21 +104,28 @@ def _picture(
 
 def _texts(node: DrawnNode, program: DrawnProgram, with_place: bool) -> tuple[str, str]:
     place = node.node.place
-    if place is None or not with_place:
+    if not with_place:
+        base, ending = _split(node.title)
+        return _short(base), ending
+    if place is None:
         return _short(node.title), ""
     where = program.where.get(place.serial, "")
     return _short(node.title), _short(place.label) + (f"\n{_short(where)}" if where else "")
 
 
-_ENDING = re.compile(r"((?: \(\w+\))?(?: ×\d+)?)$")
-"""What a shortened name keeps: ``(bwd)`` and how many."""
+_ENDING = re.compile(r"(?: \(\w+\)| \+\d+ ops)?(?: ×\d+)?$")
+"""What a shortened name keeps: ``(bwd)`` or ``+3 ops``, and how many."""
+
+
+def _split(title: str) -> tuple[str, str]:
+    base = _ENDING.sub("", title)
+    return base, title[len(base) :].strip()
 
 
 def _short(text: str) -> str:
     if len(text) <= _LONGEST_NAME:
         return text
-    ending = _ENDING.search(text)
-    kept = ending[1] if ending else ""
+    kept = text[len(_split(text)[0]) :]
     return text[: _LONGEST_NAME - 1 - len(kept)] + "…" + kept
 
 
