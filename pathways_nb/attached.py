@@ -200,9 +200,10 @@ class Controller:
     def _hold(self, leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
         """A logical buffer for each argument, and those made only for this call."""
         buffers, temporary = [], []
+        entries = self.driver.entries
         for leaf in leaves:
             if isinstance(leaf, Future):
-                buffer = leaf.held_by(self)
+                buffer = leaf.held_in(entries)
                 if buffer is not None:
                     buffers.append(buffer)
                     continue
@@ -220,10 +221,10 @@ class Controller:
         return np.array(value, dtype=None if aval is None else aval.dtype)
 
     def _futures(self, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
-        futures = []
+        futures, driver = [], self.driver
         for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
             future = Future(self, aval, lowered.name)
-            future.bind(buffer, self.driver.entries[buffer], lowered.shardings[slot])
+            future.bind(buffer, driver.entries[buffer], lowered.shardings[slot], driver.release)
             futures.append(future)
         return futures
 
@@ -252,7 +253,7 @@ class Controller:
         self.active_record().add(Row(label, began, clock()))
         future = Future(self, aval, f"put on {place.label}")
         buffer = self.driver.store(array, aval.bytes, "")
-        future.bind(buffer, self.driver.entries[buffer], sharding)
+        future.bind(buffer, self.driver.entries[buffer], sharding, self.driver.release)
         return future
 
     # ---- records

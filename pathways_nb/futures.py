@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -45,12 +45,11 @@ class Future(Deferred):
 
     # ---- made by the client
 
-    def bind(self, buffer: int, entry: Entry, sharding: Any) -> None:
-        """The call was dispatched: this is where its value will be."""
-        self._buffer, self._entry, self._sharding = buffer, entry, sharding
+    def bind(self, buffer: int, entry: Entry, sharding: Any, release: Callable[[int], None]) -> None:
+        """The call was dispatched: this is where its value will be; ``release`` is told when nobody holds it."""
+        self._buffer, self._entry, self._sharding, self._release = buffer, entry, sharding, release
         if self._flush is not None:
             self._flush = None
-        self._release = self._controller.driver.release
 
     def __del__(self) -> None:
         if self._release is not None:
@@ -62,14 +61,10 @@ class Future(Deferred):
 
     def take(self, other: Future) -> None:
         """Become ``other``, the dispatched future of the same value."""
-        buffer, entry = other.detach()
-        self.bind(buffer, entry, other._sharding)
-
-    def detach(self) -> tuple[int, Entry]:
-        """Give up the hold on the buffer to someone else."""
-        assert self._entry is not None
-        self._release = None
-        return self._buffer, self._entry
+        release, other._release = other._release, None
+        assert other._entry is not None
+        assert release is not None
+        self.bind(other._buffer, other._entry, other._sharding, release)
 
     def fail(self, error: BaseException) -> None:
         """The call could not be dispatched, or was interrupted before it was."""
@@ -97,14 +92,11 @@ class Future(Deferred):
                 f"Use that result, or do not donate it."
             )
 
-    def held_by(self, controller: Controller) -> int | None:
-        """Its logical buffer, if ``controller`` holds it. Whether it is usable is the caller's to check."""
+    def held_in(self, entries: Mapping[int, Entry]) -> int | None:
+        """Its logical buffer, if it is one of a driver's ``entries``. Whether it is usable is the caller's to check."""
         if self._flush is not None:
             self._flush()
-        if self._controller is not controller:
-            return None
-        same = controller.driver.entries.get(self._buffer) is self._entry  # numbers begin anew after a reset
-        return self._buffer if same else None
+        return self._buffer if entries.get(self._buffer) is self._entry else None
 
     # ---- for everyone
 

@@ -106,7 +106,7 @@ class Dispatcher(threading.Thread):
         if action.step.argument in run.lowered.taken_over and (entry.shared or entry.pending_reads > 1):
             return False
         run.slots[action.step.outputs[0]] = array
-        entry.read(-1)
+        entry.has_read()
         run.launched.ring()
         run.done[step] = 1
         return True
@@ -169,7 +169,7 @@ class Dispatcher(threading.Thread):
             if taken_over and entry.shared and not moved:
                 array, moved = array.copy(), True
         finally:
-            entry.read(-1)
+            entry.has_read()
             run.launched.ring()
         run.fill(step, [array])
         run.let_go(step, self.island)

@@ -19,7 +19,7 @@ import jax
 from jax.sharding import Mesh
 
 from pathways_nb.program.build import Code
-from pathways_nb.program.emit import digest, emit, out_shardings, shape_key
+from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
 from pathways_nb.trace.record import Label, Record, Row
 
 Clock = Callable[[], float]
@@ -32,8 +32,8 @@ class Executable:
     call: Callable[..., Any]
     out_shardings: tuple[Any, ...]
     flops: float
-    code: Code
-    """Kept, because the fingerprint names host callbacks by identity."""
+    code: Code | None
+    """Kept where there are host callbacks, which the fingerprint names by identity; else it would keep places alive."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _compile(lowered: Any, request: Request) -> Executable:
     shardings = tuple(jax.tree.leaves(compiled.output_shardings))
     cost = compiled.cost_analysis() or {}
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
-    return Executable(compiled, shardings, max(flops, 0.0), request.code)
+    return Executable(compiled, shardings, max(flops, 0.0), request.code if has_callbacks(request.code) else None)
 
 
 def _relabel(label: Label, kind: str) -> Label:

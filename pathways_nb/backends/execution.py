@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +43,7 @@ class Bell:
                 self._waiting -= 1
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Entry:
     """A logical buffer as this process holds it: a live array, a host value, or the reason there is none."""
 
@@ -57,15 +57,22 @@ class Entry:
     shared: bool = False
     """Whether another buffer is the same array: then its memory is not there to be taken over."""
 
-    def read(self, change: int) -> None:
-        """One more, or one less, run is still to read it."""
+    def has_read(self) -> None:
+        """One run less is still to read it."""
         with _reads:
-            self.pending_reads += change
+            self.pending_reads -= 1
 
     @property
     def settled(self) -> bool:
         """Whether it is computed, or never will be."""
         return self.error is not None or self.run is None or self.run.finished or bool(self.run.done[self.step])
+
+
+def will_read(entries: Iterable[Entry]) -> None:
+    """One run more is to read each of these."""
+    with _reads:
+        for entry in entries:
+            entry.pending_reads += 1
 
 
 @dataclass(eq=False)

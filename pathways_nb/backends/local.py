@@ -11,12 +11,13 @@ import itertools
 import queue
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pathways_nb.backends.dispatcher import Dispatcher
 from pathways_nb.backends.executables import Executables
-from pathways_nb.backends.execution import Bell, Entry, Execution
+from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
 from pathways_nb.backends.islands import Attachment
 from pathways_nb.backends.lowering import Lowered
 from pathways_nb.backends.watcher import Portion
@@ -70,7 +71,9 @@ class LocalDriver:
         self._numbers = itertools.count()
         self._buffers = itertools.count()
         self._submitting = threading.Lock()
-        self._inbox: queue.SimpleQueue[Event | int | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Event | deque[int] | None] = queue.SimpleQueue()
+        self._batch: deque[int] | None = None
+        """Released buffers, posted already; closed by whatever makes a buffer, which must come before its release."""
         self._dispatchers = [Dispatcher(i.index, clock, self._portion_done) for i in attachment.islands]
         self._engine = threading.Thread(target=self._serve, name="pathways-engine", daemon=True)
         self._failure: BaseException | None = None
@@ -84,12 +87,20 @@ class LocalDriver:
         """Put a value into the store; the caller holds it until it releases it."""
         buffer = next(self._buffers)
         self.entries[buffer] = Entry(value)
-        self._inbox.put(Stored(buffer, client, size))
+        self._post(Stored(buffer, client, size))
         return buffer
 
     def release(self, buffer: int) -> None:
-        """The caller no longer holds a buffer. Safe in finalizers: it takes no lock."""
-        self._inbox.put(buffer)
+        """The caller no longer holds a buffer. Safe in finalizers: it takes no lock.
+
+        A row of them is one event: a training step drops hundreds of parameters, and each event wakes the engine.
+        """
+        batch = self._batch
+        if batch is None:
+            self._batch = batch = deque((buffer,))
+            self._inbox.put(batch)
+        else:
+            batch.append(buffer)
 
     def submit(
         self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str
@@ -109,10 +120,9 @@ class LocalDriver:
                 client,
             )
             self._bind_results(run, buffers)
-            for argument in lowered.brought:
-                run.arguments[argument].read(1)
+            will_read(run.arguments[argument] for argument in lowered.brought)
             self.runs[run.serial] = run
-            self._inbox.put(Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), lowered.result_bytes))
+            self._post(Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), lowered.result_bytes))
         return run, buffers
 
     def cancel(self, runs: Sequence[int]) -> None:
@@ -186,21 +196,20 @@ class LocalDriver:
 
     def _events(self) -> Iterator[Event]:
         """What was posted, in order; a row of released buffers is one event."""
-        item = self._inbox.get()
-        while item is not None:
-            if not isinstance(item, int):
+        late: deque[int] = deque()
+        while (item := self._inbox.get()) is not None:
+            if not isinstance(item, deque):
                 yield item
-                item = self._inbox.get()
                 continue
-            released = [item]
-            try:
-                while isinstance(item := self._inbox.get_nowait(), int):
-                    released.append(item)
-            except queue.Empty:
-                item = -1
+            if self._batch is item:
+                self._batch = None
+            released = [*_drained(late), *_drained(item)]
+            late = item  # a thread that had just read ``_batch`` may still add to it
             yield Released(tuple(released))
-            if item == -1:
-                item = self._inbox.get()
+
+    def _post(self, event: Stored | Submitted) -> None:
+        self._batch = None
+        self._inbox.put(event)
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -223,3 +232,8 @@ class LocalDriver:
         for buffer, slot, step in zip(buffers, lowered.plan.results, lowered.result_steps, strict=True):
             entry = self.entries[buffer] = Entry(run=run, step=step)
             run.results.setdefault(slot, []).append(entry)
+
+
+def _drained(batch: deque[int]) -> Iterator[int]:
+    while batch:
+        yield batch.popleft()

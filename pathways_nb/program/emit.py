@@ -93,6 +93,11 @@ def digest(code: Code, *texts: str) -> str:
     return found.hexdigest()
 
 
+def has_callbacks(code: Code) -> bool:
+    """Whether a node calls back to the host."""
+    return any(next(_callbacks(item.jaxpr), None) is not None for item in code.items)
+
+
 def _callbacks(closed: jex.ClosedJaxpr) -> Iterator[tuple[str, Hashable]]:
     """Host callbacks, which the lowered text only counts."""
     for eqn in closed.jaxpr.eqns:

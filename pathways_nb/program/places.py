@@ -66,9 +66,17 @@ class VirtualSlice:
 _known: weakref.WeakValueDictionary[int, VirtualSlice] = weakref.WeakValueDictionary()
 
 
+_used: weakref.WeakKeyDictionary[object, VirtualSlice] = weakref.WeakKeyDictionary()
+
+
 def by_serial(serial: int) -> VirtualSlice:
     """The slice with this serial number, which a traced computation's name carries."""
     return _known[serial]
+
+
+def keep_for(jaxpr: object, place: VirtualSlice) -> None:
+    """Let a slice live as long as a trace that names it: a user's own ``jax.jit`` keeps what it was traced with."""
+    _used[jaxpr] = place
 
 
 def virtual_slice(

@@ -21,7 +21,7 @@ from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.items import Flat, closed_over
-from pathways_nb.program.places import VirtualSlice, by_serial
+from pathways_nb.program.places import VirtualSlice, by_serial, keep_for
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
 
 _DEFAULT = VirtualSlice((1,), ("x",), name="default", serial=-1)
@@ -111,6 +111,9 @@ class Program:
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
         used = sorted({item.place for item in flat.items if item.place is not None} | set(trace.places))
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
+        for item in flat.items:
+            if item.place is not None:
+                keep_for(item.jaxpr, by_serial(item.place))
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters)
         results: tuple[Any, ...] = flat.results  # which ``build`` has placed
