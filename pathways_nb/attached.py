@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from pathways_nb import current
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.islands import Attachment
-from pathways_nb.backends.local import LocalDriver
+from pathways_nb.backends.local import QUEUED, LocalDriver
 from pathways_nb.backends.lowering import Lowered, Lowering
 from pathways_nb.backends.pauses import Pauses
 from pathways_nb.controller.machine import Machine
@@ -30,7 +30,7 @@ from pathways_nb.errors import NotAttachedError, UsageError
 from pathways_nb.futures import Future
 from pathways_nb.gather import Gather, check_futures, consume
 from pathways_nb.program import specs
-from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.places import VirtualSlice, by_serial
 from pathways_nb.program.plan import Placement, lower
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Signature, aval_of
@@ -74,6 +74,7 @@ class Controller:
         self.machine = Machine(dispatch=specification.dispatch)  # type: ignore[arg-type]
         self.record = Record(limit=_HISTORY)
         self.driver_or_none: LocalDriver | None = None
+        self._pauses: Pauses | None = None
         self.closed = False
         self.recordings: list[tuple[Run, Gather]] = []
         self.scopes: list[Controller | None] = []
@@ -153,7 +154,7 @@ class Controller:
         lowered = self.lowered(traced)
         waited = self.driver.wait_for_room()
         if waited > 1e-3:
-            label = label_of("stall", "back-pressure: 64 programs queued", program.name)
+            label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name)
             record.add(Row(label, clock() - waited, clock(), quality="exact"))
         buffers, temporary = self._hold(call.leaves)
         try:
@@ -199,19 +200,15 @@ class Controller:
 
     def _hold(self, leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
         """A logical buffer for each argument, and those made only for this call."""
-        buffers, temporary = [], []
-        entries = self.driver.entries
-        for leaf in leaves:
-            if isinstance(leaf, Future):
-                buffer = leaf.held_in(entries)
-                if buffer is not None:
-                    buffers.append(buffer)
-                    continue
-                leaf = leaf.result()
-            value = self.snapshot(leaf)
-            temporary.append(self.driver.store(value, getattr(value, "nbytes", 0), ""))
-            buffers.append(temporary[-1])
-        return buffers, temporary
+        driver = self.driver
+        held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
+        values = {
+            position: leaf.result() if isinstance(leaf, Future) else self.snapshot(leaf)
+            for position, (leaf, buffer) in enumerate(zip(leaves, held, strict=True))
+            if buffer is None
+        }  # all of them before the first is stored: one that is lost must leave nothing behind
+        stored = {position: driver.store(value, getattr(value, "nbytes", 0), "") for position, value in values.items()}
+        return [stored[i] if buffer is None else buffer for i, buffer in enumerate(held)], list(stored.values())
 
     def snapshot(self, value: Any) -> Any:
         """A value that the caller can no longer change: NumPy arrays are copied, JAX's need not be."""
@@ -264,7 +261,7 @@ class Controller:
 
     def gather(self) -> Gather:
         """Where loose calls go now."""
-        return self.recordings[-1][1] if self.recordings else Gather(self, "call")
+        return self.recordings[-1][1] if self.recordings else Gather(self)
 
     def flush(self) -> None:
         """Send what was gathered."""
@@ -299,24 +296,25 @@ class Controller:
 
     def _close_driver(self) -> None:
         driver, self.driver_or_none = self.driver_or_none, None
+        if self._pauses is not None:
+            self._pauses.stop()
         if driver is not None:
             driver.close()
-            self._pauses.stop()
 
     def status(self) -> str:
         """Islands, devices, places and memory as text."""
         rows = [repr(self)]
         driver = self.driver
-        held = self.machine.ledger.bytes_by_owner()
+        buffers = list(self.machine.ledger.buffers.values())  # a copy: the engine goes on meanwhile
         for island in driver.attachment.islands:
             devices = ", ".join(str(device.id) for device in island.devices)
             pinned = f", pinned to core {', '.join(map(str, island.cores))}" if island.cores else ""
             rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
                         f"ids {devices}{pinned}{_memory(island.devices)}")  # fmt: skip
         for serial, placement in sorted(self.resources.placements.items()):
-            rows.append(f"  place {self.resources.names[serial]}: {placement}")
+            rows.append(f"  place {by_serial(serial).label}: {placement}")
         rows.append(
-            f"  object store: {len(self.machine.ledger.buffers)} buffers, {size(sum(held.values()))} logical; "
+            f"  object store: {len(buffers)} buffers, {size(sum(entry.bytes for entry in buffers))} logical; "
             f"{len(driver.runs)} programs under way; {driver.sampled:.0%} of ends watched"
         )
         return "\n".join(rows)

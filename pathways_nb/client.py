@@ -93,13 +93,12 @@ def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
         name: of the run.
         show: ``"graph"``, ``"timeline"``, or ``"graph,timeline"``: displayed here, live.
     """
-    views = tuple(part for part in (show.split(",") if isinstance(show, str) else show) if part)
     controller = current.get()
     controller.flush()
     run = Run(name, controller.islands)
-    display = _display(run, views)
+    display = _display(run, show)
     run.record.origin = clock()  # the time axis begins when the picture is up, not while it is made
-    gather = Gather(controller, name)
+    gather = Gather(controller)
     entry = (run, gather)
     controller.recordings.append(entry)
     try:
@@ -109,7 +108,7 @@ def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
             gather.cancel(stop)
             raise
         finally:
-            controller.flush()
+            gather.flush()  # this one's, whatever the block has done to the others
         _wait_for(controller, run)
     except KeyboardInterrupt:
         if (driver := controller.driver_or_none) is not None:
@@ -127,12 +126,14 @@ def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
             display.stop()
 
 
-def _display(run: Run, views: tuple[str, ...]) -> Any:
-    if not views:
+def _display(run: Run, show: str | Sequence[str]) -> Any:
+    if not show:
         return None
-    from pathways_widgets.live import LiveDisplay
+    from pathways_widgets.live import LiveDisplay  # late: most scripts need no pictures
 
-    display = LiveDisplay(run, views)
+    display = LiveDisplay(run, show)
+    if not display.views:
+        return None
     display.start()
     run.on_display = display.is_live
     return display

@@ -55,6 +55,15 @@ class Future(Deferred):
         if self._release is not None:
             self._release(self._buffer)
 
+    def __copy__(self) -> Future:
+        return self  # a copy would give up the buffer a second time
+
+    def __deepcopy__(self, memo: object) -> Future:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(f"{self._name} is a future, which cannot be pickled: save pw.get(tree), its host values.")
+
     def await_flush(self, flush: Callable[[], None]) -> None:
         """The call is gathered and not dispatched yet; ``flush`` dispatches it."""
         self._flush = flush

@@ -7,8 +7,9 @@ cell ends; then they go out as one graph. Outside a cell each call goes out at o
 from __future__ import annotations
 
 import inspect
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 MOST = 512
 """Calls gathered before they go out anyway."""
+MOST_COPIED = 64_000_000
+"""Bytes copied for gathered calls before they go out anyway."""
+NAME = "loose calls"
+"""What pictures call a program of several."""
 _KEPT = 64
 
 Wire = tuple[int, int]
@@ -44,6 +49,10 @@ class _Call:
         return self.computation.serial, signature.tree, signature.static_key, signature.donated, self.wires, wanted
 
 
+_UNCHANGEABLE = (Future, bool, int, float, complex)
+"""Leaves to keep as they are; a number taken for an array would lose its weak type."""
+
+
 @dataclass
 class _Batch:
     """Calls that will go out together."""
@@ -52,6 +61,10 @@ class _Batch:
     outside: list[Any] = field(default_factory=list)
     """Leaves that come from elsewhere, and what errors call them."""
     names: list[str] = field(default_factory=list)
+    known: dict[int, int] = field(default_factory=dict)
+    """Where each of them lies in ``outside``, by identity."""
+    copied: int = 0
+    """Bytes of arrays that were copied, because the caller may change them."""
     made: dict[int, Wire] = field(default_factory=dict)
     """Futures of these calls, by identity."""
     donated: set[int] = field(default_factory=set)
@@ -63,8 +76,9 @@ class _Batch:
             made = self.made.get(id(leaf))
             if made is not None and self.calls[made[0]].outputs[made[1]]() is leaf:  # ids of dropped ones are reused
                 return made
-        value = leaf if isinstance(leaf, Future) else snapshot(leaf)
-        position = next((i for i, known in enumerate(self.outside) if known is value), len(self.outside))
+        value = leaf if isinstance(leaf, _UNCHANGEABLE) else snapshot(leaf)
+        self.copied += getattr(value, "nbytes", 0) if value is not leaf else 0
+        position = self.known.setdefault(id(value), len(self.outside))
         if position == len(self.outside):
             self.outside.append(value)
             self.names.append(name.removeprefix("argument ").partition("[")[0])
@@ -93,14 +107,19 @@ class _Batch:
 
 
 class Gather:
-    """Loose calls on one controller that have not gone out yet."""
+    """Loose calls on one controller that have not gone out yet. Several threads may add calls and wait for them."""
 
-    def __init__(self, controller: Controller, name: str):
-        self.controller, self.name = controller, name
+    def __init__(self, controller: Controller):
+        self.controller = controller
         self.batch = _Batch()
+        self._lock = threading.RLock()
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
+        with self._lock:
+            return self._add(computation, call)
+
+    def _add(self, computation: Computation, call: Signature) -> Any:
         avals = call.avals()
         check_futures(call)
         shapes = output_shapes(computation, call, avals, self.controller)
@@ -118,18 +137,21 @@ class Gather:
             batch.made[id(future)] = (index, position)
         batch.calls.append(_Call(computation, call.without_leaves(), wires, tuple(map(weakref.ref, futures))))
         result = jax.tree.unflatten(tree, futures)
-        if len(batch.calls) >= MOST:
+        if len(batch.calls) >= MOST or batch.copied >= MOST_COPIED:
             self.flush()
         return result
 
     def flush(self) -> None:
         """Send everything gathered as one program."""
-        batch, self.batch = self.batch, _Batch()
-        if not batch.calls:
-            return
+        with self._lock:
+            batch, self.batch = self.batch, _Batch()
+            if batch.calls:
+                self._send(batch)
+
+    def _send(self, batch: _Batch) -> None:
         wanted = batch.wanted()
-        program = self._program(batch, wanted)
         try:
+            program = _program(batch, wanted)
             call = program.signature(tuple(batch.outside), {})
             futures = self.controller.dispatch(program, call, gathered=True)
         except BaseException as error:
@@ -142,22 +164,24 @@ class Gather:
 
     def cancel(self, reason: BaseException) -> None:
         """Give up what is gathered."""
-        batch, self.batch = self.batch, _Batch()
-        batch.fail(reason)
+        with self._lock:
+            batch, self.batch = self.batch, _Batch()
+            batch.fail(reason)
 
-    def _program(self, batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
-        calls, names = batch.calls, batch.names
-        donated = frozenset(batch.donated)
-        key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
-        programs = calls[0].computation.gathered  # not in a global: computations and places must be let go
-        if key not in programs:
-            name = calls[0].computation.name if len(calls) == 1 else self.name
-            statics = Statics.of(None, (), (), donated, ())
-            programs[key] = Program(_replay(calls, wanted, names), statics, name)
-            if len(programs) > _KEPT:
-                programs.popitem(last=False)
-        programs.move_to_end(key)
-        return programs[key]
+
+def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
+    calls, names, donated = batch.calls, batch.names, frozenset(batch.donated)
+    key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
+    # Not in a global, nor with one that lives longer than the others: computations and places must be let go.
+    programs = max((call.computation for call in calls), key=lambda computation: computation.serial).gathered
+    if key not in programs:
+        name = calls[0].computation.name if len(calls) == 1 else NAME
+        statics = Statics.of(None, (), (), donated, ())
+        programs[key] = Program(_replay(calls, wanted, names), statics, name)
+        if len(programs) > _KEPT:
+            programs.popitem(last=False)
+    programs.move_to_end(key)
+    return programs[key]
 
 
 def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., list[Any]]:
@@ -174,10 +198,21 @@ def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., 
             made.append(jax.tree.leaves(computation(*args, **kwargs)))
         return [made[i][j] for i, group in enumerate(wanted) for j in group]
 
-    unique = [f"{name}_{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
     kind = inspect.Parameter.POSITIONAL_ONLY
-    cell.__signature__ = inspect.Signature([inspect.Parameter(_identifier(n), kind) for n in unique])  # type: ignore[attr-defined]
+    parameters = [inspect.Parameter(name, kind) for name in _different(map(_identifier, names))]
+    cell.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return cell
+
+
+def _different(names: Iterable[str]) -> list[str]:
+    """The names, numbered where one comes again."""
+    found: dict[str, None] = {}
+    for name in names:
+        unique, number = name, 1
+        while unique in found:
+            unique, number = f"{name}_{number}", number + 1
+        found[unique] = None
+    return list(found)
 
 
 def _identifier(name: str) -> str:

@@ -20,8 +20,6 @@ from pathways_nb import client, current
 from pathways_nb.attach import attach, reset
 from pathways_nb.run import runs
 
-VIEWS = ("graph", "timeline")
-
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are a notebook's: what is wrong, and which options there are."""
@@ -45,16 +43,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _views(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    unknown = [name for name in names if name not in (*VIEWS, "none")]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no view; choose from {', '.join(VIEWS)} or none")
-    return tuple(name for name in names if name != "none")
+    from pathways_widgets.panel import check_show
+
+    try:
+        return check_show(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _cell_parser() -> _Parser:
     parser = _Parser("%%pathways")
-    parser.add_argument("--show", type=_views, default=VIEWS, metavar="graph,timeline")
+    parser.add_argument("--show", type=_views, default="graph,timeline", metavar="graph,timeline")
     parser.add_argument("--run", default="", metavar="NAME")
     return parser
 

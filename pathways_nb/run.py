@@ -89,9 +89,9 @@ class Run:
         Args:
             views: any of ``"graph"`` and ``"timeline"``; both if none is named.
         """
-        from pathways_widgets.live import LiveDisplay
+        from pathways_widgets.live import DEFAULT_SHOW, LiveDisplay
 
-        display = LiveDisplay(self, views or ("graph", "timeline"))
+        display = LiveDisplay(self, views or DEFAULT_SHOW)
         display.start()
         display.stop()
 

@@ -135,7 +135,7 @@ class Lowering:
             tuple(self._sharding(slot) for slot in step.inputs),
             self._donated(step),
             self.replicated,
-            self._label(step, code.kind, 0),
+            self._label(step, "compile", 0),
         )
         key = request.key()
         if key not in self.repeats:

@@ -12,12 +12,12 @@ from typing import Any
 
 from pathways_nb.trace.record import Row, label_of
 
-SHORTEST = 2e-3
-"""Seconds below which a pause is not worth a box."""
-
 
 class Pauses:
-    """Reports each pause of at least ``SHORTEST`` to ``report``, stamped with ``clock``, until stopped."""
+    """Reports each pause of at least ``SHORTEST`` seconds to ``report``, stamped with ``clock``, until stopped."""
+
+    SHORTEST = 2e-3
+    """Below it a pause is not worth a box."""
 
     def __init__(self, clock: Callable[[], float], report: Callable[[Row], None]):
         self.clock, self.report = clock, report
@@ -33,6 +33,6 @@ class Pauses:
         now = self.clock()
         if phase == "start":
             self._began = now
-        elif now - self._began >= SHORTEST:
+        elif now - self._began >= self.SHORTEST:
             label = label_of("stall", "Python's garbage collection")
             self.report(Row(label, self._began, now, quality="exact"))

@@ -5,7 +5,6 @@ One entry per logical buffer, never per shard. The arrays themselves are the dri
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -44,10 +43,3 @@ class Ledger:
                 del self.buffers[buffer]
                 freed.append(buffer)
         return tuple(freed)
-
-    def bytes_by_owner(self) -> Counter[str]:
-        """Bytes held, by owner."""
-        total: Counter[str] = Counter()
-        for buffer in self.buffers.values():
-            total[buffer.owner] += buffer.bytes
-        return total

@@ -19,7 +19,6 @@ class Resources:
     def __init__(self, islands: Sequence[int]):
         self.islands = tuple(islands)
         self.placements: dict[int, Placement] = {}
-        self.names: dict[int, str] = {}
         self._load = [[0] * count for count in self.islands]
 
     def place(self, slices: Iterable[VirtualSlice]) -> dict[int, Placement]:
@@ -32,13 +31,11 @@ class Resources:
         for slice_ in wanted:
             if slice_.serial not in self.placements:
                 self.placements[slice_.serial] = self._choose(slice_)
-                self.names[slice_.serial] = slice_.label
         return {slice_.serial: self.placements[slice_.serial] for slice_ in wanted}
 
     def forget(self, serial: int) -> None:
         """A slice is gone: its devices carry one slice less."""
         placement = self.placements.pop(serial, None)
-        self.names.pop(serial, None)
         if placement is not None:
             self._add(placement, -1)
 

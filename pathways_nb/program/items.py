@@ -27,7 +27,7 @@ _COLLECTIVES = frozenset(
      "psum_scatter", "all_to_all", "ppermute", "pbroadcast", "ragged_all_to_all"}
 )  # fmt: skip
 _CARRIERS = frozenset(
-    {"jit", "pjit", "closed_call", "shard_map", "pvary", "pcast", "reshard", "sharding_constraint", "div",
+    {"jit", "pjit", "closed_call", "shard_map", "pvary", "pcast", "reshard", "sharding_constraint",
      "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "transpose", "copy", "copy_p"}
 )  # fmt: skip
 
@@ -179,6 +179,8 @@ def closed_over(closed: jex.ClosedJaxpr) -> Iterator[Any]:
 
 def _primitives(jaxpr: Any) -> Iterator[str]:
     for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "div" and isinstance(eqn.invars[1], jex.Literal):
+            continue  # the last step of a mean
         yield eqn.primitive.name
         for inner in _jaxprs(eqn.params):
             yield from _primitives(inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner)

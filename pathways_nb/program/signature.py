@@ -172,7 +172,11 @@ class Signature:
         dynamic = tuple(args[i] for i in numbers)
         rest = {k: v for k, v in kwargs.items() if k not in static_kwargs}
         leaves, tree = jax.tree.flatten((dynamic, rest))
-        static_key = (tuple(static_args.items()), tuple(sorted(static_kwargs.items())))
+        # With their types, since 1, 1.0 and True are equal and not the same.
+        static_key = (
+            tuple((number, type(value), value) for number, value in static_args.items()),
+            tuple((key, type(static_kwargs[key]), static_kwargs[key]) for key in sorted(static_kwargs)),
+        )
         try:
             hash(static_key)
         except TypeError:

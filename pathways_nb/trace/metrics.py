@@ -90,18 +90,24 @@ def device_seconds(events: Events, devices: int) -> np.ndarray:
 
 def duration(seconds: float) -> str:
     """Seconds in the unit that a person would use."""
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+    for unit, scale in (("µs", 1e6), ("ms", 1e3)):
+        if seconds * scale < 999.5:
+            return f"{_three(seconds * scale)} {unit}"
+    return f"{_three(seconds)} s"
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that a person would use."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
+    """Bytes as people say them: ``size(1_500_000)`` is ``"1.5 MB"`` (powers of 1000)."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
         count /= 1000
-    return f"{count:.3g} TB"
+    return f"{_three(count)} {unit}"
+
+
+def _three(value: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def covered(events: Events) -> float:

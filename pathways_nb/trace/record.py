@@ -184,7 +184,7 @@ class Record:
         self.limit, self.origin = limit, origin
         self._rows: list[Row] = []
         self._lock = threading.Lock()
-        self._count = 0
+        self._first = self._count = 0
         self._labels: list[Label] = []
         """Only ever grows, so that the numbers in columns given out stay right."""
         self._numbers: dict[Label, int] = {}
@@ -200,30 +200,40 @@ class Record:
         """All events, as columns; times in seconds since ``origin``."""
         with self._lock:
             rows = self._rows[:]
-            del self._rows[: len(rows)]
-            first, self._count = self._count, self._count + len(rows)
-            for name, values in self._columns_of(rows):
-                if self._count > len(self._stored[name]):  # twice the room, so that each event is copied rarely
-                    self._stored[name] = np.concatenate([self._stored[name], np.empty(self._count, _STORED[name])])
-                self._stored[name][first : self._count] = values
-            ids = np.arange(self._count, dtype=np.int64)
+            fresh = [(name, column(values, _STORED[name])) for name, values in self._columns_of(rows)]
+            first, count = self._count, self._count + len(rows)
+            for name, values in fresh:
+                if count > len(self._stored[name]):  # twice the room, so that each event is copied rarely
+                    self._stored[name] = np.concatenate([self._stored[name], np.empty(count, _STORED[name])])
+                self._stored[name][first:count] = values
+            self._count = count
+            del self._rows[: len(rows)]  # last: an interrupt before it loses nothing
+            if self.limit is not None and self._count > 2 * self.limit:
+                self._forget(self._count - self.limit)
+            ids = np.arange(self._first, self._first + self._count, dtype=np.int64)
             return Events(self._labels, {name: part[: self._count] for name, part in self._stored.items()}, ids)
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._rows.clear()
-            self._forget()
+            self._forget(self._count)
+            self._labels, self._numbers = [], {}
 
-    def _forget(self) -> None:
-        self._count, self._labels, self._numbers = 0, [], {}
-        self._stored = {name: part[:0] for name, part in self._stored.items()}
+    def _forget(self, count: int) -> None:
+        """Forget the oldest; ids go on, so that whoever has seen them notices."""
+        self._first += count
+        self._stored = {name: part[count : self._count].copy() for name, part in self._stored.items()}
+        self._count -= count
 
     def _trim(self) -> None:
         assert self.limit is not None
-        with self._lock:
-            del self._rows[: -self.limit]
-            self._forget()
+        if self._lock.acquire(blocking=False):  # else this very thread may hold it: a collection can come anywhere
+            try:
+                del self._rows[: -self.limit]
+                self._forget(self._count)
+            finally:
+                self._lock.release()
 
     def _columns_of(self, rows: Sequence[Row]) -> Iterator[tuple[str, list[Any]]]:
         yield "label", [self._number(row.label) for row in rows]

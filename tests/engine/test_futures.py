@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import itertools
 import math
 import operator
+import pickle
 import threading
 import time
 
@@ -246,6 +248,28 @@ def test_jax_block_until_ready_waits(gate, double) -> None:
     assert jax.block_until_ready({"y": y})["y"] is y
     assert y.done()
     assert (y.size, y.nbytes) == (1, 4)
+
+
+def test_copies_of_a_future_are_itself(double, controller, quiet) -> None:
+    y = double(v)
+    assert copy.copy(y) is y
+    assert copy.deepcopy({"y": [y]})["y"][0] is y
+    with pytest.raises(pw.UsageError, match=r"cannot be pickled: save pw.get"):
+        pickle.dumps(y)
+    del y
+    quiet(controller)
+    np.testing.assert_array_equal(double(v).result(), v * 2)
+
+
+def test_a_call_with_a_lost_argument_leaves_nothing_behind(double, left, controller, quiet) -> None:
+    y = double(v)
+    y.wait()
+    pw.reset()
+    both = pw.jit(lambda x, y: x + y, on=left)
+    with pytest.raises(pw.LostError):
+        both(np.ones(8), y)
+    quiet(controller)
+    assert not controller.machine.ledger.buffers
 
 
 def test_a_future_says_that_it_is_lost(double, controller) -> None:

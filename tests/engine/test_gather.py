@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import jax
 import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb import gather
 
 v = np.arange(8, dtype=np.float32)
 
@@ -33,7 +36,7 @@ def test_loose_calls_become_one_program(a, b) -> None:
         z = b(a(y))
         assert not z.done()
         assert sent(run) == []
-    assert sent(run) == [("cell 1", 4, 1)]
+    assert sent(run) == [("loose calls", 4, 1)]
     np.testing.assert_array_equal(z.result(), (v * 2 + 1) * 2 + 1)
     np.testing.assert_array_equal(x.result(), v * 2)
     assert all(future.done() for future in (x, y, z))
@@ -68,9 +71,9 @@ def test_needing_a_value_sends_what_was_gathered(a, b, need) -> None:
     with pw.record("cell") as run:
         x = b(a(v))
         need(x)
-        assert sent(run) == [("cell", 2, 1)]
+        assert sent(run) == [("loose calls", 2, 1)]
         y = a(x)
-    assert sent(run) == [("cell", 2, 1), ("<lambda>", 1, 1)]
+    assert sent(run) == [("loose calls", 2, 1), ("<lambda>", 1, 1)]
     np.testing.assert_array_equal(y.result(), (v * 2 + 1) * 2)
 
 
@@ -220,3 +223,46 @@ def test_trees_out_of_a_gathered_call(left) -> None:
         again = f(out["b"][1][0])
     assert jax.tree.structure(out) == jax.tree.structure({"a": 0, "b": (0, [0])})
     np.testing.assert_array_equal(again["b"][0].result(), v + 3)
+
+
+def test_python_numbers_stay_weak(left) -> None:
+    scale = pw.jit(lambda x, s: x * s, on=left)
+    x = jax.numpy.ones(4, jax.numpy.bfloat16)
+    with pw.record():
+        y = scale(x, 2.0)
+        z = scale(y, 3)
+    assert y.dtype == y.result().dtype == z.dtype == z.result().dtype == jax.numpy.bfloat16
+
+
+def test_several_threads_may_wait_for_what_is_gathered(a, b) -> None:
+    async def both() -> None:
+        with pw.record():
+            y, z = await asyncio.gather(a(v), b(v))
+        np.testing.assert_array_equal(y, v * 2)
+        np.testing.assert_array_equal(z, v + 1)
+
+    asyncio.run(both())
+
+
+def test_arguments_whose_names_would_be_the_same(left) -> None:
+    first, second = pw.jit(lambda x: x * 2, on=left), pw.jit(lambda x_1: x_1 + 1, on=left)
+    with pw.record() as run:
+        ys = first(v), first(v + 1), second(v + 2)
+    np.testing.assert_array_equal(pw.get(ys), [v * 2, v * 2 + 2, v + 3])
+    names = [node.name for node in run.programs[0].graph.nodes if node.kind == "argument"]
+    assert names == ["x", "x_1", "x_1_1"]
+
+
+def test_reset_inside_a_record_leaves_what_was_gathered_to_run(a) -> None:
+    with pw.record():
+        y = a(v)
+        pw.reset()
+    np.testing.assert_array_equal(y.result(), v * 2)
+
+
+def test_large_arguments_are_not_gathered_without_end(a, monkeypatch) -> None:
+    monkeypatch.setattr(gather, "MOST_COPIED", 3 * v.nbytes)
+    with pw.record() as run:
+        ys = [a(v) for _ in range(7)]
+        assert sum(program.runs for program in run.programs) == 2
+    assert all((y.result() == v * 2).all() for y in ys)

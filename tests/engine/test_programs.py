@@ -764,3 +764,12 @@ def test_typed_keys_and_bare_numbers_do_not_share_an_executable(left) -> None:
     for impl in ("rbg", "unsafe_rbg"):
         y = pw.jit(lambda k, impl=impl: jax.random.wrap_key_data(k, impl=impl), on=left)(data)
         assert y.dtype == y.array().dtype == jax.random.wrap_key_data(data, impl=impl).dtype
+
+
+def test_static_values_that_are_equal_and_of_other_types_are_other_programs(left) -> None:
+    times = pw.jit(lambda x, n: x * n, on=left, static_argnames="n")
+    x = np.arange(4, dtype=np.int32)
+    assert [times(x, n=n).result().dtype for n in (1, 1.0, True)] == [np.int32, np.float32, np.int32]
+    choose = pw.program(lambda x, flag: times(x, n=2) if flag is True else x, static_argnums=1)
+    np.testing.assert_array_equal(choose(x, 1).result(), x)
+    np.testing.assert_array_equal(choose(x, True).result(), 2 * x)

@@ -182,7 +182,22 @@ def test_a_slice_placed_by_a_replayed_program_frees_its_devices_too(
         while serial in other.resources.placements and time.monotonic() < deadline:
             gc.collect()  # a thread may hold the run that it has just finished for a moment longer
         assert serial not in other.resources.placements
-        assert serial not in other.resources.names
+
+
+def test_places_go_whatever_computation_a_cell_calls_first(controller: pw.Controller) -> None:
+    old = pw.jit(lambda v: v + 1, on=pw.virtual_slice(1))
+
+    def cell() -> None:
+        new = pw.jit(lambda v: v * 2, on=pw.virtual_slice(1))
+        with pw.record():
+            old(1.0), new(1.0)
+
+    cell()
+    held = len(controller.resources.placements)
+    for _ in range(4):
+        cell()
+    gc.collect()
+    assert len(controller.resources.placements) <= held
 
 
 def test_status_lists_islands_devices_places_and_memory(

@@ -9,10 +9,13 @@ import time
 import pytest
 
 from pathways_nb.program.graph import Graph, Node, Value
+from pathways_nb.program.places import VirtualSlice
+from pathways_nb.trace.metrics import duration, size
+from pathways_nb.trace.record import Events
 from pathways_widgets.fold import drawn
 from pathways_widgets.graph import GraphView
 from pathways_widgets.layout import layered, layers_of
-from pathways_widgets.views import Columns, human_bytes
+from pathways_widgets.views import Columns
 from tests.widgets.fake_run import FakeProgram, FakeRun, fake_run, training_step, unrolled
 
 
@@ -70,7 +73,7 @@ def test_a_training_step_is_drawn_once_with_its_runs() -> None:
     names = sources["graph_nodes"]["name"]
     assert names == ["batch", "params", "stage0", "stage1", "stage1 (bwd)", "stage0 (bwd)", "result"]
     assert sources["graph_nodes"]["sub"][2] == "left\nisland 0, dev 0–3"
-    assert sources["graph_labels"]["text"] == ["2.0 KB DCN", "2.0 KB DCN"]
+    assert sources["graph_labels"]["text"] == ["2.05 KB DCN", "2.05 KB DCN"]
     assert sources["graph_legend"]["text"] == ["left · island 0, dev 0–3", "right · island 1, dev 0–3"]
     assert sources["graph_nodes"]["line"][2] == "Cell In[3], line 4"
 
@@ -139,7 +142,52 @@ def test_wide_chains_lose_their_second_line_first() -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (2048, "2.0 KB"), (1_500_000, "1.5 MB"), (999_999, "1.0 MB"), (4e13, "40.0 TB")],
+    [(0, "0 B"), (999, "999 B"), (2048, "2.05 KB"), (1_500_000, "1.5 MB"), (999_999, "1 MB"), (4e13, "40 TB")],
 )
 def test_sizes_are_written_as_people_say_them(count: float, text: str) -> None:
-    assert human_bytes(count) == text
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 µs"), (1.5e-5, "15 µs"), (0.99996, "1 s"), (0.0999, "99.9 ms"), (1234.5, "1234 s"), (0.25, "250 ms")],
+)
+def test_durations_are_written_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_deep_graph_is_folded_until_it_fits_and_names_keep_their_ends() -> None:
+    place = VirtualSlice((4,), ("x",), 0, "left")
+    name = "a_rather_long_name_for_a_layer_of_a_model (bwd)"
+    nodes = tuple(Node(i, "computation", name, place, (i - 1,) if i else (), (i,)) for i in range(9))
+    graph = Graph("chain", nodes, tuple(Value(i, (1,), "float32", 4) for i in range(9)))
+    view = GraphView()
+    columns = view.update(FakeRun([FakeProgram(graph, {}, {})], Events.from_rows([])))["graph_nodes"]
+    assert [text.split("…")[1] for text in columns["name"]] == [" (bwd) ×9"]
+    assert "drag" not in view.sources["graph_titles"]["text"][0]
+
+
+def test_names_too_wide_for_one_line_have_two() -> None:
+    place = VirtualSlice((4,), ("x",), 0, "left")
+    nodes = tuple(
+        Node(i, "computation", f"layer_number_{i} (bwd)", place, (i - 1,) if i else (), (i,)) for i in range(8)
+    )
+    graph = Graph("chain", nodes, tuple(Value(i, (1,), "float32", 4) for i in range(8)))
+    columns = GraphView().update(FakeRun([FakeProgram(graph, {}, {})], Events.from_rows([])))["graph_nodes"]
+    assert (columns["name"][0], columns["sub"][0]) == ("layer_number_0", "(bwd)")
+
+
+def test_a_place_keeps_its_colour_from_picture_to_picture() -> None:
+    def colour(*names: str) -> dict[str, str]:
+        places = [VirtualSlice((4,), ("x",), 0, name) for name in names]
+        nodes = tuple(Node(i, "computation", "f", place, (), (i,)) for i, place in enumerate(places))
+        graph = Graph("g", nodes, tuple(Value(i, (1,), "float32", 4) for i in range(len(names))))
+        columns = GraphView().update(FakeRun([FakeProgram(graph, {}, {})], Events.from_rows([])))["graph_nodes"]
+        return {text.split(" ")[0]: outline for text, outline in zip(columns["place"], columns["outline"], strict=True)}
+
+    first = colour("encoder", "decoder")
+    assert len(set(first.values())) == 2
+    assert colour("decoder")["decoder"] == first["decoder"]
+    again = colour("other", "decoder", "encoder")
+    assert {name: again[name] for name in first} == first
+    assert len(set(colour(*map(str, range(7))).values())) == 7

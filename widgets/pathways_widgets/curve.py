@@ -34,13 +34,14 @@ def curve(series: Mapping[str, Sequence[float]], x: str, y: str) -> Figure:
         series: values by the name in the legend; at least one, none empty.
         x, y: what the axes say, units included.
     """
-    longest, top = max(map(len, series.values())), max(map(max, series.values()))
+    longest = max(map(len, series.values()))
+    low, high = min(0.0, *map(min, series.values())), max(0.0, *map(max, series.values()))
     plot = figure(
         name="curve",
         height=240,
         sizing_mode="stretch_width",
-        x_range=Range1d(0, longest - 1),
-        y_range=Range1d(0, 1.08 * top),
+        x_range=Range1d(0, max(longest - 1, 1)),
+        y_range=Range1d(1.08 * low, 1.08 * high or 1.0),
         x_axis_label=x,
         y_axis_label=y,
         tools="pan,xwheel_zoom,reset,hover",

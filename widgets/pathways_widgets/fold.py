@@ -85,8 +85,7 @@ def _folded(graph: Graph) -> list[list[Node]]:
 
 
 def _box(graph: Graph, group: list[Node]) -> DrawnNode:
-    values = {value.id: value for value in graph.values}
-    made = [values[value] for node in group for value in node.outputs]
+    made = [graph.values[value] for node in group for value in node.outputs]
     shapes = ", ".join(dict.fromkeys(map(str, made[:4]))) + (" …" if len(made) > 4 else "")
     return DrawnNode(group[0], len(group), sum(value.bytes for value in made), shapes)
 

@@ -22,7 +22,7 @@ TALLEST = 720.0
 """Pixels that are shown at once; more is reached by dragging."""
 
 _SOURCES = {
-    "graph_nodes": "x y width height fill name sub outline lift sub_lift title kind place outputs line parts".split(),
+    "graph_nodes": "x y width height fill name sub outline lift title kind place outputs line parts".split(),
     "graph_local": "x0 y0 x1 y1 cx0 cy0 cx1 cy1".split(),
     "graph_transfers": "x0 y0 x1 y1 cx0 cy0 cx1 cy1 width".split(),
     "graph_heads": "x y".split(),
@@ -155,7 +155,7 @@ def _draw(fig: figure, source: dict[str, ColumnDataSource]) -> None:
 def _write(fig: figure, source: dict[str, ColumnDataSource]) -> None:
     inside = {"source": source["graph_nodes"], "text_align": "center", "text_baseline": "middle"}
     fig.text("x", "y", "name", y_offset="lift", text_font_size="11px", text_color=palette.INK, **inside)
-    fig.text("x", "y", "sub", y_offset="sub_lift", text_font_size="10px", text_color=palette.INK, **inside)
+    fig.text("x", "y", "sub", y_offset=7.0, text_font_size="10px", text_color=palette.INK, **inside)
     for name, size, style, align in (
         ("graph_labels", "10px", "normal", "center"),
         ("graph_titles", "13px", "bold", "left"),

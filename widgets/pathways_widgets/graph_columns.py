@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from pathways_nb.trace.metrics import size
 from pathways_widgets import palette
 from pathways_widgets.fold import DrawnEdge, DrawnNode, drawn
 from pathways_widgets.layout import Layout, layered
-from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram, human_bytes
+from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram
 
 MARGIN = 12.0
 WIDEST = 1080.0
@@ -137,7 +138,7 @@ def _width(name: str, sub: str) -> float:
 def _look(sub: str) -> dict[str, float]:
     """How far, in pixels, name and place stand from the middle of the box."""
     lines = sub.count("\n") + 1 if sub else 0
-    return {"lift": -7.0 * lines, "sub_lift": 7.0}
+    return {"lift": -7.0 * lines}
 
 
 def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str]) -> dict[str, str]:
@@ -150,7 +151,7 @@ def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str])
         "title": node.title,
         "kind": node.node.kind,
         "place": " · ".join(filter(None, (place.label if place else "", where))),
-        "outputs": f"{node.shapes} ({human_bytes(node.bytes)})" if node.shapes else "",
+        "outputs": f"{node.shapes} ({size(node.bytes)})" if node.shapes else "",
         "line": node.node.line,
         "parts": ", ".join(node.node.parts[:8]) + (" …" if len(node.node.parts) > 8 else ""),
     }
@@ -205,7 +206,7 @@ def _add_edge(result: Picture, edge: DrawnEdge, curves: list[_Curve]) -> None:
         result.add("graph_transfers", **curve._asdict(), width=width)
     result.add("graph_arrows", x=last.x1 - 4, y=last.y1)
     x, y = _free_point(result.rows.get("graph_labels", []), curves[0])
-    result.add("graph_labels", x=x, y=y, text=f"{human_bytes(edge.bytes)} {edge.route}")
+    result.add("graph_labels", x=x, y=y, text=f"{size(edge.bytes)} {edge.route}")
 
 
 def _free_point(taken: Sequence[Mapping[str, Any]], curve: _Curve) -> tuple[float, float]:

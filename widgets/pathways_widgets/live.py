@@ -24,7 +24,7 @@ from IPython.display import DisplayHandle, display
 
 from pathways_widgets.packing import pack
 from pathways_widgets.page import bokeh_source
-from pathways_widgets.panel import DEFAULT_SHOW, Panel, check_show
+from pathways_widgets.panel import DEFAULT_SHOW, Panel, check_show, figure_of
 from pathways_widgets.views import Moment, RunLike, Window
 
 ITEM_TYPE = "application/vnd.pathways.figure+json"
@@ -119,9 +119,7 @@ class LiveFigure(Figure):
     def json_item_with_data(self) -> dict[str, Any]:
         """The item of the run as it stands, with its data, for a page without a kernel."""
         with self._lock:
-            panel = Panel(self._show, self._run.islands)
-            panel.update(Moment.of(self._run))
-            return panel.item(data=True)
+            return figure_of(self._run, self._show)
 
     def _draw(self, moment: Moment) -> None:
         self._panel.update(moment, self._window())
@@ -142,10 +140,10 @@ class LiveFigure(Figure):
 class LiveDisplay:
     """Shows a run in the current cell's output and keeps it up to date until ``stop``; a script gets its summary."""
 
-    def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW):
+    def __init__(self, run: RunLike, show: str | Sequence[str] = DEFAULT_SHOW):
         self.figure: LiveFigure | None = None
+        self.views = check_show(show)
         self._run = run
-        self._show = check_show(show)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._handle: DisplayHandle | None = None
@@ -160,7 +158,7 @@ class LiveDisplay:
         if not InteractiveShell.initialized():
             return
         try:
-            self.figure = LiveFigure(self._run, self._show)
+            self.figure = LiveFigure(self._run, self.views)
             self.figure.push()
             self._handle = _show(self.figure.bundle())
         except Exception as error:

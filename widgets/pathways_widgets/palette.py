@@ -50,7 +50,7 @@ BACKWARD_SUFFIX = "(bwd)"
 """Ends the name of a backward computation."""
 
 PLACES = (SKY, ORANGE, GREEN, VERMILION, PURPLE, BLUE, YELLOW)
-"""Outlines of virtual slices, in the order in which they were made; they repeat after seven."""
+"""Outlines of virtual slices, in the order in which their names were first drawn; they repeat after seven."""
 
 NEUTRAL = "#8A8A8A"
 """Outline of arguments and results, which have no place, and of edges within a place."""

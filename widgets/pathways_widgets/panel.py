@@ -23,16 +23,18 @@ VIEWS: dict[str, Callable[[tuple[int, ...]], View]] = {"graph": GraphView, "time
 DEFAULT_SHOW = ("graph", "timeline")
 
 
-def check_show(show: Sequence[str]) -> tuple[str, ...]:
-    """The names of views, each known.
+def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of views, each known, given as ``"graph,timeline"`` or one by one; ``"none"`` names none.
 
     Raises:
         ValueError: a name is not a key of ``VIEWS``.
     """
-    for name in show:
+    words = [word.strip() for word in show.split(",")] if isinstance(show, str) else show
+    names = tuple(dict.fromkeys(word for word in words if word not in ("", "none")))
+    for name in names:
         if name not in VIEWS:
-            raise ValueError(f"show={tuple(show)!r}: there is no view {name!r}; choose from {', '.join(VIEWS)}.")
-    return tuple(dict.fromkeys(show))
+            raise ValueError(f"show={show!r}: there is no view {name!r}; choose from {', '.join(VIEWS)} or none.")
+    return names
 
 
 class Panel:

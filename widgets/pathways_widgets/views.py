@@ -18,7 +18,7 @@ from pathways_nb.program.graph import Graph
 from pathways_nb.trace.record import Events
 
 Columns = dict[str, Any]
-"""Equally long columns: NumPy arrays, ``Words``, or lists (text, nested coordinates)."""
+"""Equally long columns: NumPy arrays, ``Words``, or lists of text."""
 
 
 class Words(Sequence[str]):
@@ -94,6 +94,16 @@ class RunLike(Protocol):
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """A program as it stood at one time."""
+
+    graph: Graph
+    where: Mapping[int, str]
+    routes: Mapping[tuple[int, int], str]
+    runs: int
+
+
+@dataclass(frozen=True)
 class Moment:
     """A run as it stood at one time, so that all views of one picture agree; it is itself a run that can be drawn."""
 
@@ -108,7 +118,7 @@ class Moment:
     def of(cls, run: RunLike) -> Moment:
         """Look at ``run`` now."""
         finished = run.finished
-        programs = tuple(run.programs)
+        programs = tuple(Drawn(one.graph, one.where, one.routes, one.runs) for one in run.programs)
         return cls(run.name, run.islands, programs, finished, run.events, run.summary_line())
 
     def summary_line(self) -> str:
@@ -146,12 +156,3 @@ CLIPPED = ".bk-Canvas { clip-path: inset(-2000px -2000px -2000px 1px); }"
 def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
     """A named source without rows, to which glyphs can refer."""
     return ColumnDataSource({column: [] for column in columns}, name=name)
-
-
-def human_bytes(count: float) -> str:
-    """A size as people say it: ``human_bytes(1_500_000)`` is ``"1.5 MB"`` (powers of 1000)."""
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if count < 999.5 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
