@@ -1,0 +1,44 @@
+"""What the tests of programs share: small computations, graphs as text, comparison with plain JAX."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+
+import pathways_nb as pw
+
+v = np.arange(8, dtype=np.float32)
+
+
+def same(result, expected, **tolerance) -> None:
+    """Equal to float32 accuracy, leaf by leaf."""
+    close = functools.partial(np.testing.assert_allclose, **{"rtol": 1e-5, "atol": 1e-6, **tolerance})
+    jax.tree.map(close, pw.get(result), jax.tree.map(np.asarray, expected))
+
+
+def on(place, fn, spec="x", **options):
+    """``fn`` on a place, sharded along its first axis on the way in and out."""
+    return pw.jit(fn, on=place, in_shardings=pw.P(spec), out_shardings=pw.P(spec), **options)
+
+
+def first_shard(future: pw.Future) -> int:
+    """Where the first shard lies in memory."""
+    return future.array().addressable_shards[0].data.unsafe_buffer_pointer()
+
+
+def names(graph: pw.Graph) -> list[str]:
+    """``name@place`` of each node that runs, in order."""
+    return [f"{node.name}@{node.place.label}" for node in graph.nodes if node.place is not None]
+
+
+HANG_GUARD = """
+    import faulthandler, numpy as np, jax, jax.numpy as jnp, pathways_nb as pw
+    faulthandler.dump_traceback_later(12, exit=True)
+    pw.attach("cpu", islands=2, devices_per_island=4)
+    left, right = pw.virtual_slice(4, island=0), pw.virtual_slice(4, island=1)
+    a = pw.jit(lambda v: v * 2, on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    b = pw.jit(lambda v: v + 1, on=right, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    v = np.arange(8, dtype=np.float32)
+"""
