@@ -22,6 +22,7 @@ from pathways_nb.program.graph import Graph
 from pathways_nb.program.places import VirtualSlice, virtual_slice
 from pathways_nb.program.program import Program, program
 from pathways_nb.run import Run, runs
+from pathways_nb.saved import load
 
 __all__ = [
     "CancelledError",
@@ -43,6 +44,7 @@ __all__ = [
     "attach",
     "get",
     "jit",
+    "load",
     "load_ipython_extension",
     "program",
     "put",

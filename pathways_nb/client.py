@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import jax
@@ -84,7 +85,7 @@ context.set_runner(Client())
 
 
 @contextlib.contextmanager
-def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
+def record(name: str = "run", show: str | Sequence[str] = (), source: str = "") -> Iterator[Run]:
     """Record what runs inside the block: loose calls become one program, programs go out as they are called.
 
     The end of the block waits for what was submitted in it. An interrupt cancels what is not dispatched yet.
@@ -92,10 +93,11 @@ def record(name: str = "run", show: str | Sequence[str] = ()) -> Iterator[Run]:
     Args:
         name: of the run.
         show: ``"graph"``, ``"timeline"``, or ``"graph,timeline"``: displayed here, live.
+        source: the code of the block, kept with the run.
     """
     controller = current.get()
     controller.flush()
-    run = Run(name, controller.islands)
+    run = Run(name, controller.islands, about={"options": asdict(controller.specification), "source": source})
     display = _display(run, show)
     run.record.origin = clock()  # the time axis begins when the picture is up, not while it is made
     gather = Gather(controller)

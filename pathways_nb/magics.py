@@ -90,7 +90,7 @@ class PathwaysMagics(Magics):
             return
         body, last, silent = self._compile(cell)
         number = len(self.shell.history_manager.input_hist_parsed) - 1
-        with client.record(name=options.run or f"cell {number}", show=options.show) as run:
+        with client.record(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
             if options.run:
                 runs[options.run] = run
             exec(body, self.shell.user_ns)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pathways_nb.program.graph import Graph
+from pathways_nb.trace import export
 from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
 
 if TYPE_CHECKING:
     from pathways_nb.backends.execution import Execution
-    from pathways_nb.backends.lowering import Lowered
 
 
 runs: dict[str, Run] = {}
@@ -47,7 +48,9 @@ class Run:
     on_display: bool = False
     """Whether a person sees ``note`` in a live picture."""
     finished: bool = False
-    _programs: dict[Lowered, RanProgram] = field(default_factory=dict, repr=False)
+    about: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Options of the controller, the cell's source; of a saved run the machine as well."""
+    _programs: dict[Any, RanProgram] = field(default_factory=dict, repr=False)
     executions: list[Execution] = field(default_factory=list, repr=False)
 
     def add(self, execution: Execution) -> None:
@@ -64,6 +67,10 @@ class Run:
     def unfinished(self) -> list[Execution]:
         """Programs of this run that are still under way."""
         return [execution for execution in self.executions if not execution.finished]
+
+    def set_programs(self, programs: Sequence[RanProgram]) -> None:
+        """What ran, of a run that was loaded."""
+        self._programs = {program.graph: program for program in programs}
 
     @property
     def programs(self) -> list[RanProgram]:
@@ -94,6 +101,28 @@ class Run:
         display = LiveDisplay(self, views or DEFAULT_SHOW)
         display.start()
         display.stop()
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write ``events`` as a table of comma-separated values."""
+        export.to_csv(self.events, path)
+
+    def to_pandas(self) -> Any:
+        """``events`` as a ``pandas.DataFrame``.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return export.to_pandas(self.events)
+
+    def to_chrome(self, path: str | Path) -> None:
+        """Write a Chrome trace, which https://ui.perfetto.dev opens; compressed if ``path`` ends in ``.gz``."""
+        export.to_chrome(self.events, self.islands, path)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one file, which ``pw.load`` opens anywhere."""
+        from pathways_nb.saved import save
+
+        save(self, path)
 
     def __repr__(self) -> str:
         runs = sum(program.runs for program in self.programs)

@@ -9,14 +9,11 @@ import contextlib
 import importlib
 import json
 import math
-import os
 import pkgutil
-import platform
 import sys
-from importlib.metadata import version
 from typing import Any
 
-import psutil
+from pathways_nb.machine import machine
 
 _HELPERS = frozenset({"report", "timing"})
 
@@ -26,19 +23,6 @@ def names() -> list[str]:
     package = importlib.import_module("pathways_nb.bench")
     found = {module.name for module in pkgutil.iter_modules(package.__path__)}
     return sorted(name for name in found - _HELPERS if not name.startswith("_"))
-
-
-def machine() -> dict[str, Any]:
-    """Where a bench ran: ``cores`` this process may use, ``memory_bytes``, versions, platform."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    return {
-        "cores": len(affinity(0)) if affinity else os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "python": platform.python_version(),
-        "jax": version("jax"),
-        "jaxlib": version("jaxlib"),
-        "platform": platform.platform(),
-    }
 
 
 def measure(name: str) -> dict[str, Any]:

@@ -82,7 +82,7 @@ _NUMBERS: dict[str, type] = {
     "bytes": np.int64,
     "flops": np.float64,
 }
-_STORED: dict[str, type] = {
+STORED: dict[str, type] = {  # what is kept for each event
     **{"label": np.int32, "start": np.float64, "end": np.float64},
     **{"run": np.int32, "quality": np.uint8, "status": np.uint8},
 }
@@ -131,8 +131,8 @@ class Events:
         """The number of each event's label in ``labels``."""
         return self._stored["label"]
 
-    def codes(self, name: str) -> np.ndarray:
-        """``"quality"`` or ``"status"`` as positions in ``QUALITIES`` or ``STATUSES``."""
+    def stored(self, name: str) -> np.ndarray:
+        """A column of ``STORED`` as it is kept: quality and status as positions in ``QUALITIES`` and ``STATUSES``."""
         return self._stored[name]
 
     def by_label(self, name: str) -> np.ndarray:
@@ -188,7 +188,16 @@ class Record:
         self._labels: list[Label] = []
         """Only ever grows, so that the numbers in columns given out stay right."""
         self._numbers: dict[Label, int] = {}
-        self._stored: dict[str, np.ndarray] = {name: np.empty(0, dtype) for name, dtype in _STORED.items()}
+        self._stored: dict[str, np.ndarray] = {name: np.empty(0, dtype) for name, dtype in STORED.items()}
+
+    @classmethod
+    def of(cls, events: Events) -> Record:
+        """A record that remembers these events."""
+        record = cls()
+        record._count, record._labels = len(events), list(events.labels)
+        record._numbers = {label: number for number, label in enumerate(events.labels)}
+        record._stored = {name: events.stored(name).copy() for name in STORED}
+        return record
 
     def add(self, row: Row) -> None:
         """Remember one event."""
@@ -200,11 +209,11 @@ class Record:
         """All events, as columns; times in seconds since ``origin``."""
         with self._lock:
             rows = self._rows[:]
-            fresh = [(name, column(values, _STORED[name])) for name, values in self._columns_of(rows)]
+            fresh = [(name, column(values, STORED[name])) for name, values in self._columns_of(rows)]
             first, count = self._count, self._count + len(rows)
             for name, values in fresh:
                 if count > len(self._stored[name]):  # twice the room, so that each event is copied rarely
-                    self._stored[name] = np.concatenate([self._stored[name], np.empty(count, _STORED[name])])
+                    self._stored[name] = np.concatenate([self._stored[name], np.empty(count, STORED[name])])
                 self._stored[name][first:count] = values
             self._count = count
             del self._rows[: len(rows)]  # last: an interrupt before it loses nothing

@@ -91,7 +91,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     columns["program"] = text([label.program for label in labels], ["several"])
     columns["route"] = text([label.route for label in labels], [""])
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
-        numbers = np.concatenate([events.codes(name)[alone], np.full(merged, words.index(filler), np.uint8)])
+        numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])
         columns[name] = Words(words, numbers)
     columns["bytes"] = np.concatenate([np.array([label.bytes for label in labels], float)[which], np.zeros(merged)])
     columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
