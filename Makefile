@@ -8,6 +8,9 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
+# Another environment that happens to be active in the shell is none of ours.
+unexport VIRTUAL_ENV
+
 .PHONY: lab demo test check clean environment
 
 lab: environment
