@@ -119,8 +119,8 @@ class Dispatcher(threading.Thread):
         self._waited = 0.0
         try:
             error = carry_out(portion, step, action)
-        except Exception as cause:  # whatever the launch raised is the user's to see
-            error = run.node_error(step, cause)
+        except Exception as cause:  # whatever it raised is the user's to see; JAX may raise what an input got earlier
+            error = run.inherited_error(step) or run.node_error(step, cause)
         if error is not None:
             run.fail(step, error)
             portion.step_done()

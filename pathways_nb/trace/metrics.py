@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -80,12 +80,30 @@ def summarise(events: Events, islands: Sequence[int]) -> Summary:
 
 def device_seconds(events: Events, devices: int) -> np.ndarray:
     """Seconds during which each of ``devices`` devices of one island was busy; overlaps count once."""
-    first, last = events["device"], events["device"] + events["devices"]
     found = np.zeros(devices)
-    edges = sorted({0, devices, *np.unique(first).tolist(), *np.unique(last).tolist()})
-    for low, high in pairwise(edges):  # devices between two edges have the same events
-        found[low:high] = covered(events.select((first <= low) & (low < last)))
+    for low, high, start, end in _busy(events, devices):
+        found[low:high] = (end - start).sum()
     return found
+
+
+def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
+    """Device-seconds that ``devices`` devices of one island were busy between each of ``times`` and the next."""
+    total = np.zeros(len(times))
+    for low, high, start, end in _busy(events, devices):
+        if len(start):
+            done = np.concatenate([[0.0], np.cumsum(end - start)])
+            stamps = np.stack([start, end], 1).ravel()
+            total += (high - low) * np.interp(times, stamps, np.repeat(done, 2)[1:-1])
+    return np.diff(total)
+
+
+def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Runs of devices, from and up to, that have the same events, and when they are busy."""
+    first, last = events["device"], events["device"] + events["devices"]
+    edges = sorted({0, devices, *np.unique(first).tolist(), *np.unique(last).tolist()})
+    for low, high in pairwise(edges):
+        if high <= devices:
+            yield low, high, *_union(events.select((first <= low) & (low < last)))
 
 
 def duration(seconds: float) -> str:
@@ -112,9 +130,15 @@ def _three(value: float) -> str:
 
 def covered(events: Events) -> float:
     """Seconds during which at least one of ``events`` was under way."""
+    start, end = _union(events)
+    return float((end - start).sum())
+
+
+def _union(events: Events) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and ends of the times during which at least one of ``events`` was under way."""
     order = np.argsort(events["start"], kind="stable")
-    start, end = events["start"][order], events["end"][order]
+    start, end = events["start"][order], np.maximum(events["end"], events["start"])[order]
     if not len(start):
-        return 0.0
-    before = np.concatenate([[-np.inf], np.maximum.accumulate(end)[:-1]])
-    return float(np.maximum(end - np.maximum(start, before), 0.0).sum())
+        return start, end
+    begins = np.flatnonzero(np.concatenate([[True], start[1:] > np.maximum.accumulate(end)[:-1]]))
+    return start[begins], np.maximum.reduceat(end, begins)

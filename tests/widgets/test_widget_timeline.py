@@ -7,10 +7,11 @@ from itertools import groupby, pairwise
 import numpy as np
 import pytest
 
+from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_widgets import palette
 from pathways_widgets.detail import MOST_BOXES, Digest, choose_boxes
-from pathways_widgets.lanes import CONTROLLER_HEIGHT, Lanes
+from pathways_widgets.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import Columns
 from tests.widgets.fake_run import FakeRun, fake_run, many_events, many_rows
@@ -27,12 +28,13 @@ def one_event(label: Label, status: str = "ok", islands: tuple[int, ...] = (4, 4
 
 def test_lanes_are_controller_devices_transfers() -> None:
     labels = list(dict(sorted(Lanes((2, 1)).labels.items())).values())
-    assert labels == ["controller", "island 0 · dev 0", "island 0 · dev 1", "island 1 · dev 0", "transfers"]
+    devices = ["island 0 · dev 0", "island 0 · dev 1", "busy", "island 1 · dev 0", "busy"]
+    assert labels == ["controller", *devices, "transfers"]
 
 
 def test_many_devices_share_a_lane_per_island() -> None:
     lanes = Lanes((32, 32))
-    assert list(lanes.labels.values())[2:] == ["island 0 · 32 dev", "island 1 · 32 dev"]
+    assert list(lanes.labels.values())[2:] == ["busy", "island 0 · 32 dev", "busy", "island 1 · 32 dev"]
     upper, lower = lanes.band("compute", 0, 0, 16), lanes.band("compute", 0, 16, 16)
     assert lanes.bounds[1] <= upper[0] < upper[1] <= lower[0] < lower[1] <= lanes.bounds[2]
 
@@ -40,7 +42,7 @@ def test_many_devices_share_a_lane_per_island() -> None:
 def test_a_gang_is_one_box_over_its_devices() -> None:
     columns = boxes_of(one_event(Label("compute", "f", island=1, device=1, devices=2)))
     assert len(columns["left"]) == 1
-    first = CONTROLLER_HEIGHT + 4 + 1
+    first = CONTROLLER_HEIGHT + 4 + BUSY_HEIGHT + 1
     assert first <= columns["top"][0] < first + 0.2
     assert first + 1.8 < columns["bottom"][0] <= first + 2
     assert (columns["left"][0], columns["right"][0]) == (1.0, 3.0)
@@ -56,7 +58,7 @@ def test_the_controllers_work_is_in_its_lane(kind: str) -> None:
 
 def test_transfers_have_their_lane_below_all_devices() -> None:
     columns = boxes_of(one_event(Label("transfer", "x", island=1, bytes=1_500_000, route="DCN")))
-    assert columns["top"][0] > CONTROLLER_HEIGHT + 8
+    assert columns["top"][0] > CONTROLLER_HEIGHT + 8 + 2 * BUSY_HEIGHT
     assert columns["bytes"][0] == 1_500_000
     assert columns["route"] == ["DCN"]
 
@@ -86,6 +88,21 @@ def test_a_pipeline_keeps_its_gaps_and_devices_do_one_thing_at_a_time() -> None:
         left, right = columns["left"][lane][order], columns["right"][lane][order]
         assert (left[1:] >= right[:-1] - 1e-12).all()
         assert (left[1:] > right[:-1] + 1e-3).any()
+
+
+@pytest.mark.parametrize("islands", [(4, 4), (40, 8)])
+def test_the_curve_of_busy_devices_adds_up_to_the_summary(islands: tuple[int, ...]) -> None:
+    run = fake_run()
+    summary = summarise(run.events, islands)
+    view = Timeline(islands)
+    run.islands = islands
+    columns = view.update(run)["timeline_busy"]
+    for island, devices in enumerate(islands):
+        mine = columns["island"] == island
+        used = (columns["share"] * (columns["right"] - columns["left"]))[mine].sum() * devices
+        assert used == pytest.approx(summary.utilisation[island] * summary.makespan * devices, rel=1e-9)
+        top, bottom = view.lanes.busy(island)
+        assert ((columns["top"][mine] >= top - 1e-6) & (columns["bottom"][mine] == bottom)).all()
 
 
 def test_marks_name_microbatches() -> None:

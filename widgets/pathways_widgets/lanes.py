@@ -1,6 +1,7 @@
 """Where on the vertical axis an event is drawn.
 
-One lane for the controller, one per device island by island, one for transfers, counted from the top.
+One lane for the controller; for each island one per device and one for how many are busy; one for transfers; counted
+from the top.
 The controller's work fills the upper half of its lane and its waiting the lower; transfers are stacked by island.
 Above 32 devices each island is one lane, in which a device has its share of the height.
 """
@@ -16,6 +17,7 @@ MOST_DEVICE_LANES = 32
 WAITING_KINDS = frozenset({"wait", "stall", "fetch"})
 CONTROLLER_HEIGHT = 1.5
 """In device lanes: two half lanes that can hold a word each."""
+BUSY_HEIGHT = 1.0
 MARGIN = 0.08
 
 
@@ -34,7 +36,16 @@ class Lanes:
     def bounds(self) -> tuple[float, ...]:
         """Tops of: controller, each island, transfers; then the bottom of all."""
         heights = [self._grouped_height] * len(self.islands) if self.grouped else self.islands
-        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *heights, 1.0]))
+        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *(height + BUSY_HEIGHT for height in heights), 1.0]))
+
+    def devices(self, island: int) -> tuple[float, float]:
+        """Top and bottom of an island's devices."""
+        return self.bounds[island + 1], self.bounds[island + 2] - BUSY_HEIGHT
+
+    def busy(self, island: int) -> tuple[float, float]:
+        """Top and bottom of the lane that says how many of an island's devices are busy."""
+        bottom = self.bounds[island + 2]
+        return bottom - BUSY_HEIGHT + MARGIN, bottom - MARGIN
 
     @property
     def pixels(self) -> int:
@@ -51,9 +62,10 @@ class Lanes:
         bounds = self.bounds
         found = {CONTROLLER_HEIGHT / 2: "controller", bounds[-2] + 0.5: "transfers"}
         for island, devices in enumerate(self.islands):
-            top = bounds[island + 1]
+            top, bottom = self.devices(island)
+            found[bottom + BUSY_HEIGHT / 2] = "busy"
             if self.grouped:
-                found[(top + bounds[island + 2]) / 2] = f"island {island} · {devices} dev"
+                found[(top + bottom) / 2] = f"island {island} · {devices} dev"
             else:
                 found |= {top + device + 0.5: f"island {island} · dev {device}" for device in range(devices)}
         return found
@@ -65,7 +77,7 @@ class Lanes:
             return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))
         if kind in CONTROLLER_KINDS or not placed:
             return self._share(0.0, CONTROLLER_HEIGHT, int(kind in WAITING_KINDS), 2)
-        top, bottom, size = self.bounds[island + 1], self.bounds[island + 2], max(self.islands[island], 1)
+        (top, bottom), size = self.devices(island), max(self.islands[island], 1)
         unit = (bottom - top) / size
         last = min(device + devices, size) if devices else size
         margin = MARGIN * min(1.0, unit)

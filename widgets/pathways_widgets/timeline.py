@@ -30,7 +30,7 @@ from bokeh.plotting import figure
 from pathways_widgets import palette
 from pathways_widgets.detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.lanes import Lanes
-from pathways_widgets.timeline_columns import FONT, SIDES, SOURCES, Scale, columns_of, title_of
+from pathways_widgets.timeline_columns import FONT, SIDES, SOURCES, Scale, busy_columns, columns_of, title_of
 from pathways_widgets.views import CLIPPED, Columns, RunLike, Window, empty_source
 
 _SECONDS = """
@@ -85,6 +85,8 @@ class Timeline:
         self.sources = columns_of(
             self._digest, boxes, events, Scale((visible[1] - visible[0]) / PIXELS, 1 / self.lanes.pixels)
         )
+        around = visible[0] - margin, visible[1] + margin
+        self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, len(events))}"},
             "timeline_x": {"start": -0.01 * extent, "end": 1.01 * extent},
@@ -142,8 +144,10 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource]) -> None:
         line_color={"field": "edge", "transform": colours},
         line_width=0.5,
     )
+    sides = {side: side for side in SIDES}
+    busy = fig.quad(**sides, source=tables["timeline_busy"], fill_color=palette.NEUTRAL, line_color=None)
+    fig.add_tools(HoverTool(renderers=[busy], tooltips=[("busy", "@share{0%} of island @island")]))
     for status, pattern in palette.HATCHES.items():
-        sides = {side: side for side in SIDES}
         hatched = fig.quad(**sides, source=tables[f"timeline_{status}"], fill_color=None, line_color=palette.INK)
         hatched.glyph.update(hatch_pattern=pattern, hatch_color=palette.INK, hatch_alpha=0.6, hatch_scale=8)
     fig.text(
@@ -167,7 +171,7 @@ def _formatters() -> dict[str, Any]:
 def _draw_lines(fig: figure, lanes: Lanes) -> None:
     """Lines between lanes, over the boxes of gangs; heavier ones between islands."""
     bounds = list(lanes.bounds[1:-1])
-    inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom) if not lanes.grouped]
+    inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom - 1) if not lanes.grouped]
     for name, ticks, width in (("timeline_lanes", inner, 0.6), ("timeline_islands", bounds, 1.0)):
         grid = Grid(axis=None, dimension=1, ticker=FixedTicker(ticks=ticks), name=name, level="guide")
         grid.grid_line_width = width

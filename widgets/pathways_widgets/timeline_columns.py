@@ -7,15 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pathways_nb.trace.metrics import BUSY, busy_between
 from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
 from pathways_widgets import palette
 from pathways_widgets.detail import Boxes, Digest
-from pathways_widgets.lanes import MARGIN
-from pathways_widgets.views import Columns, Words
+from pathways_widgets.lanes import MARGIN, Lanes
+from pathways_widgets.views import Columns, Window, Words
 
 FONT = 11
 """Height of text on boxes, in pixels."""
 MOST_MARKS = 500
+BINS = 300
+"""Steps of the curve of busy devices."""
 _NARROW = 3
 """Pixels below which a box has no line around it."""
 SIDES = ("left", "right", "top", "bottom")
@@ -35,6 +38,7 @@ SOURCES = {
         "status",
         "quality",
     ],
+    "timeline_busy": [*SIDES, "share", "island"],
     "timeline_marks": ["x", "y", "text"],
     **{f"timeline_{status}": list(SIDES) for status in palette.HATCHES},
 }
@@ -54,6 +58,27 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: Scale) -> di
     columns["edge"] = np.where(wide, len(palette.KINDS), columns["code"]).astype(np.uint8)
     hatched = {f"timeline_{status}": _ended(columns, status) for status in palette.HATCHES}
     return {"timeline_boxes": columns, "timeline_marks": _marks(columns, boxes, events, scale), **hatched}
+
+
+def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
+    """How many devices of each island are busy, as boxes whose heights add up to the summary's utilisation.
+
+    Args:
+        events: of the run. lanes: where the boxes lie. window: the part of the time axis to cut into bins, in seconds.
+    """
+    edges = np.linspace(*window, BINS + 1)
+    near = events.select((events["end"] > window[0]) & (events["start"] < window[1]) & events.is_("kind", *BUSY))
+    parts: list[Columns] = []
+    for island, devices in enumerate(lanes.islands):
+        used = busy_between(near.select(near.is_("island", island)), devices, edges)
+        share = used / np.maximum(np.diff(edges) * devices, 1e-30)
+        some = share > 0
+        top, bottom = lanes.busy(island)
+        sides = {"left": edges[:-1], "right": edges[1:], "top": bottom - share * (bottom - top)}
+        parts.append({name: values[some] for name, values in (sides | {"share": share}).items()})
+        parts[-1] |= {"bottom": np.full(some.sum(), bottom), "island": np.full(some.sum(), island)}
+    names = SOURCES["timeline_busy"]
+    return {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0) for name in names}
 
 
 def title_of(boxes: Boxes, events: int) -> str:
