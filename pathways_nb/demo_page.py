@@ -15,13 +15,11 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from pathways_widgets.live import STILL
 from pathways_widgets.page import page
 
 FIGURE = "application/vnd.pathways.figure+json"
 """An output of this type is a Bokeh ``json_item`` with its data."""
-
-STILL = "data-pw-fallback"
-"""Marks the static picture that stands beside each live figure."""
 
 _CODE = HtmlFormatter(cssclass="pw-code")
 _STYLE = f"""<style>

@@ -118,6 +118,19 @@ class Run:
         """Write a Chrome trace, which https://ui.perfetto.dev opens; compressed if ``path`` ends in ``.gz``."""
         export.to_chrome(self.events, self.islands, path)
 
+    def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("graph", "timeline")) -> None:
+        """Write a picture without a browser: SVG or PNG, by the end of ``path``, with legends and summary.
+
+        Args:
+            path: of the file. width: pixels, or a length such as ``"3.3in"``. show: the views in it.
+
+        Raises:
+            ValueError: the ending, the length or a view is unknown.
+        """
+        from pathways_widgets.still import write
+
+        write(self, path, width, show)
+
     def save(self, path: str | Path) -> None:
         """Write everything to one file, which ``pw.load`` opens anywhere."""
         from pathways_nb.saved import save

@@ -73,7 +73,8 @@ def _run_of(parts: Mapping[str, np.ndarray]) -> Run:
     run = Run(
         str(meta["name"]), islands, Record.of(_events(meta["labels"], parts)), finished=True, about=dict(meta["about"])
     )
-    run.set_programs([_program_from_json(program) for program in meta["programs"]])
+    places: dict[int, VirtualSlice] = {}
+    run.set_programs([_program_from_json(program, places) for program in meta["programs"]])
     return run
 
 
@@ -121,12 +122,11 @@ def _node_fields(node: Node) -> dict[str, Any]:
     return {name: getattr(node, name) for name in ("id", "kind", "name", "inputs", "outputs", "line", "parts")}
 
 
-def _program_from_json(data: dict[str, Any]) -> RanProgram:
-    # With serials of their own: those of this process's slices may be the same.
-    places = {
-        int(serial): VirtualSlice(tuple(map(_whole, shape)), tuple(map(str, axes)), island, str(name))
-        for serial, (shape, axes, island, name) in data["places"].items()
-    }
+def _program_from_json(data: dict[str, Any], places: dict[int, VirtualSlice]) -> RanProgram:
+    """A program; ``places`` by serial in the file are shared by all programs, and filled here."""
+    for serial, (shape, axes, island, name) in data["places"].items():
+        if int(serial) not in places:  # with serials of their own: those of this process's slices may be the same
+            places[int(serial)] = VirtualSlice(tuple(map(_whole, shape)), tuple(map(str, axes)), island, str(name))
     values = tuple(
         Value(_whole(v["id"]), tuple(v["shape"]), str(v["dtype"]), _whole(v["bytes"])) for v in data["values"]
     )

@@ -174,7 +174,7 @@ def test_a_loop_cannot_hold_a_computation(a) -> None:
         return jax.lax.fori_loop(0, 3, lambda i, x: a(x), v)
 
     with pytest.raises(
-        pw.UsageError, match=r"is called inside jax.lax.\w+ at test_programs.py:\d+: a computation is a node"
+        pw.UsageError, match=r"is called inside jax.lax.\w+ at test_replay.py:\d+: a computation is a node"
     ):
         f(v)
     same(pw.program(lambda v: a(a(a(v))))(v), v * 8)

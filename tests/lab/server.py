@@ -14,6 +14,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,10 +38,21 @@ class LabServer:
         with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
             return bytes(answer.read())
 
-    def stop(self) -> None:
-        """End kernels first, or they are left behind; then the server."""
+    def write(self, name: str, cells: list[str]) -> None:
+        """A new notebook with these code cells."""
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        made = [nbformat.v4.new_code_cell(source) for source in cells]
+        notebook = nbformat.v4.new_notebook(cells=made, metadata=kernel)
+        nbformat.write(notebook, self.folder / name)
+
+    def end_kernels(self) -> None:
+        """End every kernel."""
         for session in json.loads(self.request("/api/sessions")):
             self.request(f"/api/sessions/{session['id']}", "DELETE")
+
+    def stop(self) -> None:
+        """End kernels first, or they are left behind; then the server."""
+        self.end_kernels()
         self.process.terminate()
         self.process.wait(20)
 

@@ -125,3 +125,30 @@ def _shots(page: Page) -> None:
             cell.scroll_into_view_if_needed()
             page.wait_for_timeout(300)
             cell.screenshot(path=SHOTS / f"quickstart-{index:02d}.png")
+
+
+def test_a_notebook_reopened_without_its_kernel_shows_still_pictures(chromium: Browser, lab: LabServer) -> None:
+    """The notebook that the test above ran, saved and opened again when its kernel is gone."""
+    name = "still.ipynb"
+    cells = ["%load_ext pathways_nb", 'import pathways_nb as pw\npw.attach("cpu", islands=2, devices_per_island=2)',
+             "f = pw.jit(lambda v: v + 1, on=pw.virtual_slice(2))", "%%pathways\ny = f(1.)"]  # fmt: skip
+    lab.write(name, cells)
+    page, trouble = open_notebook(chromium, lab, name)
+    run_all(page)
+    wait_until_done(page)
+    page.wait_for_function(f"{_CANVASES} > 0", timeout=20_000)
+    assert not page.locator("[data-pw-still] img").is_visible(), "the figure itself is there"
+    page.evaluate("() => { jupyterapp.commands.execute('docmanager:save') }")
+    page.wait_for_timeout(1500)
+    lab.end_kernels()
+    page.close()
+
+    page, again = open_notebook(chromium, lab, name)
+    page.locator("[data-pw-still] img").wait_for(state="visible", timeout=20_000)
+    assert "makespan" in str(page.locator("[data-pw-still] img").get_attribute("alt"))
+    for words in ("Error displaying widget", "Loading widget"):
+        assert not page.locator(f"text={words}").is_visible()
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SHOTS / "reopened.png")
+    assert not trouble
+    assert not again

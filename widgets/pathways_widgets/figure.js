@@ -33,6 +33,7 @@ const mount = async (Bokeh, item, element) => {
   const host = document.createElement("div"), summary = document.createElement("div")
   summary.style.cssText = "font: 12px sans-serif; padding: 4px 12px; white-space: pre-wrap; opacity: 0.8"
   summary.textContent = item.summary
+  element.classList.add("pathways-figure")  // a still picture beside it hides
   element.replaceChildren(host, summary)
   const theme = () => item.themes[isDark() ? "dark" : "light"]
   dress(item.doc, item.properties)

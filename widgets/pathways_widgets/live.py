@@ -6,7 +6,10 @@ needs an answer, so a figure appears and moves while the cell that it belongs to
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import contextvars
+import html
 import json
 import os
 import sys
@@ -25,6 +28,7 @@ from IPython.display import DisplayHandle, display
 from pathways_widgets.packing import pack
 from pathways_widgets.page import bokeh_source
 from pathways_widgets.panel import DEFAULT_SHOW, Panel, check_show, figure_of
+from pathways_widgets.still import scene_of
 from pathways_widgets.views import Moment, RunLike, Window
 
 ITEM_TYPE = "application/vnd.pathways.figure+json"
@@ -35,6 +39,17 @@ _INTERVAL = 0.1
 """Seconds between two looks at a run."""
 _SHARE = 0.1
 """Largest share of one core that drawing may take while the run goes on."""
+
+
+STILL = "data-pw-still"
+"""Marks the picture that stands beside each live figure."""
+_DEAD = ".jp-OutputArea-output:is(:not([data-mime-type]), [data-mime-type*=widget-view])"
+"""What JupyterLab shows of a widget whose model it does not find."""
+_HIDE = f"""<style>
+.jp-OutputArea:has(.pathways-figure) .jp-OutputArea-child:has([{STILL}]) {{ display: none }}
+.jp-OutputArea:has([{STILL}]):not(:has(.pathways-figure)) .jp-OutputArea-child:has({_DEAD}) {{ display: none }}
+</style>"""
+"""In Jupyter it is seen only where the figure is not, and then instead of the words that a dead widget leaves."""
 
 
 class BokehJS(anywidget.AnyWidget):
@@ -179,8 +194,11 @@ class LiveDisplay:
             return
         self._thread.join()
         self._try_push()
-        if self.figure is not None and self._handle is not None and embedding():
+        if self.figure is None:
+            return
+        if embedding() and self._handle is not None:
             self._handle.update(self.figure.bundle(), raw=True)
+        self._show_still()
 
     def _follow(self) -> None:
         pause = _INTERVAL
@@ -196,6 +214,16 @@ class LiveDisplay:
             self.figure.push()
         except Exception as error:
             self._give_up(error)
+
+    def _show_still(self) -> None:
+        """Beside the widget a picture that needs no scripts, hidden while the widget is there to be seen."""
+        with contextlib.suppress(Exception):  # the interactive figure is there; its stand-in must not break the cell
+            png = scene_of(self._run, self.views).png(1.5)
+            data = base64.b64encode(png).decode()
+            alt = html.escape(self._run.summary_line(), quote=True)
+            image = f'<img alt="{alt}" src="data:image/png;base64,{data}" style="max-width: 100%">'
+            body = f"<div {STILL}>{_HIDE}{image}</div>"
+            _show({"text/html": body, "image/png": data, "text/plain": self._run.summary_line()})
 
     def _give_up(self, error: Exception) -> None:
         self.figure = None

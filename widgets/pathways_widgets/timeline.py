@@ -60,10 +60,11 @@ _TOOLTIPS = [
 
 
 class Timeline:
-    """Draws the events of runs on ``islands`` (number of devices of each island)."""
+    """Draws the events of runs on ``islands`` (number of devices of each island); words fit a width of ``pixels``."""
 
-    def __init__(self, islands: tuple[int, ...]):
+    def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS):
         self.lanes = Lanes(islands)
+        self._pixels = pixels
         self.sources: dict[str, Columns] = {name: {column: [] for column in SOURCES[name]} for name in SOURCES}
         self.properties: dict[str, dict[str, Any]] = {}
         self.roles = _roles()
@@ -83,7 +84,7 @@ class Timeline:
         margin = (visible[1] - visible[0]) / 2 if window else 0.0
         boxes = choose_boxes(self._digest, (visible[0] - margin, visible[1] + margin))
         self.sources = columns_of(
-            self._digest, boxes, events, Scale((visible[1] - visible[0]) / PIXELS, 1 / self.lanes.pixels)
+            self._digest, boxes, events, Scale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels)
         )
         around = visible[0] - margin, visible[1] + margin
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)

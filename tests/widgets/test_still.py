@@ -1,0 +1,129 @@
+"""Still pictures: SVG and PNG of the same list, with everything that Bokeh draws, written without a browser."""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pathways_nb.trace.record import Events, Label, Row
+from pathways_widgets import palette
+from pathways_widgets.graph import GraphView
+from pathways_widgets.scene import Curve, Rect, Scene, Text
+from pathways_widgets.still import scene_of, write
+from pathways_widgets.timeline import Timeline
+from tests.widgets.fake_run import FakeRun, fake_run, many_events
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_a_picture_says_what_the_live_one_says() -> None:
+    run = fake_run()
+    found = texts(scene_of(run).svg())
+    graph, timeline = GraphView().update(run), Timeline(run.islands, 900 - 104 - 12).update(run)
+    for source in ("graph_titles", "graph_legend", "graph_labels"):
+        assert set(graph[source]["text"]) <= set(found), source
+    assert set(graph["graph_nodes"]["name"]) <= set(found)
+    assert sorted(text for text in found if re.fullmatch(r"[FB]\d", text)) == sorted(
+        text for text in timeline["timeline_marks"]["text"] if re.fullmatch(r"[FB]\d", text)
+    )
+    assert {f"{kind.letter} {kind.name}" for kind in palette.KINDS} <= set(found), "the legend is in the picture"
+    assert run.summary_line() in found
+
+
+def test_every_box_is_drawn_in_its_colour_and_proportion() -> None:
+    run = fake_run()
+    columns = Timeline(run.islands).update(run)["timeline_boxes"]
+    shapes = scene_of(run, ["timeline"]).shapes
+    for code in set(columns["code"].tolist()):
+        colour, mine = palette.KINDS[code].colour, columns["code"] == code
+        lasts = (columns["right"] - columns["left"])[mine]
+        widths = [
+            s.width for s in shapes if isinstance(s, Rect) and s.fill == colour and (s.width, s.height) != (10, 10)
+        ]
+        assert len(widths) >= len(lasts)
+        if code == palette.CODES["backward"]:
+            wide = sorted(widths)[-len(lasts) :]
+            np.testing.assert_allclose(np.array(wide) / max(wide), np.sort(lasts) / lasts.max(), rtol=1e-6)
+
+
+def test_png_and_svg_have_the_same_shape_and_ground() -> None:
+    scene = scene_of(fake_run())
+    image = Image.open(io.BytesIO(scene.png(1.0)))
+    assert image.size == (900, round(scene.height))
+    root = ET.fromstring(scene.svg("3.3in"))
+    assert root.attrib["width"] == "3.3in"
+    assert root.attrib["viewBox"] == f"0 0 900 {scene.height:g}"
+    assert image.convert("RGB").getpixel((899, 0)) == (255, 255, 255)
+
+
+def test_a_png_paints_boxes_where_they_are() -> None:
+    scene = Scene(40, 20, "#FFFFFF", [Rect(10, 5, 20, 10, "#102030"), Curve(((0, 1), (39, 1)), "#FF0000", 2)])
+    image = Image.open(io.BytesIO(scene.png(1.0))).convert("RGB")
+    assert image.getpixel((20, 10)) == (0x10, 0x20, 0x30)
+    assert image.getpixel((5, 10)) == (255, 255, 255)
+    assert image.getpixel((20, 1)) == (255, 0, 0)
+
+
+def test_names_cannot_break_out() -> None:
+    evil = "</text><script>alert(1)</script>&"
+    run = FakeRun([], Events.from_rows([Row(Label("compute", evil, evil, island=0, devices=4), 0.0, 1.0, 0, "exact")]))
+    svg = scene_of(run).svg()
+    assert "<script" not in svg
+    assert any(evil in text for text in texts(svg))
+
+
+@pytest.mark.parametrize("width", [317.0, 600.0, 1800.0])
+def test_nothing_leaves_the_picture(width: float) -> None:
+    scene = scene_of(fake_run(), width=width)
+    assert scene.width == width
+    for shape in scene.shapes:
+        if isinstance(shape, Rect):
+            assert -1 <= shape.x <= shape.x + shape.width <= width + 1
+            assert -1 <= shape.y <= shape.y + shape.height <= scene.height + 1
+        elif isinstance(shape, Text):
+            assert 0 <= shape.y <= scene.height
+
+
+def test_times_on_the_axis_are_round() -> None:
+    found = texts(scene_of(fake_run(), ["timeline"]).svg())
+    ticks = [float(text.split()[0]) for text in found if re.fullmatch(r"[\d.]+ (s|ms|µs)", text)]
+    assert 3 <= len(ticks) <= 12
+    steps = np.diff(ticks)
+    np.testing.assert_allclose(steps, steps[0])
+    assert f"{steps[0]:.0e}"[0] in "125"
+
+
+def test_many_events_are_few_boxes_and_empty_runs_are_pictures() -> None:
+    run = fake_run()
+    run.recorded = many_events(60_000)
+    assert len(scene_of(run).shapes) < 6000
+    assert texts(scene_of(FakeRun([], Events.from_rows([]))).svg())
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "size"),
+    [("a.png", 450, (900, None)), ("a.png", "3in", (900, None)), ("a.PNG", "240pt", (1000, None))],
+)
+def test_widths_on_paper(tmp_path: Path, name: str, width: str | float, size: tuple[int, None]) -> None:
+    write(fake_run(), tmp_path / name, width)
+    with Image.open(tmp_path / name) as image:
+        assert image.size[0] == size[0]
+
+
+def test_unknown_endings_lengths_and_views_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the ending must be .svg or .png, not '.jpg'"):
+        write(fake_run(), tmp_path / "a.jpg")
+    with pytest.raises(ValueError, match=r"savefig\(width='3 feet'\): write a number and px, in, cm, mm or pt"):
+        write(fake_run(), tmp_path / "a.svg", "3 feet")
+    with pytest.raises(ValueError, match="there is no view 'graf'"):
+        write(fake_run(), tmp_path / "a.svg", show=("graf",))
