@@ -137,7 +137,7 @@ def _display(run: Run, show: str | Sequence[str]) -> Any:
     if not display.views:
         return None
     display.start()
-    run.on_display = display.is_live
+    run.on_display, run.view = display.is_live, display.figure
     return display
 
 

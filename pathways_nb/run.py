@@ -48,6 +48,8 @@ class Run:
     on_display: bool = False
     """Whether a person sees ``note`` in a live picture."""
     finished: bool = False
+    view: Any = field(default=None, repr=False)
+    """Its figure on the screen; ``view.selection`` is what a person has brushed on it."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller, the cell's source; of a saved run the machine as well."""
     _programs: dict[Any, RanProgram] = field(default_factory=dict, repr=False)
@@ -100,6 +102,7 @@ class Run:
 
         display = LiveDisplay(self, views or DEFAULT_SHOW)
         display.start()
+        self.view = display.figure
         display.stop()
 
     def to_csv(self, path: str | Path) -> None:

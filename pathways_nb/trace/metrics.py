@@ -103,7 +103,7 @@ def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, 
     edges = sorted({0, devices, *np.unique(first).tolist(), *np.unique(last).tolist()})
     for low, high in pairwise(edges):
         if high <= devices:
-            yield low, high, *_union(events.select((first <= low) & (low < last)))
+            yield low, high, *intervals(events.select((first <= low) & (low < last)))
 
 
 def duration(seconds: float) -> str:
@@ -130,11 +130,11 @@ def _three(value: float) -> str:
 
 def covered(events: Events) -> float:
     """Seconds during which at least one of ``events`` was under way."""
-    start, end = _union(events)
+    start, end = intervals(events)
     return float((end - start).sum())
 
 
-def _union(events: Events) -> tuple[np.ndarray, np.ndarray]:
+def intervals(events: Events) -> tuple[np.ndarray, np.ndarray]:
     """Starts and ends of the times during which at least one of ``events`` was under way."""
     order = np.argsort(events["start"], kind="stable")
     start, end = events["start"][order], np.maximum(events["end"], events["start"])[order]

@@ -152,3 +152,56 @@ def test_a_notebook_reopened_without_its_kernel_shows_still_pictures(chromium: B
     page.screenshot(path=SHOTS / "reopened.png")
     assert not trouble
     assert not again
+
+
+_FIGURE = """
+window.figure = () => {
+  const Bokeh = Object.values(globalThis.pathwaysBokeh)[0]
+  const doc = Bokeh.documents.at(-1), model = doc.get_model_by_name("timeline")
+  return {doc, model, view: Bokeh.index.find_one(model)}
+}
+window.at = (x, y) => {
+  const {view} = figure(), box = view.canvas_view.el.getBoundingClientRect()
+  return [box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)]
+}
+"""
+
+
+def test_brushing_and_picking_while_the_kernel_is_busy(chromium: Browser, lab: LabServer) -> None:
+    name = "brush.ipynb"
+    lab.write(name, [
+        "%load_ext pathways_nb\nimport time, pathways_nb as pw\npw.attach('cpu', islands=2, devices_per_island=2)",
+        "f = pw.jit(lambda v: v + 1, on=pw.virtual_slice(2))\nf(1.).wait()",
+        "%%pathways --run mine\ny = f(1.)\nfor _ in range(5): y = f(y)",
+        "began = time.monotonic()\nwhile pw.runs['mine'].view.selection is None and time.monotonic() < began + 40: pass",
+        "print('selected', len(pw.runs['mine'].view.selection.events), 'events')",
+    ])  # fmt: skip
+    page, trouble = open_notebook(chromium, lab, name)
+    page.evaluate(f"() => {{ {_FIGURE} }}")
+    run_all(page)
+    page.wait_for_function(f"{_CANVASES} > 1", timeout=30_000)
+    page.wait_for_timeout(1500)
+    page.locator(".jp-CodeCell").nth(2).scroll_into_view_if_needed()
+    busy = page.locator(".jp-CodeCell").nth(3).locator(".jp-InputPrompt")
+    assert "*" in busy.inner_text()
+
+    node = page.evaluate("""() => {
+      const {doc} = figure(), nodes = doc.get_model_by_name("graph_nodes")
+      nodes.selected.indices = [nodes.data.kind.indexOf("computation")]
+      return doc.get_model_by_name("timeline_boxes").selected.indices.length
+    }""")
+    assert node >= 1, "bars of the node are marked"
+    assert "*" in busy.inner_text(), "the kernel was busy all the while"
+
+    page.evaluate("() => { figure().model.toolbar.tools.find(t => t.type === 'BoxSelectTool').active = true }")
+    span = page.evaluate("() => { const r = figure().model.x_range; return [r.start, r.end] }")
+    left, right = (page.evaluate("x => at(x, 2.5)", span[0] + part * (span[1] - span[0])) for part in (0.02, 0.98))
+    page.mouse.move(*left)
+    page.mouse.down()
+    page.mouse.move(*right, steps=8)
+    page.mouse.up()
+    page.locator("text=received").first.wait_for(timeout=20_000)
+    wait_until_done(page)
+    assert "selected" in page.locator(".jp-CodeCell").nth(4).inner_text()
+    page.screenshot(path=SHOTS / "brushed.png")
+    assert not trouble

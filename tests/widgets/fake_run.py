@@ -117,7 +117,7 @@ def pipeline_events(forward: float = 0.010, backward: float = 0.020, transfer: f
             rows.append(Row(_compute_label(stage, step), begin, clock[stage], 0))
             left[stage].pop(0)
     for island in (0, 1):
-        label = Label("collective", "all-reduce", "train_step", "me", 5, NAMES[island], island, 0, 4, bytes=65_536)
+        label = Label("collective", "all-reduce", "train_step", "me", -1, NAMES[island], island, 0, 4, bytes=65_536)
         status = "draining" if island else "ok"
         rows.append(Row(label, clock[island], clock[island] + 0.012, 0, "exact", status))
     end = max(clock) + 0.014
@@ -135,7 +135,8 @@ def _transfer_label(stage: int, step: str) -> Label:
 def _compute_label(stage: int, step: str) -> Label:
     name = f"stage{stage}" + (" (bwd)" if step[0] == "B" else "")
     place = NAMES[stage]
-    return Label("compute", name, "train_step", "me", 2 + stage, place, stage, 0, 4, stage, int(step[1:]), bytes=2048)
+    node = 2 + stage if step[0] == "F" else 5 - stage
+    return Label("compute", name, "train_step", "me", node, place, stage, 0, 4, stage, int(step[1:]), bytes=2048)
 
 
 def _one_f_one_b(warm: int) -> list[str]:

@@ -177,3 +177,29 @@ def test_a_figure_that_fails_is_a_line_of_text(monkeypatch: pytest.MonkeyPatch, 
     display.start()
     display.stop()
     assert "The figure could not be drawn: RuntimeError: no comm" in shown[0]["text/plain"]
+
+
+def test_a_brushed_range_comes_back_as_events_and_totals() -> None:
+    run = fake_run()
+    figure = LiveFigure(run)
+    assert figure.selection is None
+    figure.brushed = [0.1, 0.05]
+    selection = figure.selection
+    assert selection is not None
+    assert (selection.start, selection.end) == (0.05, 0.1)
+    assert len(selection.events) == ((run.events["end"] >= 0.05) & (run.events["start"] <= 0.1)).sum()
+    assert sum(selection.islands[0].seconds.values()) == pytest.approx(0.05)
+    assert figure.totals.splitlines()[0] == f"50 ms to 100 ms, {len(selection.events)} events"
+    assert figure.totals.splitlines()[1].startswith("island 0: busy")
+    figure.brushed = []
+    assert figure.totals == ""
+
+
+def test_a_box_of_the_graph_and_its_bars_have_the_same_id() -> None:
+    run = fake_run()
+    panel_ = Panel(("graph", "timeline"), run.islands)
+    panel_.update(Moment.of(run))
+    boxes = {one for ids in panel_.sources["graph_nodes"]["ids"] for one in ids.split(" ")}
+    bars = {one for one in panel_.sources["timeline_boxes"]["id"] if one}
+    assert {f"train_step#{node}" for node in (2, 3, 4, 5)} == bars
+    assert bars <= boxes

@@ -9,6 +9,8 @@ import pytest
 
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_widgets import figure_of, page
+from pathways_widgets.graph import GraphView
+from pathways_widgets.timeline import Timeline
 from tests.widgets.fake_run import FakeRun, fake_run
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -99,3 +101,46 @@ def painted_colours(tab: Any) -> int:
             }"""
         )
     )
+
+
+_LINKED = """() => {
+  const doc = Bokeh.documents[0], source = name => doc.get_model_by_name(name)
+  const marked = name => source(name).selected.indices
+  return {nodes: marked("graph_nodes").map(i => source("graph_nodes").data.name[i]),
+          bars: [...new Set(marked("timeline_boxes").map(i => source("timeline_boxes").data.name[i]))]}
+}"""
+_AT = """([figure, x, y]) => {
+  const view = Bokeh.index.find_one(Bokeh.documents[0].get_model_by_name(figure))
+  const box = view.canvas_view.el.getBoundingClientRect()
+  return [box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)]
+}"""
+
+
+@pytest.mark.browser
+def test_picking_a_node_marks_its_bars_and_the_other_way_round(chromium: Any, tmp_path: Path) -> None:
+    run = fake_run()
+    path = tmp_path / "page.html"
+    path.write_text(page("pipeline", [figure_of(run)]), "utf-8")
+    tab = chromium.new_page(viewport={"width": 1000, "height": 900})
+    troubles: list[str] = []
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("body[data-drawn]")
+    tab.wait_for_timeout(300)
+
+    def click(figure: str, x: float, y: float) -> dict[str, list[str]]:
+        tab.mouse.click(*tab.evaluate(_AT, [figure, x, y]))
+        tab.wait_for_timeout(200)
+        found: dict[str, list[str]] = tab.evaluate(_LINKED)
+        return found
+
+    graph, timeline = GraphView().update(run)["graph_nodes"], Timeline(run.islands).update(run)["timeline_boxes"]
+    row = graph["name"].index("stage1")
+    assert click("graph", graph["x"][row], graph["y"][row]) == {"nodes": ["stage1"], "bars": ["stage1"]}
+    bar = list(timeline["name"]).index("stage0 (bwd)")
+    middle = (timeline["left"][bar] + timeline["right"][bar]) / 2
+    marked = click("timeline", float(middle), float(timeline["top"][bar] + 1.2))
+    assert marked == {"nodes": ["stage0 (bwd)"], "bars": ["stage0 (bwd)"]}
+    tab.screenshot(path=str(tmp_path / "linked.png"))
+    assert click("graph", 5, 5) == {"nodes": [], "bars": []}
+    assert troubles == []

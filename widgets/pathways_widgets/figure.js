@@ -28,6 +28,28 @@ const dress = (node, byModel) => {
   for (const child of Object.values(node)) dress(child, byModel)
 }
 
+// Picking a node marks its bars and the other way round: what belongs together has a common id.
+const link = (doc) => {
+  const nodes = doc.get_model_by_name("graph_nodes"), bars = doc.get_model_by_name("timeline_boxes")
+  if (!nodes || !bars) return () => {}
+  let chosen = new Set(), marking = false
+  const rows = (ids) => chosen.size ? Array.from(ids ?? []).flatMap((id, i) => id.split(" ").some((one) => chosen.has(one)) ? [i] : []) : []
+  const mark = () => {
+    marking = true
+    nodes.selected.indices = rows(nodes.data.ids)
+    bars.selected.indices = rows(bars.data.id)
+    marking = false
+  }
+  const listen = (source, column) => source.selected.properties.indices.change.connect(() => {
+    if (marking) return
+    chosen = new Set(source.selected.indices.flatMap((i) => source.data[column][i].split(" ")).filter((id) => id))
+    mark()
+  })
+  listen(nodes, "ids")
+  listen(bars, "id")
+  return () => { if (chosen.size) mark() }
+}
+
 // The summary goes in as text, never as HTML.
 const mount = async (Bokeh, item, element) => {
   const host = document.createElement("div"), summary = document.createElement("div")
@@ -41,6 +63,7 @@ const mount = async (Bokeh, item, element) => {
   const views = await Bokeh.embed.embed_item({...item, target_id: null}, host)
   const doc = [...views][0].model.document
   const unwatch = onThemeChange(() => setProperties(doc, theme()))
+  const mark = link(doc)
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
-  return {doc, summary, dispose}
+  return {doc, summary, mark, dispose}
 }

@@ -26,6 +26,8 @@ class DrawnNode:
     count: int
     bytes: int
     shapes: str
+    ids: tuple[int, ...]
+    """The nodes that it stands for."""
 
     @property
     def title(self) -> str:
@@ -87,7 +89,7 @@ def _folded(graph: Graph) -> list[list[Node]]:
 def _box(graph: Graph, group: list[Node]) -> DrawnNode:
     made = [graph.values[value] for node in group for value in node.outputs]
     shapes = ", ".join(dict.fromkeys(map(str, made[:4]))) + (" …" if len(made) > 4 else "")
-    return DrawnNode(group[0], len(group), sum(value.bytes for value in made), shapes)
+    return DrawnNode(group[0], len(group), sum(value.bytes for value in made), shapes, tuple(node.id for node in group))
 
 
 def _distance(route: str) -> int:

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from math import pi
 from typing import Any
 
-from bokeh.models import ColumnDataSource, HoverTool, Range1d, WheelZoomTool
+from bokeh.models import ColumnDataSource, HoverTool, Range1d, TapTool, WheelZoomTool
 from bokeh.plotting import figure
 
 from pathways_widgets import palette
 from pathways_widgets.graph_columns import MARGIN, WIDEST, Picture, columns_of, legend, picture, stacked
-from pathways_widgets.views import CLIPPED, FULL_WIDTH, Columns, DrawnProgram, RunLike, Window, empty_source
+from pathways_widgets.views import CLIPPED, DIMMED, FULL_WIDTH, Columns, DrawnProgram, RunLike, Window, empty_source
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
 """Pixels that are shown at once; more is reached by dragging."""
 
 _SOURCES = {
-    "graph_nodes": "x y width height fill name sub outline lift title kind place outputs line parts".split(),
+    "graph_nodes": "x y width height fill name sub outline lift title kind place outputs line parts ids".split(),
     "graph_local": "x0 y0 x1 y1 cx0 cy0 cx1 cy1".split(),
     "graph_transfers": "x0 y0 x1 y1 cx0 cy0 cx1 cy1 width".split(),
     "graph_heads": "x y".split(),
@@ -146,10 +146,10 @@ def _draw(fig: figure, source: dict[str, ColumnDataSource]) -> None:
             "x", "y", size=size, marker="triangle", angle=-pi / 2, source=source[name], color=colour, line_color=None
         )
     look = {"fill_color": "fill", "line_color": "outline", "line_width": 2}
-    boxes = fig.rect("x", "y", "width", "height", border_radius=5, source=source["graph_nodes"], **look)
+    boxes = fig.rect("x", "y", "width", "height", border_radius=5, source=source["graph_nodes"], **look, **DIMMED)
     fig.rect("x", "y", width=12, height=12, source=source["graph_chips"], **look)
     _write(fig, source)
-    fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS))
+    fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS), TapTool(renderers=[boxes]))
 
 
 def _write(fig: figure, source: dict[str, ColumnDataSource]) -> None:

@@ -13,7 +13,7 @@ from pathways_nb.trace.metrics import size
 from pathways_widgets import palette
 from pathways_widgets.fold import DrawnEdge, DrawnNode, drawn
 from pathways_widgets.layout import Layout, layered
-from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram
+from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram, node_id
 
 MARGIN = 12.0
 WIDEST = 1080.0
@@ -153,6 +153,7 @@ def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str])
         "place": " · ".join(filter(None, (place.label if place else "", where))),
         "outputs": f"{node.shapes} ({size(node.bytes)})" if node.shapes else "",
         "line": node.node.line,
+        "ids": " ".join(node_id(program.graph.name, number) for number in node.ids),
         "parts": ", ".join(node.node.parts[:8]) + (" …" if len(node.node.parts) > 8 else ""),
     }
 

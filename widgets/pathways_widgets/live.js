@@ -54,13 +54,14 @@ const follow = (doc, model) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, summary, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const {doc, summary, mark, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = []
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
     on(`_data_${name}`, () => {
       const data = unpack(model.get(`_data_${name}`))
       if (data) doc.get_model_by_name(name).data = data
+      if (name === "graph_nodes" || name === "timeline_boxes") mark()
     })
   }
   const show = follow(doc, model)
@@ -69,7 +70,14 @@ const draw = async (model, el) => {
     setProperties(doc, rest)
     show()
   })
-  on("summary", () => { summary.textContent = model.get("summary") })
+  const say = () => { summary.textContent = [model.get("summary"), model.get("totals")].filter((text) => text).join("\n") }
+  on("summary", say)
+  on("totals", say)
+  doc.get_model_by_name("timeline")?.on_event("selectiongeometry", ({geometry, final}) => {
+    if (geometry.type !== "rect" || final === false) return
+    model.set("brushed", [geometry.x0, geometry.x1])
+    model.save_changes()
+  })
   return () => { for (const [event, handler] of handlers) model.off(event, handler); dispose() }
 }
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +26,9 @@ import traitlets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle, display
 
+from pathways_nb.trace.breakdown import Breakdown, breakdown
+from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.record import Events
 from pathways_widgets.packing import pack
 from pathways_widgets.page import bokeh_source
 from pathways_widgets.panel import DEFAULT_SHOW, Panel, check_show, figure_of
@@ -80,6 +84,11 @@ class Figure(anywidget.AnyWidget):
     view = traitlets.List(traitlets.Float()).tag(sync=True)
     """The visible part of the time axis, in seconds since the start of the run; empty for all of it."""
 
+    brushed = traitlets.List(traitlets.Float()).tag(sync=True)
+    """The selected part of the time axis, in seconds since the start of the run; empty for none."""
+    totals = traitlets.Unicode().tag(sync=True)
+    """What is in it, in words."""
+
     def __init__(self, item: dict[str, Any], **traits: Any):
         bare = {name: part for name, part in item.items() if name != "properties"}
         properties = json.dumps(item.get("properties", {}))
@@ -117,6 +126,7 @@ class LiveFigure(Figure):
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = None  # otherwise `view` would wait for the running cell to end
         self.observe(self._look_elsewhere, "view")
+        self.observe(self._add_up, "brushed")
 
     def push(self) -> bool:
         """Send what changed since the last push; says whether there was anything new."""
@@ -130,6 +140,11 @@ class LiveFigure(Figure):
             self._draw(moment)
             self._seen = moment.size
             return True
+
+    @property
+    def selection(self) -> Selection | None:
+        """The brushed range: its events and where each island's time went; ``None`` if nothing is brushed."""
+        return Selection.of(self._run, *sorted(self.brushed)) if len(self.brushed) == 2 else None
 
     def json_item_with_data(self) -> dict[str, Any]:
         """The item of the run as it stands, with its data, for a page without a kernel."""
@@ -147,9 +162,37 @@ class LiveFigure(Figure):
     def _window(self) -> Window | None:
         return (self.view[0], self.view[1]) if len(self.view) == 2 else None
 
+    def _add_up(self, change: object) -> None:
+        chosen = self.selection
+        self.totals = "" if chosen is None else str(chosen)
+
     def _look_elsewhere(self, change: object) -> None:
         with self._lock:
             self._draw(Moment.of(self._run))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A range of a run's time axis, from ``start`` to ``end`` in seconds since the run began.
+
+    ``events`` are those that touch it, ``islands`` says for each island where its time went.
+    """
+
+    start: float
+    end: float
+    events: Events
+    islands: list[Breakdown]
+
+    @classmethod
+    def of(cls, run: RunLike, start: float, end: float) -> Selection:
+        """What ``run`` did between two times."""
+        events = run.events
+        inside = events.select((events["end"] >= start) & (events["start"] <= end))
+        return cls(start, end, inside, breakdown(events, run.islands, start, end))
+
+    def __str__(self) -> str:
+        head = f"{duration(self.start)} to {duration(self.end)}, {len(self.events)} events"
+        return "\n".join([head, *map(str, self.islands)])
 
 
 class LiveDisplay:

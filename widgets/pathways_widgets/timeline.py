@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from bokeh.models import (
+    BoxSelectTool,
     ColumnDataSource,
     CustomJSHover,
     CustomJSTickFormatter,
@@ -23,6 +24,7 @@ from bokeh.models import (
     LegendItem,
     LinearColorMapper,
     Range1d,
+    TapTool,
     WheelZoomTool,
 )
 from bokeh.plotting import figure
@@ -31,7 +33,7 @@ from pathways_widgets import palette
 from pathways_widgets.detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.lanes import Lanes
 from pathways_widgets.timeline_columns import FONT, SIDES, SOURCES, Scale, busy_columns, columns_of, title_of
-from pathways_widgets.views import CLIPPED, Columns, RunLike, Window, empty_source
+from pathways_widgets.views import CLIPPED, DIMMED, Columns, RunLike, Window, empty_source
 
 _SECONDS = """
     const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
@@ -144,6 +146,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource]) -> None:
         fill_color={"field": "code", "transform": colours},
         line_color={"field": "edge", "transform": colours},
         line_width=0.5,
+        **DIMMED,
     )
     sides = {side: side for side in SIDES}
     busy = fig.quad(**sides, source=tables["timeline_busy"], fill_color=palette.NEUTRAL, line_color=None)
@@ -161,7 +164,10 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource]) -> None:
         text_align="center",
         text_baseline="middle",
     )
-    fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS, formatters=_formatters()))
+    fig.add_tools(
+        HoverTool(renderers=[boxes], tooltips=_TOOLTIPS, formatters=_formatters()), TapTool(renderers=[boxes])
+    )
+    fig.add_tools(TapTool(renderers=[boxes]), BoxSelectTool(dimensions="width", renderers=[], description="Totals"))
 
 
 def _formatters() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
 from pathways_widgets import palette
 from pathways_widgets.detail import Boxes, Digest
 from pathways_widgets.lanes import MARGIN, Lanes
-from pathways_widgets.views import Columns, Window, Words
+from pathways_widgets.views import Columns, Window, Words, node_id
 
 FONT = 11
 """Height of text on boxes, in pixels."""
@@ -37,6 +37,7 @@ SOURCES = {
         "route",
         "status",
         "quality",
+        "id",
     ],
     "timeline_busy": [*SIDES, "share", "island"],
     "timeline_marks": ["x", "y", "text"],
@@ -118,6 +119,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
         numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])
         columns[name] = Words(words, numbers)
+    columns["id"] = text([node_id(label.program, label.node) for label in labels], [""])
     columns["bytes"] = np.concatenate([np.array([label.bytes for label in labels], float)[which], np.zeros(merged)])
     columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
     return columns

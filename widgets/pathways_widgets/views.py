@@ -149,8 +149,17 @@ class View(Protocol):
         """The columns of every source for what is in ``window``; all of the run if ``None``."""
 
 
+def node_id(program: str, node: int) -> str:
+    """What links a node's box in the graph with its bars in the timeline; nothing for work that is no node's."""
+    return f"{program.replace(' ', '_')}#{node}" if node >= 0 else ""
+
+
 CLIPPED = ".bk-Canvas { clip-path: inset(-2000px -2000px -2000px 1px); }"
 """Hides the leftmost pixels of a canvas: Bokeh leaves a trace of its first, narrow paint there."""
+
+
+DIMMED = {"nonselection_fill_alpha": 0.15, "nonselection_line_alpha": 0.15}
+"""How boxes look while others are selected."""
 
 
 def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
