@@ -5,6 +5,8 @@ from jax.sharding import PartitionSpec as P
 from pathways_nb.attach import attach, reset
 from pathways_nb.attached import Controller
 from pathways_nb.client import get, put, record, wait
+from pathways_nb.comparison import Comparison, compare
+from pathways_nb.course import check
 from pathways_nb.errors import (
     CancelledError,
     LostError,
@@ -26,6 +28,7 @@ from pathways_nb.saved import load
 
 __all__ = [
     "CancelledError",
+    "Comparison",
     "Computation",
     "Controller",
     "Future",
@@ -42,6 +45,8 @@ __all__ = [
     "UsageError",
     "VirtualSlice",
     "attach",
+    "check",
+    "compare",
     "get",
     "jit",
     "load",

@@ -70,6 +70,11 @@ class Run:
         """Programs of this run that are still under way."""
         return [execution for execution in self.executions if not execution.finished]
 
+    @property
+    def island_names(self) -> tuple[str, ...]:
+        """Islands of one run have their numbers only."""
+        return ()
+
     def set_programs(self, programs: Sequence[RanProgram]) -> None:
         """What ran, of a run that was loaded."""
         self._programs = {program.graph: program for program in programs}

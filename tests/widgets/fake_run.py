@@ -32,6 +32,7 @@ class FakeRun:
     programs: Sequence[FakeProgram]
     recorded: Events
     islands: tuple[int, ...] = (4, 4)
+    island_names: tuple[str, ...] = ()
     name: str = "fake"
     finished: bool = True
     shown: int | None = None

@@ -122,7 +122,7 @@ def test_a_view_that_fails_costs_only_itself(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_view_that_cannot_be_made_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(islands: tuple[int, ...]) -> Timeline:
+    def broken(islands: tuple[int, ...], names: tuple[str, ...]) -> Timeline:
         raise RuntimeError("no such lane")
 
     monkeypatch.setitem(panel.VIEWS, "timeline", broken)

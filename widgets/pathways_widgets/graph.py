@@ -42,9 +42,9 @@ _TOOLTIPS = [
 
 
 class GraphView:
-    """Draws the programs of a run; ``islands`` is taken for the sake of the contract and not needed."""
+    """Draws the programs of a run; islands and their names are taken for the sake of the contract and not needed."""
 
-    def __init__(self, islands: tuple[int, ...] = ()):
+    def __init__(self, islands: tuple[int, ...] = (), names: tuple[str, ...] = ()):
         self.sources: dict[str, Columns] = {name: {column: [] for column in _SOURCES[name]} for name in _SOURCES}
         self.properties: dict[str, dict[str, Any]] = {}
         self.roles = _roles()

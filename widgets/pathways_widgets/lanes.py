@@ -23,9 +23,10 @@ MARGIN = 0.08
 
 @dataclass(frozen=True)
 class Lanes:
-    """The lanes for ``islands``, the number of devices of each island."""
+    """The lanes for ``islands``, the number of devices of each island; ``names`` replace ``"island 0"`` and so on."""
 
     islands: tuple[int, ...]
+    names: tuple[str, ...] = ()
 
     @property
     def grouped(self) -> bool:
@@ -65,10 +66,14 @@ class Lanes:
             top, bottom = self.devices(island)
             found[bottom + BUSY_HEIGHT / 2] = "busy"
             if self.grouped:
-                found[(top + bottom) / 2] = f"island {island} · {devices} dev"
+                found[(top + bottom) / 2] = f"{self.name(island)} · {devices} dev"
             else:
-                found |= {top + device + 0.5: f"island {island} · dev {device}" for device in range(devices)}
+                found |= {top + device + 0.5: f"{self.name(island)} · dev {device}" for device in range(devices)}
         return found
+
+    def name(self, island: int) -> str:
+        """What an island is called."""
+        return self.names[island] if self.names else f"island {island}"
 
     def band(self, kind: str, island: int, device: int, devices: int) -> tuple[float, float]:
         """Top and bottom of the box of an event on ``devices`` devices from ``device``; all of its island if 0."""

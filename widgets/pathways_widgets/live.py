@@ -119,7 +119,7 @@ class LiveFigure(Figure):
         self._show = check_show(show)
         self._lock = threading.RLock()
         self._seen: tuple[object, ...] | None = None
-        self._panel = Panel(self._show, run.islands)
+        self._panel = Panel(self._show, run.islands, run.island_names)
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
         super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
@@ -135,7 +135,7 @@ class LiveFigure(Figure):
             if moment.size == self._seen:
                 return False
             if moment.islands != self._panel.islands:
-                self._panel = Panel(self._show, moment.islands)
+                self._panel = Panel(self._show, moment.islands, moment.island_names)
                 self._item = json.dumps(self._panel.item(data=False))
             self._draw(moment)
             self._seen = moment.size

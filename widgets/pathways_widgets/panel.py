@@ -19,7 +19,10 @@ from pathways_widgets.graph import GraphView
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import Columns, Moment, RunLike, View, Window, Words
 
-VIEWS: dict[str, Callable[[tuple[int, ...]], View]] = {"graph": GraphView, "timeline": Timeline}
+VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
+    "graph": GraphView,
+    "timeline": lambda islands, names: Timeline(islands, names=names),
+}
 DEFAULT_SHOW = ("graph", "timeline")
 
 
@@ -38,10 +41,10 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class Panel:
-    """The views named in ``show`` for runs on ``islands`` (number of devices of each)."""
+    """The views named in ``show`` for runs on ``islands`` (number of devices of each, and what they are called)."""
 
-    def __init__(self, show: Sequence[str], islands: tuple[int, ...]):
-        self.islands = islands
+    def __init__(self, show: Sequence[str], islands: tuple[int, ...], names: tuple[str, ...] = ()):
+        self.islands, self._names = islands, names
         self.failures: dict[str, str] = {}
         self.views: dict[str, View] = {}
         for name in check_show(show):
@@ -80,7 +83,7 @@ class Panel:
         return item | {"summary": self.summary, "themes": self.themes, "properties": self.properties if data else {}}
 
     def _make(self, name: str) -> None:
-        self.views[name] = VIEWS[name](self.islands)
+        self.views[name] = VIEWS[name](self.islands, self._names)
 
     def _guard(self, name: str, work: Callable[[], object]) -> None:
         try:
@@ -92,6 +95,6 @@ class Panel:
 
 def figure_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW) -> dict[str, Any]:
     """The item of ``run`` as it stands now, with its data, for a page without a kernel."""
-    panel = Panel(show, run.islands)
+    panel = Panel(show, run.islands, run.island_names)
     panel.update(Moment.of(run))
     return panel.item(data=True)

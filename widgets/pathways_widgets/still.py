@@ -144,7 +144,7 @@ def _words(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
 
 def _timeline(moment: Moment, width: float, top: float) -> tuple[list[Shape], float]:
     plot = width - LABELS - _RIGHT
-    view = Timeline(moment.islands, plot)
+    view = Timeline(moment.islands, plot, moment.island_names)
     sources = view.update(moment)
     begin, end = (float(view.properties["timeline_x"][side]) for side in ("start", "end"))
     legend, legend_height = _legend(top + _LINE, width)

@@ -64,8 +64,8 @@ _TOOLTIPS = [
 class Timeline:
     """Draws the events of runs on ``islands`` (number of devices of each island); words fit a width of ``pixels``."""
 
-    def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS):
-        self.lanes = Lanes(islands)
+    def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
+        self.lanes = Lanes(islands, names)
         self._pixels = pixels
         self.sources: dict[str, Columns] = {name: {column: [] for column in SOURCES[name]} for name in SOURCES}
         self.properties: dict[str, dict[str, Any]] = {}

@@ -78,6 +78,10 @@ class RunLike(Protocol):
         """Number of devices of each island."""
 
     @property
+    def island_names(self) -> tuple[str, ...]:
+        """What its islands are called; empty for their numbers."""
+
+    @property
     def programs(self) -> Sequence[DrawnProgram]:
         """The programs that it ran, in order of their first run."""
 
@@ -109,6 +113,7 @@ class Moment:
 
     name: str
     islands: tuple[int, ...]
+    island_names: tuple[str, ...]
     programs: tuple[DrawnProgram, ...]
     finished: bool
     events: Events
@@ -119,7 +124,7 @@ class Moment:
         """Look at ``run`` now."""
         finished = run.finished
         programs = tuple(Drawn(one.graph, one.where, one.routes, one.runs) for one in run.programs)
-        return cls(run.name, run.islands, programs, finished, run.events, run.summary_line())
+        return cls(run.name, run.islands, run.island_names, programs, finished, run.events, run.summary_line())
 
     def summary_line(self) -> str:
         """The summary of this moment."""

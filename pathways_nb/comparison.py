@@ -1,0 +1,111 @@
+"""``pw.compare``: two runs on one time axis, with a table of differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.errors import UsageError
+from pathways_nb.run import RanProgram, Run
+from pathways_nb.trace.compare import Difference, compare_events, say, together
+from pathways_nb.trace.record import Events
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two runs side by side; what is on devices is drawn, each run's islands below the other's."""
+
+    a: Run
+    b: Run
+
+    @property
+    def name(self) -> str:
+        """Both names."""
+        return f"{self._names[0]} above, {self._names[1]} below"
+
+    @property
+    def islands(self) -> tuple[int, ...]:
+        """Number of devices of each island of both."""
+        return (*self.a.islands, *self.b.islands)
+
+    @property
+    def island_names(self) -> tuple[str, ...]:
+        """What the lanes are called."""
+        both = zip(self._names, (self.a, self.b), strict=True)
+        return tuple(f"{name} {index}" for name, run in both for index in range(len(run.islands)))
+
+    @property
+    def programs(self) -> Sequence[RanProgram]:
+        """Those of both; where they are the same, once."""
+        known = {program.graph for program in self.a.programs}
+        return [*self.a.programs, *(program for program in self.b.programs if program.graph not in known)]
+
+    @property
+    def finished(self) -> bool:
+        """Whether both have ended."""
+        return self.a.finished and self.b.finished
+
+    @property
+    def events(self) -> Events:
+        """What both did on devices, in seconds since the first dispatch of each."""
+        return together(self.a.events, self.b.events, len(self.a.islands))
+
+    @property
+    def difference(self) -> Difference:
+        """Events matched by program, node, occurrence, stage, microbatch and token slice."""
+        return compare_events(self.a.events, self.b.events)
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns of the matched events, in seconds; see ``Difference``."""
+        return self.difference.table
+
+    def summary_line(self) -> str:
+        """Both makespans and what differs most."""
+        return say(self._names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
+
+    def show(self) -> None:
+        """Display both on one axis here."""
+        from pathways_widgets.live import LiveDisplay
+
+        display = LiveDisplay(self, ("timeline",))
+        display.start()
+        display.stop()
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table of differences."""
+        self.difference.to_csv(path)
+
+    def savefig(self, path: str | Path, width: str | float = 900) -> None:
+        """Write both as one picture; see ``Run.savefig``."""
+        from pathways_widgets.still import write
+
+        write(self, path, width, ("timeline",))
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        same = self.a.name == self.b.name
+        return (f"{self.a.name} (a)", f"{self.b.name} (b)") if same else (self.a.name, self.b.name)
+
+    def __repr__(self) -> str:
+        return f"<comparison: {self.summary_line()}>"
+
+
+def compare(a: Any, b: Any) -> Comparison:
+    """Put two runs on one axis.
+
+    Args:
+        a, b: runs, recorded here or loaded.
+
+    Raises:
+        UsageError: one of them is not a run.
+    """
+    for name, run in (("first", a), ("second", b)):
+        if not isinstance(run, Run):
+            what = f"a {type(run).__name__}, not a run (of pw.record, program.run or pw.load)"
+            raise UsageError(f"compare: the {name} argument is {what}.")
+    return Comparison(a, b)

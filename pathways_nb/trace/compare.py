@@ -1,0 +1,127 @@
+"""Two records side by side: events matched by what they are, and how much earlier or longer each was.
+
+An event is known by its kind, program, name, node, stage, microbatch and token slice, and by which occurrence of these
+it is. Times count from the first thing that happened on a device or was dispatched, so that compiling does not matter.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.trace.metrics import BUSY, duration, summarise
+from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label, Row
+
+KEYS = ("kind", "program", "name", "node", "stage", "microbatch", "token_slice")
+TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
+_ON_DEVICES = (*BUSY, "transfer")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two records have in common and what not.
+
+    Args:
+        table: columns ``KEYS``, ``occurrence`` and ``TIMES`` of the events in both, in the order of the first record;
+            seconds, ``longer`` is by how much the second took longer.
+        only_a, only_b: how many events of each have no partner.
+    """
+
+    table: dict[str, np.ndarray]
+    only_a: int
+    only_b: int
+
+    def __len__(self) -> int:
+        return len(self.table["occurrence"])
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table."""
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(self.table)
+            writer.writerows(zip(*(column.tolist() for column in self.table.values()), strict=True))
+
+    def worst(self, count: int = 5) -> list[str]:
+        """The nodes that took longer or shorter by most, over all their occurrences, in words."""
+        total: Counter[str] = Counter()
+        for name, longer in zip(self.table["name"].tolist(), self.table["longer"].tolist(), strict=True):
+            total[name] += longer
+        ranked = sorted(total.items(), key=lambda item: -abs(item[1]))[:count]
+        return [f"{name}: {'+' if longer >= 0 else '−'}{duration(abs(longer))}" for name, longer in ranked]
+
+
+def compare_events(first: Events, second: Events) -> Difference:
+    """Match the events on devices of two records."""
+    a, b = _known(first), _known(second)
+    both = [key for key in a if key in b]
+    rows = [(*key, *_times(a[key], b[key])) for key in both]
+    names = (*KEYS, "occurrence", *TIMES)
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    table = {name: np.array(list(values), object if name in ("kind", "program", "name") else None)
+             for name, values in zip(names, columns, strict=True)}  # fmt: skip
+    return Difference(table, len(a) - len(both), len(b) - len(both))
+
+
+def together(first: Events, second: Events, islands: int) -> Events:
+    """What both records did on devices, on one axis; the second's islands come after the first's ``islands``."""
+    labels: dict[tuple[int, Label], Label] = {}
+    rows: list[Row] = []
+    for offset, events in ((0, first), (islands, second)):
+        ours = events.of_kind(*_ON_DEVICES)
+        begin = beginning(events)
+        stamps = (
+            ours["start"] - begin,
+            ours["end"] - begin,
+            ours["run"],
+            ours.stored("quality"),
+            ours.stored("status"),
+        )
+        for number, start, end, run, quality, status in zip(
+            ours.label.tolist(), *(part.tolist() for part in stamps), strict=True
+        ):
+            label = ours.labels[number]
+            key = (offset, label)
+            if key not in labels:
+                labels[key] = replace(label, island=label.island + offset) if label.island >= 0 else label
+            rows.append(Row(labels[key], start, end, run, QUALITIES[quality], STATUSES[status]))
+    return Events.from_rows(rows)
+
+
+def beginning(events: Events) -> float:
+    """When the first thing was dispatched or happened on a device."""
+    spans = events.of_kind(*_ON_DEVICES, "enqueue")
+    return float(spans["start"].min()) if len(spans) else 0.0
+
+
+def say(names: Sequence[str], first: Events, second: Events, islands: Sequence[Sequence[int]]) -> str:
+    """Both makespans, their ratio, and what differs most, in a line."""
+    a, b = (summarise(events, count) for events, count in zip((first, second), islands, strict=True))
+    difference = compare_events(first, second)
+    ratio = f"{b.makespan / a.makespan:.2f} times as long" if a.makespan else "nothing to compare"
+    words = [f"{names[0]} {duration(a.makespan)}", f"{names[1]} {duration(b.makespan)} ({ratio})"]
+    words.append(f"{len(difference)} events matched, {difference.only_a} and {difference.only_b} without partner")
+    return " · ".join([*words, *difference.worst(3)])
+
+
+def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float]]:
+    """Start since the beginning and duration, by key and occurrence."""
+    ours, begin = events.of_kind(*_ON_DEVICES), beginning(events)
+    order = np.argsort(ours["start"], kind="stable")
+    seen: Counter[Any] = Counter()
+    found = {}
+    columns = (ours.label[order].tolist(), ours["start"][order].tolist(), ours["end"][order].tolist())
+    for number, start, end in zip(*columns, strict=True):
+        key = tuple(getattr(ours.labels[number], name) for name in KEYS)
+        found[(*key, seen[key])] = (start - begin, end - start)
+        seen[key] += 1
+    return found
+
+
+def _times(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, ...]:
+    return a[0], b[0], a[1], b[1], b[1] - a[1]

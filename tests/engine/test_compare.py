@@ -1,0 +1,94 @@
+"""Two runs on one axis: the same program matches event for event, a difference is where it was made."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from pathways_nb.trace.compare import beginning, compare_events, together
+from pathways_nb.trace.record import Events, Label, Row
+
+v = np.arange(8, dtype=np.float32)
+f = Label("compute", "f", "p", node=1, island=0, devices=2)
+send = Label("transfer", "x", "p", node=2, island=1, devices=2, bytes=8)
+
+
+def test_times_count_from_the_first_dispatch_and_occurrences_are_told_apart() -> None:
+    compiling = Row(Label("compile", "f", "p"), 0.0, 5.0)
+    one = Events.from_rows([compiling, Row(f, 6.0, 7.0), Row(f, 7.0, 8.0), Row(send, 8.0, 8.5)])
+    two = Events.from_rows([Row(f, 0.0, 1.0), Row(f, 1.0, 4.0)])
+    assert (beginning(one), beginning(two)) == (6.0, 0.0)
+    difference = compare_events(one, two)
+    assert (len(difference), difference.only_a, difference.only_b) == (2, 1, 0)
+    assert difference.table["occurrence"].tolist() == [0, 1]
+    assert difference.table["start_a"].tolist() == difference.table["start_b"].tolist() == [0.0, 1.0]
+    assert difference.table["longer"].tolist() == [0.0, 2.0]
+    assert difference.worst() == ["f: +2 s"]
+
+
+def test_both_on_one_axis_island_below_island() -> None:
+    one, two = Events.from_rows([Row(f, 6.0, 7.0)]), Events.from_rows([Row(send, 3.0, 4.0, 0, "exact", "failed")])
+    events = together(one, two, 2)
+    assert events["island"].tolist() == [0, 3]
+    assert events["start"].tolist() == [0.0, 0.0]
+    assert events["status"].tolist() == ["ok", "failed"]
+
+
+@pytest.fixture
+def runs(a, b) -> tuple[pw.Run, pw.Run]:
+    """One program under both ways of dispatch."""
+    both = pw.program(lambda v: b(a(b(a(v)))), name="both")
+    found = []
+    for dispatch in ("parallel", "sequential"):
+        with pw.attach("cpu", islands=2, devices_per_island=4, dispatch=dispatch), pw.record(dispatch) as run:
+            both(v).result()
+        found.append(run)
+    return found[0], found[1]
+
+
+def test_the_same_program_matches_event_for_event(runs) -> None:
+    comparison = pw.compare(*runs)
+    computed = [len(run.events.of_kind("compute", "transfer")) for run in runs]
+    assert len(comparison.difference) == computed[0] == computed[1]
+    assert (comparison.difference.only_a, comparison.difference.only_b) == (0, 0)
+    assert set(comparison.table["name"]) >= {"<lambda>"}
+    np.testing.assert_allclose(
+        comparison.table["longer"].sum(),
+        sum((r.events.of_kind("compute", "transfer")["end"] - r.events.of_kind("compute", "transfer")["start"]).sum() * s
+            for r, s in zip(runs, (-1, 1), strict=True)), atol=1e-9,
+    )  # fmt: skip
+
+
+def test_a_comparison_is_shown_kept_and_said(runs, tmp_path, capsys) -> None:
+    comparison = pw.compare(*runs)
+    comparison.to_csv(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header[:3] == ["kind", "program", "name"]
+    assert len(rows) == len(comparison.difference)
+    comparison.savefig(tmp_path / "a.svg")
+    svg = (tmp_path / "a.svg").read_text()
+    assert "parallel 0 · dev 3" in svg
+    assert "sequential 1 · dev 0" in svg
+    comparison.show()
+    text = capsys.readouterr().out
+    assert text.startswith("parallel above, sequential below: parallel ")
+    assert "events matched, 0 and 0 without partner" in text
+
+
+def test_runs_of_one_name_are_told_apart(runs) -> None:
+    assert pw.compare(runs[0], runs[0]).island_names[0] == "parallel (a) 0"
+    assert pw.compare(runs[0], runs[0]).table["longer"].tolist() == [0.0] * len(pw.compare(runs[0], runs[0]).difference)
+
+
+def test_loaded_runs_compare_with_those_recorded_here(runs, tmp_path) -> None:
+    runs[0].save(tmp_path / "a.run")
+    assert pw.compare(pw.load(tmp_path / "a.run"), runs[0]).difference.only_a == 0
+
+
+def test_what_is_no_run_is_refused(runs) -> None:
+    with pytest.raises(pw.UsageError, match=r"^compare: the second argument is a int, not a run"):
+        pw.compare(runs[0], 3)
