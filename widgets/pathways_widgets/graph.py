@@ -7,6 +7,7 @@ Coordinates are pixels at a width of ``FULL_WIDTH``, y downwards, so that boxes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import pi
 from typing import Any
 
@@ -48,11 +49,20 @@ class GraphView:
         self.sources: dict[str, Columns] = {name: {column: [] for column in _SOURCES[name]} for name in _SOURCES}
         self.properties: dict[str, dict[str, Any]] = {}
         self.roles = _roles()
-        self.root = _frame()
-        self.tables = {name: empty_source(name, columns) for name, columns in _SOURCES.items()}
         self._drawn: object = None
         self._pictures: dict[object, Picture] = {}
-        _draw(self.root, self.tables)
+
+    @cached_property
+    def tables(self) -> dict[str, ColumnDataSource]:
+        """Where the glyphs read the sources, by the same names; made when needed: still pictures have none."""
+        return {name: empty_source(name, columns) for name, columns in _SOURCES.items()}
+
+    @cached_property
+    def root(self) -> figure:
+        """The Bokeh figure; made when first needed."""
+        made = _frame()
+        _draw(made, self.tables)
+        return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """The boxes and edges of every program; ``window`` changes nothing, a graph has no time axis."""

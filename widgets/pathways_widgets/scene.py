@@ -108,7 +108,7 @@ class Scene:
         for shape in self.shapes:
             _paint(draw, shape, scale)
         data = io.BytesIO()
-        image.quantize(128, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(data, "PNG")
+        image.quantize(64, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(data, "PNG")
         return data.getvalue()
 
 

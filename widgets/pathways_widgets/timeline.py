@@ -7,6 +7,7 @@ Colour and letter give the kind, hatching a bad end. Times are in seconds since 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -71,11 +72,20 @@ class Timeline:
         self.properties: dict[str, dict[str, Any]] = {}
         self.roles = _roles()
         self._digest = Digest(self.lanes)
-        self.root = _frame(self.lanes)
-        self.tables = {name: empty_source(name, columns) for name, columns in SOURCES.items()}
-        _draw_boxes(self.root, self.tables)
-        _draw_lines(self.root, self.lanes)
-        _draw_legend(self.root)
+
+    @cached_property
+    def tables(self) -> dict[str, ColumnDataSource]:
+        """Where the glyphs read the sources, by the same names; made when needed: still pictures have none."""
+        return {name: empty_source(name, columns) for name, columns in SOURCES.items()}
+
+    @cached_property
+    def root(self) -> figure:
+        """The Bokeh figure; made when first needed."""
+        made = _frame(self.lanes)
+        _draw_boxes(made, self.tables)
+        _draw_lines(made, self.lanes)
+        _draw_legend(made)
+        return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """The boxes to draw for ``window`` with as much again on each side, and the marks written on them."""

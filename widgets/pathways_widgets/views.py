@@ -140,15 +140,20 @@ class Moment:
 class View(Protocol):
     """A small object that draws one aspect of a run."""
 
-    root: figure
     sources: dict[str, Columns]
     """The columns last returned by ``update``."""
-    tables: dict[str, ColumnDataSource]
-    """Where the glyphs of ``root`` read the sources, by the same names."""
     properties: dict[str, dict[str, Any]]
     """Model name -> properties that follow the data: heights, ranges, titles."""
     roles: dict[str, dict[str, str]]
     """Model name -> property -> role in the theme."""
+
+    @property
+    def root(self) -> figure:
+        """The Bokeh figure."""
+
+    @property
+    def tables(self) -> dict[str, ColumnDataSource]:
+        """Where the glyphs of ``root`` read the sources, by the same names."""
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """The columns of every source for what is in ``window``; all of the run if ``None``."""
