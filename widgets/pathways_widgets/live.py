@@ -119,6 +119,7 @@ class LiveFigure(Figure):
         self._show = check_show(show)
         self._lock = threading.RLock()
         self._seen: tuple[object, ...] | None = None
+        self._moment: Moment | None = None
         self._panel = Panel(self._show, run.islands, run.island_names)
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
@@ -138,7 +139,7 @@ class LiveFigure(Figure):
                 self._panel = Panel(self._show, moment.islands, moment.island_names)
                 self._item = json.dumps(self._panel.item(data=False))
             self._draw(moment)
-            self._seen = moment.size
+            self._moment, self._seen = moment, moment.size
             return True
 
     @property
@@ -167,8 +168,8 @@ class LiveFigure(Figure):
         self.totals = "" if chosen is None else str(chosen)
 
     def _look_elsewhere(self, change: object) -> None:
-        with self._lock:
-            self._draw(Moment.of(self._run))
+        with self._lock:  # what was last drawn, since adding up a million events takes longer than drawing some of them
+            self._draw(self._moment or Moment.of(self._run))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,53 @@
+"""Sizes of everything drawn: for a screen, a projector or a page of a paper. Colours are in ``palette``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Style:
+    """Sizes in pixels of the screen.
+
+    Args:
+        font: height of text on boxes and axes.
+        lane: height of a device's lane, where there is room.
+        line: factor on the width of lines.
+    """
+
+    font: float
+    lane: float
+    line: float
+
+    @property
+    def factor(self) -> float:
+        """How large text is beside that on a screen."""
+        return self.font / STYLES["screen"].font
+
+
+STYLES = {
+    "screen": Style(font=11, lane=24, line=1.0),
+    "projector": Style(font=16, lane=34, line=1.8),
+    "paper": Style(font=8.5, lane=17, line=0.7),
+}
+_chosen = STYLES["screen"]
+
+
+def choose(name: str, scale: float = 1.0) -> None:
+    """Draw what comes in this style, all sizes times ``scale``.
+
+    Raises:
+        ValueError: an unknown name, or a scale that is not positive.
+    """
+    global _chosen
+    if name not in STYLES:
+        raise ValueError(f"style({name!r}): choose one of {', '.join(map(repr, STYLES))}.")
+    if not scale > 0:
+        raise ValueError(f"style(scale={scale!r}): a positive number is needed.")
+    style = STYLES[name]
+    _chosen = replace(style, font=style.font * scale, lane=style.lane * scale, line=style.line * scale)
+
+
+def now() -> Style:
+    """The style of what is drawn next."""
+    return _chosen
