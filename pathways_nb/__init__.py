@@ -5,7 +5,7 @@ from jax.sharding import PartitionSpec as P
 from pathways_nb.attach import attach, reset
 from pathways_nb.attached import Controller
 from pathways_nb.client import get, put, record, wait
-from pathways_nb.comparison import Comparison, compare
+from pathways_nb.comparison import Comparison, compare, style
 from pathways_nb.course import check
 from pathways_nb.errors import (
     CancelledError,
@@ -57,6 +57,7 @@ __all__ = [
     "reset",
     "runs",
     "shard_map",
+    "style",
     "virtual_slice",
     "wait",
 ]

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from pathways_nb.trace.record import Events, Label, Row
-from pathways_widgets import palette
+from pathways_widgets import palette, style
 from pathways_widgets.graph import GraphView
 from pathways_widgets.scene import Curve, Rect, Scene, Text
 from pathways_widgets.still import scene_of, write
@@ -29,7 +29,7 @@ def texts(svg: str) -> list[str]:
 def test_a_picture_says_what_the_live_one_says() -> None:
     run = fake_run()
     found = texts(scene_of(run).svg())
-    graph, timeline = GraphView().update(run), Timeline(run.islands, 900 - 104 - 12).update(run)
+    graph, timeline = GraphView(page=900).update(run), Timeline(run.islands, 900 - 104 - 12).update(run)
     for source in ("graph_titles", "graph_legend", "graph_labels"):
         assert set(graph[source]["text"]) <= set(found), source
     assert set(graph["graph_nodes"]["name"]) <= set(found)
@@ -127,3 +127,35 @@ def test_unknown_endings_lengths_and_views_are_refused(tmp_path: Path) -> None:
         write(fake_run(), tmp_path / "a.svg", "3 feet")
     with pytest.raises(ValueError, match="there is no view 'graf'"):
         write(fake_run(), tmp_path / "a.svg", show=("graf",))
+
+
+@pytest.fixture
+def screen_again():
+    yield
+    style.choose("screen")
+
+
+@pytest.mark.parametrize(("name", "scale"), [("projector", 1.0), ("paper", 1.0), ("screen", 1.5)])
+def test_a_style_sets_sizes_of_live_and_still_pictures(screen_again, name: str, scale: float) -> None:
+    before = scene_of(fake_run())
+    style.choose(name, scale)
+    expected = style.STYLES[name].font * scale
+    after = scene_of(fake_run())
+    marks = [shape.size for shape in after.shapes if isinstance(shape, Text) and re.fullmatch(r"[FB]\d", shape.text)]
+    assert set(marks) == {expected}
+    assert (after.height > before.height) == (expected > 11)
+    timeline, graph = Timeline((4, 4)), GraphView()
+    graph.update(fake_run())
+    assert timeline.root.legend[0].label_text_font_size == f"{expected}px"
+    assert timeline.lanes.pixels == round(style.STYLES[name].lane * scale)
+    assert (
+        graph.properties["graph_x"]["end"] <= 1080 / (expected / 11) + 1e-6
+        or "drag" in graph.sources["graph_titles"]["text"][0]
+    )
+
+
+def test_unknown_styles_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^style\('poster'\): choose one of 'screen', 'projector', 'paper'"):
+        style.choose("poster")
+    with pytest.raises(ValueError, match="a positive number"):
+        style.choose("paper", 0)

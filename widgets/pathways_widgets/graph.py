@@ -6,16 +6,17 @@ Coordinates are pixels at a width of ``FULL_WIDTH``, y downwards, so that boxes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
-from math import pi
 from typing import Any
 
 from bokeh.models import ColumnDataSource, HoverTool, Range1d, TapTool, WheelZoomTool
 from bokeh.plotting import figure
 
-from pathways_widgets import palette
+from pathways_widgets import palette, style
 from pathways_widgets.graph_columns import MARGIN, WIDEST, Picture, columns_of, legend, picture, stacked
+from pathways_widgets.style import Style
 from pathways_widgets.views import CLIPPED, DIMMED, FULL_WIDTH, Columns, DrawnProgram, RunLike, Window, empty_source
 
 MOST_PROGRAMS = 12
@@ -43,12 +44,19 @@ _TOOLTIPS = [
 
 
 class GraphView:
-    """Draws the programs of a run; islands and their names are taken for the sake of the contract and not needed."""
+    """Draws the programs of a run; islands and their names are taken for the sake of the contract and not needed.
 
-    def __init__(self, islands: tuple[int, ...] = (), names: tuple[str, ...] = ()):
+    ``page`` is the width in pixels of a picture that cannot be dragged: all of the graph is to be seen on it.
+    """
+
+    def __init__(self, islands: tuple[int, ...] = (), names: tuple[str, ...] = (), page: float | None = None):
         self.sources: dict[str, Columns] = {name: {column: [] for column in _SOURCES[name]} for name in _SOURCES}
         self.properties: dict[str, dict[str, Any]] = {}
         self.roles = _roles()
+        self.style = style.now()
+        # Everything is laid out for text of the screen's size; larger text means fewer such pixels in the same cell.
+        self._room = (page or FULL_WIDTH) / self.style.factor
+        self._widest = math.inf if page else self._room * WIDEST / FULL_WIDTH
         self._drawn: object = None
         self._pictures: dict[object, Picture] = {}
 
@@ -61,7 +69,7 @@ class GraphView:
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
         made = _frame()
-        _draw(made, self.tables)
+        _draw(made, self.tables, self.style)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -78,23 +86,26 @@ class GraphView:
         colours = _colours(dict(sorted(places.items())))
         pictures = [self._picture(program, colours) for program in shown]
         chips, top = legend(shown, colours)
-        titles = [_title(program, one) for program, one in zip(shown, pictures, strict=True)]
+        titles = [_title(program, one, self._widest) for program, one in zip(shown, pictures, strict=True)]
         if len(programs) > len(shown):
             pictures, titles = [*pictures, Picture()], [*titles, f"… and {len(programs) - len(shown)} more programs"]
         whole, height = stacked(pictures, titles, top)
         whole.rows |= chips.rows
         self.sources = columns_of(whole, _SOURCES)
-        width = max([FULL_WIDTH, *(one.width + 2 * MARGIN for one in pictures)])
+        self.sources["graph_nodes"]["lift"] = [self.style.factor * lift for lift in self.sources["graph_nodes"]["lift"]]
+        factor = self.style.factor
+        seen = min(height, TALLEST / factor)
+        width = max([self._room, *(one.width + 2 * MARGIN for one in pictures)])
         self.properties = {
-            "graph": {"height": int(min(height, TALLEST)) + 8},
-            "graph_x": {"start": 0.0, "end": width if width <= WIDEST else FULL_WIDTH},
-            "graph_y": {"start": min(height, TALLEST), "end": 0.0},
+            "graph": {"height": int(factor * seen) + 8},
+            "graph_x": {"start": 0.0, "end": width if width <= self._widest else self._room},
+            "graph_y": {"start": seen, "end": 0.0},
         }
 
     def _picture(self, program: DrawnProgram, colours: dict[int, str]) -> Picture:
         key = (_key(program), tuple(colours[place.serial] for place in program.graph.places))
         if key not in self._pictures:
-            self._pictures[key] = picture(program, colours)
+            self._pictures[key] = picture(program, colours, self._room)
         return self._pictures[key]
 
 
@@ -112,9 +123,9 @@ def _colours(places: dict[int, str]) -> dict[int, str]:
     return found
 
 
-def _title(program: DrawnProgram, one: Picture) -> str:
+def _title(program: DrawnProgram, one: Picture, most: float) -> str:
     title = f"{program.graph.name} ×{program.runs}" if program.runs > 1 else program.graph.name
-    return title + ("  (drag to see the rest)" if one.width + 2 * MARGIN > WIDEST else "")
+    return title + ("  (drag to see the rest)" if one.width + 2 * MARGIN > most else "")
 
 
 def _key(program: DrawnProgram) -> tuple[object, ...]:
@@ -147,31 +158,42 @@ def _frame() -> figure:
     return fig
 
 
-def _draw(fig: figure, source: dict[str, ColumnDataSource]) -> None:
+def _draw(fig: figure, source: dict[str, ColumnDataSource], style: Style) -> None:
     ends = {end: end for end in _SOURCES["graph_local"]}
-    fig.bezier(**ends, source=source["graph_local"], line_color=palette.NEUTRAL, line_width=1.4)
+    fig.bezier(**ends, source=source["graph_local"], line_color=palette.NEUTRAL, line_width=1.4 * style.line)
     fig.bezier(**ends, source=source["graph_transfers"], line_color=palette.TRANSFER, line_width="width")
     for name, size, colour in (("graph_heads", 7, palette.NEUTRAL), ("graph_arrows", 12, palette.TRANSFER)):
         fig.scatter(
-            "x", "y", size=size, marker="triangle", angle=-pi / 2, source=source[name], color=colour, line_color=None
+            "x",
+            "y",
+            size=size * style.factor,
+            marker="triangle",
+            angle=-math.pi / 2,
+            source=source[name],
+            color=colour,
+            line_color=None,
         )
-    look = {"fill_color": "fill", "line_color": "outline", "line_width": 2}
+    look = {"fill_color": "fill", "line_color": "outline", "line_width": 2 * style.line}
     boxes = fig.rect("x", "y", "width", "height", border_radius=5, source=source["graph_nodes"], **look, **DIMMED)
     fig.rect("x", "y", width=12, height=12, source=source["graph_chips"], **look)
-    _write(fig, source)
+    _write(fig, source, style.factor)
     fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS), TapTool(renderers=[boxes]))
 
 
-def _write(fig: figure, source: dict[str, ColumnDataSource]) -> None:
+def _write(fig: figure, source: dict[str, ColumnDataSource], factor: float) -> None:
     inside = {"source": source["graph_nodes"], "text_align": "center", "text_baseline": "middle"}
-    fig.text("x", "y", "name", y_offset="lift", text_font_size="11px", text_color=palette.INK, **inside)
-    fig.text("x", "y", "sub", y_offset=7.0, text_font_size="10px", text_color=palette.INK, **inside)
-    for name, size, style, align in (
-        ("graph_labels", "10px", "normal", "center"),
-        ("graph_titles", "13px", "bold", "left"),
-        ("graph_legend", "11px", "normal", "left"),
+    fig.text("x", "y", "name", y_offset="lift", text_font_size=f"{11 * factor}px", text_color=palette.INK, **inside)
+    fig.text(
+        "x", "y", "sub", y_offset=7.0 * factor, text_font_size=f"{10 * factor}px", text_color=palette.INK, **inside
+    )
+    for name, size, weight, align in (
+        ("graph_labels", 10, "normal", "center"),
+        ("graph_titles", 13, "bold", "left"),
+        ("graph_legend", 11, "normal", "left"),
     ):
-        words = fig.text("x", "y", "text", source=source[name], text_font_size=size, text_font_style=style)
+        words = fig.text(
+            "x", "y", "text", source=source[name], text_font_size=f"{size * factor}px", text_font_style=weight
+        )
         words.glyph.name = f"{name}_text"
         words.glyph.text_align, words.glyph.text_baseline = align, "middle"
         if name == "graph_labels":

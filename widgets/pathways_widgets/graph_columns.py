@@ -68,27 +68,32 @@ class _Curve(NamedTuple):
         return x, y
 
 
-def picture(program: DrawnProgram, colours: Mapping[int, str]) -> Picture:
-    """Lay out and draw one program; ``colours`` is by serial of place.
+def picture(program: DrawnProgram, colours: Mapping[int, str], room: float = FULL_WIDTH) -> Picture:
+    """Lay out and draw one program in about ``room`` pixels; ``colours`` is by serial of place.
 
     What would be too wide for the screen has boxes with their name alone, in two lines; then repeats are folded.
     """
     for folded, with_place in itertools.product((False, True), (True, False)):
         nodes, edges = drawn(program, folded)
-        found = _picture(program, colours, nodes, edges, with_place)
-        if found.width + 2 * MARGIN <= WIDEST:
+        found = _picture(program, colours, nodes, edges, with_place, room)
+        if found.width + 2 * MARGIN <= WIDEST / FULL_WIDTH * room:
             break
     return found
 
 
 def _picture(
-    program: DrawnProgram, colours: Mapping[int, str], nodes: list[DrawnNode], edges: list[DrawnEdge], with_place: bool
+    program: DrawnProgram,
+    colours: Mapping[int, str],
+    nodes: list[DrawnNode],
+    edges: list[DrawnEdge],
+    with_place: bool,
+    room: float,
 ) -> Picture:
     texts = [_texts(node, program, with_place) for node in nodes]
     widths = [_width(name, sub) for name, sub in texts]
     heights = [24.0 + 12.0 * (sub.count("\n") + 1) if sub else 22.0 for _, sub in texts]
     layout = layered(heights, [(edge.source, edge.target) for edge in edges])
-    spans = _spans(widths, layout, edges)
+    spans = _spans(widths, layout, edges, room)
     result = Picture(width=spans[-1][1] if spans else 0.0, height=layout.height)
     spots = []
     for node, (name, sub), width, height, layer, y in zip(
@@ -158,8 +163,10 @@ def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str])
     }
 
 
-def _spans(widths: Sequence[float], layout: Layout, edges: Iterable[DrawnEdge]) -> list[tuple[float, float]]:
-    """Left and right edge of each layer; spaces shrink as far as they can to fit ``FULL_WIDTH``."""
+def _spans(
+    widths: Sequence[float], layout: Layout, edges: Iterable[DrawnEdge], room: float
+) -> list[tuple[float, float]]:
+    """Left and right edge of each layer; spaces shrink as far as they can to fit into ``room``."""
     layers = max(layout.layer, default=-1) + 1
     wide = [0.0] * layers
     for width, layer in zip(widths, layout.layer, strict=True):
@@ -167,8 +174,8 @@ def _spans(widths: Sequence[float], layout: Layout, edges: Iterable[DrawnEdge]) 
     labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
     gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
     least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
-    room = FULL_WIDTH - 2 * MARGIN - sum(wide)
-    share = min(max((room - least) / (natural - least), 0.0), 1.0) if gaps else 0.0
+    left_over = room - 2 * MARGIN - sum(wide)
+    share = min(max((left_over - least) / (natural - least), 0.0), 1.0) if gaps else 0.0
     spans, left = [], 0.0
     for layer in range(layers):
         spans.append((left, left + wide[layer]))

@@ -27,6 +27,8 @@ class Lanes:
 
     islands: tuple[int, ...]
     names: tuple[str, ...] = ()
+    lane: float = 24.0
+    """Height in pixels of a device's lane, where there is room."""
 
     @property
     def grouped(self) -> bool:
@@ -51,7 +53,7 @@ class Lanes:
     @property
     def pixels(self) -> int:
         """Height on the screen of a lane of one device."""
-        return 24 if self.bounds[-1] <= 16 else 15
+        return round(self.lane if self.bounds[-1] <= 16 else 0.63 * self.lane)
 
     @property
     def _grouped_height(self) -> float:

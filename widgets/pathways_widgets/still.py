@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pathways_widgets import palette
+from pathways_widgets import palette, style
 from pathways_widgets.graph import GraphView
 from pathways_widgets.panel import DEFAULT_SHOW, check_show
 from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text
 from pathways_widgets.timeline import Timeline
-from pathways_widgets.timeline_columns import FONT
 from pathways_widgets.views import FULL_WIDTH, Columns, Moment, RunLike
 
 LABELS = 104.0
@@ -31,9 +30,10 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
         shapes, height = _PARTS[name](moment, width, scene.height)
         scene.shapes += shapes
         scene.height += height
-    for line in _wrapped(moment.summary_line(), int(width / (0.5 * FONT))):
-        scene.shapes.append(Text(12, scene.height + _LINE / 2, line, FONT, _LIGHT["soft"]))
-        scene.height += _LINE
+    font, factor = style.now().font, style.now().factor
+    for line in _wrapped(moment.summary_line(), int(width / (0.5 * font))):
+        scene.shapes.append(Text(12, scene.height + factor * _LINE / 2, line, font, _LIGHT["soft"]))
+        scene.height += factor * _LINE
     scene.height += 4
     return scene
 
@@ -82,11 +82,11 @@ def _wrapped(text: str, most: int) -> Iterator[str]:
 
 
 def _graph(moment: Moment, width: float, top: float) -> tuple[list[Shape], float]:
-    view = GraphView()
+    view = GraphView(page=width)
     sources = view.update(moment)
     natural = float(view.properties["graph_x"]["end"]) if view.properties else FULL_WIDTH
     lowest = max((y + height / 2 for y, height in _pairs(sources["graph_nodes"], "y", "height")), default=0.0)
-    scale = min(width / natural, 1.0)
+    scale = min(width / natural, view.style.factor)
 
     def at(x: float, y: float) -> tuple[float, float]:
         return scale * x, top + scale * y
@@ -128,7 +128,7 @@ def _boxes(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
 
 def _words(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Shape]:
     for x, y, name, sub, lift in _pairs(sources["graph_nodes"], "x", "y", "name", "sub", "lift"):
-        yield Text(*at(x, y + lift), name, 11 * scale, palette.INK, "middle")
+        yield Text(*at(x, y + lift / style.now().factor), name, 11 * scale, palette.INK, "middle")
         lines = sub.split("\n") if sub else []
         for number, line in enumerate(lines):
             yield Text(*at(x, y + 7 + 12 * (number - (len(lines) - 1) / 2)), line, 10 * scale, palette.INK, "middle")
@@ -143,27 +143,29 @@ def _words(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
 
 
 def _timeline(moment: Moment, width: float, top: float) -> tuple[list[Shape], float]:
-    plot = width - LABELS - _RIGHT
+    font, factor, lines = style.now().font, style.now().factor, style.now().line
+    labels = factor * LABELS
+    plot = width - labels - _RIGHT
     view = Timeline(moment.islands, plot, moment.island_names)
     sources = view.update(moment)
     begin, end = (float(view.properties["timeline_x"][side]) for side in ("start", "end"))
-    legend, legend_height = _legend(top + _LINE, width)
-    head = _LINE + legend_height + 4
+    legend, legend_height = _legend(top + factor * _LINE, width)
+    head = factor * _LINE + legend_height + 4
     lane = float(view.lanes.pixels)
     bottom = top + head + view.lanes.bounds[-1] * lane
 
     def x(time: float) -> float:
-        return LABELS + (time - begin) / (end - begin) * plot
+        return labels + (time - begin) / (end - begin) * plot
 
     def y(position: float) -> float:
         return top + head + position * lane
 
     title = view.properties["timeline_title"]["text"]
-    shapes: list[Shape] = [Text(width - _RIGHT, top + _LINE / 2, title, FONT, _LIGHT["soft"], "end")]
+    shapes: list[Shape] = [Text(width - _RIGHT, top + factor * _LINE / 2, title, font, _LIGHT["soft"], "end")]
     shapes += legend
-    for tick, text in _ticks(max(begin, 0.0), end, int(plot / 90)):
-        shapes.append(Curve(((x(tick), y(0)), (x(tick), bottom)), _LIGHT["grid"]))
-        shapes.append(Text(x(tick), bottom + _AXIS / 2, text, FONT, _LIGHT["text"], "middle"))
+    for tick, text in _ticks(max(begin, 0.0), end, int(plot / (90 * factor))):
+        shapes.append(Curve(((x(tick), y(0)), (x(tick), bottom)), _LIGHT["grid"], lines))
+        shapes.append(Text(x(tick), bottom + factor * _AXIS / 2, text, font, _LIGHT["text"], "middle"))
     for source, fill in (("timeline_busy", palette.NEUTRAL), ("timeline_boxes", "")):
         shapes += _bars(sources[source], x, y, fill)
     for status, hatch in palette.HATCHES.items():
@@ -173,27 +175,28 @@ def _timeline(moment: Moment, width: float, top: float) -> tuple[list[Shape], fl
             )
     shapes += _between_lanes(view, x(begin), width - _RIGHT, y)
     for time, position, text in _pairs(sources["timeline_marks"], "x", "y", "text"):
-        shapes.append(Text(x(time), y(position), text, FONT, palette.INK, "middle"))
+        shapes.append(Text(x(time), y(position), text, font, palette.INK, "middle"))
     for position, text in view.lanes.labels.items():
-        shapes.append(Text(LABELS - 8, y(position), text, FONT, _LIGHT["text"], "end"))
-    return shapes, bottom + _AXIS - top
+        shapes.append(Text(labels - 8, y(position), text, font, _LIGHT["text"], "end"))
+    return shapes, bottom + factor * _AXIS - top
 
 
 def _legend(top: float, width: float) -> tuple[list[Shape], float]:
     """Two rows of kinds, more where the picture is narrow, and the height of all."""
     shapes: list[Shape] = []
-    y = top
+    font, factor = style.now().font, style.now().factor
+    y, row = top, factor * _LEGEND_ROW
     for kinds in (palette.DEVICE_KINDS, palette.CONTROLLER_KINDS):
-        x = LABELS
+        x = factor * LABELS
         for kind in kinds:
             text = f"{kind.letter} {kind.name}"
-            needed = 15 + 0.55 * FONT * len(text)
-            if x > LABELS and x + needed > width:
-                x, y = LABELS, y + _LEGEND_ROW
-            shapes.append(Rect(x, y + _LEGEND_ROW / 2 - 5, 10, 10, kind.colour))
-            shapes.append(Text(x + 15, y + _LEGEND_ROW / 2, text, FONT, _LIGHT["text"]))
-            x += needed + 12
-        y += _LEGEND_ROW
+            needed = 15 * factor + 0.55 * font * len(text)
+            if x > factor * LABELS and x + needed > width:
+                x, y = factor * LABELS, y + row
+            shapes.append(Rect(x, y + row / 2 - 5 * factor, 10 * factor, 10 * factor, kind.colour))
+            shapes.append(Text(x + 15 * factor, y + row / 2, text, font, _LIGHT["text"]))
+            x += needed + 12 * factor
+        y += row
     return shapes, y - top
 
 

@@ -30,10 +30,11 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from pathways_widgets import palette
+from pathways_widgets import palette, style
 from pathways_widgets.detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.lanes import Lanes
-from pathways_widgets.timeline_columns import FONT, SIDES, SOURCES, Scale, busy_columns, columns_of, title_of
+from pathways_widgets.style import Style
+from pathways_widgets.timeline_columns import SIDES, SOURCES, Scale, busy_columns, columns_of, title_of
 from pathways_widgets.views import CLIPPED, DIMMED, Columns, RunLike, Window, empty_source
 
 _SECONDS = """
@@ -66,7 +67,8 @@ class Timeline:
     """Draws the events of runs on ``islands`` (number of devices of each island); words fit a width of ``pixels``."""
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
-        self.lanes = Lanes(islands, names)
+        self.style = style.now()
+        self.lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
         self.sources: dict[str, Columns] = {name: {column: [] for column in SOURCES[name]} for name in SOURCES}
         self.properties: dict[str, dict[str, Any]] = {}
@@ -81,10 +83,10 @@ class Timeline:
     @cached_property
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
-        made = _frame(self.lanes)
-        _draw_boxes(made, self.tables)
-        _draw_lines(made, self.lanes)
-        _draw_legend(made)
+        made = _frame(self.lanes, self.style)
+        _draw_boxes(made, self.tables, self.style)
+        _draw_lines(made, self.lanes, self.style)
+        _draw_legend(made, self.style)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
@@ -95,9 +97,8 @@ class Timeline:
         visible = window or (0.0, extent)
         margin = (visible[1] - visible[0]) / 2 if window else 0.0
         boxes = choose_boxes(self._digest, (visible[0] - margin, visible[1] + margin))
-        self.sources = columns_of(
-            self._digest, boxes, events, Scale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels)
-        )
+        scale = Scale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
+        self.sources = columns_of(self._digest, boxes, events, scale)
         around = visible[0] - margin, visible[1] + margin
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         self.properties = {
@@ -107,10 +108,10 @@ class Timeline:
         return self.sources
 
 
-def _frame(lanes: Lanes) -> figure:
+def _frame(lanes: Lanes, style: Style) -> figure:
     fig = figure(
         name="timeline",
-        height=max(int(lanes.bounds[-1] * lanes.pixels), 90) + 100,
+        height=max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor),
         sizing_mode="stretch_width",
         x_range=Range1d(0, 1, name="timeline_x"),
         y_range=Range1d(lanes.bounds[-1], 0),
@@ -126,15 +127,16 @@ def _frame(lanes: Lanes) -> figure:
     fig.toolbar.autohide = True
     fig.title.name = "timeline_title"
     fig.title.text = "0 events"
-    fig.title.text_font_size = "11px"
+    fig.title.text_font_size = f"{style.font}px"
     fig.title.text_font_style = "normal"
     fig.title.align = "right"
-    _style_axes(fig, lanes)
+    _style_axes(fig, lanes, style)
     return fig
 
 
-def _style_axes(fig: figure, lanes: Lanes) -> None:
+def _style_axes(fig: figure, lanes: Lanes, style: Style) -> None:
     time, places = fig.xaxis[0], fig.yaxis[0]
+    time.major_label_text_font_size = places.major_label_text_font_size = f"{style.font}px"
     time.name, places.name, fig.xgrid[0].name = "timeline_time", "timeline_places", "timeline_grid"
     time.formatter = CustomJSTickFormatter(code=_TICKS)
     places.ticker = FixedTicker(ticks=list(lanes.labels))
@@ -144,7 +146,7 @@ def _style_axes(fig: figure, lanes: Lanes) -> None:
     fig.outline_line_color = None
 
 
-def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource]) -> None:
+def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
     edged = [*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE]
     colours = LinearColorMapper(edged, low=-0.5, high=len(edged) - 0.5)
     boxes = fig.quad(
@@ -155,7 +157,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource]) -> None:
         source=tables["timeline_boxes"],
         fill_color={"field": "code", "transform": colours},
         line_color={"field": "edge", "transform": colours},
-        line_width=0.5,
+        line_width=0.5 * style.line,
         **DIMMED,
     )
     sides = {side: side for side in SIDES}
@@ -170,7 +172,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource]) -> None:
         "text",
         source=tables["timeline_marks"],
         text_color=palette.INK,
-        text_font_size=f"{FONT}px",
+        text_font_size=f"{style.font}px",
         text_align="center",
         text_baseline="middle",
     )
@@ -185,17 +187,17 @@ def _formatters() -> dict[str, Any]:
     return {"@left": seconds, "@duration": seconds, "@bytes": CustomJSHover(code=_BYTES)}
 
 
-def _draw_lines(fig: figure, lanes: Lanes) -> None:
+def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
     """Lines between lanes, over the boxes of gangs; heavier ones between islands."""
     bounds = list(lanes.bounds[1:-1])
     inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom - 1) if not lanes.grouped]
     for name, ticks, width in (("timeline_lanes", inner, 0.6), ("timeline_islands", bounds, 1.0)):
         grid = Grid(axis=None, dimension=1, ticker=FixedTicker(ticks=ticks), name=name, level="guide")
-        grid.grid_line_width = width
+        grid.grid_line_width = width * style.line
         fig.add_layout(grid)
 
 
-def _draw_legend(fig: figure) -> None:
+def _draw_legend(fig: figure, style: Style) -> None:
     """Two fixed rows: work on devices (capital letters), work of the controller (small letters)."""
     for position, kinds in enumerate((palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)):
         swatches = _swatches(fig, kinds)
@@ -206,8 +208,8 @@ def _draw_legend(fig: figure) -> None:
         legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
         legend.location = "top_left"
         legend.border_line_color = None
-        legend.label_text_font_size = f"{FONT}px"
-        legend.glyph_width = legend.glyph_height = 12
+        legend.label_text_font_size = f"{style.font}px"
+        legend.glyph_width = legend.glyph_height = int(12 * style.factor)
         legend.padding = legend.margin = 2
         legend.spacing = 10
         fig.add_layout(legend, "above")

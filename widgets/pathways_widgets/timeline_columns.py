@@ -14,8 +14,6 @@ from pathways_widgets.detail import Boxes, Digest
 from pathways_widgets.lanes import MARGIN, Lanes
 from pathways_widgets.views import Columns, Window, Words, node_id
 
-FONT = 11
-"""Height of text on boxes, in pixels."""
 MOST_MARKS = 500
 BINS = 300
 """Steps of the curve of busy devices."""
@@ -46,10 +44,11 @@ SOURCES = {
 
 
 class Scale(NamedTuple):
-    """What one pixel of the screen is worth: seconds along the time axis, lanes along the other."""
+    """What one pixel is worth: seconds along the time axis, lanes along the other; and the height of text in pixels."""
 
     seconds: float
     lanes: float
+    font: float
 
 
 def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: Scale) -> dict[str, Columns]:
@@ -144,14 +143,14 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Colu
     wide = columns["duration"][alone] / scale.seconds
     high = (columns["bottom"] - columns["top"])[alone] / scale.lanes
     order = np.argsort(-wide, kind="stable")[:MOST_MARKS]
-    chosen = order[(wide[order] >= FONT) & (high[order] >= FONT)]
+    chosen = order[(wide[order] >= scale.font) & (high[order] >= scale.font)]
     numbers = events.label[boxes.alone[chosen]].tolist()
     texts = [
-        _mark(columns, events.labels[number].microbatch, i, wide[i])
+        _mark(columns, events.labels[number].microbatch, i, wide[i], scale.font)
         for number, i in zip(numbers, chosen.tolist(), strict=True)
     ]
     middle = (columns["left"] + columns["right"])[chosen] / 2
-    free = _without_overlap(columns["top"][chosen], middle / scale.seconds, texts)
+    free = _without_overlap(columns["top"][chosen], middle / scale.seconds, texts, scale.font)
     chosen, middle, texts = chosen[free], middle[free], [texts[i] for i in free.tolist()]
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]
     half = (bottom - top) / 2
@@ -159,12 +158,12 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Colu
     return {"x": middle, "y": lane.astype(np.float32), "text": texts}
 
 
-def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str]) -> np.ndarray:
+def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font: float) -> np.ndarray:
     """Which texts can be written, the first first, such that none of a lane covers another; in pixels."""
     taken: dict[float, list[tuple[float, float]]] = {}
     found = []
     for i, (lane, x, text) in enumerate(zip(top.tolist(), middle.tolist(), texts, strict=True)):
-        left, right = x - 0.3 * FONT * len(text), x + 0.3 * FONT * len(text)
+        left, right = x - 0.3 * font * len(text), x + 0.3 * font * len(text)
         row = taken.setdefault(lane, [])
         place = bisect(row, (left, right))
         if (place == 0 or row[place - 1][1] <= left) and (place == len(row) or right <= row[place][0]):
@@ -173,10 +172,10 @@ def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str]) -> n
     return np.array(found, int)
 
 
-def _mark(columns: Columns, microbatch: int, i: int, pixels: float) -> str:
+def _mark(columns: Columns, microbatch: int, i: int, pixels: float, font: float) -> str:
     letter, name = palette.KINDS[columns["code"][i]].letter, columns["name"][i]
     short = f"{letter}{microbatch}" if microbatch >= 0 else letter
     for text in (f"{short} {name}", short):
-        if len(text) * 0.6 * FONT < pixels - 4:
+        if len(text) * 0.6 * font < pixels - 4:
             return text
     return letter
