@@ -15,7 +15,7 @@ from typing import Any
 
 from pathways_nb.machine import machine
 
-_HELPERS = frozenset({"report", "timing"})
+_HELPERS = frozenset({"report", "timing", "lab"})
 
 
 def names() -> list[str]:

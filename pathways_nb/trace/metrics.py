@@ -99,11 +99,13 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
 
 def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Runs of devices, from and up to, that have the same events, and when they are busy."""
-    first, last = events["device"], events["device"] + events["devices"]
+    first = events["device"]
+    last, start, end = first + events["devices"], events["start"], events["end"]
     edges = sorted({0, devices, *np.unique(first).tolist(), *np.unique(last).tolist()})
     for low, high in pairwise(edges):
         if high <= devices:
-            yield low, high, *intervals(events.select((first <= low) & (low < last)))
+            here = (first <= low) & (low < last)
+            yield low, high, *_union(start[here], end[here])
 
 
 def duration(seconds: float) -> str:
@@ -136,9 +138,15 @@ def covered(events: Events) -> float:
 
 def intervals(events: Events) -> tuple[np.ndarray, np.ndarray]:
     """Starts and ends of the times during which at least one of ``events`` was under way."""
-    order = np.argsort(events["start"], kind="stable")
-    start, end = events["start"][order], np.maximum(events["end"], events["start"])[order]
+    return _union(events["start"], events["end"])
+
+
+def _union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     if not len(start):
         return start, end
+    end = np.maximum(end, start)
     begins = np.flatnonzero(np.concatenate([[True], start[1:] > np.maximum.accumulate(end)[:-1]]))
     return start[begins], np.maximum.reduceat(end, begins)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab import server as lab_server
-from tests.lab.server import LabServer
+from pathways_nb.bench import lab as lab_server
+from pathways_nb.bench.lab import LabServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -34,7 +34,7 @@ window.summaries = () => [...document.querySelectorAll('.jp-OutputArea-output')]
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
-    server = lab_server.start(tmp_path_factory.mktemp("lab"))
+    server = lab_server.start(tmp_path_factory.mktemp("lab"), lab_server.ROOT / "notebooks")
     yield server
     server.stop()
 

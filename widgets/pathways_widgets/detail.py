@@ -103,7 +103,8 @@ def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxe
     span = max(window[1] - window[0], 1e-12)
     none = np.zeros(0)
     boxes = Boxes(inside, none.astype(np.int32), none, none, none.astype(np.int64))
-    width = span / min(PIXELS, max(_MOST_CELLS // max(len(digest.code), 1), 1))
+    tracks = max(int(np.count_nonzero(np.bincount(digest.track[inside]))), 1)
+    width = span / min(PIXELS, max(most // tracks, 1), max(_MOST_CELLS // max(len(digest.code), 1), 1))
     while len(boxes) > most:
         boxes = _merge(digest, inside, window[0], width)
         if width > 2 * span:

@@ -67,10 +67,10 @@ def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
         events: of the run. lanes: where the boxes lie. window: the part of the time axis to cut into bins, in seconds.
     """
     edges = np.linspace(*window, BINS + 1)
-    near = events.select((events["end"] > window[0]) & (events["start"] < window[1]) & events.is_("kind", *BUSY))
+    near = (events["end"] > window[0]) & (events["start"] < window[1]) & events.is_("kind", *BUSY)
     parts: list[Columns] = []
     for island, devices in enumerate(lanes.islands):
-        used = busy_between(near.select(near.is_("island", island)), devices, edges)
+        used = busy_between(events.select(near & events.is_("island", island)), devices, edges)
         share = used / np.maximum(np.diff(edges) * devices, 1e-30)
         some = share > 0
         top, bottom = lanes.busy(island)

@@ -1,4 +1,4 @@
-"""A JupyterLab of the tests' own: a free port, a token, a folder with copies of the notebooks, no news, no browser."""
+"""A JupyterLab of a bench's or a test's own: a free port, a token, a folder of its own, no news, no browser."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ class LabServer:
         self.process.wait(20)
 
 
-def start(folder: Path) -> LabServer:
-    """Start a server on copies of the notebooks in ``folder``."""
+def start(folder: Path, notebooks: Path | None = None) -> LabServer:
+    """Start a server in ``folder``, with copies of what is in ``notebooks``."""
     work, settings = folder / "work", folder / "settings" / "@jupyterlab" / "apputils-extension"
-    shutil.copytree(ROOT / "notebooks", work, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    work.mkdir()
+    if notebooks is not None:
+        shutil.copytree(notebooks, work, ignore=shutil.ignore_patterns(".ipynb_checkpoints"), dirs_exist_ok=True)
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
     with socket.socket() as probe:
@@ -69,7 +71,8 @@ def start(folder: Path) -> LabServer:
     token = secrets.token_hex(8)
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}", "--port-retries=0",
-        f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={work}", f"--LabApp.user_settings_dir={folder / 'settings'}",
+        f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={work}",
+        f"--LabApp.user_settings_dir={folder / 'settings'}",
         f"--LabApp.workspaces_dir={folder / 'workspaces'}", "--LabApp.expose_app_in_browser=True",
     ]  # fmt: skip
     paths = os.pathsep.join(str(ROOT / part) for part in (".", "widgets", "datasets"))

@@ -1,0 +1,136 @@
+"""Display: how long a person waits for a picture, and how smoothly it moves with many events.
+
+Measured in a real JupyterLab and a real Chromium, from the press of the key to the painted pixel. Without either the
+figures are absent.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.bench import lab
+from pathways_nb.run import Run
+from pathways_nb.trace.record import Events, Label, Record
+
+PANS = 10
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_FIRST = [
+    "%load_ext pathways_nb\nimport pathways_nb as pw\npw.attach('cpu', islands=2, devices_per_island=4)\n"
+    "f = pw.jit(lambda v: v + 1, on=pw.virtual_slice(4))",
+    "%%pathways\ny = f(1.)",
+    "%%pathways\ny = f(2.)",
+]
+_MANY = ["from pathways_nb.bench.display import synthetic\nrun = synthetic({count})", "run.show('timeline')"]
+_READY = "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+_HELPERS = """() => {
+  window.painted = (cell) => {
+    const canvases = []
+    const find = root => { for (const e of root.querySelectorAll('*')) {
+      if (e.shadowRoot) find(e.shadowRoot)
+      if (e.tagName === 'CANVAS' && e.width > 100) canvases.push(e) } }
+    find(document.querySelectorAll('.jp-CodeCell')[cell])
+    return canvases.some(c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v))
+  }
+  window.pan = async (share) => {
+    const Bokeh = Object.values(globalThis.pathwaysBokeh)[0], doc = Bokeh.documents.at(-1)
+    const range = doc.get_model_by_name('timeline_x'), source = doc.get_model_by_name('timeline_boxes')
+    const span = range.end - range.start, began = performance.now()
+    const fresh = new Promise(done => source.properties.data.change.connect(done))
+    range.setv({start: range.start + share * span, end: range.end + share * span})
+    await fresh
+    await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame)
+    return performance.now() - began
+  }
+}"""
+
+
+def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10.0) -> Run:
+    """A finished run of ``count`` made-up events, one after another on every device: for measuring pictures."""
+    devices = [(island, device) for island, size in enumerate(islands) for device in range(size)]
+    labels = [Label("compute", "synthetic", "synthetic", island=i, device=d, devices=1) for i, d in devices]
+    number = np.arange(count)
+    start = (number // len(labels)) * (seconds * len(labels) / count)
+    columns = {
+        "label": (number % len(labels)).astype(np.int32),
+        "start": start,
+        "end": start + 0.6 * seconds * len(labels) / count,
+        "run": np.zeros(count, np.int32),
+        "quality": np.zeros(count, np.uint8),
+        "status": np.zeros(count, np.uint8),
+    }
+    events = Events(labels, columns, number)
+    return Run(f"synthetic, {count:,} events", islands, Record.of(events), finished=True)
+
+
+def run() -> dict[str, Any]:
+    """Open a JupyterLab, time the first and a later picture, and pans at 100,000 and a million events."""
+    browser = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None or importlib.util.find_spec("playwright") is None:
+        return {"figures": {}, "detail": {"note": "no Chromium or no playwright here: nothing was measured"}}
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        server = lab.start(Path(folder))
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        chromium = playwright.chromium.launch(executable_path=browser, args=arguments)
+        try:
+            first, warm = _pictures(server, chromium)
+            pans = {count: _pans(server, chromium, count) for count in (100_000, 1_000_000)}
+        finally:
+            chromium.close()
+            server.stop()
+    figures = {"first_picture_seconds": first, "warm_picture_seconds": warm}
+    figures |= {"pan_ms_100k": median(pans[100_000]), "pan_ms_1m": median(pans[1_000_000])}
+    return {"figures": figures, "detail": {f"pans at {count:,} events, ms": [round(ms) for ms in times]
+                                           for count, times in pans.items()}}  # fmt: skip
+
+
+def _open(server: lab.LabServer, chromium: Any, name: str, cells: list[str]) -> Any:
+    server.write(name, cells)
+    page = chromium.new_page(viewport={"width": 1400, "height": 1400})
+    page.goto(server.page(name))
+    page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+    page.wait_for_function(_READY, timeout=60_000)
+    page.evaluate(_HELPERS)
+    return page
+
+
+def _pictures(server: lab.LabServer, chromium: Any) -> tuple[float, float]:
+    page = _open(server, chromium, "first.ipynb", _FIRST)
+    began = time.monotonic()
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-cell-and-select-next') }")
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-cell-and-select-next') }")
+    page.wait_for_function("painted(1)", timeout=60_000, polling="raf")
+    first = time.monotonic() - began
+    page.wait_for_function(_READY, timeout=60_000)
+    page.wait_for_timeout(1000)
+    began = time.monotonic()
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-cell') }")
+    page.wait_for_function("painted(2)", timeout=60_000, polling="raf")
+    warm = time.monotonic() - began
+    page.close()
+    return first, warm
+
+
+def _pans(server: lab.LabServer, chromium: Any, count: int) -> list[float]:
+    page = _open(server, chromium, f"many{count}.ipynb", [cell.format(count=count) for cell in _MANY])
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
+    page.wait_for_function("painted(1)", timeout=120_000)
+    page.wait_for_timeout(2000)
+    page.evaluate("""() => {
+      const Bokeh = Object.values(globalThis.pathwaysBokeh)[0]
+      Bokeh.documents.at(-1).get_model_by_name('timeline_x').setv({start: 1, end: 3})
+    }""")
+    page.wait_for_timeout(1000)
+    times = [float(page.evaluate("share => pan(share)", 0.1)) for _ in range(PANS)]
+    page.close()
+    return times
