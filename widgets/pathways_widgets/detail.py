@@ -15,7 +15,7 @@ from pathways_widgets.lanes import Lanes
 from pathways_widgets.palette import code_of
 from pathways_widgets.views import Window
 
-MOST_BOXES = 4000
+MOST_BOXES = 3000
 PIXELS = 900
 _MOST_CELLS = 4_000_000
 
