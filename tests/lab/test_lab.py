@@ -10,6 +10,7 @@ import pytest
 
 from pathways_nb.bench import lab as lab_server
 from pathways_nb.bench.lab import LabServer
+from pathways_widgets import palette
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -167,13 +168,15 @@ window.at = (x, y) => {
 """
 
 
-def test_brushing_and_picking_while_the_kernel_is_busy(chromium: Browser, lab: LabServer) -> None:
+def test_brushing_and_picking_while_the_kernel_is_busy_and_the_theme_switched(
+    chromium: Browser, lab: LabServer
+) -> None:
     name = "brush.ipynb"
     lab.write(name, [
         "%load_ext pathways_nb\nimport time, pathways_nb as pw\npw.attach('cpu', islands=2, devices_per_island=2)",
         "f = pw.jit(lambda v: v + 1, on=pw.virtual_slice(2))\nf(1.).wait()",
         "%%pathways --run mine\ny = f(1.)\nfor _ in range(5): y = f(y)",
-        "began = time.monotonic()\nwhile pw.runs['mine'].view.selection is None and time.monotonic() < began + 40: pass",
+        "began = time.monotonic()\nwhile pw.runs['mine'].view.selection is None and time.monotonic() < began + 90: time.sleep(.01)",
         "print('selected', len(pw.runs['mine'].view.selection.events), 'events')",
     ])  # fmt: skip
     page, trouble = open_notebook(chromium, lab, name)
@@ -200,8 +203,15 @@ def test_brushing_and_picking_while_the_kernel_is_busy(chromium: Browser, lab: L
     page.mouse.down()
     page.mouse.move(*right, steps=8)
     page.mouse.up()
-    page.locator("text=received").first.wait_for(timeout=20_000)
+    page.locator("text=received").first.wait_for(timeout=60_000)
     wait_until_done(page)
     assert "selected" in page.locator(".jp-CodeCell").nth(4).inner_text()
     page.screenshot(path=SHOTS / "brushed.png")
+
+    soft = palette.THEMES["dark"]["soft"].lower()
+    assert page.evaluate("() => figure().model.title.text_color.toLowerCase()") != soft
+    page.evaluate("() => { jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'}) }")
+    page.wait_for_function(f"figure().model.title.text_color.toLowerCase() === '{soft}'", timeout=20_000)
+    page.wait_for_timeout(500)
+    page.screenshot(path=SHOTS / "dark.png")
     assert not trouble

@@ -62,7 +62,14 @@ const mount = async (Bokeh, item, element) => {
   dress(item.doc, theme())
   const views = await Bokeh.embed.embed_item({...item, target_id: null}, host)
   const doc = [...views][0].model.document
-  const unwatch = onThemeChange(() => setProperties(doc, theme()))
+  const unwatch = onThemeChange(() => {
+    setProperties(doc, theme())
+    // Laid out anew, or recoloured legends slide over the lanes.
+    const figure = doc.get_model_by_name("timeline")
+    if (!figure) return
+    figure.height += 1
+    setTimeout(() => { figure.height -= 1 }, 50)
+  })
   const mark = link(doc)
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
   return {doc, summary, mark, dispose}
