@@ -5,7 +5,7 @@ from jax.sharding import PartitionSpec as P
 from pathways_nb.attach import attach, reset
 from pathways_nb.attached import Controller
 from pathways_nb.client import get, put, record, wait
-from pathways_nb.comparison import Comparison, compare, style
+from pathways_nb.comparison import Comparison, compare
 from pathways_nb.course import check
 from pathways_nb.errors import (
     CancelledError,
@@ -23,7 +23,7 @@ from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.places import VirtualSlice, virtual_slice
 from pathways_nb.program.program import Program, program
-from pathways_nb.run import Run, runs
+from pathways_nb.run import Run, runs, style
 from pathways_nb.saved import load
 
 __all__ = [

@@ -95,21 +95,6 @@ class Comparison:
         return f"<comparison: {self.summary_line()}>"
 
 
-def style(name: str, scale: float = 1.0) -> None:
-    """Choose the sizes of text, lines and lanes of every picture drawn from now on.
-
-    Args:
-        name: ``"screen"``, ``"projector"`` or ``"paper"``.
-        scale: a factor on all sizes.
-
-    Raises:
-        ValueError: an unknown name, or a scale that is not positive.
-    """
-    from pathways_widgets.style import choose
-
-    choose(name, scale)
-
-
 def compare(a: Any, b: Any) -> Comparison:
     """Put two runs on one axis.
 

@@ -7,34 +7,17 @@ the browser tests fail instead of being skipped.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pathways_nb.bench.lab import find_chromium
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MISSING = "no Chromium found: apt-get install chromium, or set CHROMIUM to its path"
-_APPLICATIONS = Path("/Applications")
-
-
-def find_chromium() -> str | None:
-    """The path of a Chromium or Chrome: ``$CHROMIUM``, one on ``PATH``, an application, or Playwright's own."""
-    named = os.environ.get("CHROMIUM")
-    if named:
-        return shutil.which(named)
-    on_path = next(filter(None, map(shutil.which, COMMANDS)), None)
-    return on_path or next(map(str, _elsewhere()), None)
-
-
-def _elsewhere() -> Iterator[Path]:
-    yield from _APPLICATIONS.glob("*Chrom*.app/Contents/MacOS/*Chrom*")
-    for cache in (Path.home() / ".cache", Path.home() / "Library/Caches"):
-        yield from sorted(cache.glob("ms-playwright/chromium-*/chrome-*/chrome"), reverse=True)
 
 
 def browser_required() -> bool:

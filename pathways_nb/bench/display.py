@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +21,6 @@ from pathways_nb.run import Run
 from pathways_nb.trace.record import Events, Label, Record
 
 PANS = 10
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _FIRST = [
     "%load_ext pathways_nb\nimport pathways_nb as pw\npw.attach('cpu', islands=2, devices_per_island=4)\n"
     "f = pw.jit(lambda v: v + 1, on=pw.virtual_slice(4))",
@@ -73,7 +71,7 @@ def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10
 
 def run() -> dict[str, Any]:
     """Open a JupyterLab, time the first and a later picture, and pans at 100,000 and a million events."""
-    browser = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    browser = lab.find_chromium()
     if browser is None or importlib.util.find_spec("playwright") is None:
         return {"figures": {}, "detail": {"note": "no Chromium or no playwright here: nothing was measured"}}
     from playwright.sync_api import sync_playwright

@@ -1,4 +1,4 @@
-"""A JupyterLab of a bench's or a test's own: a free port, a token, a folder of its own, no news, no browser."""
+"""A JupyterLab of a bench's or a test's own (a free port, a token, a folder of its own, no news), and the browser."""
 
 from __future__ import annotations
 
@@ -11,12 +11,32 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_APPLICATIONS = Path("/Applications")
+
+
+def find_chromium() -> str | None:
+    """The path of a Chromium or Chrome: ``$CHROMIUM``, one on ``PATH``, an application, or Playwright's own."""
+    named = os.environ.get("CHROMIUM")
+    if named:
+        return shutil.which(named)
+    on_path = next(filter(None, map(shutil.which, COMMANDS)), None)
+    return on_path or next(map(str, _elsewhere()), None)
+
+
+def _elsewhere() -> Iterator[Path]:
+    yield from _APPLICATIONS.glob("*Chrom*.app/Contents/MacOS/*Chrom*")
+    for cache in (Path.home() / ".cache", Path.home() / "Library/Caches"):
+        yield from sorted(cache.glob("ms-playwright/chromium-*/chrome-*/chrome"), reverse=True)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.trace.metrics import BUSY, duration, summarise
-from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label, Row
+from pathways_nb.trace.record import STORED, Events, Label
 
 KEYS = ("kind", "program", "name", "node", "stage", "microbatch", "token_slice")
 TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
@@ -70,27 +70,17 @@ def compare_events(first: Events, second: Events) -> Difference:
 
 def together(first: Events, second: Events, islands: int) -> Events:
     """What both records did on devices, on one axis; the second's islands come after the first's ``islands``."""
-    labels: dict[tuple[int, Label], Label] = {}
-    rows: list[Row] = []
+    labels: list[Label] = []
+    parts = []
     for offset, events in ((0, first), (islands, second)):
-        ours = events.of_kind(*_ON_DEVICES)
-        begin = beginning(events)
-        stamps = (
-            ours["start"] - begin,
-            ours["end"] - begin,
-            ours["run"],
-            ours.stored("quality"),
-            ours.stored("status"),
-        )
-        for number, start, end, run, quality, status in zip(
-            ours.label.tolist(), *(part.tolist() for part in stamps), strict=True
-        ):
-            label = ours.labels[number]
-            key = (offset, label)
-            if key not in labels:
-                labels[key] = replace(label, island=label.island + offset) if label.island >= 0 else label
-            rows.append(Row(labels[key], start, end, run, QUALITIES[quality], STATUSES[status]))
-    return Events.from_rows(rows)
+        ours, begin = events.of_kind(*_ON_DEVICES), beginning(events)
+        shifted = {"label": ours.label + len(labels), "start": ours["start"] - begin, "end": ours["end"] - begin}
+        parts.append({name: ours.stored(name) for name in STORED} | shifted)
+        labels += [
+            replace(label, island=label.island + offset) if label.island >= 0 else label for label in ours.labels
+        ]
+    stored = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
+    return Events(labels, stored, np.arange(len(stored["label"]), dtype=np.int64))
 
 
 def beginning(events: Events) -> float:

@@ -14,16 +14,6 @@ from pathways_nb import gather
 v = np.arange(8, dtype=np.float32)
 
 
-@pytest.fixture
-def a(left):
-    return pw.jit(lambda v: v * 2, on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
-
-
-@pytest.fixture
-def b(right):
-    return pw.jit(lambda v: v + 1, on=right, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
-
-
 def sent(run: pw.Run) -> list[tuple[str, int, int]]:
     """(program, computations in it, times it ran)."""
     return [(p.graph.name, sum(n.kind == "computation" for n in p.graph.nodes), p.runs) for p in run.programs]

@@ -118,7 +118,6 @@ class LiveFigure(Figure):
         self._run = run
         self._show = check_show(show)
         self._lock = threading.RLock()
-        self._seen: tuple[object, ...] | None = None
         self._moment: Moment | None = None
         self._panel = Panel(self._show, run.islands, run.island_names)
         names = list(self._panel.sources)
@@ -133,13 +132,13 @@ class LiveFigure(Figure):
         """Send what changed since the last push; says whether there was anything new."""
         with self._lock:
             moment = Moment.of(self._run)
-            if moment.size == self._seen:
+            if self._moment is not None and moment.size == self._moment.size:
                 return False
             if moment.islands != self._panel.islands:
                 self._panel = Panel(self._show, moment.islands, moment.island_names)
                 self._item = json.dumps(self._panel.item(data=False))
             self._draw(moment)
-            self._moment, self._seen = moment, moment.size
+            self._moment = moment
             return True
 
     @property
