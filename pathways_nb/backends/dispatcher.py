@@ -16,7 +16,7 @@ import jax
 from pathways_nb.backends.executables import like_for_like, send
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.lowering import Action, reshard
-from pathways_nb.backends.watcher import Launched, Portion, Watcher
+from pathways_nb.backends.watcher import Launched, LaunchWatcher, Portion, TransferWatcher
 from pathways_nb.errors import CancelledError, PathwaysError
 from pathways_nb.trace.record import Row, label_of
 
@@ -30,12 +30,12 @@ class Dispatcher(threading.Thread):
     """Carries out portions of runs on one island.
 
     Args:
-        island: its index.
+        island, devices: its index, and how many devices it has.
         clock: the controller's.
         on_done: told of each portion whose steps have all ended.
     """
 
-    def __init__(self, island: int, clock: Clock, on_done: Callable[[Portion, int], None]):
+    def __init__(self, island: int, devices: int, clock: Clock, on_done: Callable[[Portion, int], None]):
         super().__init__(name=f"pathways-island-{island}", daemon=True)
         self.island, self.clock = island, clock
         self.on_done: Callable[[Portion], None] = lambda portion: on_done(portion, island)
@@ -43,8 +43,8 @@ class Dispatcher(threading.Thread):
         self.window = threading.Semaphore(IN_FLIGHT)
         self._waited = 0.0
         """Seconds that the step under way has waited."""
-        self.computing = Watcher(f"pathways-watch-{island}", clock, self._ended)
-        self.moving = Watcher(f"pathways-watch-moves-{island}", clock, lambda count: None)
+        self.computing = LaunchWatcher(f"pathways-watch-{island}", clock, self._ended, devices)
+        self.moving = TransferWatcher(f"pathways-watch-moves-{island}", clock)
 
     def start(self) -> None:
         """Start itself and its watchers."""

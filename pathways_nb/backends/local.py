@@ -74,7 +74,7 @@ class LocalDriver:
         self._inbox: queue.SimpleQueue[Event | deque[int] | None] = queue.SimpleQueue()
         self._batch: deque[int] | None = None
         """Released buffers, posted already; closed by whatever makes a buffer, which must come before its release."""
-        self._dispatchers = [Dispatcher(i.index, clock, self._portion_done) for i in attachment.islands]
+        self._dispatchers = [Dispatcher(i.index, len(i.devices), clock, self._portion_done) for i in attachment.islands]
         self._engine = threading.Thread(target=self._serve, name="pathways-engine", daemon=True)
         self._failure: BaseException | None = None
         for thread in (self._engine, *self._dispatchers):
@@ -181,6 +181,11 @@ class LocalDriver:
         """Share of launches whose end was watched; the others' stamps are interpolated."""
         seen = sum(d.computing.seen for d in self._dispatchers)
         return sum(d.computing.watched for d in self._dispatchers) / seen if seen else 1.0
+
+    def spend(self, budget: float) -> None:
+        """Let each watcher keep a core busy for this share of the time; 0: look no oftener than flow control needs."""
+        for dispatcher in self._dispatchers:
+            dispatcher.computing.budget = dispatcher.moving.budget = budget
 
     # ---- the engine thread
 

@@ -7,6 +7,7 @@ the consumer's executable, by the compiler's collectives, never through the host
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -33,10 +34,12 @@ class Action:
     label: Label
     call: Callable[..., Any] | None = None
     target: Any = None
-    devices: tuple[int, ...] = ()
-    """Positions of its devices in the island."""
+    waits_for: tuple[int, ...] = ()
+    """Of a launch, the producers that did not run on the same devices just before it."""
     witness: int = 0
     """Which output to wait on."""
+    reader: int = sys.maxsize
+    """The first launch on the same island that reads what it makes, if any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +84,7 @@ class Lowering:
         self.made_by: dict[int, int] = {}
         """The step that makes each slot."""
         self.labels: dict[int, Label] = {}
+        self.readers = _first_readers(plan)
         self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
         # An argument that several places read is given up all the same, but its memory is nobody's to take over.
         self.donated_values = {traced.arguments[i] for i in traced.donated if self.brought.count(i) == 1}
@@ -164,13 +168,21 @@ class Lowering:
 
     def _action(self, index: int, step: Step) -> Action:
         if step.kind != "launch":
-            return Action(step, self.labels[index], target=self._sharding(step.outputs[0]), devices=self._devices(step))
+            return Action(step, self.labels[index], target=self._sharding(step.outputs[0]))
         for slot in step.outputs:
             self._sharding(slot)
         executable = self._executable(index)
         size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
         label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops)
-        return Action(step, label, executable.call, None, self._devices(step), self._witness(step))
+        return Action(
+            step,
+            label,
+            executable.call,
+            None,
+            self._waits_for(step),
+            self._witness(step),
+            self.readers.get(index, sys.maxsize),
+        )
 
     def _donated(self, step: Step) -> tuple[int, ...]:
         """Inputs whose memory the node may take over: donated, read last here, and nobody else's."""
@@ -234,9 +246,13 @@ class Lowering:
             return f"{argument.name} → {target}"
         return f"{self.places[self.plan.slots[step.inputs[0]].place].label} → {target}"
 
-    def _devices(self, step: Step) -> tuple[int, ...]:
-        placement = self.plan.placements[step.place]
-        return tuple(range(placement.first, placement.first + placement.count))
+    def _waits_for(self, step: Step) -> tuple[int, ...]:
+        def elsewhere(producer: Step) -> bool:
+            ours, theirs = self.plan.placements[step.place], self.plan.placements[producer.place]
+            apart = theirs.first >= ours.first + ours.count or ours.first >= theirs.first + theirs.count
+            return producer.kind != "launch" or apart
+
+        return tuple(p for p in step.producers if elsewhere(self.plan.steps[p]))
 
     def _witness(self, step: Step) -> int:
         """The output to wait on: the smallest whose memory no later step takes over."""
@@ -246,6 +262,16 @@ class Lowering:
             return slot in self.donated_slots, self.traced.avals[self.plan.slots[slot].value].bytes
 
         return min(range(len(step.outputs)), key=cost, default=0)
+
+
+def _first_readers(plan: Plan) -> dict[int, int]:
+    """For each step, the first launch on the same island that reads what it makes."""
+    found: dict[int, int] = {}
+    for index, step in enumerate(plan.steps):
+        for producer in step.producers if step.kind == "launch" else ():
+            if plan.steps[producer].island == step.island:
+                found.setdefault(producer, index)
+    return found
 
 
 def _named(sharding: Any, mesh: Mesh) -> Any:

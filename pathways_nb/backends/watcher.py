@@ -2,7 +2,8 @@
 
 A launch's end is when its witness output is ready (error about 0.05 ms at the median, measured); its start is the
 later of its dispatch and the end of what ran before on its devices. Waking for every launch of a few microseconds
-would cost more than the launch, so short ones are watched in groups and the stamps between are interpolated.
+would cost more than the launch, so a watcher measures what it costs, looks at every n-th only where that would be more
+than ``BUDGET``, and interpolates the stamps between.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from time import thread_time
 from typing import Any
 
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.trace.record import Label, Row
 
 Clock = Callable[[], float]
-_WAKE_EVERY = 2e-3
-_MOST_AT_ONCE = 16
+BUDGET = 0.02
+"""Share of the time that a watcher may keep one core busy, as far as looking less often can help."""
+MOST_AT_ONCE = 16
+"""Launches for one look at most: more of them could fill the dispatcher's window."""
+_RETRY = 2e-3
 _PATIENCE = 0.05
 """Seconds to wait for the stamp of a transfer's source before doing without."""
 
@@ -61,26 +66,25 @@ class Launched:
 
 
 class Watcher(threading.Thread):
-    """Waits for launches in the order of their dispatch.
+    """Waits for what was dispatched, in that order.
 
     Args:
         name: of the thread.
         clock: the controller's.
-        on_ended: told how many launches have ended, for flow control.
+        on_ended: told how many have ended, for flow control.
     """
 
     def __init__(self, name: str, clock: Clock, on_ended: Callable[[int], None]):
         super().__init__(name=name, daemon=True)
         self.inbox: queue.SimpleQueue[Launched | None] = queue.SimpleQueue()
         self.clock, self.on_ended = clock, on_ended
-        self.free_at: dict[int, float] = {}
-        self.mean = 1.0
-        self._late: list[Callable[[], bool]] = []
-        """Transfers that have ended, to be recorded when the end of their source is stamped."""
+        self.budget = BUDGET
         self.watched = self.seen = 0
+        self._rate = self._cost = self._looked = self._cpu = 0.0
+        """Launches per second, processor seconds of a look; when the last one was, and the thread's time then."""
 
     def run(self) -> None:
-        """Watch launches until told to stop."""
+        """Watch until told to stop."""
         while self._next_batch():
             pass
 
@@ -90,7 +94,7 @@ class Watcher(threading.Thread):
         if first is None:
             return False
         batch = [first]
-        while len(batch) < min(_MOST_AT_ONCE, _WAKE_EVERY / max(self.mean, 1e-9)):
+        while len(batch) < min(MOST_AT_ONCE, self._rate * self._cost / max(self.budget, 1e-9)):
             try:
                 following = self.inbox.get_nowait()
             except queue.Empty:
@@ -102,76 +106,128 @@ class Watcher(threading.Thread):
         self._watch(batch)
         return True
 
-    def note_now(self, launched: Launched) -> None:
-        """A transfer that had ended when it was dispatched; called by the dispatcher."""
-        failure = _wait(launched.witness)
-        launched.ended = launched.portion.run.ends[launched.step] = self.clock()
-        if not self._note(launched, launched.ended, failure, watched=True, deadline=launched.ended + _PATIENCE):
-            self.inbox.put(launched)
+    def _watch(self, batch: Sequence[Launched]) -> None:
+        """Wait for the last of ``batch``; the ends of the others are interpolated."""
+        failures = _failures(batch)
+        now = self.clock()
+        first = max(self._ready_at(batch[0]) or 0.0, batch[0].dispatched)
+        share = (now - first) / len(batch)
+        for position, (launched, failure) in enumerate(zip(batch, failures, strict=True), 1):
+            watched = position == len(batch)
+            end = launched.ended or max(now if watched else first + position * share, launched.dispatched)
+            launched.portion.run.ends[launched.step] = end
+            self._end(launched, end, failure, "estimated" if watched else "interpolated")
+        self.on_ended(len(batch))
+        self.watched, self.seen = self.watched + 1, self.seen + len(batch)
+        self._account(len(batch), now)
 
     def _next(self) -> Launched | None:
-        """The next launch to watch; meanwhile transfers whose source has been stamped by now are recorded."""
-        while self._late:
-            self._late = [note for note in self._late if not note()]
-            try:
-                return self.inbox.get(timeout=_WAKE_EVERY)
-            except queue.Empty:
-                continue
         return self.inbox.get()
 
-    def _watch(self, batch: list[Launched]) -> None:
-        began = self.clock()
-        failures = [_wait(launched.witness) for launched in reversed(batch)][::-1]
-        now = self.clock()
-        self.mean += 0.2 * ((now - began) / len(batch) - self.mean)
-        self.watched, self.seen = self.watched + 1, self.seen + len(batch)
-        first = max([*self.free_at.values(), batch[0].dispatched])
-        for position, (launched, failure) in enumerate(zip(batch, failures, strict=True), 1):
-            end = now if position == len(batch) else first + (now - first) * position / len(batch)
-            self._end(launched, launched.ended or max(end, launched.dispatched), failure, position == len(batch))
-        self.on_ended(len(batch))
+    def _account(self, count: int, now: float) -> None:
+        """Learn what a look costs and how many launches there are in a second."""
+        cpu = thread_time()
+        self._rate += 0.2 * (count / max(now - self._looked, 1e-4) - self._rate)
+        self._cost += 0.2 * (cpu - self._cpu - self._cost)
+        self._looked, self._cpu = now, cpu
 
-    def _end(self, launched: Launched, end: float, failure: BaseException | None, watched: bool) -> None:
-        run, step = launched.portion.run, launched.step
-        run.ends[step] = end
-        note = partial(self._note, launched, end, failure, watched, self.clock() + _PATIENCE)
-        if not note():
-            self._late.append(note)
+    def _ready_at(self, launched: Launched) -> float | None:
+        """When it could begin; ``None``: not known yet."""
+        raise NotImplementedError
 
-    def _note(
-        self, launched: Launched, end: float, failure: BaseException | None, watched: bool, deadline: float
-    ) -> bool:
-        """Record a launch, unless its source has ended but is not stamped yet."""
+    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+        """Record that it ended."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _record(launched: Launched, label: Label, start: float, end: float, quality: str, failure: Any) -> None:
         run, step = launched.portion.run, launched.step
-        action = run.lowered.actions[step]
-        ready = self._ready_at(launched)
-        if ready is None and failure is None and self.clock() < deadline:
-            return False
-        start = max(ready or 0.0, launched.dispatched)
-        if action.call is not None:
-            self.free_at.update(dict.fromkeys(action.devices, end))
         status = "failed" if failure else "draining" if run.stopped else "ok"
-        quality = "estimated" if watched else "interpolated"
-        label = _routed(action.label, launched.route) if launched.route else action.label
         run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
         if failure is not None:
             run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
         else:
             run.mark_done(step)
         launched.portion.step_done()
+
+
+class LaunchWatcher(Watcher):
+    """Watches the launches on one island.
+
+    Args:
+        name, clock, on_ended: as for any watcher.
+        devices: how many the island has.
+    """
+
+    def __init__(self, name: str, clock: Clock, on_ended: Callable[[int], None], devices: int):
+        super().__init__(name, clock, on_ended)
+        self.free_at = [0.0] * devices
+        """When what ran last on each device ended."""
+
+    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+        label = launched.portion.run.lowered.actions[launched.step].label
+        start = max(self._ready_at(launched), launched.dispatched)
+        self.free_at[label.device : label.device + label.devices] = [end] * label.devices
+        self._record(launched, label, start, end, quality, failure)
+
+    def _ready_at(self, launched: Launched) -> float:
+        """When it could begin: its devices are free and what it needs from elsewhere has arrived."""
+        run = launched.portion.run
+        action = run.lowered.actions[launched.step]
+        ready = max(self.free_at[action.label.device : action.label.device + action.label.devices])
+        for step in action.waits_for:
+            ready = max(ready, run.ends.get(step, 0.0))
+        return ready
+
+
+class TransferWatcher(Watcher):
+    """Watches what is sent to one island; a transfer begins when its source has ended, whose stamp may come later."""
+
+    def __init__(self, name: str, clock: Clock):
+        super().__init__(name, clock, lambda count: None)
+        self._late: list[Callable[[], bool]] = []
+        """Transfers that have ended, to be recorded when the end of their source is stamped."""
+
+    def note_now(self, launched: Launched) -> None:
+        """A transfer that had ended when it was dispatched; called by the dispatcher."""
+        failure = _wait(launched.witness)
+        launched.ended = launched.portion.run.ends[launched.step] = self.clock()
+        if not self._note(launched, launched.ended, failure, "estimated", launched.ended + _PATIENCE):
+            self.inbox.put(launched)
+
+    def _next(self) -> Launched | None:
+        """The next one; meanwhile those whose source has been stamped by now are recorded."""
+        while self._late:
+            self._late = [note for note in self._late if not note()]
+            try:
+                return self.inbox.get(timeout=_RETRY)
+            except queue.Empty:
+                continue
+        return self.inbox.get()
+
+    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+        note = partial(self._note, launched, end, failure, quality, self.clock() + _PATIENCE)
+        if not note():
+            self._late.append(note)
+
+    def _note(
+        self, launched: Launched, end: float, failure: BaseException | None, quality: str, deadline: float
+    ) -> bool:
+        """Record a transfer, unless its source has ended but is not stamped yet."""
+        ready = self._ready_at(launched)
+        if ready is None and failure is None and self.clock() < deadline:
+            return False
+        label = launched.portion.run.lowered.actions[launched.step].label
+        label = _routed(label, launched.route) if launched.route else label
+        self._record(launched, label, max(ready or 0.0, launched.dispatched), end, quality, failure)
         return True
 
     def _ready_at(self, launched: Launched) -> float | None:
-        """When the step could begin: its devices are free and what it needs has arrived. ``None``: not known yet."""
-        run = launched.portion.run
-        action = run.lowered.actions[launched.step]
-        if action.call is not None:  # what was made on this island ended before the devices were free
-            free = max((self.free_at.get(device, 0.0) for device in action.devices), default=0.0)
-            return max([free, *(run.ends.get(producer, 0.0) for producer in action.step.producers)])
-        if launched.source is None:
-            return max(run.ends[p] for p in action.step.producers) if _all_in(action.step.producers, run.ends) else None
-        source = launched.source
-        return 0.0 if source.run is None else source.run.ends.get(source.step)
+        run, source = launched.portion.run, launched.source
+        if source is not None:
+            return 0.0 if source.run is None else source.run.ends.get(source.step)
+        producers = run.lowered.actions[launched.step].step.producers
+        return max(run.ends[p] for p in producers) if _all_in(producers, run.ends) else None
 
 
 @lru_cache(maxsize=4096)
@@ -181,6 +237,21 @@ def _routed(label: Label, route: str) -> Label:
 
 def _all_in(steps: Sequence[int], ends: Mapping[int, float]) -> bool:
     return all(step in ends for step in steps)
+
+
+def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
+    """Wait for all of ``batch``: the error of each, if any.
+
+    What a later one of the batch has read needs no look of its own, unless that one failed: each look gives Python's
+    lock away and takes it back, which costs more than the launch's whole record.
+    """
+    last, run = batch[-1].step, batch[-1].portion.run
+    found: list[BaseException | None] = [_wait(batch[-1].witness)]
+    for launched in batch[-2::-1]:
+        same = launched.portion.run is run
+        fine = same and launched.portion.run.lowered.actions[launched.step].reader <= last and not any(found)
+        found.append(None if fine else _wait(launched.witness))
+    return found[::-1]
 
 
 def _wait(witness: Any) -> BaseException | None:

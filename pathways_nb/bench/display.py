@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.bench import lab
+from pathways_nb.bench import lab, recording
 from pathways_nb.run import Run
 from pathways_nb.trace.record import Events, Label, Record
 
@@ -87,6 +87,7 @@ def run() -> dict[str, Any]:
             chromium.close()
             server.stop()
     figures = {"first_picture_seconds": first, "warm_picture_seconds": warm}
+    figures |= recording.run()["figures"]
     figures |= {"pan_ms_100k": median(pans[100_000]), "pan_ms_1m": median(pans[1_000_000])}
     return {"figures": figures, "detail": {f"pans at {count:,} events, ms": [round(ms) for ms in times]
                                            for count, times in pans.items()}}  # fmt: skip
