@@ -4,7 +4,7 @@ from jax.sharding import PartitionSpec as P
 
 from pathways_nb.attach import attach, reset
 from pathways_nb.attached import Controller
-from pathways_nb.client import get, put, record, wait
+from pathways_nb.client import get, profile, put, record, wait
 from pathways_nb.comparison import Comparison, compare
 from pathways_nb.course import check
 from pathways_nb.errors import (
@@ -51,6 +51,7 @@ __all__ = [
     "jit",
     "load",
     "load_ipython_extension",
+    "profile",
     "program",
     "put",
     "record",

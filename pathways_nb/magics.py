@@ -55,6 +55,7 @@ def _cell_parser() -> _Parser:
     parser = _Parser("%%pathways")
     parser.add_argument("--show", type=_views, default="graph,timeline", metavar="graph,timeline")
     parser.add_argument("--run", default="", metavar="NAME")
+    parser.add_argument("--profile", dest="begin", action="store_const", const=client.profile, default=client.record)
     return parser
 
 
@@ -83,14 +84,17 @@ class PathwaysMagics(Magics):
     @no_var_expand
     @cell_magic
     def pathways(self, line: str, cell: str) -> None:
-        """Run the cell as ordinary Python, recorded and shown live: ``%%pathways [--show VIEWS] [--run NAME]``."""
+        """Run the cell as ordinary Python, recorded and shown live.
+
+        ``%%pathways [--show VIEWS] [--run NAME] [--profile]``
+        """
         __tracebackhide__ = True
         options = _cell_parser().parse(_split(line))
         if options is None:
             return
         body, last, silent = self._compile(cell)
         number = len(self.shell.history_manager.input_hist_parsed) - 1
-        with client.record(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
+        with options.begin(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
             if options.run:
                 runs[options.run] = run
             exec(body, self.shell.user_ns)

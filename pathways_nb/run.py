@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pathways_nb.program.graph import Graph
 from pathways_nb.trace import export
+from pathways_nb.trace.exact import Stamps
 from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
 
@@ -50,6 +51,8 @@ class Run:
     finished: bool = False
     view: Any = field(default=None, repr=False)
     """Its figure on the screen; ``view.selection`` is what a person has brushed on it."""
+    stamps: Stamps | None = None
+    """Of ``pw.profile``: for how many launches stamps are exact, and how far off the estimated ones had been."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller, the cell's source; of a saved run the machine as well."""
     _programs: dict[Any, RanProgram] = field(default_factory=dict, repr=False)
@@ -95,7 +98,9 @@ class Run:
 
     def summary_line(self) -> str:
         """The summary in one line of plain text."""
-        return self.note if self.note and not self.finished else str(self.summary())
+        if self.note and not self.finished:
+            return self.note
+        return " · ".join(map(str, filter(None, (self.summary(), self.stamps))))
 
     def show(self, *views: str) -> None:
         """Display graph and timeline here.

@@ -18,6 +18,7 @@ from pathways_nb.machine import machine
 from pathways_nb.program.graph import Graph, Node, NodeKind, Value
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.run import RanProgram, Run
+from pathways_nb.trace.exact import Stamps
 from pathways_nb.trace.record import KINDS, LABEL_COLUMNS, QUALITIES, STATUSES, STORED, Events, Label, Record
 
 FORMAT, VERSION = "pathways_nb.run", 1
@@ -34,6 +35,7 @@ def save(run: Run, path: str | Path) -> None:
         "name": run.name,
         "islands": run.islands,
         "about": about,
+        "stamps": run.stamps and asdict(run.stamps),
         "labels": [[getattr(label, name) for name in LABEL_COLUMNS] for label in events.labels],
         "programs": [_program_to_json(program) for program in run.programs],
     }
@@ -70,12 +72,19 @@ def _run_of(parts: Mapping[str, np.ndarray]) -> Run:
     if meta["version"] > VERSION:
         raise ValueError(f"version {meta['version']} is newer than {VERSION}, which this pathways_nb can read")
     islands = tuple(_whole(count) for count in meta["islands"])
-    run = Run(
-        str(meta["name"]), islands, Record.of(_events(meta["labels"], parts)), finished=True, about=dict(meta["about"])
-    )
+    record, stamps = Record.of(_events(meta["labels"], parts)), _stamps(meta.get("stamps"))
+    run = Run(str(meta["name"]), islands, record, finished=True, stamps=stamps, about=dict(meta["about"]))
     places: dict[int, VirtualSlice] = {}
     run.set_programs([_program_from_json(program, places) for program in meta["programs"]])
     return run
+
+
+def _stamps(data: dict[str, Any] | None) -> Stamps | None:
+    if data is None:
+        return None
+    (start, start_most), (end, end_most) = data["start"], data["end"]
+    off = (float(start), float(start_most)), (float(end), float(end_most))
+    return Stamps(_whole(data["launches"]), _whole(data["matched"]), *off)
 
 
 def _events(labels: list[list[Any]], parts: Mapping[str, np.ndarray]) -> Events:

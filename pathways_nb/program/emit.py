@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, closed_over
+from pathways_nb.trace.exact import module_name
 
 _ON_DEVICES = frozenset({"sharding_constraint", "jit", "pjit"})
 """Primitives whose shardings name devices; the others only describe types and stay abstract."""
@@ -47,7 +48,7 @@ def emit(code: Code, mesh: Mesh, arriving: Sequence[Any]) -> Callable[..., list[
             # A node without outputs (a print) still needs one to wait on.
             return [values[v] for v in code.outputs] or [jax.numpy.zeros(())]
 
-    node.__name__ = node.__qualname__ = code.name
+    node.__name__ = node.__qualname__ = module_name(code.name)
     return node
 
 

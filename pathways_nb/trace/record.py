@@ -222,6 +222,13 @@ class Record:
             ids = np.arange(self._first, self._first + self._count, dtype=np.int64)
             return Events(self._labels, {name: part[: self._count] for name, part in self._stored.items()}, ids)
 
+    def correct(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
+        """Exact stamps for the events at these positions of ``events()``; columns given out before stay as they are."""
+        with self._lock:
+            for name, values in (("start", start), ("end", end), ("quality", QUALITIES.index("exact"))):
+                self._stored[name] = self._stored[name].copy()
+                self._stored[name][rows] = values
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

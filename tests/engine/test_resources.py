@@ -15,6 +15,14 @@ from pathways_nb.controller.resources import Resources
 from pathways_nb.program.plan import Placement
 
 
+def eventually(freed: Callable[[], bool]) -> bool:
+    """Whether it comes true: a thread may hold the run that it has just finished for a moment longer."""
+    deadline = time.monotonic() + 5
+    while not freed() and time.monotonic() < deadline:
+        gc.collect()
+    return freed()
+
+
 def placed(resources: Resources, *slices: pw.VirtualSlice) -> list[tuple[int, int, int]]:
     """(island, first, count) of each slice."""
     found = resources.place(slices)
@@ -29,14 +37,6 @@ def test_slices_are_spread_over_islands_first_and_devices_next() -> None:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.lists(st.integers(1, 3), max_size=8))
-def eventually(freed: Callable[[], bool]) -> bool:
-    """Whether it comes true: a thread may hold the run that it has just finished for a moment longer."""
-    deadline = time.monotonic() + 5
-    while not freed() and time.monotonic() < deadline:
-        gc.collect()
-    return freed()
-
-
 @settings(max_examples=60, deadline=None)
 def test_no_device_carries_two_slices_while_a_window_is_free(islands: list[int], sizes: list[int]) -> None:
     resources = Resources(islands)

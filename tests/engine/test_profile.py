@@ -1,0 +1,161 @@
+"""Exact stamps: matched launch by launch, true on the record's own clock, and never guessed."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pathways_nb as pw
+from pathways_nb.trace.exact import Span, make_exact, module_name
+from pathways_nb.trace.record import Label, Record, Row
+
+v = np.arange(8, dtype=np.float32)
+matrix = np.full((256, 256), 0.01, np.float32)
+DEVICES = [[100, 101], [200, 201]]
+
+
+def launches(*rows: tuple[str, int, int, int]) -> Record:
+    """A record of launches (name, island, first device, devices), each said to last from its number to the next."""
+    record = Record()
+    for number, (name, island, device, devices) in enumerate(rows):
+        record.add(Row(Label("compute", name, island=island, device=device, devices=devices), number, number + 1.0))
+    return record
+
+
+def seen(name: str, device: int, launch: int, start: float, end: float) -> Span:
+    """What a profiler says of a node."""
+    return Span(device, f"jit_{module_name(name)}", launch, start, end)
+
+
+def test_a_launch_on_two_devices_lasts_from_its_first_to_its_last() -> None:
+    record = launches(("f", 0, 0, 2))
+    stamps = make_exact(record, [seen("f", 100, 7, 0.2, 0.5), seen("f", 101, 7, 0.3, 0.9)], DEVICES)
+    (event,) = record.events()
+    assert (event["start"], event["end"], event["quality"]) == (0.2, 0.9, "exact")
+    assert (stamps.launches, stamps.matched) == (1, 1)
+    assert stamps.start[0] == pytest.approx(0.2)
+    assert stamps.end[0] == pytest.approx(0.1)
+    assert "exact stamps for 1 of 1 launches; estimated ends were off by 100 ms" in str(stamps)
+
+
+def test_launches_of_one_name_on_other_devices_are_told_apart() -> None:
+    record = launches(("f", 0, 0, 1), ("f", 0, 1, 1), ("f", 0, 0, 2), ("f", 1, 0, 1))
+    spans = [
+        seen("f", 200, 1, 4.0, 4.5), seen("f", 101, 2, 2.0, 2.5), seen("f", 100, 3, 1.0, 1.5),
+        seen("f", 100, 4, 3.0, 3.4), seen("f", 101, 4, 3.1, 3.5),
+    ]  # fmt: skip
+    assert make_exact(record, spans, DEVICES).matched == 4
+    assert record.events()["start"].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_where_counts_differ_nothing_is_guessed() -> None:
+    record = launches(("f", 0, 0, 1), ("f", 0, 0, 1), ("g", 0, 0, 1))
+    stamps = make_exact(record, [seen("f", 100, 1, 0.5, 0.6), seen("g", 100, 2, 2.5, 2.6)], DEVICES)
+    assert (stamps.launches, stamps.matched) == (3, 1)
+    assert record.events()["quality"].tolist() == ["estimated", "estimated", "exact"]
+    assert record.events()["start"].tolist() == [0.0, 1.0, 2.5]
+
+
+def test_nothing_seen_is_said() -> None:
+    text = str(make_exact(launches(("f", 0, 0, 1)), [], DEVICES))
+    assert text == "exact stamps for none of 1 launches: the profiler did not tell them apart"
+
+
+@given(st.lists(st.sampled_from(["f", "g", "h (bwd)"]), min_size=1, max_size=20), st.randoms())
+def test_the_nth_is_the_nth_whatever_order_the_profiler_tells_them_in(names, random) -> None:
+    record = launches(*((name, 0, 0, 2) for name in names))
+    spans = [seen(n, 100 + d, i, i + 0.25, i + 0.75) for i, n in enumerate(names) for d in (0, 1)]
+    random.shuffle(spans)
+    assert make_exact(record, spans, DEVICES).matched == len(names)
+    np.testing.assert_array_equal(record.events()["start"], np.arange(len(names)) + 0.25)
+
+
+def test_columns_given_out_before_stay_as_they_were() -> None:
+    record = launches(("f", 0, 0, 1))
+    before = record.events()
+    make_exact(record, [seen("f", 100, 1, 0.5, 0.6)], DEVICES)
+    assert before["start"].tolist() == [0.0]
+    assert before["quality"].tolist() == ["estimated"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("f", "pw_f"), ("<lambda>", "pw_lambda"), ("f (bwd)", "pw_f_bwd"), ("größe, 2", "pw_gr_e_2"), ("→", "pw_node")],
+)
+def test_names_of_modules_are_plain(name, expected) -> None:
+    assert module_name(name) == expected
+
+
+def test_every_launch_of_a_block_gets_exact_stamps(controller, left, right) -> None:
+    square = pw.jit(lambda x: x @ x, on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    total = pw.jit(lambda x: (x @ x).sum(), on=right, in_shardings=pw.P("x"))
+    twice = pw.jit(lambda x: x * 2 + jnp.sin(x), on=pw.virtual_slice(1, island=1))
+    step = pw.program(lambda x: twice(total(square(square(x)))), name="step")
+    step(matrix).wait()
+    before = time.perf_counter()
+    with pw.profile() as run:
+        for _ in range(5):
+            y = step(matrix)
+        y.wait()
+        after = time.perf_counter() - run.record.origin
+    computed = run.events.of_kind("compute")
+    assert run.stamps is not None
+    assert run.stamps.matched == run.stamps.launches == len(computed) == 20
+    assert set(computed["quality"]) == {"exact"}
+    assert before - run.record.origin - 1e-4 <= computed["start"].min()
+    assert computed["end"].max() <= after + 1e-4, "on the record's clock, to a tenth of a millisecond"
+    assert (computed["end"] > computed["start"]).all()
+    for serial in set(computed["run"]):  # each needs the one before
+        one = computed.select(computed["run"] == serial)
+        assert (np.diff(one["start"]) > 0).all()
+    assert "exact stamps for 20 of 20 launches; estimated ends were off by" in run.summary_line()
+
+
+def test_stamps_are_kept_with_a_saved_run(controller, left, tmp_path) -> None:
+    add = pw.jit(lambda x: x + 1, on=left, in_shardings=pw.P("x"))
+    with pw.profile() as run:
+        add(v)
+    run.save(tmp_path / "exact.run")
+    again = pw.load(tmp_path / "exact.run")
+    assert again.stamps == run.stamps
+    assert again.summary_line() == run.summary_line()
+
+
+def test_one_profile_at_a_time(controller) -> None:
+    with pw.profile(), pytest.raises(pw.UsageError, match=r"profiler cannot start.*end the other pw\.profile block"):
+        pw.profile().__enter__()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_the_profiler_is_free_again_after_an_error(controller, left, error) -> None:
+    add = pw.jit(lambda x: x + 1, on=left)
+    with pytest.raises(error), pw.profile():
+        raise error
+    with pw.profile() as run:
+        add(v)
+    assert run.stamps is not None
+    assert run.stamps.matched == 1
+
+
+def test_a_failed_launch_leaves_the_others_exact(controller) -> None:
+    single = pw.virtual_slice(1, island=0)
+
+    def fails(x):
+        raise ZeroDivisionError("no")
+
+    good = pw.jit(lambda x: x @ x, on=single)
+    bad = pw.jit(lambda x: jax.pure_callback(fails, jax.ShapeDtypeStruct((), np.float32), x), on=single)
+    with pw.profile() as run:
+        y = good(matrix)
+        z = bad(np.float32(1))
+    y.wait()
+    with pytest.raises(pw.NodeError):
+        z.result()
+    assert run.stamps is not None
+    assert run.stamps.matched >= 1
