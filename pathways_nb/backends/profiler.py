@@ -11,6 +11,7 @@ import contextlib
 import re
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,9 @@ class Profiler:
         with folder:
             jax.profiler.stop_trace()
             files = list(Path(folder.name).rglob("*.xplane.pb"))
-            return [span for file in files for span in self._read(jax.profiler.ProfileData.from_file(str(file)))]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # as an error it would abort the process in jaxlib
+                return [span for file in files for span in self._read(jax.profiler.ProfileData.from_file(str(file)))]
 
     def abandon(self) -> None:
         """End whatever happened, so that the process's profiler is free again."""

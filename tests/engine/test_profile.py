@@ -113,7 +113,7 @@ def test_every_launch_of_a_block_gets_exact_stamps(controller, left, right) -> N
     assert (computed["end"] > computed["start"]).all()
     for serial in set(computed["run"]):  # each needs the one before
         one = computed.select(computed["run"] == serial)
-        assert (np.diff(one["start"]) > 0).all()
+        assert (np.diff(one["start"][np.argsort(one["node"])]) > 0).all()
     assert "exact stamps for 20 of 20 launches; estimated ends were off by" in run.summary_line()
 
 
@@ -149,7 +149,10 @@ def test_a_failed_launch_leaves_the_others_exact(controller) -> None:
     def fails(x):
         raise ZeroDivisionError("no")
 
-    good = pw.jit(lambda x: x @ x, on=single)
+    @pw.jit(on=single)
+    def good(x):
+        return x @ x
+
     bad = pw.jit(lambda x: jax.pure_callback(fails, jax.ShapeDtypeStruct((), np.float32), x), on=single)
     with pw.profile() as run:
         y = good(matrix)
