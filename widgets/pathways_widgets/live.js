@@ -29,11 +29,12 @@ const unpack = (view) => {
   return Object.fromEntries(Object.entries(head).map(([name, where]) => [name, column(where)]))
 }
 
-// Until the reader pans or zooms, the time axis shows all of the run; `reset` goes back to that.
+// Until the reader pans or zooms, the time axis shows all of the run; `reset` goes back to that. Boxes come with half a
+// window to spare on each side, so a pan is right at once, and the next ones are asked for before they are needed.
 const follow = (doc, model) => {
   const figure = doc.get_model_by_name("timeline"), range = doc.get_model_by_name("timeline_x")
-  if (!range) return () => {}
-  let following = true, moving = false, timer = null
+  if (!range) return {show: () => {}, arrived: () => {}}
+  let following = true, moving = false, timer = null, asked = [], since = 0
   const show = () => {
     const properties = JSON.parse(model.get("_properties")).timeline_x
     if (!following || !properties) return
@@ -41,30 +42,36 @@ const follow = (doc, model) => {
     range.setv(properties)
     moving = false
   }
-  const send = (view) => { model.set("view", view); model.save_changes() }
-  range.change.connect(() => {
-    if (moving) return
-    following = false
+  const send = (view) => { asked = view; since = performance.now(); model.set("view", view); model.save_changes() }
+  const enough = () => {
+    const [start, end] = asked, span = end - start
+    return Math.abs((range.end - range.start) / span - 1) < 0.01 && range.start > start - span / 4 && range.end < end + span / 4
+  }
+  const ask = () => {
     clearTimeout(timer)
-    timer = setTimeout(() => send([range.start, range.end]), 40)
-  })
+    if (following || enough()) return
+    const patience = since && since + 250 - performance.now()  // one question at a time, while it may still be answered
+    if (patience > 0) timer = setTimeout(ask, patience)
+    else send([range.start, range.end])
+  }
+  range.change.connect(() => { if (!moving) { following = false; ask() } })
   figure.on_event("reset", () => { clearTimeout(timer); following = true; show(); send([]) })
   if (model.get("view").length) send([])
-  return show
+  return {show, arrived: () => { since = 0; ask() }}
 }
 
 const draw = async (model, el) => {
   const {doc, summary, mark, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
-  const handlers = []
+  const handlers = [], {show, arrived} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
     on(`_data_${name}`, () => {
       const data = unpack(model.get(`_data_${name}`))
       if (data) doc.get_model_by_name(name).data = data
       if (name === "graph_nodes" || name === "timeline_boxes") mark()
+      if (name === "timeline_boxes") arrived()
     })
   }
-  const show = follow(doc, model)
   on("_properties", () => {
     const {timeline_x, ...rest} = JSON.parse(model.get("_properties"))
     setProperties(doc, rest)

@@ -118,6 +118,7 @@ def _frame(lanes: Lanes, style: Style) -> figure:
         tools="xpan,xbox_zoom,reset,save",
         active_drag="xpan",
         output_backend="canvas",
+        lod_threshold=None,
         background_fill_color=None,
         border_fill_color=None,
         stylesheets=[CLIPPED],
