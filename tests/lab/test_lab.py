@@ -196,6 +196,12 @@ def test_brushing_and_picking_while_the_kernel_is_busy_and_the_theme_switched(
     assert node >= 1, "bars of the node are marked"
     assert "*" in busy.inner_text(), "the kernel was busy all the while"
 
+    cells = page.locator(".jp-CodeCell").count()
+    page.locator("input[type=search]").first.click()
+    page.keyboard.type("ddaa")
+    assert page.locator("input[type=search]").first.input_value() == "ddaa"
+    assert page.locator(".jp-CodeCell").count() == cells, "letters are no commands while a name is typed"
+
     page.evaluate("() => { figure().model.toolbar.tools.find(t => t.type === 'BoxSelectTool').active = true }")
     span = page.evaluate("() => { const r = figure().model.x_range; return [r.start, r.end] }")
     left, right = (page.evaluate("x => at(x, 2.5)", span[0] + part * (span[1] - span[0])) for part in (0.02, 0.98))

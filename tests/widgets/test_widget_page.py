@@ -77,6 +77,53 @@ def test_hover_shows_names_as_text(chromium: Any, tmp_path: Path) -> None:
     tab.close()
 
 
+@pytest.mark.browser
+def test_kinds_are_hidden_by_the_legend_and_names_are_found(chromium: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page("pipeline", [figure_of(fake_run())]), "utf-8")
+    tab = chromium.new_page(viewport={"width": 1000, "height": 800})
+    troubles: list[str] = []
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("body[data-drawn]")
+    tab.evaluate("""() => { window.model = (name) => Bokeh.documents[0].get_model_by_name(name) }""")
+    seen = """() => {
+      const {data} = model("timeline_boxes"), renderer = model("timeline").renderers.find(
+        (one) => one.data_source === model("timeline_boxes"))
+      const mask = Bokeh.index.find_one(renderer).all_indices
+      return [...mask].map((i) => data.kind[i])
+    }"""
+    before = tab.evaluate(seen)
+    assert {"compute", "transfer"} <= set(before)
+    at = tab.evaluate("""() => {
+      const view = Bokeh.index.find_one(model("timeline_legend1")), host = Bokeh.index.find_one(model("timeline"))
+      const page = host.canvas_view.el.getBoundingClientRect(), {left, top, height} = view.bbox
+      return [page.left + left + 10, page.top + top + height / 2]
+    }""")
+    tab.mouse.click(*at)
+    tab.wait_for_function(f"({seen})().length < {len(before)}")
+    assert sorted(tab.evaluate(seen)) == sorted(kind for kind in before if kind != "compute")
+    tab.mouse.click(*at)
+    tab.wait_for_function(f"({seen})().length === {len(before)}")
+
+    field = tab.locator("input[type=search]")
+    name = tab.evaluate(
+        "() => model('graph_nodes').data.title.find((_, i) => model('graph_nodes').data.kind[i] === 'computation')"
+    )
+    field.fill(name.upper())
+    marked = "(source, names) => model(source).selected.indices.map((i) => model(source).data[names][i])"
+    for source, names in (("graph_nodes", "title"), ("timeline_boxes", "name")):
+        found = tab.evaluate(f"() => ({marked})('{source}', '{names}')")
+        assert found
+        assert all(name.lower() in one.lower() for one in found)
+    field.fill("nothing has this name")
+    assert "0 boxes" in str(field.get_attribute("title"))
+    field.fill("")
+    assert tab.evaluate("() => model('timeline_boxes').selected.indices") == []
+    assert troubles == []
+    tab.close()
+
+
 def painted_colours(tab: Any) -> int:
     """How many different opaque colours the page's canvases hold, sampled."""
     return int(

@@ -15,6 +15,8 @@ import numpy as np
 from bokeh.models import (
     BoxSelectTool,
     ColumnDataSource,
+    CustomJS,
+    CustomJSFilter,
     CustomJSHover,
     CustomJSTickFormatter,
     FixedTicker,
@@ -52,6 +54,10 @@ _TICKS = """
     const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
     const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
     return `${Number((tick * scale).toPrecision(10))} ${unit}`
+"""
+_SEEN = """
+    const hidden = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
+    return hidden.size ? Array.from(source.data.code, (code) => !hidden.has(code)) : null
 """
 _TOOLTIPS = [
     ("what", "@name · @kind"),
@@ -199,14 +205,13 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
 
 
 def _draw_legend(fig: figure, style: Style) -> None:
-    """Two fixed rows: work on devices (capital letters), work of the controller (small letters)."""
+    """Two fixed rows: work on devices (capital letters), work of the controller (small ones). A click hides a kind."""
+    swatches = {kind: _swatch(fig, kind) for kind in palette.KINDS}
+    _filter(fig, list(swatches.values()))
     for position, kinds in enumerate((palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)):
-        swatches = _swatches(fig, kinds)
-        items = [
-            LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches], index=i)
-            for i, kind in enumerate(kinds)
-        ]
+        items = [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
         legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
+        legend.click_policy = "hide"
         legend.location = "top_left"
         legend.border_line_color = None
         legend.label_text_font_size = f"{style.font}px"
@@ -216,15 +221,26 @@ def _draw_legend(fig: figure, style: Style) -> None:
         fig.add_layout(legend, "above")
 
 
-def _swatches(fig: figure, kinds: Sequence[palette.Kind]) -> GlyphRenderer:
-    """Boxes nowhere, one for each kind, from which the legend takes its colours."""
-    nowhere, colours = [float("nan")] * len(kinds), [kind.colour for kind in kinds]
-    return fig.quad(left=nowhere, right=nowhere, top=nowhere, bottom=nowhere, fill_color=colours, line_color=colours)
+def _swatch(fig: figure, kind: palette.Kind) -> GlyphRenderer:
+    """A box nowhere, from which the legend takes its colour, and whose visibility is that of its kind."""
+    nowhere = [float("nan")]
+    return fig.quad(left=nowhere, right=nowhere, top=nowhere, bottom=nowhere, color=kind.colour)
+
+
+def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
+    """Everything that has a code is seen as long as the swatch of its kind is."""
+    seen = CustomJSFilter(args={"swatches": list(swatches)}, code=_SEEN)
+    changed = CustomJS(args={"seen": seen}, code="seen.change.emit()")
+    for swatch in swatches:
+        swatch.js_on_change("visible", changed)
+    for renderer in fig.renderers:
+        if "code" in renderer.data_source.data:
+            renderer.view.filter = seen
 
 
 def _roles() -> dict[str, dict[str, str]]:
     text = {"major_label_text_color": "text"}
-    legend = {"label_text_color": "text", "background_fill_color": "background"}
+    legend = {"label_text_color": "text", "background_fill_color": "background", "inactive_fill_color": "background"}
     return {
         "timeline_title": {"text_color": "soft"},
         "timeline_time": text | {"axis_line_color": "lane", "major_tick_line_color": "lane"},

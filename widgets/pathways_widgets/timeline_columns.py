@@ -38,8 +38,8 @@ SOURCES = {
         "id",
     ],
     "timeline_busy": [*SIDES, "share", "island"],
-    "timeline_marks": ["x", "y", "text"],
-    **{f"timeline_{status}": list(SIDES) for status in palette.HATCHES},
+    "timeline_marks": ["x", "y", "text", "code"],
+    **{f"timeline_{status}": [*SIDES, "code"] for status in palette.HATCHES},
 }
 
 
@@ -134,7 +134,7 @@ def _where(label: Label) -> str:
 
 def _ended(columns: Columns, status: str) -> Columns:
     which = np.flatnonzero(columns["status"].numbers == STATUSES.index(status))
-    return {side: columns[side][which] for side in SIDES}
+    return {name: columns[name][which] for name in (*SIDES, "code")}
 
 
 def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Columns:
@@ -155,7 +155,7 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Colu
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]
     half = (bottom - top) / 2
     lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # of a gang, a lane near its middle
-    return {"x": middle, "y": lane.astype(np.float32), "text": texts}
+    return {"x": middle, "y": lane.astype(np.float32), "text": texts, "code": columns["code"][chosen]}
 
 
 def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font: float) -> np.ndarray:
