@@ -56,7 +56,7 @@ def _cell(cell: nbformat.NotebookNode) -> list[Part]:
 
 
 def _is_still(output: nbformat.NotebookNode) -> bool:
-    return STILL in output.get("data", {}).get("text/html", "")
+    return STILL in output.get("metadata", {})
 
 
 def _output(output: nbformat.NotebookNode) -> Part:

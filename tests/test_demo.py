@@ -28,7 +28,7 @@ if os.environ.get("PATHWAYS_EMBED_FIGURES") == "1":
     item = json_item(drawing, "pw-test-figure")
     item |= {{"summary": "a summary", "properties": {{}}, "themes": {{"light": {{}}, "dark": {{}}}}}}
     display({{"{FIGURE}": item, "text/plain": "a figure"}}, raw=True)
-display({{"text/html": '<div data-pw-still>the still picture</div>'}}, raw=True)
+display({{"text/html": "<div>the still picture</div>"}}, raw=True, metadata={{"data-pw-still": True}})
 """
 
 

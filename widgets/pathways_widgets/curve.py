@@ -8,8 +8,11 @@ from bokeh.embed import json_item
 from bokeh.models import Range1d
 from bokeh.plotting import figure
 
-from pathways_widgets import palette
+from pathways_widgets import palette, style
 from pathways_widgets.live import Figure
+from pathways_widgets.scene import Curve, Rect, Scene, Text
+from pathways_widgets.still import round_steps
+from pathways_widgets.views import FULL_WIDTH
 
 _AXIS = {
     "major_label_text_color": "text",
@@ -57,4 +60,29 @@ def curve(series: Mapping[str, Sequence[float]], x: str, y: str) -> Figure:
     plot.legend[0].name = "curve_legend"
     last = ", ".join(f"{name} {values[-1]:.3g}" for name, values in series.items())
     summary = f"last: {last} {y}"
-    return Figure(dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}, summary=summary)
+    item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
+    scene = _scene(series, x, y, float(plot.x_range.end), (float(plot.y_range.start), float(plot.y_range.end)))
+    return Figure(item, scene, summary=summary)
+
+
+def _scene(series: Mapping[str, Sequence[float]], x: str, y: str, last: float, values: tuple[float, float]) -> Scene:
+    """The same lines for where no scripts run; ``last`` and ``values`` are the ends of the axes."""
+    font, ink, grid = style.now().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
+    width, height, left, top, bottom = FULL_WIDTH, 240.0, 6 * font, 2 * font, 4 * font
+    scene = Scene(width, height, palette.THEMES["light"]["background"])
+
+    def at(step: float, value: float) -> tuple[float, float]:
+        across = step / last * (width - left - font)
+        return left + across, height - bottom - (value - values[0]) / (values[1] - values[0]) * (height - top - bottom)
+
+    for step in round_steps(0, last, 10)[1]:
+        scene.shapes.append(Text(at(step, values[0])[0], height - bottom + font, f"{step:g}", font, ink, "middle"))
+    for value in round_steps(*values, 5)[1]:
+        scene.shapes.append(Curve((at(0, value), at(last, value)), grid))
+        scene.shapes.append(Text(left - 6, at(0, value)[1], f"{value:.6g}", font, ink, "end"))
+    for index, (name, numbers) in enumerate(series.items()):
+        points, colour = tuple(at(step, value) for step, value in enumerate(numbers)), palette.place_colour(index)
+        scene.shapes += [Curve(points, colour, 2.0), Rect(left + 130 * index, 4, font, font, colour)]
+        scene.shapes.append(Text(left + 130 * index + 1.5 * font, 4 + font / 2, name, font, ink))
+    scene.shapes.append(Text(left, height - font, f"{y} over {x}", font, ink))
+    return scene

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import contextvars
-import html
 import json
 import os
 import sys
@@ -32,6 +31,7 @@ from pathways_nb.trace.record import Events
 from pathways_widgets.packing import pack
 from pathways_widgets.page import bokeh_source
 from pathways_widgets.panel import DEFAULT_SHOW, Panel, check_show, figure_of
+from pathways_widgets.scene import Scene
 from pathways_widgets.still import scene_of
 from pathways_widgets.views import Moment, RunLike, Window
 
@@ -46,14 +46,16 @@ _SHARE = 0.1
 
 
 STILL = "data-pw-still"
-"""Marks the picture that stands beside each live figure."""
-_DEAD = ".jp-OutputArea-output:is(:not([data-mime-type]), [data-mime-type*=widget-view])"
-"""What JupyterLab shows of a widget whose model it does not find."""
+"""Marks the picture that stands beside each live figure, and what hides it: in the metadata of both outputs."""
+_DEAD = ".jp-OutputArea-output:is(:not([data-mime-type], .jp-RenderedImage), [data-mime-type*=widget-view])"
+"""What JupyterLab shows of a widget whose model it does not find. In nbconvert's pages images have no type either."""
 _HIDE = f"""<style>
 .jp-OutputArea:has(.pathways-figure) .jp-OutputArea-child:has([{STILL}]) {{ display: none }}
+.jp-OutputArea:has(.pathways-figure) .jp-OutputArea-child:has([{STILL}]) + .jp-OutputArea-child {{ display: none }}
 .jp-OutputArea:has([{STILL}]):not(:has(.pathways-figure)) .jp-OutputArea-child:has({_DEAD}) {{ display: none }}
 </style>"""
-"""In Jupyter it is seen only where the figure is not, and then instead of the words that a dead widget leaves."""
+"""In Jupyter the picture, which is the next output, is seen only where the figure is not, and then instead of the words
+that a dead widget leaves. It is an output of its own because some viewers show pictures but no HTML of ours."""
 
 
 class BokehJS(anywidget.AnyWidget):
@@ -73,7 +75,7 @@ class BokehJS(anywidget.AnyWidget):
 
 
 class Figure(anywidget.AnyWidget):
-    """A Bokeh item (see ``panel``) in a cell's output."""
+    """A Bokeh item (see ``panel``) in a cell's output, and the same as a ``scene`` for where no scripts run."""
 
     _esm = (_HERE / "figure.js").read_text("utf-8") + (_HERE / "live.js").read_text("utf-8")
     _item = traitlets.Unicode().tag(sync=True)
@@ -89,7 +91,8 @@ class Figure(anywidget.AnyWidget):
     totals = traitlets.Unicode().tag(sync=True)
     """What is in it, in words."""
 
-    def __init__(self, item: dict[str, Any], **traits: Any):
+    def __init__(self, item: dict[str, Any], scene: Scene | None = None, **traits: Any):
+        self._scene = scene
         bare = {name: part for name, part in item.items() if name != "properties"}
         properties = json.dumps(item.get("properties", {}))
         super().__init__(_item=json.dumps(bare), _properties=properties, _assets=BokehJS.get().model_id, **traits)
@@ -106,6 +109,8 @@ class Figure(anywidget.AnyWidget):
 
     def _ipython_display_(self) -> None:
         _show(self.bundle())
+        if self._scene is not None:
+            show_still(self._scene, self.summary)
 
     def __repr__(self) -> str:
         return self.summary
@@ -218,7 +223,8 @@ class LiveDisplay:
         try:
             self.figure = LiveFigure(self._run, self.views)
             self.figure.push()
-            self._handle = _show(self.figure.bundle())
+            words = f"{self._run.name}: a live figure; the picture that follows is how it ended."
+            self._handle = _show(self.figure.bundle() | {"text/plain": words})
         except Exception as error:
             self._give_up(error)
             return
@@ -241,7 +247,8 @@ class LiveDisplay:
             return
         if embedding() and self._handle is not None:
             self._handle.update(self.figure.bundle(), raw=True)
-        self._show_still()
+        with contextlib.suppress(Exception):  # the interactive figure is there; its stand-in must not break the cell
+            show_still(scene_of(self._run, self.views), self._run.summary_line())
 
     def _follow(self) -> None:
         pause = _INTERVAL
@@ -258,20 +265,17 @@ class LiveDisplay:
         except Exception as error:
             self._give_up(error)
 
-    def _show_still(self) -> None:
-        """Beside the widget a picture that needs no scripts, hidden while the widget is there to be seen."""
-        with contextlib.suppress(Exception):  # the interactive figure is there; its stand-in must not break the cell
-            png = scene_of(self._run, self.views).png(1.5)
-            data = base64.b64encode(png).decode()
-            alt = html.escape(self._run.summary_line(), quote=True)
-            image = f'<img alt="{alt}" src="data:image/png;base64,{data}" style="max-width: 100%">'
-            body = f"<div {STILL}>{_HIDE}{image}</div>"
-            _show({"text/html": body, "image/png": data, "text/plain": self._run.summary_line()})
-
     def _give_up(self, error: Exception) -> None:
         self.figure = None
         text = f"The figure could not be drawn: {type(error).__name__}: {error}\n{self._run.summary_line()}"
         _show({"text/plain": text})
+
+
+def show_still(scene: Scene, text: str) -> None:
+    """Display a picture that needs no scripts, beside a figure in the same cell; hidden while that is to be seen."""
+    data = base64.b64encode(scene.png(1.5)).decode()
+    _show({"text/html": f"<div {STILL}>{_HIDE}</div>", "text/plain": ""}, {STILL: True})
+    _show({"image/png": data, "text/plain": text}, {STILL: True, "image/png": {"width": round(scene.width)}})
 
 
 def embedding() -> bool:
@@ -279,5 +283,5 @@ def embedding() -> bool:
     return os.environ.get("PATHWAYS_EMBED_FIGURES") == "1"
 
 
-def _show(bundle: dict[str, Any]) -> DisplayHandle | None:
-    return display(bundle, raw=True, display_id=True)
+def _show(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> DisplayHandle | None:
+    return display(bundle, raw=True, display_id=True, metadata=metadata or {})

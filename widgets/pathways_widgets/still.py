@@ -221,17 +221,22 @@ def _between_lanes(view: Timeline, left: float, right: float, y: Callable[[float
         yield Curve(((left, y(position)), (right, y(position))), _LIGHT["island"])
 
 
-def _ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
-    """Round times and their words, at most about ``most``."""
-    span = max(end - begin, 1e-12)
-    rough = span / max(most, 1)
+def round_steps(begin: float, end: float, most: int) -> tuple[float, list[float]]:
+    """A round step, and its multiples from ``begin`` to ``end``: at most about ``most``."""
+    rough = max(end - begin, 1e-12) / max(most, 1)
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    return step, [number * step for number in range(int(np.ceil(begin / step)), int(np.floor(end / step)) + 1)]
+
+
+def _ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
+    """Round times and their words, at most about ``most``."""
+    step, times = round_steps(begin, end, most)
     unit, scale = ("s", 1.0) if step >= 2 else ("ms", 1e3) if step >= 2e-3 else ("µs", 1e6)
     if step >= 0.2:
         unit, scale = "s", 1.0
-    for number in range(int(np.ceil(begin / step)), int(end / step) + 1):
-        yield number * step, f"{number * step * scale:.6g} {unit}"
+    for time in times:
+        yield time, f"{time * scale:.6g} {unit}"
 
 
 _PARTS: dict[str, Callable[[Moment, float, float], tuple[list[Shape], float]]] = {
