@@ -151,6 +151,17 @@ def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
     assert columns["name"][0].endswith(" events")
 
 
+def test_a_merged_box_names_the_nodes_that_it_stands_for() -> None:
+    nodes = 3
+    labels = [Label("compute", f"n{i}", "p q", node=i, island=0, devices=1) for i in range(nodes)]
+    rows = [Row(labels[i % nodes], i * 1e-3, i * 1e-3 + 5e-4) for i in range(30_000)]
+    rows.append(Row(Label("stall", "far away"), 1e4, 1e4 + 1))
+    columns = Timeline((1,)).update(FakeRun([], Events.from_rows(rows)))["timeline_boxes"]
+    ids = [id for id, kind in zip(columns["id"], columns["kind"], strict=True) if kind == "compute"]
+    assert len(ids) < 100
+    assert all(id == "p_q#0 p_q#1 p_q#2" for id in ids), "a box of a pixel holds all three"
+
+
 def test_failures_are_never_merged_away() -> None:
     run = fake_run()
     failed = Row(Label("compute", "bad", island=0, devices=1), 5, 5 + 1e-7, 0, "exact", "failed")

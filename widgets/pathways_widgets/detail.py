@@ -17,7 +17,8 @@ from pathways_widgets.views import Window
 
 MOST_BOXES = 3000
 PIXELS = 900
-_MOST_CELLS = 4_000_000
+MOST_CELLS = 4_000_000
+"""Entries of the largest table that is made to count events."""
 
 
 class Digest:
@@ -82,13 +83,18 @@ class Digest:
 
 @dataclass(frozen=True)
 class Boxes:
-    """What to draw: ``alone`` are indices of events; each merged box has its track, start, busy time and count."""
+    """What to draw: ``alone`` are indices of events; each merged box has its track, start, busy time and count.
+
+    ``members`` are the indices of merged events, ``inside`` the position of the merged box of each.
+    """
 
     alone: np.ndarray
     track: np.ndarray
     start: np.ndarray
     busy: np.ndarray
     count: np.ndarray
+    members: np.ndarray
+    inside: np.ndarray
 
     def __len__(self) -> int:
         return len(self.alone) + len(self.track)
@@ -101,10 +107,10 @@ def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxe
     """
     inside = digest.within(window)
     span = max(window[1] - window[0], 1e-12)
-    none = np.zeros(0)
-    boxes = Boxes(inside, none.astype(np.int32), none, none, none.astype(np.int64))
+    none, whole = np.zeros(0), np.zeros(0, np.int64)
+    boxes = Boxes(inside, none.astype(np.int32), none, none, whole, whole, whole)
     tracks = max(int(np.count_nonzero(np.bincount(digest.track[inside]))), 1)
-    width = span / min(PIXELS, max(most // tracks, 1), max(_MOST_CELLS // max(len(digest.code), 1), 1))
+    width = span / min(PIXELS, max(most // tracks, 1), max(MOST_CELLS // max(len(digest.code), 1), 1))
     while len(boxes) > most:
         boxes = _merge(digest, inside, window[0], width)
         if width > 2 * span:
@@ -116,13 +122,16 @@ def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxe
 def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> Boxes:
     start, lasts = digest.start[inside], digest.end[inside] - digest.start[inside]
     short = (lasts < width) & digest.well[inside]
-    start, lasts, alone = start[short], lasts[short], inside[~short]
+    start, lasts, alone, members = start[short], lasts[short], inside[~short], inside[short]
     bins = np.maximum((start - origin) // width, 0).astype(np.int64)
     per_track = int(bins.max(initial=0)) + 1
-    cell = digest.track[inside[short]] * per_track + bins
+    cell = digest.track[members] * per_track + bins
     count = np.bincount(cell)
     used = np.flatnonzero(count)
+    position = np.zeros(len(count), np.int64)
+    position[used] = np.arange(len(used))
     first = np.full(len(count), np.inf)
     np.minimum.at(first, cell, start)
     busy = np.bincount(cell, lasts)
-    return Boxes(alone, (used // per_track).astype(np.int32), first[used], busy[used], count[used])
+    track = (used // per_track).astype(np.int32)
+    return Boxes(alone, track, first[used], busy[used], count[used], members, position[cell])

@@ -10,7 +10,7 @@ import numpy as np
 from pathways_nb.trace.metrics import BUSY, busy_between
 from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
 from pathways_widgets import palette
-from pathways_widgets.detail import Boxes, Digest
+from pathways_widgets.detail import MOST_CELLS, Boxes, Digest
 from pathways_widgets.lanes import MARGIN, Lanes
 from pathways_widgets.views import Columns, Window, Words, node_id
 
@@ -118,10 +118,25 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
         numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])
         columns[name] = Words(words, numbers)
-    columns["id"] = text([node_id(label.program, label.node) for label in labels], [""])
+    columns["id"] = text([node_id(label.program, label.node) for label in labels], _merged_ids(boxes, events))
     columns["bytes"] = np.concatenate([np.array([label.bytes for label in labels], float)[which], np.zeros(merged)])
     columns["run"] = np.concatenate([events["run"][alone], np.full(merged, -1, np.int32)])
     return columns
+
+
+def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
+    """The nodes that each merged box stands for."""
+    found: list[list[str]] = [[] for _ in boxes.track]
+    count = max(len(events.labels), 1)
+    pairs = boxes.inside * count + events.label[boxes.members]
+    if len(found) * count <= MOST_CELLS:  # for few of them a table is quicker than sorting
+        table = np.zeros(len(found) * count, bool)
+        table[pairs] = True
+        pairs = np.flatnonzero(table)
+    for pair in np.unique(pairs).tolist():
+        label = events.labels[pair % count]
+        found[pair // count].append(node_id(label.program, label.node))
+    return [" ".join(filter(None, ids)) for ids in found]
 
 
 def _where(label: Label) -> str:
