@@ -39,6 +39,11 @@ def least_distance(one: str, other: str) -> float:
     return min(ciede2000(_lab(matrix @ linear(one)), _lab(matrix @ linear(other))) for matrix in VISIONS.values())
 
 
+def lightness(colour: str) -> float:
+    """CIELAB's L*, 0 to 100: all that is left of a colour in grey."""
+    return float(_lab(linear(colour))[0])
+
+
 def _lab(rgb: np.ndarray) -> np.ndarray:
     ratio = _TO_XYZ @ np.clip(rgb, 0, 1) / _WHITE
     x, y, z = np.where(ratio > 216 / 24389, np.cbrt(ratio), (24389 / 27 * ratio + 16) / 116)

@@ -144,7 +144,7 @@ def test_the_display_follows_and_ends(shown: list[dict[str, Any]]) -> None:
     run = fake_run(0)
     display = LiveDisplay(run)
     display.start()
-    assert "0 events on 8 devices" in shown[0]["text/plain"]
+    assert shown[0]["text/plain"] == "fake: a live figure; the picture that follows is how it ended."
     assert display.figure is not None
     moved = threading.Event()
     display.figure.observe(lambda _: moved.set(), "summary")

@@ -12,7 +12,8 @@ import pytest
 import pathways_widgets
 from pathways_nb.trace.record import CONTROLLER_KINDS, KINDS
 from pathways_widgets import palette
-from tests.widgets.colour_science import ciede2000, contrast, least_distance
+from pathways_widgets.lanes import WAITING_KINDS
+from tests.widgets.colour_science import ciede2000, contrast, least_distance, lightness
 
 
 def test_distance_agrees_with_published_pairs() -> None:
@@ -29,6 +30,18 @@ def test_distance_agrees_with_published_pairs() -> None:
 def test_kinds_of_one_lane_can_be_told_apart(group: tuple[palette.Kind, ...]) -> None:
     for one, other in itertools.combinations(group, 2):
         assert least_distance(one.colour, other.colour) >= 10, (one, other)
+
+
+DEVICE_LANE = [kind for kind in palette.DEVICE_KINDS if kind.name != "transfer"]
+WAITING = [kind for kind in palette.CONTROLLER_KINDS if kind.name in WAITING_KINDS]
+WORKING = [kind for kind in palette.CONTROLLER_KINDS if kind.name not in WAITING_KINDS]
+
+
+@pytest.mark.parametrize("lane", [DEVICE_LANE, WAITING, WORKING])
+def test_kinds_of_one_row_can_be_told_apart_in_grey(lane: list[palette.Kind]) -> None:
+    for one, other in itertools.combinations(lane, 2):
+        apart = abs(lightness(one.colour) - lightness(other.colour))
+        assert apart >= 10 or one.pattern != other.pattern, (one, other, apart)
 
 
 def test_places_can_be_told_apart() -> None:

@@ -19,26 +19,30 @@ INK = "#111111"
 
 
 class Kind(NamedTuple):
-    """How one category of events is drawn: the word for it, its letter and its colour."""
+    """How one category of events is drawn: the word for it, its letter, its colour, and a pattern (see ``HATCHES``).
+
+    Kinds of one lane that are alike in grey differ in their pattern.
+    """
 
     name: str
     letter: str
     colour: str
+    pattern: str = ""
 
 
 DEVICE_KINDS = (
     Kind("compute", "F", SKY),
     Kind("backward", "B", GREEN),
-    Kind("collective", "C", ORANGE),
+    Kind("collective", "C", ORANGE, "upright"),
     Kind("transfer", "T", PURPLE),
 )
 CONTROLLER_KINDS = (
-    Kind("trace", "r", PURPLE),
+    Kind("trace", "r", PURPLE, "level"),
     Kind("lower", "l", YELLOW),
-    Kind("compile", "c", ORANGE),
+    Kind("compile", "c", ORANGE, "upright"),
     Kind("enqueue", "e", SKY),
     Kind("wait", "w", GREY),
-    Kind("stall", "s", VERMILION),
+    Kind("stall", "s", VERMILION, "level"),
     Kind("fetch", "f", GREEN),
 )
 KINDS = DEVICE_KINDS + CONTROLLER_KINDS
@@ -61,8 +65,11 @@ TRANSFER = PURPLE
 BOX_EDGE = "#3A3A3A"
 """Thin line around an event's box where it is wide enough."""
 
-HATCHES = {"draining": "/", "failed": "x"}
-"""Pattern over the box of an event that did not end well, by its status."""
+HATCHES = {"draining": "/", "failed": "x", "upright": "|", "level": "-"}
+"""Patterns over boxes: by the status of an event that did not end well, and by ``Kind.pattern``."""
+
+HATCH_ALPHA = 0.35
+"""How dark they are."""
 
 THEMES: dict[Theme, dict[str, str]] = {
     "light": {

@@ -13,7 +13,10 @@ from functools import cache
 from html import escape
 from typing import Any, Literal
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
+from pathways_widgets import palette
 
 Align = Literal["start", "middle", "end"]
 _STEPS = 16
@@ -27,7 +30,7 @@ _PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "µ": "u", "…": "..
 
 @dataclass(frozen=True)
 class Rect:
-    """A box; ``hatch`` is ``"/"``, ``"x"`` or nothing."""
+    """A box; ``hatch`` is one of the patterns of ``palette.HATCHES``, or nothing."""
 
     x: float
     y: float
@@ -104,7 +107,7 @@ class Scene:
         """The picture as PNG with ``scale`` dots for each pixel."""
         size = max(round(self.width * scale), 1), max(round(self.height * scale), 1)
         image = Image.new("RGB", size, self.background)
-        draw = ImageDraw.Draw(image)
+        draw = ImageDraw.Draw(image, "RGBA")
         for shape in self.shapes:
             _paint(draw, shape, scale)
         data = io.BytesIO()
@@ -119,7 +122,13 @@ def _on_bezier(points: tuple[tuple[float, float], ...], t: float) -> tuple[float
 
 
 def _hatching(shape: Rect) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """Slanted lines within a box: one way for ``"/"``, both for ``"x"``."""
+    """Lines within a box: upright, level, or slanted, one way for ``"/"`` and both for ``"x"``."""
+    if shape.hatch == "|":
+        for x in np.arange(shape.x + _HATCH_GAP / 2, shape.x + shape.width, _HATCH_GAP).tolist():
+            yield (x, shape.y), (x, shape.y + shape.height)
+    if shape.hatch == "-":
+        for y in np.arange(shape.y + _HATCH_GAP / 2, shape.y + shape.height, _HATCH_GAP).tolist():
+            yield (shape.x, y), (shape.x + shape.width, y)
     for slope in (1.0,) if shape.hatch == "/" else (1.0, -1.0) if shape.hatch == "x" else ():
         offset = _HATCH_GAP
         while offset < shape.width + shape.height:
@@ -139,7 +148,8 @@ def _svg(shape: Shape) -> Iterator[str]:
             place = f'x="{shape.x:.2f}" y="{shape.y:.2f}" width="{shape.width:.2f}" height="{shape.height:.2f}"'
             yield f"<rect {place} {look}/>"
             for (x0, y0), (x1, y1) in _hatching(shape):
-                yield f'<path d="M{x0:.2f} {y0:.2f}L{x1:.2f} {y1:.2f}" stroke="{shape.line}" stroke-width="0.7"/>'
+                look = f'stroke="{palette.INK}" stroke-opacity="{palette.HATCH_ALPHA}" stroke-width="0.7"'
+                yield f'<path d="M{x0:.2f} {y0:.2f}L{x1:.2f} {y1:.2f}" {look}/>'
         case Curve():
             first, *rest = (f"{x:.2f} {y:.2f}" for x, y in shape.points)
             way = f"M{first}{'C' if shape.bezier else 'L'}{' '.join(rest)}"
@@ -170,7 +180,8 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
             line_width = max(round(scale * shape.line_width), 1) if shape.line else 0
             draw.rounded_rectangle(box, scale * shape.radius, shape.fill or None, shape.line or None, line_width)
             for ends in _hatching(shape):
-                draw.line([(scale * x, scale * y) for x, y in ends], shape.line, max(round(0.7 * scale), 1))
+                points = [(scale * x, scale * y) for x, y in ends]
+                draw.line(points, f"{palette.INK}{round(255 * palette.HATCH_ALPHA):02X}", max(round(0.7 * scale), 1))
         case Curve():
             points = [(scale * x, scale * y) for x, y in shape.straight()]
             draw.line(points, shape.line, max(round(scale * shape.line_width), 1), joint="curve")

@@ -168,11 +168,9 @@ def _timeline(moment: Moment, width: float, top: float) -> tuple[list[Shape], fl
         shapes.append(Text(x(tick), bottom + factor * _AXIS / 2, text, font, _LIGHT["text"], "middle"))
     for source, fill in (("timeline_busy", palette.NEUTRAL), ("timeline_boxes", "")):
         shapes += _bars(sources[source], x, y, fill)
-    for status, hatch in palette.HATCHES.items():
-        for left, right, high, low in _pairs(sources[f"timeline_{status}"], "left", "right", "top", "bottom"):
-            shapes.append(
-                Rect(x(left), y(high), x(right) - x(left), y(low) - y(high), "", palette.INK, 0.7, hatch=hatch)
-            )
+    for name, hatch in palette.HATCHES.items():
+        for left, right, high, low in _pairs(sources[f"timeline_{name}"], "left", "right", "top", "bottom"):
+            shapes.append(Rect(x(left), y(high), x(right) - x(left), y(low) - y(high), hatch=hatch))
     shapes += _between_lanes(view, x(begin), width - _RIGHT, y)
     for time, position, text in _pairs(sources["timeline_marks"], "x", "y", "text"):
         shapes.append(Text(x(time), y(position), text, font, palette.INK, "middle"))
@@ -193,7 +191,8 @@ def _legend(top: float, width: float) -> tuple[list[Shape], float]:
             needed = 15 * factor + 0.55 * font * len(text)
             if x > factor * LABELS and x + needed > width:
                 x, y = factor * LABELS, y + row
-            shapes.append(Rect(x, y + row / 2 - 5 * factor, 10 * factor, 10 * factor, kind.colour))
+            hatch = palette.HATCHES.get(kind.pattern, "")
+            shapes.append(Rect(x, y + row / 2 - 5 * factor, 10 * factor, 10 * factor, kind.colour, hatch=hatch))
             shapes.append(Text(x + 15 * factor, y + row / 2, text, font, _LIGHT["text"]))
             x += needed + 12 * factor
         y += row

@@ -170,9 +170,8 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
     sides = {side: side for side in SIDES}
     busy = fig.quad(**sides, source=tables["timeline_busy"], fill_color=palette.NEUTRAL, line_color=None)
     fig.add_tools(HoverTool(renderers=[busy], tooltips=[("busy", "@share{0%} of island @island")]))
-    for status, pattern in palette.HATCHES.items():
-        hatched = fig.quad(**sides, source=tables[f"timeline_{status}"], fill_color=None, line_color=palette.INK)
-        hatched.glyph.update(hatch_pattern=pattern, hatch_color=palette.INK, hatch_alpha=0.6, hatch_scale=8)
+    for name in palette.HATCHES:
+        fig.quad(**sides, source=tables[f"timeline_{name}"], fill_color=None, line_color=None, **_hatch(name))
     fig.text(
         "x",
         "y",
@@ -223,8 +222,14 @@ def _draw_legend(fig: figure, style: Style) -> None:
 
 def _swatch(fig: figure, kind: palette.Kind) -> GlyphRenderer:
     """A box nowhere, from which the legend takes its colour, and whose visibility is that of its kind."""
-    nowhere = [float("nan")]
-    return fig.quad(left=nowhere, right=nowhere, top=nowhere, bottom=nowhere, color=kind.colour)
+    nowhere = {side: [float("nan")] for side in SIDES}
+    return fig.quad(**nowhere, fill_color=kind.colour, line_color=None, **_hatch(kind.pattern))
+
+
+def _hatch(name: str) -> dict[str, Any]:
+    """The look of one of ``HATCHES``, or of none."""
+    look = {"hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA, "hatch_scale": 6}
+    return look | {"hatch_pattern": palette.HATCHES[name]} if name else {}
 
 
 def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:

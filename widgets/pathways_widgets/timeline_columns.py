@@ -39,7 +39,7 @@ SOURCES = {
     ],
     "timeline_busy": [*SIDES, "share", "island"],
     "timeline_marks": ["x", "y", "text", "code"],
-    **{f"timeline_{status}": [*SIDES, "code"] for status in palette.HATCHES},
+    **{f"timeline_{name}": [*SIDES, "code"] for name in palette.HATCHES},
 }
 
 
@@ -56,7 +56,7 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: Scale) -> di
     columns = _boxes(digest, boxes, events)
     wide = columns["duration"] >= _NARROW * scale.seconds
     columns["edge"] = np.where(wide, len(palette.KINDS), columns["code"]).astype(np.uint8)
-    hatched = {f"timeline_{status}": _ended(columns, status) for status in palette.HATCHES}
+    hatched = {f"timeline_{name}": _hatched(columns, name, wide) for name in palette.HATCHES}
     return {"timeline_boxes": columns, "timeline_marks": _marks(columns, boxes, events, scale), **hatched}
 
 
@@ -147,8 +147,13 @@ def _where(label: Label) -> str:
     return f"{label.place} · {where}" if label.place else where
 
 
-def _ended(columns: Columns, status: str) -> Columns:
-    which = np.flatnonzero(columns["status"].numbers == STATUSES.index(status))
+def _hatched(columns: Columns, name: str, wide: np.ndarray) -> Columns:
+    """The boxes under one pattern: all of a bad end, and of a kind those that are wide enough."""
+    if name in STATUSES:
+        which = np.flatnonzero(columns["status"].numbers == STATUSES.index(name))
+    else:
+        codes = [palette.CODES[kind.name] for kind in palette.KINDS if kind.pattern == name]
+        which = np.flatnonzero(np.isin(columns["code"], codes) & wide)
     return {name: columns[name][which] for name in (*SIDES, "code")}
 
 
