@@ -327,6 +327,13 @@ def test_a_named_run_can_be_reached_afterwards(ready) -> None:
     ready.ok("assert not pw.runs")
 
 
+def test_a_profiled_cell_has_exact_stamps(ready) -> None:
+    assert ready.run_cell("%%pathways --show none --run exact --profile\nx = a(v)").success
+    assert pw.runs["exact"].stamps.matched == 1
+    assert ready.run_cell("%%pathways --show none --run other\nx = a(v)").success
+    assert pw.runs["other"].stamps is None
+
+
 def test_the_line_magic_attaches_as_the_function_does(ready, capsys) -> None:
     ready.ok("%pathways attach cpu --islands 1 --devices-per-island 2 --dispatch sequential --no-pin")
     assert "<controller cpu: 1 island × 2 devices, sequential dispatch>" in capsys.readouterr().out
