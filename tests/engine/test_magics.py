@@ -328,10 +328,10 @@ def test_a_named_run_can_be_reached_afterwards(ready) -> None:
 
 
 def test_a_profiled_cell_has_exact_stamps(ready) -> None:
-    assert ready.run_cell("%%pathways --show none --run exact --profile\nx = a(v)").success
-    assert pw.runs["exact"].stamps.matched == 1
-    assert ready.run_cell("%%pathways --show none --run other\nx = a(v)").success
-    assert pw.runs["other"].stamps is None
+    ready.ok("%%pathways --show none --run exact --profile\nx = a(v)")
+    ready.ok("assert pw.runs['exact'].stamps.matched == 1")
+    ready.ok("%%pathways --show none --run other\nx = a(v)")
+    ready.ok("assert pw.runs['other'].stamps is None")
 
 
 def test_the_line_magic_attaches_as_the_function_does(ready, capsys) -> None:
