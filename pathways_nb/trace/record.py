@@ -223,11 +223,15 @@ class Record:
             return Events(self._labels, {name: part[: self._count] for name, part in self._stored.items()}, ids)
 
     def correct(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
-        """Exact stamps for the events at these positions of ``events()``; columns given out before stay as they are."""
+        """Exact stamps for the events at these positions of ``events()``, all of which get new ids.
+
+        Columns given out before stay as they are.
+        """
         with self._lock:
             for name, values in (("start", start), ("end", end), ("quality", QUALITIES.index("exact"))):
                 self._stored[name] = self._stored[name].copy()
                 self._stored[name][rows] = values
+            self._first += self._count  # new ids, so that whoever has seen the old ones looks again
 
     def clear(self) -> None:
         """Forget everything."""

@@ -80,6 +80,7 @@ def test_columns_given_out_before_stay_as_they_were() -> None:
     record = launches(("f", 0, 0, 1))
     before = record.events()
     make_exact(record, [seen("f", 100, 1, 0.5, 0.6)], DEVICES)
+    assert not set(before["id"]) & set(record.events()["id"]), "whoever drew them must draw them again"
     assert before["start"].tolist() == [0.0]
     assert before["quality"].tolist() == ["estimated"]
 

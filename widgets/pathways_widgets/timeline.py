@@ -108,7 +108,7 @@ class Timeline:
         around = visible[0] - margin, visible[1] + margin
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         self.properties = {
-            "timeline_title": {"text": f"{run.name} · {title_of(boxes, len(events))}"},
+            "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
             "timeline_x": {"start": -0.01 * extent, "end": 1.01 * extent},
         }
         return self.sources

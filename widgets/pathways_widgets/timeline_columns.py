@@ -81,11 +81,14 @@ def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
     return {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0) for name in names}
 
 
-def title_of(boxes: Boxes, events: int) -> str:
-    """How many events there are and, if some share a box, how many boxes stand for those in sight."""
+def title_of(boxes: Boxes, events: Events) -> str:
+    """How many events there are or, if some share a box, are in sight and as how many boxes; how many are estimated."""
+    count = len(events)
+    estimated = np.count_nonzero(events.stored("quality") != QUALITIES.index("exact"))
+    words = f"{count:,} event{'' if count == 1 else 's'}"
     if len(boxes.track):
-        return f"{len(boxes.alone) + int(boxes.count.sum()):,} events, drawn as {len(boxes):,} boxes"
-    return f"{events:,} event{'' if events == 1 else 's'}"
+        words = f"{len(boxes.alone) + int(boxes.count.sum()):,} of {words} as {len(boxes):,} boxes"
+    return f"{words} · {estimated:,} with estimated stamps" if estimated else words
 
 
 def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
