@@ -119,14 +119,15 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     controller = current.get()
     controller.flush()
     run = Run(name, controller.islands, about={"options": asdict(controller.specification), "source": source})
-    display = _display(run, show)
-    run.record.origin = clock()  # the time axis begins when the picture is up, not while it is made
-    gather = Gather(controller)
-    entry = (run, gather)
     if profiler is not None:
         profiler.start()
-    controller.recordings.append(entry)
+    gather = Gather(controller)
+    entry = (run, gather)
+    display = None
     try:
+        display = _display(run, show)
+        run.record.origin = clock()  # the time axis begins when the picture is up, not while it is made
+        controller.recordings.append(entry)
         try:
             yield run
         except KeyboardInterrupt as stop:
@@ -135,10 +136,12 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
         finally:
             gather.flush()  # this one's, whatever the block has done to the others
         _wait_for(controller, run)
-        if profiler is not None:
+        if profiler is not None and (driver := controller.driver_or_none) is not None:
             run.note = "reading the profile"
-            devices = ordinals(controller.driver.attachment.islands)
-            run.stamps = make_exact(run.record, profiler.stop(), devices)
+            try:
+                run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands))
+            finally:
+                run.note = ""
     except KeyboardInterrupt:
         if (driver := controller.driver_or_none) is not None:
             driver.cancel([execution.serial for execution in run.unfinished()])
@@ -148,13 +151,13 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
             _wait_for(controller, run)
         raise
     finally:
-        if profiler is not None:
-            profiler.abandon()
         if entry in controller.recordings:
             controller.recordings.remove(entry)
         run.finished = True
         if display is not None:
             display.stop()
+        if profiler is not None:
+            profiler.abandon()
 
 
 def _display(run: Run, show: str | Sequence[str]) -> Any:

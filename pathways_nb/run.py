@@ -45,7 +45,7 @@ class Run:
     record: Record = field(default_factory=Record, repr=False)
     outputs: Any = None
     note: str = ""
-    """A line of progress while the run is under way."""
+    """A line of progress while the run is under way, in place of its summary."""
     on_display: bool = False
     """Whether a person sees ``note`` in a live picture."""
     finished: bool = False
@@ -98,9 +98,7 @@ class Run:
 
     def summary_line(self) -> str:
         """The summary in one line of plain text."""
-        if self.note and not self.finished:
-            return self.note
-        return " · ".join(map(str, filter(None, (self.summary(), self.stamps))))
+        return self.note or " · ".join(map(str, filter(None, (self.summary(), self.stamps))))
 
     def show(self, *views: str) -> None:
         """Display graph and timeline here.

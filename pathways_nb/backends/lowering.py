@@ -7,7 +7,6 @@ the consumer's executable, by the compiler's collectives, never through the host
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -35,11 +34,11 @@ class Action:
     call: Callable[..., Any] | None = None
     target: Any = None
     waits_for: tuple[int, ...] = ()
-    """Of a launch, the producers that did not run on the same devices just before it."""
+    """Producers whose end does not follow from its devices being free: transfers, and launches on none of them."""
     witness: int = 0
     """Which output to wait on."""
-    reader: int = sys.maxsize
-    """The first launch on the same island that reads what it makes, if any."""
+    reader: int = -1
+    """The first launch on the same island that reads what it makes; -1 if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,11 +176,10 @@ class Lowering:
         return Action(
             step,
             label,
-            executable.call,
-            None,
-            self._waits_for(step),
-            self._witness(step),
-            self.readers.get(index, sys.maxsize),
+            call=executable.call,
+            waits_for=self._waits_for(step),
+            witness=self._witness(step),
+            reader=self.readers.get(index, -1),
         )
 
     def _donated(self, step: Step) -> tuple[int, ...]:

@@ -56,25 +56,30 @@ class Profiler:
 
     def stop(self) -> list[Span]:
         """End, and what was seen; nothing if it does not run."""
-        folder, self._folder = self._folder, None
-        if folder is None:
+        if self._folder is None:
             return []
-        with folder:
-            jax.profiler.stop_trace()
-            files = list(Path(folder.name).rglob("*.xplane.pb"))
+        with self._folder as folder:
+            self._stop()
+            files = list(Path(folder).rglob("*.xplane.pb"))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # as an error it would abort the process in jaxlib
                 return [span for file in files for span in self._read(jax.profiler.ProfileData.from_file(str(file)))]
 
     def abandon(self) -> None:
-        """End whatever happened, so that the process's profiler is free again."""
-        with contextlib.suppress(Exception):
-            self.stop()
+        """End if it still runs, so that the process's profiler is free again, and forget what was seen."""
+        if self._folder is not None:
+            with self._folder, contextlib.suppress(RuntimeError):  # it had been stopped by somebody else
+                self._stop()
+
+    def _stop(self) -> None:
+        jax.profiler.stop_trace()
+        self._folder = None
 
     def _read(self, profile: Any) -> Iterator[Span]:
         planes = {plane.name: plane for plane in profile.planes}
-        start = dict(planes["Task Environment"].stats)["profile_start_time"] if "Task Environment" in planes else 0
-        offset = start * 1e-9 + _unix_to(self.clock)
+        if "Task Environment" not in planes:  # without it nobody knows when the times began
+            return
+        offset = dict(planes["Task Environment"].stats)["profile_start_time"] * 1e-9 + _unix_to(self.clock)
         found: dict[tuple[int, str, Any], tuple[float, float]] = {}
         for name, plane in planes.items():
             on_device = _DEVICE_PLANE.match(name)
@@ -105,14 +110,12 @@ def _operations(plane: Any) -> Iterator[tuple[tuple[int, str, Any], Any]]:
 
 
 def _modules(plane: Any, device: int) -> Iterator[tuple[tuple[int, str, Any], Any]]:
-    """Launches on one accelerator, numbered in their order, which is the same on all devices of a launch."""
+    """Launches on one accelerator, as far as they say which launch they are: a number counted here could be wrong."""
     for line in plane.lines:
-        if line.name == _MODULES:
-            counts: dict[str, int] = {}
-            for event in sorted(line.events, key=lambda event: event.start_ns):
-                module = event.name.split("(")[0]
-                counts[module] = counts.get(module, 0) + 1
-                yield (device, module, counts[module]), event
+        for event in line.events if line.name == _MODULES else ():
+            launch = dict(event.stats).get("run_id")
+            if launch is not None:
+                yield (device, event.name.split("(")[0], launch), event
 
 
 def _unix_to(clock: Callable[[], float]) -> float:

@@ -25,6 +25,7 @@ BUDGET = 0.02
 MOST_AT_ONCE = 16
 """Launches for one look at most: more of them could fill the dispatcher's window."""
 _RETRY = 2e-3
+"""Seconds between two looks at whether a source has been stamped."""
 _PATIENCE = 0.05
 """Seconds to wait for the stamp of a transfer's source before doing without."""
 
@@ -111,12 +112,12 @@ class Watcher(threading.Thread):
         failures = _failures(batch)
         now = self.clock()
         first = max(self._ready_at(batch[0]) or 0.0, batch[0].dispatched)
-        share = (now - first) / len(batch)
+        each = (now - first) / len(batch)
         for position, (launched, failure) in enumerate(zip(batch, failures, strict=True), 1):
             watched = position == len(batch)
-            end = launched.ended or max(now if watched else first + position * share, launched.dispatched)
+            end = launched.ended or max(now if watched else first + position * each, launched.dispatched)
             launched.portion.run.ends[launched.step] = end
-            self._end(launched, end, failure, "estimated" if watched else "interpolated")
+            self._end(launched, end, failure, "estimated" if watched or launched.ended else "interpolated")
         self.on_ended(len(batch))
         self.watched, self.seen = self.watched + 1, self.seen + len(batch)
         self._account(len(batch), now)
@@ -140,9 +141,11 @@ class Watcher(threading.Thread):
         raise NotImplementedError
 
     @staticmethod
-    def _record(launched: Launched, label: Label, start: float, end: float, quality: str, failure: Any) -> None:
+    def _record(
+        launched: Launched, label: Label, start: float, end: float, quality: str, failure: BaseException | None
+    ) -> None:
         run, step = launched.portion.run, launched.step
-        status = "failed" if failure else "draining" if run.stopped else "ok"
+        status = "failed" if failure is not None else "draining" if run.stopped else "ok"
         run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
         if failure is not None:
             run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
@@ -245,12 +248,12 @@ def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
     What a later one of the batch has read needs no look of its own, unless that one failed: each look gives Python's
     lock away and takes it back, which costs more than the launch's whole record.
     """
-    last, run = batch[-1].step, batch[-1].portion.run
-    found: list[BaseException | None] = [_wait(batch[-1].witness)]
+    run = batch[-1].portion.run
+    steps = {launched.step for launched in batch if launched.portion.run is run}
+    found = [_wait(batch[-1].witness)]
     for launched in batch[-2::-1]:
-        same = launched.portion.run is run
-        fine = same and launched.portion.run.lowered.actions[launched.step].reader <= last and not any(found)
-        found.append(None if fine else _wait(launched.witness))
+        was_read = launched.portion.run is run and run.lowered.actions[launched.step].reader in steps
+        found.append(None if was_read and not any(found) else _wait(launched.witness))
     return found[::-1]
 
 

@@ -22,6 +22,8 @@ from pathways_nb.run import Run
 from pathways_nb.trace.record import Events, Label, Record
 
 PANS = 10
+_NODES = 40
+"""Of the made-up program."""
 _COUNTS = {100_000: "100k", 1_000_000: "1m"}
 _GESTURES = {"pan": 0.1, "jump": 1.2}
 """By how much of the window; a jump shows what was not there before."""
@@ -42,14 +44,14 @@ _HELPERS = """() => {
     find(document.querySelectorAll('.jp-CodeCell')[cell])
     return canvases.some(c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v))
   }
-  window.pan = async (share) => {
+  window.move = async (share) => {
     const Bokeh = Object.values(globalThis.pathwaysBokeh)[0], doc = Bokeh.documents.at(-1)
     const range = doc.get_model_by_name('timeline_x'), source = doc.get_model_by_name('timeline_boxes')
     const frame = () => new Promise(requestAnimationFrame)
     const covered = () => source.data.left.some(x => x <= range.start) && source.data.right.some(x => x >= range.end)
     const span = range.end - range.start, began = performance.now()
     range.setv({start: range.start + share * span, end: range.end + share * span})
-    while (!covered()) await frame()
+    while (!covered() && performance.now() < began + 20_000) await frame()
     await frame(); await frame()
     return performance.now() - began
   }
@@ -59,13 +61,17 @@ _HELPERS = """() => {
 def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10.0) -> Run:
     """A finished run of ``count`` made-up events, one after another on every device: for measuring pictures."""
     devices = [(island, device) for island, size in enumerate(islands) for device in range(size)]
-    labels = [Label("compute", "synthetic", "synthetic", island=i, device=d, devices=1) for i, d in devices]
+    labels = [
+        Label("compute", f"node {node}", "synthetic", node=node, island=i, device=d, devices=1)
+        for node in range(_NODES)
+        for i, d in devices
+    ]
     number = np.arange(count)
-    start = (number // len(labels)) * (seconds * len(labels) / count)
+    start = (number // len(devices)) * (seconds * len(devices) / count)
     columns = {
         "label": (number % len(labels)).astype(np.int32),
         "start": start,
-        "end": start + 0.6 * seconds * len(labels) / count,
+        "end": start + 0.6 * seconds * len(devices) / count,
         "run": np.zeros(count, np.int32),
         "quality": np.zeros(count, np.uint8),
         "status": np.zeros(count, np.uint8),
@@ -76,9 +82,11 @@ def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10
 
 def run() -> dict[str, Any]:
     """Open a JupyterLab, time the first and a later picture, and pans at 100,000 and a million events."""
+    cost = recording.run()
     browser = lab.find_chromium()
     if browser is None or importlib.util.find_spec("playwright") is None:
-        return {"figures": {}, "detail": {"note": "no Chromium or no playwright here: nothing was measured"}}
+        cost["detail"] |= {"note": "no Chromium or no playwright here: the browser's part was not measured"}
+        return cost
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -92,8 +100,8 @@ def run() -> dict[str, Any]:
             chromium.close()
             server.stop()
     figures = {"first_picture_seconds": first, "warm_picture_seconds": warm}
-    figures |= recording.run()["figures"]
-    detail = {}
+    figures |= cost["figures"]
+    detail = dict(cost["detail"])
     for (count, short), (gesture, share) in itertools.product(_COUNTS.items(), _GESTURES.items()):
         times = moves[count][gesture]
         figures[f"{gesture}_ms_{short}"] = median(times)
@@ -139,7 +147,7 @@ def _moves(server: lab.LabServer, chromium: Any, count: int) -> dict[str, list[f
     }""")
     page.wait_for_timeout(1000)
     times = {
-        gesture: [float(page.evaluate("share => pan(share)", share)) for _ in range(PANS)]
+        gesture: [float(page.evaluate("share => move(share)", share)) for _ in range(PANS)]
         for gesture, share in _GESTURES.items()
     }
     page.close()

@@ -31,7 +31,7 @@ class _Nowhere(Record):
 
 
 def run() -> dict[str, Any]:
-    """Compare the three on computations of the size that lasts nearest to half a millisecond."""
+    """Compare them on computations of the size that lasts nearest to half a millisecond."""
     controller = pw.attach("cpu", islands=1, devices_per_island=DEVICES)
     place = pw.virtual_slice(DEVICES)
     chains = {size: _chain(place, size) for size in SIZES}

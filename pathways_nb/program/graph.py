@@ -91,7 +91,7 @@ class Graph:
     def _ipython_display_(self) -> None:
         from pathways_nb.run import RanProgram, Run  # late: a run is made of graphs
 
-        run = Run(self.name, (), note=repr(self))
+        run = Run(self.name, (), note=repr(self), finished=True)
         run.set_programs([RanProgram(self, {}, {})])
         run.show("graph")
 

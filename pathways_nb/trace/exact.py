@@ -44,6 +44,8 @@ class Stamps:
     end: tuple[float, float] = (0.0, 0.0)
 
     def __str__(self) -> str:
+        if not self.launches:
+            return "exact stamps for none: nothing was launched"
         if not self.matched:
             return f"exact stamps for none of {self.launches} launches: the profiler did not tell them apart"
         return (
@@ -96,7 +98,7 @@ def _seen(spans: Sequence[Span]) -> dict[Hashable, list[tuple[float, float]]]:
 
 
 def _launched(events: Events, devices: Sequence[Sequence[int]]) -> dict[Hashable, list[int]]:
-    """By devices and module: the launches of the record, in order of dispatch."""
+    """By devices and module: the launches of the record, which are in order of dispatch on each island."""
     labels = [
         (
             frozenset(devices[label.island][label.device : label.device + label.devices]),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
+from pathways_nb.backends.profiler import Profiler
 from pathways_nb.trace.exact import Span, make_exact, module_name
 from pathways_nb.trace.record import Label, Record, Row
 
@@ -128,9 +129,57 @@ def test_stamps_are_kept_with_a_saved_run(controller, left, tmp_path) -> None:
     assert again.summary_line() == run.summary_line()
 
 
-def test_one_profile_at_a_time(controller) -> None:
-    with pw.profile(), pytest.raises(pw.UsageError, match=r"profiler cannot start.*end the other pw\.profile block"):
-        pw.profile().__enter__()
+def test_one_profile_at_a_time(controller, left) -> None:
+    add = pw.jit(lambda x: x + 1, on=left)
+    with pw.profile() as run:
+        with pytest.raises(pw.UsageError, match=r"profiler cannot start.*end the other pw\.profile block"):
+            pw.profile(show="timeline").__enter__()
+        add(v)
+    assert run.stamps is not None
+    assert run.stamps.matched == 1
+
+
+def test_a_block_without_launches_says_so(controller) -> None:
+    with pw.profile() as run:
+        pw.reset()
+    assert run.stamps is None
+    with pw.profile() as run:
+        pass
+    assert run.stamps is None or str(run.stamps) == "exact stamps for none: nothing was launched"
+
+
+class FakeEvent:
+    def __init__(self, name, start_ns, duration_ns, **stats):
+        self.name, self.start_ns, self.duration_ns, self.stats = name, start_ns, duration_ns, stats.items()
+
+
+class FakeLine:
+    def __init__(self, name, *events):
+        self.name, self.events = name, events
+
+
+class FakePlane:
+    def __init__(self, name, *lines, **stats):
+        self.name, self.lines, self.stats = name, lines, stats.items()
+
+
+class FakeProfile:
+    def __init__(self, *planes):
+        self.planes = planes
+
+
+def test_accelerators_modules_are_read_where_they_say_which_launch_they_are() -> None:
+    modules = FakeLine(
+        "XLA Modules", FakeEvent("jit_pw_f(12)", 1e9, 5e8, run_id=3), FakeEvent("jit_pw_g(13)", 2e9, 5e8)
+    )
+    other = FakeLine("XLA Ops", FakeEvent("fusion", 1e9, 1e8, run_id=3))
+    when = FakePlane("Task Environment", profile_start_time=time.time_ns())
+    read = Profiler(time.perf_counter)._read
+    (span,) = read(FakeProfile(FakePlane("/device:TPU:5", modules, other), when))
+    assert (span.device, span.module, span.launch) == (5, "jit_pw_f", 3)
+    assert span.end - span.start == pytest.approx(0.5)
+    assert span.start == pytest.approx(time.perf_counter() + 1, abs=0.1)
+    assert list(read(FakeProfile(FakePlane("/device:TPU:5", modules)))) == [], "nobody knows when it began"
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -161,5 +210,7 @@ def test_a_failed_launch_leaves_the_others_exact(controller) -> None:
     y.wait()
     with pytest.raises(pw.NodeError):
         z.result()
+    qualities = {event["name"]: event["quality"] for event in run.events.of_kind("compute")}
+    assert qualities["good"] == "exact"
     assert run.stamps is not None
-    assert run.stamps.matched >= 1
+    assert run.stamps.matched == sum(quality == "exact" for quality in qualities.values())

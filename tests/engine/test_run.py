@@ -81,7 +81,6 @@ def test_submitting_waits_when_64_programs_are_queued(controller, left) -> None:
 
 def test_launches_in_flight_are_bounded_on_each_island(controller, left, right, monkeypatch) -> None:
     under_way, most, lock = {0: 0, 1: 0}, {0: 0, 1: 0}, threading.Lock()
-    put = dispatcher.TransferWatcher._note
     for d in controller.driver._dispatchers:
         original = d._ended
 
@@ -108,7 +107,6 @@ def test_launches_in_flight_are_bounded_on_each_island(controller, left, right, 
                 return getattr(self.inner, name)
 
         monkeypatch.setattr(d.computing, "inbox", Counting(inbox, d.island))
-    assert put is dispatcher.TransferWatcher._note
     f, g = busy(left, 10), busy(right, 10)
     pw.wait([f(matrix), g(matrix)])
 

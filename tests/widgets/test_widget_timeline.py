@@ -150,9 +150,30 @@ def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
         boxes = list(lane)
         assert all(after[1] >= before[2] - 1e-9 for before, after in pairwise(boxes))
     assert view.properties["timeline_title"]["text"] == (
-        f"fake · 60,000 of 60,000 events as {len(rows):,} boxes · 60,000 with estimated stamps"
+        f"fake · 60,000 of 60,000 events as {len(rows):,} boxes · 60,000 without exact stamps"
     )
     assert columns["name"][0].endswith(" events")
+
+
+def test_kinds_that_are_alike_in_grey_have_patterns_where_there_is_room() -> None:
+    def rows(seconds: float, status: str) -> list[Row]:
+        label = Label("collective", "psum", island=0, devices=4)
+        return [Row(label, 0.0, seconds, status=status), Row(Label("wait", "the end"), 99.0, 100.0)]
+
+    for seconds, status, upright, failed in ((10.0, "ok", 1, 0), (0.1, "ok", 0, 0), (10.0, "failed", 1, 1)):
+        sources = Timeline((4,)).update(FakeRun([], Events.from_rows(rows(seconds, status)), (4,)))
+        assert len(sources["timeline_upright"]["left"]) == upright, (seconds, status)
+        assert len(sources["timeline_failed"]["left"]) == failed
+        assert len(sources["timeline_level"]["left"]) == 0
+
+
+def test_a_crowded_merged_box_names_its_programs() -> None:
+    labels = [Label("compute", "n", program, node=i, island=0, devices=1) for program in ("p", "q") for i in range(40)]
+    rows = [Row(labels[i % 80], i * 1e-3, i * 1e-3 + 5e-4) for i in range(30_000)]
+    rows.append(Row(Label("stall", "far away"), 1e4, 1e4 + 1))
+    columns = Timeline((1,)).update(FakeRun([], Events.from_rows(rows)))["timeline_boxes"]
+    ids = {id for id, kind in zip(columns["id"], columns["kind"], strict=True) if kind == "compute"}
+    assert ids == {"p#* q#*"}
 
 
 def test_a_merged_box_names_the_nodes_that_it_stands_for() -> None:

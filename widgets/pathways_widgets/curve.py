@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from bokeh.embed import json_item
@@ -38,7 +39,8 @@ def curve(series: Mapping[str, Sequence[float]], x: str, y: str) -> Figure:
         x, y: what the axes say, units included.
     """
     longest = max(map(len, series.values()))
-    low, high = min(0.0, *map(min, series.values())), max(0.0, *map(max, series.values()))
+    finite = [value for values in series.values() for value in values if math.isfinite(value)]
+    low, high = min([0.0, *finite]), max([0.0, *finite])
     plot = figure(
         name="curve",
         height=240,
@@ -61,27 +63,28 @@ def curve(series: Mapping[str, Sequence[float]], x: str, y: str) -> Figure:
     last = ", ".join(f"{name} {values[-1]:.3g}" for name, values in series.items())
     summary = f"last: {last} {y}"
     item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
-    scene = _scene(series, x, y, float(plot.x_range.end), (float(plot.y_range.start), float(plot.y_range.end)))
-    return Figure(item, scene, summary=summary)
+    low, high = float(plot.y_range.start), float(plot.y_range.end)
+    return Figure(item, lambda: _scene(series, x, y, float(plot.x_range.end), low, high), summary=summary)
 
 
-def _scene(series: Mapping[str, Sequence[float]], x: str, y: str, last: float, values: tuple[float, float]) -> Scene:
-    """The same lines for where no scripts run; ``last`` and ``values`` are the ends of the axes."""
+def _scene(series: Mapping[str, Sequence[float]], x: str, y: str, last: float, low: float, high: float) -> Scene:
+    """The same lines for where no scripts run; steps go up to ``last``, values from ``low`` to ``high``."""
     font, ink, grid = style.now().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
     width, height, left, top, bottom = FULL_WIDTH, 240.0, 6 * font, 2 * font, 4 * font
     scene = Scene(width, height, palette.THEMES["light"]["background"])
 
     def at(step: float, value: float) -> tuple[float, float]:
         across = step / last * (width - left - font)
-        return left + across, height - bottom - (value - values[0]) / (values[1] - values[0]) * (height - top - bottom)
+        return left + across, height - bottom - (value - low) / (high - low) * (height - top - bottom)
 
-    for step in round_steps(0, last, 10)[1]:
-        scene.shapes.append(Text(at(step, values[0])[0], height - bottom + font, f"{step:g}", font, ink, "middle"))
-    for value in round_steps(*values, 5)[1]:
+    for step in round_steps(0, last, 10):
+        scene.shapes.append(Text(at(step, low)[0], height - bottom + font, f"{step:g}", font, ink, "middle"))
+    for value in round_steps(low, high, 5):
         scene.shapes.append(Curve((at(0, value), at(last, value)), grid))
         scene.shapes.append(Text(left - 6, at(0, value)[1], f"{value:.6g}", font, ink, "end"))
     for index, (name, numbers) in enumerate(series.items()):
-        points, colour = tuple(at(step, value) for step, value in enumerate(numbers)), palette.place_colour(index)
+        points = tuple(at(step, value) for step, value in enumerate(numbers) if math.isfinite(value))
+        colour = palette.place_colour(index)
         scene.shapes += [Curve(points, colour, 2.0), Rect(left + 130 * index, 4, font, font, colour)]
         scene.shapes.append(Text(left + 130 * index + 1.5 * font, 4 + font / 2, name, font, ink))
     scene.shapes.append(Text(left, height - font, f"{y} over {x}", font, ink))

@@ -85,7 +85,7 @@ class Digest:
 class Boxes:
     """What to draw: ``alone`` are indices of events; each merged box has its track, start, busy time and count.
 
-    ``members`` are the indices of merged events, ``inside`` the position of the merged box of each.
+    ``members`` are the indices of merged events, ``box_of`` the position of the merged box of each.
     """
 
     alone: np.ndarray
@@ -94,7 +94,7 @@ class Boxes:
     busy: np.ndarray
     count: np.ndarray
     members: np.ndarray
-    inside: np.ndarray
+    box_of: np.ndarray
 
     def __len__(self) -> int:
         return len(self.alone) + len(self.track)
@@ -107,8 +107,8 @@ def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxe
     """
     inside = digest.within(window)
     span = max(window[1] - window[0], 1e-12)
-    none, whole = np.zeros(0), np.zeros(0, np.int64)
-    boxes = Boxes(inside, none.astype(np.int32), none, none, whole, whole, whole)
+    none = np.zeros(0, np.int64)
+    boxes = Boxes(inside, track=none, start=none, busy=none, count=none, members=none, box_of=none)
     tracks = max(int(np.count_nonzero(np.bincount(digest.track[inside]))), 1)
     width = span / min(PIXELS, max(most // tracks, 1), max(MOST_CELLS // max(len(digest.code), 1), 1))
     while len(boxes) > most:

@@ -28,48 +28,57 @@ const dress = (node, byModel) => {
   for (const child of Object.values(node)) dress(child, byModel)
 }
 
-// Picking a node marks its bars and the other way round: what belongs together has a common id. A word marks what is
-// named so in both. `mark` is for when data have come, and says how much is marked.
+// Picking a node marks its bars and the other way round: what belongs together has a common id, and a box that stands for
+// many nodes has `program#*`. A word typed into the field marks what is named so, and what belongs together with it.
 const link = (doc) => {
   const views = [["graph_nodes", "ids", "title"], ["timeline_boxes", "id", "name"]].flatMap(([model, ids, names]) => {
     const source = doc.get_model_by_name(model)
     return source ? [{source, ids, names}] : []
   })
+  if (!views.length) return {mark: () => {}, field: null}
   let chosen = new Set(), word = "", marking = false
-  const fits = ({source: {data}, ids, names}, i) =>
-    word ? data[names][i].toLowerCase().includes(word) : data[ids][i].split(" ").some((id) => chosen.has(id))
+  const some = (all, one) => all.endsWith("#*") && one.startsWith(all.slice(0, -1))
+  const isChosen = (id) => chosen.has(id) || [...chosen].some((other) => some(id, other) || some(other, id))
+  const isNamed = ({source: {data}, names}, i) =>
+    word !== "" && data[names][i].toLowerCase().includes(word) && data.quality?.[i] !== "merged"
+  const rows = ({source, ids}) => Array.from(source.data[ids] ?? [], (_, i) => i)
+  const idsOf = ({source, ids}, indices) => indices.flatMap((i) => source.data[ids][i].split(" ")).filter((id) => id)
   const mark = () => {
+    if (word) chosen = new Set(views.flatMap((view) => idsOf(view, rows(view).filter((i) => isNamed(view, i)))))
     if (!word && !chosen.size && !views.some(({source}) => source.selected.indices.length)) return 0
     marking = true
     for (const view of views) {
-      const rows = Array.from(view.source.data[view.ids] ?? [], (_, i) => i)
-      view.source.selected.indices = word || chosen.size ? rows.filter((i) => fits(view, i)) : []
+      const known = new Map()
+      const fits = (ids) => { if (!known.has(ids)) known.set(ids, ids.split(" ").some(isChosen)); return known.get(ids) }
+      const found = rows(view).filter((i) => isNamed(view, i) || (chosen.size && fits(view.source.data[view.ids][i])))
+      view.source.selected.indices = found
     }
     marking = false
     return views.reduce((count, {source}) => count + source.selected.indices.length, 0)
   }
-  for (const {source, ids} of views) source.selected.properties.indices.change.connect(() => {
+  const find = (text) => { word = text.trim().toLowerCase(); chosen = new Set(); return mark() }
+  const field = searchField(find)
+  for (const view of views) view.source.selected.properties.indices.change.connect(() => {
     if (marking) return
-    word = ""
-    chosen = new Set(source.selected.indices.flatMap((i) => source.data[ids][i].split(" ")).filter((id) => id))
+    word = field.value = ""
+    chosen = new Set(idsOf(view, view.source.selected.indices))
     mark()
   })
-  const find = (text) => { word = text.trim().toLowerCase(); chosen = new Set(); return mark() }
-  return {mark, find}
+  return {mark, field}
 }
 
-// A field to type a name into; JupyterLab must not take the letters for commands.
+// JupyterLab must not take what is typed here for commands.
 const searchField = (find) => {
-  const field = document.createElement("input")
-  Object.assign(field, {type: "search", placeholder: "find", title: "Mark nodes and bars by name"})
-  field.setAttribute("aria-label", field.title)
+  const field = document.createElement("input"), what = "Mark nodes and bars by name"
+  Object.assign(field, {type: "search", placeholder: "find", title: what})
+  field.setAttribute("aria-label", what)
   field.dataset.lmSuppressShortcuts = "true"
   field.style.cssText = "font: inherit; color: inherit; background: transparent; width: 9em; border: 1px solid; border-radius: 3px; padding: 0 4px; height: 1.6em"
   field.addEventListener("keydown", (event) => event.stopPropagation())
   field.addEventListener("input", () => {
     const count = find(field.value)
     field.style.outline = field.value.trim() && !count ? "2px dashed" : "none"
-    field.title = field.value.trim() ? `${count} boxes are named so` : "Mark nodes and bars by name"
+    field.title = field.value.trim() ? `${count} boxes are named so` : what
   })
   return field
 }
@@ -95,8 +104,8 @@ const mount = async (Bokeh, item, element) => {
     figure.height += 1
     setTimeout(() => { figure.height -= 1 }, 50)
   })
-  const {mark, find} = link(doc)
-  foot.append(summary, searchField(find))
+  const {mark, field} = link(doc)
+  foot.append(...[summary, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
   return {doc, summary, mark, dispose}
 }

@@ -29,12 +29,15 @@ const unpack = (view) => {
   return Object.fromEntries(Object.entries(head).map(([name, where]) => [name, column(where)]))
 }
 
+// Milliseconds for which a question may still be answered, and no other is asked.
+const PATIENCE = 250
+
 // Until the reader pans or zooms, the time axis shows all of the run; `reset` goes back to that. Boxes come with half a
 // window to spare on each side, so a pan is right at once, and the next ones are asked for before they are needed.
 const follow = (doc, model) => {
   const figure = doc.get_model_by_name("timeline"), range = doc.get_model_by_name("timeline_x")
-  if (!range) return {show: () => {}, arrived: () => {}}
-  let following = true, moving = false, timer = null, asked = [], since = 0
+  if (!range) return {show: () => {}, arrived: () => {}, stop: () => {}}
+  let following = true, moving = false, timer = null, asked = [], askedAt = 0
   const show = () => {
     const properties = JSON.parse(model.get("_properties")).timeline_x
     if (!following || !properties) return
@@ -42,7 +45,7 @@ const follow = (doc, model) => {
     range.setv(properties)
     moving = false
   }
-  const send = (view) => { asked = view; since = performance.now(); model.set("view", view); model.save_changes() }
+  const send = (view) => { asked = view; askedAt = performance.now(); model.set("view", view); model.save_changes() }
   const enough = () => {
     const [start, end] = asked, span = end - start
     return Math.abs((range.end - range.start) / span - 1) < 0.01 && range.start > start - span / 4 && range.end < end + span / 4
@@ -50,19 +53,19 @@ const follow = (doc, model) => {
   const ask = () => {
     clearTimeout(timer)
     if (following || enough()) return
-    const patience = since && since + 250 - performance.now()  // one question at a time, while it may still be answered
+    const patience = askedAt && askedAt + PATIENCE - performance.now()
     if (patience > 0) timer = setTimeout(ask, patience)
     else send([range.start, range.end])
   }
   range.change.connect(() => { if (!moving) { following = false; ask() } })
   figure.on_event("reset", () => { clearTimeout(timer); following = true; show(); send([]) })
   if (model.get("view").length) send([])
-  return {show, arrived: () => { since = 0; ask() }}
+  return {show, arrived: () => { askedAt = 0; ask() }, stop: () => clearTimeout(timer)}
 }
 
 const draw = async (model, el) => {
   const {doc, summary, mark, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
-  const handlers = [], {show, arrived} = follow(doc, model)
+  const handlers = [], {show, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
     on(`_data_${name}`, () => {
@@ -85,7 +88,7 @@ const draw = async (model, el) => {
     model.set("brushed", [geometry.x0, geometry.x1])
     model.save_changes()
   })
-  return () => { for (const [event, handler] of handlers) model.off(event, handler); dispose() }
+  return () => { for (const [event, handler] of handlers) model.off(event, handler); stop(); dispose() }
 }
 
 export default {

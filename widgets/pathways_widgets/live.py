@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,7 +75,7 @@ class BokehJS(anywidget.AnyWidget):
 
 
 class Figure(anywidget.AnyWidget):
-    """A Bokeh item (see ``panel``) in a cell's output, and the same as a ``scene`` for where no scripts run."""
+    """A Bokeh item (see ``panel``) in a cell's output; ``still`` draws the same for where no scripts run."""
 
     _esm = (_HERE / "figure.js").read_text("utf-8") + (_HERE / "live.js").read_text("utf-8")
     _item = traitlets.Unicode().tag(sync=True)
@@ -91,8 +91,8 @@ class Figure(anywidget.AnyWidget):
     totals = traitlets.Unicode().tag(sync=True)
     """What is in it, in words."""
 
-    def __init__(self, item: dict[str, Any], scene: Scene | None = None, **traits: Any):
-        self._scene = scene
+    def __init__(self, item: dict[str, Any], still: Callable[[], Scene] | None = None, **traits: Any):
+        self._still = still
         bare = {name: part for name, part in item.items() if name != "properties"}
         properties = json.dumps(item.get("properties", {}))
         super().__init__(_item=json.dumps(bare), _properties=properties, _assets=BokehJS.get().model_id, **traits)
@@ -109,8 +109,8 @@ class Figure(anywidget.AnyWidget):
 
     def _ipython_display_(self) -> None:
         _show(self.bundle())
-        if self._scene is not None:
-            show_still(self._scene, self.summary)
+        if self._still is not None:
+            show_still(self._still, self.summary)
 
     def __repr__(self) -> str:
         return self.summary
@@ -223,8 +223,10 @@ class LiveDisplay:
         try:
             self.figure = LiveFigure(self._run, self.views)
             self.figure.push()
-            words = f"{self._run.name}: a live figure; the picture that follows is how it ended."
-            self._handle = _show(self.figure.bundle() | {"text/plain": words})
+            bundle = self.figure.bundle()
+            if not self._run.finished:
+                bundle["text/plain"] = f"{self._run.name}: a live figure; the picture that follows is how it ended."
+            self._handle = _show(bundle)
         except Exception as error:
             self._give_up(error)
             return
@@ -247,8 +249,7 @@ class LiveDisplay:
             return
         if embedding() and self._handle is not None:
             self._handle.update(self.figure.bundle(), raw=True)
-        with contextlib.suppress(Exception):  # the interactive figure is there; its stand-in must not break the cell
-            show_still(scene_of(self._run, self.views), self._run.summary_line())
+        show_still(lambda: scene_of(self._run, self.views), self._run.summary_line())
 
     def _follow(self) -> None:
         pause = _INTERVAL
@@ -271,11 +272,14 @@ class LiveDisplay:
         _show({"text/plain": text})
 
 
-def show_still(scene: Scene, text: str) -> None:
+def show_still(draw: Callable[[], Scene], text: str) -> None:
     """Display a picture that needs no scripts, beside a figure in the same cell; hidden while that is to be seen."""
-    data = base64.b64encode(scene.png(1.5)).decode()
-    _show({"text/html": f"<div {STILL}>{_HIDE}</div>", "text/plain": ""}, {STILL: True})
-    _show({"image/png": data, "text/plain": text}, {STILL: True, "image/png": {"width": round(scene.width)}})
+    with contextlib.suppress(Exception):  # the interactive figure is there; its stand-in must not break the cell
+        scene = draw()
+        data = base64.b64encode(scene.png(1.5)).decode()
+        _show({"text/html": f"<div {STILL}>{_HIDE}</div>"}, {STILL: True})
+        about = {"width": round(scene.width), "alt": text}
+        _show({"image/png": data, "text/plain": text}, {STILL: True, "image/png": about})
 
 
 def embedding() -> bool:

@@ -13,7 +13,6 @@ from functools import cache
 from html import escape
 from typing import Any, Literal
 
-import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from pathways_widgets import palette
@@ -121,14 +120,16 @@ def _on_bezier(points: tuple[tuple[float, float], ...], t: float) -> tuple[float
     return x, y
 
 
+def _offsets(length: float) -> Iterator[float]:
+    return (_HATCH_GAP * (number + 0.5) for number in range(int(length / _HATCH_GAP + 0.5)))
+
+
 def _hatching(shape: Rect) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
     """Lines within a box: upright, level, or slanted, one way for ``"/"`` and both for ``"x"``."""
-    if shape.hatch == "|":
-        for x in np.arange(shape.x + _HATCH_GAP / 2, shape.x + shape.width, _HATCH_GAP).tolist():
-            yield (x, shape.y), (x, shape.y + shape.height)
-    if shape.hatch == "-":
-        for y in np.arange(shape.y + _HATCH_GAP / 2, shape.y + shape.height, _HATCH_GAP).tolist():
-            yield (shape.x, y), (shape.x + shape.width, y)
+    for x in _offsets(shape.width) if shape.hatch == "|" else ():
+        yield (shape.x + x, shape.y), (shape.x + x, shape.y + shape.height)
+    for y in _offsets(shape.height) if shape.hatch == "-" else ():
+        yield (shape.x, shape.y + y), (shape.x + shape.width, shape.y + y)
     for slope in (1.0,) if shape.hatch == "/" else (1.0, -1.0) if shape.hatch == "x" else ():
         offset = _HATCH_GAP
         while offset < shape.width + shape.height:

@@ -220,17 +220,18 @@ def _between_lanes(view: Timeline, left: float, right: float, y: Callable[[float
         yield Curve(((left, y(position)), (right, y(position))), _LIGHT["island"])
 
 
-def round_steps(begin: float, end: float, most: int) -> tuple[float, list[float]]:
-    """A round step, and its multiples from ``begin`` to ``end``: at most about ``most``."""
+def round_steps(begin: float, end: float, most: int) -> list[float]:
+    """The multiples of a round number from ``begin`` to ``end``: at most about ``most``."""
     rough = max(end - begin, 1e-12) / max(most, 1)
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
-    return step, [number * step for number in range(int(np.ceil(begin / step)), int(np.floor(end / step)) + 1)]
+    return [number * step for number in range(int(np.ceil(begin / step)), int(np.floor(end / step)) + 1)]
 
 
 def _ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
     """Round times and their words, at most about ``most``."""
-    step, times = round_steps(begin, end, most)
+    times = round_steps(begin, end, most)
+    step = times[1] - times[0] if len(times) > 1 else end - begin
     unit, scale = ("s", 1.0) if step >= 2 else ("ms", 1e3) if step >= 2e-3 else ("µs", 1e6)
     if step >= 0.2:
         unit, scale = "s", 1.0

@@ -1,7 +1,7 @@
 """The timeline: a lane for the controller, one for each device, one for transfers; time runs to the right.
 
 An event of a gang is one box over all its devices. Gaps are drawn as gaps: nothing is stretched to fill them.
-Colour and letter give the kind, hatching a bad end. Times are in seconds since the start of the run.
+Colour, letter and pattern give the kind, slanted hatching a bad end. Times are in seconds since the start of the run.
 """
 
 from __future__ import annotations
@@ -96,16 +96,16 @@ class Timeline:
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
-        """The boxes to draw for ``window`` with as much again on each side, and the marks written on them."""
+        """The boxes to draw for ``window`` with half of it again on each side, and the marks written on them."""
         events = run.events
         self._digest.extend(events)
         extent = self._digest.extent or 1.0
         visible = window or (0.0, extent)
         margin = (visible[1] - visible[0]) / 2 if window else 0.0
-        boxes = choose_boxes(self._digest, (visible[0] - margin, visible[1] + margin))
+        around = visible[0] - margin, visible[1] + margin
+        boxes = choose_boxes(self._digest, around)
         scale = Scale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
-        around = visible[0] - margin, visible[1] + margin
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
@@ -124,7 +124,7 @@ def _frame(lanes: Lanes, style: Style) -> figure:
         tools="xpan,xbox_zoom,reset,save",
         active_drag="xpan",
         output_backend="canvas",
-        lod_threshold=None,
+        lod_threshold=None,  # Bokeh would leave boxes out during a drag
         background_fill_color=None,
         border_fill_color=None,
         stylesheets=[CLIPPED],
@@ -182,9 +182,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
         text_align="center",
         text_baseline="middle",
     )
-    fig.add_tools(
-        HoverTool(renderers=[boxes], tooltips=_TOOLTIPS, formatters=_formatters()), TapTool(renderers=[boxes])
-    )
+    fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS, formatters=_formatters()))
     fig.add_tools(TapTool(renderers=[boxes]), BoxSelectTool(dimensions="width", renderers=[], description="Totals"))
 
 

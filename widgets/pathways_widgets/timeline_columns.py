@@ -1,4 +1,4 @@
-"""Columns of the timeline's picture: boxes, what is written on them, and hatching over those that did not end well."""
+"""Columns of the timeline's picture: boxes, what is written on them, and the patterns over them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pathways_widgets.lanes import MARGIN, Lanes
 from pathways_widgets.views import Columns, Window, Words, node_id
 
 MOST_MARKS = 500
+MOST_IDS = 32
+"""Nodes that a merged box names one by one."""
 BINS = 300
 """Steps of the curve of busy devices."""
 _NARROW = 3
@@ -83,12 +85,12 @@ def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
 
 def title_of(boxes: Boxes, events: Events) -> str:
     """How many events there are or, if some share a box, are in sight and as how many boxes; how many are estimated."""
-    count = len(events)
-    estimated = np.count_nonzero(events.stored("quality") != QUALITIES.index("exact"))
-    words = f"{count:,} event{'' if count == 1 else 's'}"
+    seen = np.concatenate([boxes.alone, boxes.members])
+    estimated = np.count_nonzero(events.stored("quality")[seen] != QUALITIES.index("exact"))
+    words = f"{len(events):,} event{'' if len(events) == 1 else 's'}"
     if len(boxes.track):
-        words = f"{len(boxes.alone) + int(boxes.count.sum()):,} of {words} as {len(boxes):,} boxes"
-    return f"{words} · {estimated:,} with estimated stamps" if estimated else words
+        words = f"{len(seen):,} of {words} as {len(boxes):,} boxes"
+    return f"{words} · {estimated:,} without exact stamps" if estimated else words
 
 
 def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
@@ -110,8 +112,9 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
 
     def text(of_labels: list[str], of_merged: list[str]) -> Words:
         first = len(of_labels)
-        numbers = np.arange(first, first + merged) if len(of_merged) == merged else np.full(merged, first)
-        return Words([*of_labels, *of_merged], np.concatenate([which, numbers]).astype(np.uint32))
+        words = {word: first + number for number, word in enumerate(dict.fromkeys(of_merged))}
+        numbers = np.fromiter((words[word] for word in of_merged), np.uint32, len(of_merged))
+        return Words([*of_labels, *words], np.concatenate([which, np.resize(numbers, merged)]).astype(np.uint32))
 
     columns: Columns = {"kind": Words([kind.name for kind in palette.KINDS], codes)}
     columns["name"] = text([label.name for label in labels], [f"{count:,} events" for count in boxes.count.tolist()])
@@ -128,18 +131,35 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
 
 
 def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
-    """The nodes that each merged box stands for."""
+    """The nodes that each merged box stands for; for more than ``MOST_IDS`` of them ``program#*``."""
     found: list[list[str]] = [[] for _ in boxes.track]
-    count = max(len(events.labels), 1)
-    pairs = boxes.inside * count + events.label[boxes.members]
-    if len(found) * count <= MOST_CELLS:  # for few of them a table is quicker than sorting
-        table = np.zeros(len(found) * count, bool)
+    ids = [node_id(label.program, label.node) for label in events.labels]
+    wholes = [id and f"{id.rpartition('#')[0]}#*" for id in ids]
+    words = list(dict.fromkeys(wholes))
+    whole_of = np.array([words.index(whole) for whole in wholes], np.int64)
+    numbers = events.label[boxes.members]
+    box, node = _pairs(boxes.box_of, numbers, len(found), len(ids))
+    crowded = np.bincount(box, minlength=len(found)) > MOST_IDS
+    few = ~crowded[box]
+    for position, number in zip(box[few].tolist(), node[few].tolist(), strict=True):
+        found[position].append(ids[number])
+    if crowded.any():
+        box, whole = _pairs(boxes.box_of, whole_of[numbers], len(found), len(words))
+        for position, number in zip(box[crowded[box]].tolist(), whole[crowded[box]].tolist(), strict=True):
+            found[position].append(words[number])
+    return [" ".join(filter(None, one)) for one in found]
+
+
+def _pairs(one: np.ndarray, other: np.ndarray, ones: int, others: int) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct pairs of two columns of numbers below ``ones`` and ``others``."""
+    pairs = one * others + other
+    if ones * others <= MOST_CELLS:  # for few of them a table is quicker than sorting
+        table = np.zeros(ones * others, bool)
         table[pairs] = True
         pairs = np.flatnonzero(table)
-    for pair in np.unique(pairs).tolist():
-        label = events.labels[pair % count]
-        found[pair // count].append(node_id(label.program, label.node))
-    return [" ".join(filter(None, ids)) for ids in found]
+    else:
+        pairs = np.unique(pairs)
+    return pairs // max(others, 1), pairs % max(others, 1)
 
 
 def _where(label: Label) -> str:
@@ -157,7 +177,7 @@ def _hatched(columns: Columns, name: str, wide: np.ndarray) -> Columns:
     else:
         codes = [palette.CODES[kind.name] for kind in palette.KINDS if kind.pattern == name]
         which = np.flatnonzero(np.isin(columns["code"], codes) & wide)
-    return {name: columns[name][which] for name in (*SIDES, "code")}
+    return {column: columns[column][which] for column in (*SIDES, "code")}
 
 
 def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Columns:
