@@ -18,6 +18,7 @@ from pathways_nb.futures import Future
 from pathways_nb.gather import Gather, refuse_tracers
 from pathways_nb.program import context, lines
 from pathways_nb.program.computation import Computation
+from pathways_nb.program.emit import module_of
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.program import Program
@@ -139,7 +140,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
         if profiler is not None and (driver := controller.driver_or_none) is not None:
             run.note = "reading the profile"
             try:
-                run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands))
+                run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands), module_of)
             finally:
                 run.note = ""
     except KeyboardInterrupt:

@@ -18,7 +18,8 @@ from IPython.display import display
 
 from pathways_nb import client, current
 from pathways_nb.attach import attach, reset
-from pathways_nb.run import runs
+from pathways_nb.program.graph import Graph
+from pathways_nb.run import runs, show_graph
 
 
 class _Parser(argparse.ArgumentParser):
@@ -149,6 +150,7 @@ def _split(line: str) -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext pathways_nb`` calls: registers the magics; the first need attaches a default."""
+    """What ``%load_ext pathways_nb`` calls: magics, pictures of graphs; the first need attaches a default."""
     current.allow_default(attach)
     shell.register_magics(PathwaysMagics)
+    shell.display_formatter.ipython_display_formatter.for_type(Graph, show_graph)

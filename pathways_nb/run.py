@@ -153,6 +153,13 @@ class Run:
         return f"<run {self.name}: {runs} programs, {self.summary_line()}>"
 
 
+def show_graph(graph: Graph) -> None:
+    """Display a graph of which nothing has run."""
+    run = Run(graph.name, (), note=repr(graph), finished=True)
+    run.set_programs([RanProgram(graph, {}, {})])
+    run.show("graph")
+
+
 def style(name: str, scale: float = 1.0) -> None:
     """Choose the sizes of text, lines and lanes of every picture drawn from now on.
 

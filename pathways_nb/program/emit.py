@@ -7,6 +7,7 @@ node's equations with the one replaced by the other (measured in JAX 0.10 and 0.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, closed_over
-from pathways_nb.trace.exact import module_name
 
 _ON_DEVICES = frozenset({"sharding_constraint", "jit", "pjit"})
 """Primitives whose shardings name devices; the others only describe types and stay abstract."""
@@ -48,8 +48,17 @@ def emit(code: Code, mesh: Mesh, arriving: Sequence[Any]) -> Callable[..., list[
             # A node without outputs (a print) still needs one to wait on.
             return [values[v] for v in code.outputs] or [jax.numpy.zeros(())]
 
-    node.__name__ = node.__qualname__ = module_name(code.name)
+    node.__name__ = node.__qualname__ = _plain(code.name)
     return node
+
+
+def module_of(node: str) -> str:
+    """What XLA and its profiler call the module of a node of this name."""
+    return f"jit_{_plain(node)}"
+
+
+def _plain(name: str) -> str:
+    return "pw_" + (re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "node")
 
 
 def out_shardings(code: Code, mesh: Mesh, replicated: frozenset[int]) -> list[NamedSharding | None]:

@@ -88,13 +88,6 @@ class Graph:
         found = {node.place for node in self.nodes if node.place is not None}
         return tuple(sorted(found, key=lambda place: place.serial))
 
-    def _ipython_display_(self) -> None:
-        from pathways_nb.run import RanProgram, Run  # late: a run is made of graphs
-
-        run = Run(self.name, (), note=repr(self), finished=True)
-        run.set_programs([RanProgram(self, {}, {})])
-        run.show("graph")
-
     def __repr__(self) -> str:
         kinds = ", ".join(f"{node.name}@{node.place.label}" for node in self.nodes if node.place is not None)
         return f"<graph {self.name}: {len(self.nodes)} nodes: {kinds}>"

@@ -6,9 +6,8 @@ of devices happen in that order, so the n-th is the n-th. Where the counts diffe
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,20 +54,18 @@ class Stamps:
         )
 
 
-def module_name(node: str) -> str:
-    """What a node's function is called, so that a profile can be read: letters, digits and ``_``."""
-    return "pw_" + (re.sub(r"[^A-Za-z0-9]+", "_", node).strip("_") or "node")
-
-
-def make_exact(record: Record, spans: Sequence[Span], devices: Sequence[Sequence[int]]) -> Stamps:
+def make_exact(
+    record: Record, spans: Sequence[Span], devices: Sequence[Sequence[int]], module_of: Callable[[str], str]
+) -> Stamps:
     """Put exact stamps where launches can be matched, and say how far off the estimated ones were.
 
     Args:
         record: of one block. spans: what the profiler saw meanwhile, on the record's clock before its origin.
         devices: the profiler's number of each device of each island.
+        module_of: what the profiler calls a node of this name.
     """
     events = record.events()
-    seen, launched = _seen(spans), _launched(events, devices)
+    seen, launched = _seen(spans), _launched(events, devices, module_of)
     where: list[int] = []
     when: list[tuple[float, float]] = []
     for key, indices in launched.items():
@@ -97,13 +94,12 @@ def _seen(spans: Sequence[Span]) -> dict[Hashable, list[tuple[float, float]]]:
     return {key: sorted(times) for key, times in found.items()}
 
 
-def _launched(events: Events, devices: Sequence[Sequence[int]]) -> dict[Hashable, list[int]]:
+def _launched(
+    events: Events, devices: Sequence[Sequence[int]], module_of: Callable[[str], str]
+) -> dict[Hashable, list[int]]:
     """By devices and module: the launches of the record, which are in order of dispatch on each island."""
     labels = [
-        (
-            frozenset(devices[label.island][label.device : label.device + label.devices]),
-            f"jit_{module_name(label.name)}",
-        )
+        (frozenset(devices[label.island][label.device : label.device + label.devices]), module_of(label.name))
         if label.kind in BUSY
         else None
         for label in events.labels

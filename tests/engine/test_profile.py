@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.backends.profiler import Profiler
-from pathways_nb.trace.exact import Span, make_exact, module_name
+from pathways_nb.program.emit import module_of
+from pathways_nb.trace.exact import Span, Stamps, make_exact
 from pathways_nb.trace.record import Label, Record, Row
 
 v = np.arange(8, dtype=np.float32)
@@ -31,12 +32,16 @@ def launches(*rows: tuple[str, int, int, int]) -> Record:
 
 def seen(name: str, device: int, launch: int, start: float, end: float) -> Span:
     """What a profiler says of a node."""
-    return Span(device, f"jit_{module_name(name)}", launch, start, end)
+    return Span(device, module_of(name), launch, start, end)
+
+
+def exact(record: Record, spans: list[Span]) -> Stamps:
+    return make_exact(record, spans, DEVICES, module_of)
 
 
 def test_a_launch_on_two_devices_lasts_from_its_first_to_its_last() -> None:
     record = launches(("f", 0, 0, 2))
-    stamps = make_exact(record, [seen("f", 100, 7, 0.2, 0.5), seen("f", 101, 7, 0.3, 0.9)], DEVICES)
+    stamps = exact(record, [seen("f", 100, 7, 0.2, 0.5), seen("f", 101, 7, 0.3, 0.9)])
     (event,) = record.events()
     assert (event["start"], event["end"], event["quality"]) == (0.2, 0.9, "exact")
     assert (stamps.launches, stamps.matched) == (1, 1)
@@ -51,20 +56,20 @@ def test_launches_of_one_name_on_other_devices_are_told_apart() -> None:
         seen("f", 200, 1, 4.0, 4.5), seen("f", 101, 2, 2.0, 2.5), seen("f", 100, 3, 1.0, 1.5),
         seen("f", 100, 4, 3.0, 3.4), seen("f", 101, 4, 3.1, 3.5),
     ]  # fmt: skip
-    assert make_exact(record, spans, DEVICES).matched == 4
+    assert exact(record, spans).matched == 4
     assert record.events()["start"].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_where_counts_differ_nothing_is_guessed() -> None:
     record = launches(("f", 0, 0, 1), ("f", 0, 0, 1), ("g", 0, 0, 1))
-    stamps = make_exact(record, [seen("f", 100, 1, 0.5, 0.6), seen("g", 100, 2, 2.5, 2.6)], DEVICES)
+    stamps = exact(record, [seen("f", 100, 1, 0.5, 0.6), seen("g", 100, 2, 2.5, 2.6)])
     assert (stamps.launches, stamps.matched) == (3, 1)
     assert record.events()["quality"].tolist() == ["estimated", "estimated", "exact"]
     assert record.events()["start"].tolist() == [0.0, 1.0, 2.5]
 
 
 def test_nothing_seen_is_said() -> None:
-    text = str(make_exact(launches(("f", 0, 0, 1)), [], DEVICES))
+    text = str(exact(launches(("f", 0, 0, 1)), []))
     assert text == "exact stamps for none of 1 launches: the profiler did not tell them apart"
 
 
@@ -73,14 +78,14 @@ def test_the_nth_is_the_nth_whatever_order_the_profiler_tells_them_in(names, ran
     record = launches(*((name, 0, 0, 2) for name in names))
     spans = [seen(n, 100 + d, i, i + 0.25, i + 0.75) for i, n in enumerate(names) for d in (0, 1)]
     random.shuffle(spans)
-    assert make_exact(record, spans, DEVICES).matched == len(names)
+    assert exact(record, spans).matched == len(names)
     np.testing.assert_array_equal(record.events()["start"], np.arange(len(names)) + 0.25)
 
 
 def test_columns_given_out_before_stay_as_they_were() -> None:
     record = launches(("f", 0, 0, 1))
     before = record.events()
-    make_exact(record, [seen("f", 100, 1, 0.5, 0.6)], DEVICES)
+    exact(record, [seen("f", 100, 1, 0.5, 0.6)])
     assert not set(before["id"]) & set(record.events()["id"]), "whoever drew them must draw them again"
     assert before["start"].tolist() == [0.0]
     assert before["quality"].tolist() == ["estimated"]
@@ -88,10 +93,10 @@ def test_columns_given_out_before_stay_as_they_were() -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("f", "pw_f"), ("<lambda>", "pw_lambda"), ("f (bwd)", "pw_f_bwd"), ("größe, 2", "pw_gr_e_2"), ("→", "pw_node")],
+    [("f", "f"), ("<lambda>", "lambda"), ("f (bwd)", "f_bwd"), ("größe, 2", "gr_e_2"), ("→", "node")],
 )
 def test_names_of_modules_are_plain(name, expected) -> None:
-    assert module_name(name) == expected
+    assert module_of(name) == f"jit_pw_{expected}"
 
 
 def test_every_launch_of_a_block_gets_exact_stamps(controller, left, right) -> None:
