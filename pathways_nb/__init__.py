@@ -4,7 +4,7 @@ from jax.sharding import PartitionSpec as P
 
 from pathways_nb.attach import attach, reset
 from pathways_nb.attached import Controller
-from pathways_nb.client import get, profile, put, record, wait
+from pathways_nb.calls import get, profile, put, record, wait
 from pathways_nb.comparison import Comparison, compare
 from pathways_nb.course import check
 from pathways_nb.errors import (
@@ -14,6 +14,7 @@ from pathways_nb.errors import (
     NotAttachedError,
     PathwaysError,
     PlaceError,
+    PolicyError,
     ShardingError,
     UsageError,
 )
@@ -25,6 +26,7 @@ from pathways_nb.program.places import VirtualSlice, virtual_slice
 from pathways_nb.program.program import Program, program
 from pathways_nb.run import Run, runs, style
 from pathways_nb.saved import load
+from pathways_nb.tenants import Tenant, client
 
 __all__ = [
     "CancelledError",
@@ -39,13 +41,16 @@ __all__ = [
     "P",
     "PathwaysError",
     "PlaceError",
+    "PolicyError",
     "Program",
     "Run",
     "ShardingError",
+    "Tenant",
     "UsageError",
     "VirtualSlice",
     "attach",
     "check",
+    "client",
     "compare",
     "get",
     "jit",

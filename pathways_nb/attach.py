@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pathways_nb import current
 from pathways_nb.attached import Controller, Specification
 from pathways_nb.backends import islands as islands_module
+from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.run import runs
 
@@ -22,6 +23,7 @@ def attach(
     devices_per_island: int | None = None,
     dispatch: Literal["parallel", "sequential"] = "parallel",
     pin: bool = True,
+    policy: str | Policy = "stride",
 ) -> Controller:
     """Attach devices and make their controller the current one.
 
@@ -32,6 +34,8 @@ def attach(
         devices_per_island: on CPU, default 4.
         dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: steps go out one after another (Pathways, Fig. 4).
         pin: give each CPU island cores of its own.
+        policy: which program's next gang goes first: ``"stride"`` (clients by their shares), ``"fifo"``,
+            ``"priority"``, ``"shortest"``, or a function ``policy(ready, state) -> gang``.
 
     Raises:
         PlaceError: the numbers do not fit what there is. UsageError: an unknown kind or mode of dispatch.
@@ -39,15 +43,16 @@ def attach(
     before = current.peek()
     _check_choice("kind", kind, KINDS)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
+    policy_of(policy)
     found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
     if chosen == "cpu":
         count = 2 if islands is None else islands
         each = 4 if devices_per_island is None else devices_per_island
         islands_module.check_counts(count, each)
-        specification = Specification(chosen, count, each, dispatch, pin)
+        specification = Specification(chosen, count, each, dispatch, pin, policy)
     else:
-        specification = Specification(chosen, _hashable(islands), devices_per_island, dispatch, pin)
+        specification = Specification(chosen, _hashable(islands), devices_per_island, dispatch, pin, policy)
     if before is not None and before.specification == specification:
         return before
     made = _controller(specification, islands, devices)

@@ -11,20 +11,21 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from pathways_nb import current
+from pathways_nb import current, tenants
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.islands import Attachment
 from pathways_nb.backends.local import QUEUED, LocalDriver
 from pathways_nb.backends.lowering import Lowered, Lowering
 from pathways_nb.backends.pauses import Pauses
 from pathways_nb.controller.machine import Machine
+from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.controller.resources import Resources
 from pathways_nb.errors import NotAttachedError, UsageError
 from pathways_nb.futures import Future
@@ -55,6 +56,12 @@ class Specification:
     devices_per_island: int | None
     dispatch: str
     pin: bool
+    policy: str | Policy = "stride"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; a policy of the user's by its name."""
+        policy = self.policy if isinstance(self.policy, str) else getattr(self.policy, "__name__", repr(self.policy))
+        return asdict(self) | {"policy": policy}
 
 
 class _Epoch:
@@ -71,7 +78,7 @@ class Controller:
         self.specification, self._attach = specification, attach
         self.islands = devices
         self.resources = Resources(devices)
-        self.machine = Machine(dispatch=specification.dispatch)  # type: ignore[arg-type]
+        self.machine = self._machine()
         self.record = Record(limit=_HISTORY)
         self.driver_or_none: LocalDriver | None = None
         self._pauses: Pauses | None = None
@@ -80,7 +87,12 @@ class Controller:
         self.scopes: list[Controller | None] = []
         """For each ``with`` block entered: what it restores; itself if it was attached before."""
         self._epoch = _Epoch()
+        self._opened: weakref.WeakSet[tenants.Tenant] = weakref.WeakSet()
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
+
+    def _machine(self) -> Machine:
+        asked = self.specification
+        return Machine(asked.dispatch, policy_of(asked.policy), self.islands)  # type: ignore[arg-type]
 
     # ---- devices
 
@@ -152,13 +164,14 @@ class Controller:
             traced = program.trace(call, avals, self.platform, self.mesh_of)
             record.add(Row(Label("trace", program.name, program.name), began, clock(), quality="exact"))
         lowered = self.lowered(traced)
-        waited = self.driver.wait_for_room()
+        client = self._client()
+        waited = self.driver.wait_for_room(client)
         if waited > 1e-3:
-            label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name)
+            label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
             record.add(Row(label, clock() - waited, clock(), quality="exact"))
         buffers, temporary = self._hold(call.leaves)
         try:
-            run, results = self.driver.submit(lowered, buffers, record, "")
+            run, results = self.driver.submit(lowered, buffers, record, client)
         finally:
             for buffer in temporary:
                 self.driver.release(buffer)
@@ -167,6 +180,21 @@ class Controller:
         for recording, _ in self.recordings[-1:]:
             recording.add(run)
         return jax.tree.unflatten(traced.out_tree, self._futures(lowered, results))
+
+    def _client(self) -> str:
+        """The name of the tenant for whom calls are made here, whom the engine has been told of."""
+        tenant = tenants.now()
+        if tenant is None:
+            return ""
+        if tenant not in self._opened:
+            self._opened.add(tenant)
+            self.driver.open(tenant.name, tenant.share, tenant.priority)
+        return tenant.name
+
+    def cancel(self, client: str) -> None:
+        """Give up a client's programs."""
+        self.flush()
+        self.driver.cancel(self.driver.runs_of(client))
 
     def lowered(self, traced: Traced) -> Lowered:
         """The program on this controller's devices, lowered and compiled once."""
@@ -274,7 +302,8 @@ class Controller:
         """Free buffers, programs and records; keep the devices."""
         if self.driver_or_none is not None:
             self._close_driver()
-        self.machine = Machine(dispatch=self.specification.dispatch)  # type: ignore[arg-type]
+        self.machine = self._machine()
+        self._opened.clear()
         self.resources = Resources(self.islands)
         self._placed.clear()
         self._epoch = _Epoch()

@@ -26,6 +26,10 @@ class UsageError(PathwaysError):
     """
 
 
+class PolicyError(PathwaysError, RuntimeError):
+    """A user's policy raised, or returned what it was not offered."""
+
+
 class NodeError(PathwaysError, RuntimeError):
     """A node failed while it ran."""
 

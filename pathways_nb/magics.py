@@ -16,7 +16,7 @@ from IPython.core.error import UsageError as IPythonUsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from pathways_nb import client, current
+from pathways_nb import calls, current
 from pathways_nb.attach import attach, reset
 from pathways_nb.program.graph import Graph
 from pathways_nb.run import runs, show_graph
@@ -56,7 +56,7 @@ def _cell_parser() -> _Parser:
     parser = _Parser("%%pathways")
     parser.add_argument("--show", type=_views, default="graph,timeline", metavar="graph,timeline")
     parser.add_argument("--run", default="", metavar="NAME")
-    parser.add_argument("--profile", dest="begin", action="store_const", const=client.profile, default=client.record)
+    parser.add_argument("--profile", dest="begin", action="store_const", const=calls.profile, default=calls.record)
     return parser
 
 

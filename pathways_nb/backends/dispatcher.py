@@ -77,7 +77,7 @@ class Dispatcher(threading.Thread):
 
     def _portion(self, run: Execution, start: int, stop: int) -> None:
         # One more than its steps: the portion is over when its own enqueue is recorded, too.
-        portion = Portion(run, stop, stop - start + 1, self.on_done, threading.Lock())
+        portion = Portion(run, start, stop, stop - start + 1, self.on_done, threading.Lock())
         name = run.lowered.name
         label = label_of("enqueue", name, name, run.client, island=self.island)
         began = self.clock()

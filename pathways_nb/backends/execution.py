@@ -102,6 +102,8 @@ class Execution:
     ends: dict[int, float] = field(default_factory=dict)
     """When each watched step ended, for the start of transfers."""
     stopped: bool = False
+    reason: PathwaysError | None = None
+    """Why it was stopped, if not by a cancel."""
     finished: bool = False
     remaining_readers: dict[int, set[int]] = field(init=False)
 
@@ -138,6 +140,11 @@ class Execution:
         self.done[step] = 1
         if step in self.lowered.awaited:
             self.ended.ring()
+
+    def stop(self, reason: PathwaysError | None = None) -> None:
+        """Skip what is not launched yet."""
+        self.reason = self.reason or reason
+        self.stopped = True
 
     def finish(self) -> None:
         """Everything has ended: keep results only, or each run would keep the one before it alive."""
@@ -187,8 +194,10 @@ class Execution:
         error.__cause__ = cause.with_traceback(None)  # its frames would keep the run alive
         return error
 
-    def cancelled_error(self, step: int) -> CancelledError:
+    def cancelled_error(self, step: int) -> PathwaysError:
         """What to tell the user about a node that was not dispatched any more."""
+        if self.reason is not None:
+            return self.reason
         label = self.lowered.actions[step].label
         return CancelledError(
             f"{label.name} of {label.program}, run {self.serial}, was cancelled before it was dispatched. "

@@ -26,10 +26,12 @@ from pathways_nb.controller.messages import (
     Cancelled,
     Completed,
     Event,
+    Fail,
     Finish,
     Free,
     Instruction,
     Launch,
+    Opened,
     Released,
     Stop,
     Stored,
@@ -39,7 +41,7 @@ from pathways_nb.trace.record import Record
 
 Clock = Callable[[], float]
 QUEUED = 64
-"""Programs queued before submitting waits: client back-pressure."""
+"""Programs that a client has queued before its submitting waits: client back-pressure."""
 
 
 _open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
@@ -129,14 +131,22 @@ class LocalDriver:
         """Give up runs: nothing more of them is dispatched."""
         for serial in runs:
             if (run := self.runs.get(serial)) is not None:
-                run.stopped = True  # at once; the controller learns of it in its own time
+                run.stop()  # at once; the controller learns of it in its own time
         self.launched.ring()
         self._inbox.put(Cancelled(tuple(runs)))
 
-    def wait_for_room(self) -> float:
-        """Wait until fewer than ``QUEUED`` programs are queued; returns the seconds waited."""
+    def open(self, client: str, share: float, priority: float) -> None:
+        """A client is there, or has changed."""
+        self._inbox.put(Opened(client, share, priority))
+
+    def runs_of(self, client: str) -> list[int]:
+        """A client's programs that are queued or under way."""
+        return [serial for serial, run in list(self.runs.items()) if run.client == client]
+
+    def wait_for_room(self, client: str) -> float:
+        """Wait until fewer than ``QUEUED`` programs of ``client`` are queued; returns the seconds waited."""
         began = self.clock()
-        self.ended.wait(lambda: len(self.runs) < QUEUED or self.broken)
+        self.ended.wait(lambda: len(self.runs) < QUEUED or len(self.runs_of(client)) < QUEUED or self.broken)
         self.check()
         return self.clock() - began
 
@@ -192,7 +202,7 @@ class LocalDriver:
     def _serve(self) -> None:
         try:
             for event in self._events():
-                for instruction in self.machine.handle(event):
+                for instruction in self.machine.handle(event, self.clock()):
                     self._carry_out(instruction)
         except BaseException as error:  # a broken core must not leave a user waiting for ever
             self._failure = error
@@ -224,13 +234,16 @@ class LocalDriver:
                 for buffer in buffers:
                     del self.entries[buffer]
             case Stop(run):
-                self.runs[run].stopped = True
+                self.runs[run].stop()
+                self.launched.ring()
+            case Fail(run, error):
+                self.runs[run].stop(error)
                 self.launched.ring()
             case Finish(run):
                 self.runs.pop(run).finish()
 
     def _portion_done(self, portion: Portion, island: int) -> None:
-        self._inbox.put(Completed(portion.run.serial, island, portion.stop))
+        self._inbox.put(Completed(portion.run.serial, island, portion.start, portion.stop, portion.device_seconds))
 
     def _bind_results(self, run: Execution, buffers: list[int]) -> None:
         lowered = run.lowered

@@ -35,10 +35,13 @@ class Portion:
     """A range of an island's order under way; tells the controller when its last step is done."""
 
     run: Execution
+    start: int
     stop: int
     remaining: int
     on_done: Callable[[Portion], None]
     lock: Any
+    device_seconds: float = 0.0
+    """What its launches have taken."""
 
     def step_done(self, count: int = 1) -> None:
         """``count`` more of its steps have ended."""
@@ -146,6 +149,7 @@ class Watcher(threading.Thread):
     ) -> None:
         run, step = launched.portion.run, launched.step
         status = "failed" if failure is not None else "draining" if run.stopped else "ok"
+        label = owned(label, run.client) if run.client else label
         run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
         if failure is not None:
             run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
@@ -171,6 +175,7 @@ class LaunchWatcher(Watcher):
         label = launched.portion.run.lowered.actions[launched.step].label
         start = max(self._ready_at(launched), launched.dispatched)
         self.free_at[label.device : label.device + label.devices] = [end] * label.devices
+        launched.portion.device_seconds += max(end - start, 0.0) * label.devices
         self._record(launched, label, start, end, quality, failure)
 
     def _ready_at(self, launched: Launched) -> float:
@@ -236,6 +241,12 @@ class TransferWatcher(Watcher):
 @lru_cache(maxsize=4096)
 def _routed(label: Label, route: str) -> Label:
     return replace(label, route=route)
+
+
+@lru_cache(maxsize=4096)
+def owned(label: Label, client: str) -> Label:
+    """The label, as one of this client's."""
+    return replace(label, client=client)
 
 
 def _all_in(steps: Sequence[int], ends: Mapping[int, float]) -> bool:

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pathways_nb.errors import PathwaysError
 from pathways_nb.program.plan import Plan
 
 # ---- events: in
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A client is there, or its share or priority has changed."""
+
+    client: str
+    share: float
+    priority: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +46,13 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A range of a run's steps on an island is done, well or not."""
+    """Steps ``start`` to ``stop`` of a run's order on an island are done, well or not; they took ``device_seconds``."""
 
     run: int
     island: int
+    start: int
     stop: int
+    device_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +69,7 @@ class Cancelled:
     runs: tuple[int, ...]
 
 
-Event = Submitted | Stored | Completed | Released | Cancelled
+Event = Opened | Submitted | Stored | Completed | Released | Cancelled
 
 # ---- instructions: out
 
@@ -93,4 +105,12 @@ class Stop:
     run: int
 
 
-Instruction = Launch | Free | Finish | Stop
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """As ``Stop``; what is skipped fails with ``error``."""
+
+    run: int
+    error: PathwaysError
+
+
+Instruction = Launch | Free | Finish | Stop | Fail

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from pathways_nb.program.places import VirtualSlice
@@ -67,6 +68,11 @@ class Graph:
     name: str
     nodes: tuple[Node, ...]
     values: tuple[Value, ...]
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The name of each node."""
+        return {node.id: node.name for node in self.nodes}
 
     def producer(self) -> dict[int, int]:
         """Which node makes each value."""

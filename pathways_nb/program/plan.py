@@ -7,8 +7,9 @@ speaks of ranges of a plan, drivers carry them out. Lowering again is cheap, as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from pathways_nb.program.graph import Graph
@@ -65,6 +66,24 @@ class Step:
     """Steps that make the inputs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A node's place in an island's order, with what is brought and moved for it: what is enqueued as one.
+
+    Args:
+        node: its id. devices: how many it runs on.
+        island, start, stop: the range of that island's order.
+        after: (other island, position): how far the orders of its producers must have been enqueued there.
+    """
+
+    node: int
+    devices: int
+    island: int
+    start: int
+    stop: int
+    after: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A graph with physical locations.
@@ -91,6 +110,41 @@ class Plan:
     def islands(self) -> tuple[int, ...]:
         """The islands it runs on."""
         return tuple(self.orders)
+
+    @cached_property
+    def gangs(self) -> dict[int, tuple[Gang, ...]]:
+        """For each island, its order cut after each launch."""
+        return {island: tuple(self._gangs(island)) for island in self.orders}
+
+    @cached_property
+    def sequence(self) -> tuple[Gang, ...]:
+        """All gangs in program order."""
+        return tuple(sorted((g for gangs in self.gangs.values() for g in gangs), key=self._last))
+
+    def _last(self, gang: Gang) -> int:
+        return self.orders[gang.island][gang.stop - 1]
+
+    def _gangs(self, island: int) -> Iterator[Gang]:
+        order, start = self.orders[island], 0
+        for stop, index in enumerate(order, 1):
+            if self.steps[index].kind == "launch" or stop == len(order):
+                yield self._gang(island, start, stop)
+                start = stop
+
+    def _gang(self, island: int, start: int, stop: int) -> Gang:
+        steps = [self.steps[index] for index in self.orders[island][start:stop]]
+        after: dict[int, int] = {}
+        for producer in (p for step in steps for p in step.producers):
+            where, position = self._positions[producer]
+            if where != island:
+                after[where] = max(after.get(where, 0), position + 1)
+        placement = self.placements.get(steps[-1].place)
+        return Gang(steps[-1].node, placement.count if placement else 1, island, start, stop, tuple(after.items()))
+
+    @cached_property
+    def _positions(self) -> dict[int, tuple[int, int]]:
+        """The island of each step, and its position in that island's order."""
+        return {index: (i, position) for i, order in self.orders.items() for position, index in enumerate(order)}
 
     def routes(self) -> dict[tuple[int, int], str]:
         """How values travel along each edge of the graph, for pictures."""

@@ -21,11 +21,13 @@ from pathways_nb.controller.messages import (
     Finish,
     Free,
     Launch,
+    Opened,
     Released,
     Stop,
     Stored,
     Submitted,
 )
+from pathways_nb.controller.policies import POLICIES
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.plan import Plan, Step
 
@@ -43,83 +45,117 @@ def plan_of(islands: list[int], results: int = 1) -> Plan:
 plans = st.builds(plan_of, st.lists(st.integers(0, 2), min_size=0, max_size=6), st.integers(0, 3))
 
 
+CLIENTS = ("ann", "bob", "eve")
+
+
+def contrary(ready: Any, state: Any) -> Any:
+    """A user's policy that nobody would want."""
+    return max(ready, key=lambda gang: (hash((gang.serial, gang.client, len(ready))), gang.serial))
+
+
 class World(RuleBasedStateMachine):
-    """A driver that completes launches in any order the hardware could."""
+    """Devices that carry out each island's order step by step, a step as soon as what it reads is done."""
 
     dispatch: Any = "parallel"
 
-    @initialize()
-    def begin(self) -> None:
-        self.machine = Machine(dispatch=self.dispatch)
+    @initialize(policy=st.sampled_from([*POLICIES.values(), contrary]))
+    def begin(self, policy: Any) -> None:
+        self.policy, self.now = policy, 0.0
+        self.machine = self.fresh()
         self.buffers, self.serials = itertools.count(), itertools.count()
         self.handles: list[int] = []
-        self.order: dict[int, list[Launch]] = {}
-        """By island: launches not completed yet, in the order they were told."""
-        self.enqueued: dict[int, list[int]] = {}
-        self.started: dict[tuple[int, int], int] = {}
-        self.live: set[int] = set()
+        self.order: dict[int, list[tuple[Launch, int]]] = {}
+        """By island: steps not done yet, in the order they were told, with the launch that told them."""
+        self.told: dict[tuple[int, int], int] = {}
+        self.done: set[tuple[int, int]] = set()
         self.freed: set[int] = set()
         self.finished: set[int] = set()
         self.submitted: dict[int, Submitted] = {}
         self.log: list[Any] = []
 
+    def fresh(self) -> Machine:
+        return Machine(self.dispatch, self.policy, devices=(1, 1, 1))
+
     def send(self, event: Any) -> None:
-        before = copy.deepcopy((self.machine.ledger, self.machine.runs, self.machine.orders))
-        twin = Machine(dispatch=self.dispatch, ledger=before[0], runs=before[1], orders=before[2])
-        out = self.machine.handle(event)
-        assert twin.handle(event) == out, "the same state and event gave other instructions"
-        self.log.append(event)
+        self.now += 1.0
+        twin = copy.deepcopy(self.machine)
+        out = self.machine.handle(event, self.now)
+        assert twin.handle(event, self.now) == out, "the same state and event gave other instructions"
+        self.log.append((event, self.now))
         for instruction in out:
             self.obey(instruction)
+        for queue in self.order.values():
+            for launch, step in queue:
+                for producer in self.submitted[launch.run].plan.steps[step].producers:
+                    assert self.is_told(launch.run, producer), "enqueued before what it needs"
+
+    def is_told(self, run: int, step: int) -> bool:
+        plan = self.submitted[run].plan
+        island = plan.steps[step].island
+        return plan.orders[island].index(step) < self.told.get((run, island), 0)
 
     def obey(self, instruction: Any) -> None:
         match instruction:
             case Launch(run, island, start, stop):
-                assert start < stop <= len(self.submitted[run].plan.orders[island])
-                assert self.started.get((run, island), 0) == start, "steps are told once, in order"
-                self.started[run, island] = stop
-                self.order.setdefault(island, []).append(instruction)
-                if start == 0:
-                    self.enqueued.setdefault(island, []).append(run)
+                order = self.submitted[run].plan.orders[island]
+                assert start < stop <= len(order)
+                assert self.told.get((run, island), 0) == start, "steps are told once, in order"
+                self.told[run, island] = stop
+                self.order.setdefault(island, []).extend((instruction, step) for step in order[start:stop])
             case Free(buffers):
                 assert not self.freed & set(buffers)
                 assert len(set(buffers)) == len(buffers)
                 self.freed |= set(buffers)
             case Finish(run):
                 assert run not in self.finished
-                plan = self.submitted[run].plan
-                assert all(self.started.get((run, i), 0) == len(o) for i, o in plan.orders.items())
-                assert not any(launch.run == run for queue in self.order.values() for launch in queue)
+                assert all((run, step) in self.done for step in range(len(self.submitted[run].plan.steps)))
                 self.finished.add(run)
             case Stop(run):
                 assert run not in self.finished
             case _:
                 raise AssertionError(instruction)
 
-    @rule(count=st.integers(1, 3))
-    def store(self, count: int) -> None:
+    def runnable(self) -> list[int]:
+        """Islands whose next step has all that it reads."""
+        heads = {island: queue[0] for island, queue in self.order.items() if queue}
+        return [
+            island
+            for island, (launch, step) in heads.items()
+            if all((launch.run, p) in self.done for p in self.submitted[launch.run].plan.steps[step].producers)
+        ]
+
+    def carry_out(self, island: int, seconds: float) -> None:
+        launch, step = self.order[island].pop(0)
+        self.done.add((launch.run, step))
+        if not any(other is launch for other, _ in self.order[island]):
+            self.send(Completed(launch.run, island, launch.start, launch.stop, seconds))
+
+    @rule(count=st.integers(1, 3), client=st.sampled_from(CLIENTS))
+    def store(self, count: int, client: str) -> None:
         for _ in range(count):
             buffer = next(self.buffers)
-            self.send(Stored(buffer, "me", 8))
+            self.send(Stored(buffer, client, 8))
             self.handles.append(buffer)
 
-    @rule(plan=plans, data=st.data())
-    def submit(self, plan: Plan, data: st.DataObject) -> None:
+    @rule(client=st.sampled_from(CLIENTS), share=st.sampled_from([1.0, 2.0, 8.0]), priority=st.integers(0, 2))
+    def open(self, client: str, share: float, priority: int) -> None:
+        self.send(Opened(client, share, priority))
+
+    @rule(plan=plans, client=st.sampled_from(CLIENTS), data=st.data())
+    def submit(self, plan: Plan, client: str, data: st.DataObject) -> None:
         known = st.sampled_from(self.handles) if self.handles else st.nothing()
         arguments = tuple(data.draw(st.lists(known, max_size=3))) if self.handles else ()
         results = tuple(next(self.buffers) for _ in plan.results)
         run = next(self.serials)
-        event = Submitted(run, "me", plan, arguments, results, (8,) * len(results))
+        event = Submitted(run, client, plan, arguments, results, (8,) * len(results))
         self.submitted[run] = event
         self.handles += results
         self.send(event)
 
-    @precondition(lambda self: any(self.order.values()))
-    @rule(data=st.data())
-    def complete(self, data: st.DataObject) -> None:
-        island = data.draw(st.sampled_from(sorted(i for i, queue in self.order.items() if queue)))
-        launch = self.order[island].pop(0)
-        self.send(Completed(launch.run, island, launch.stop))
+    @precondition(lambda self: self.runnable())
+    @rule(data=st.data(), seconds=st.sampled_from([0.0, 1e-4, 1e-3, 1.0]))
+    def complete(self, data: st.DataObject, seconds: float) -> None:
+        self.carry_out(data.draw(st.sampled_from(self.runnable())), seconds)
 
     @precondition(lambda self: self.handles)
     @rule(data=st.data())
@@ -146,33 +182,27 @@ class World(RuleBasedStateMachine):
             assert set(self.machine.ledger.buffers) == used | set(self.handles)
 
     @invariant()
-    def islands_take_runs_in_compatible_orders(self) -> None:
+    def never_a_deadlock(self) -> None:
         if hasattr(self, "machine"):
-            for one, other in itertools.combinations(self.enqueued.values(), 2):
-                common = set(one) & set(other)
-                assert [r for r in one if r in common] == [r for r in other if r in common]
-            assert all(runs == sorted(runs) for runs in self.enqueued.values()), "first in, first out"
+            assert self.runnable() or not any(self.order.values()), "every island waits for another"
 
     @invariant()
-    def sequential_means_one_step_at_a_time(self) -> None:
+    def nothing_waits_for_nothing(self) -> None:
+        if hasattr(self, "machine") and not any(self.order.values()):
+            assert self.finished == set(self.submitted)
+
+    @invariant()
+    def sequential_means_one_gang_at_a_time(self) -> None:
         if hasattr(self, "machine") and self.dispatch == "sequential":
-            under_way = [launch for queue in self.order.values() for launch in queue]
-            if not any(self.machine.runs[launch.run].cancelled for launch in under_way):
-                assert sum(launch.stop - launch.start for launch in under_way) <= 1
-
-    @invariant()
-    def parallel_holds_nothing_back(self) -> None:
-        if hasattr(self, "machine") and self.dispatch == "parallel":
-            for run, event in self.submitted.items():
-                assert all(self.started.get((run, i), 0) == len(o) for i, o in event.plan.orders.items())
+            under_way = {(launch.run, launch.start) for queue in self.order.values() for launch, _ in queue}
+            if not any(self.machine.runs[run].cancelled for run, _ in under_way):
+                assert len(under_way) <= 1
 
     def teardown(self) -> None:
         if not hasattr(self, "machine"):
             return
         while any(self.order.values()):
-            island = next(i for i, queue in self.order.items() if queue)
-            launch = self.order[island].pop(0)
-            self.send(Completed(launch.run, island, launch.stop))
+            self.carry_out(self.runnable()[0], 1e-3)
         assert self.finished == set(self.submitted)
         for buffer in self.handles:
             self.send(Released((buffer,)))
@@ -180,17 +210,18 @@ class World(RuleBasedStateMachine):
         assert not self.machine.runs
         assert not self.machine.ledger.buffers
         assert not any(self.machine.orders.values())
-        again = Machine(dispatch=self.dispatch)
-        for event in self.log:
-            again.handle(event)
+        again = self.fresh()
+        for event, now in self.log:
+            again.handle(event, now)
         assert again.ledger.buffers == self.machine.ledger.buffers
+        assert again.clients == self.machine.clients
 
 
 class SequentialWorld(World):
     dispatch = "sequential"
 
 
-quick = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
 TestParallel = World.TestCase
 TestParallel.settings = quick
 TestSequential = SequentialWorld.TestCase
@@ -205,7 +236,7 @@ def test_sequential_dispatch_follows_the_programs_order_across_islands(islands: 
     while out and isinstance(out[0], Launch):
         (launch,) = out
         seen += plan.orders[launch.island][launch.start : launch.stop]
-        out = machine.handle(Completed(0, launch.island, launch.stop))
+        out = machine.handle(Completed(0, launch.island, launch.start, launch.stop))
     assert seen == list(range(len(islands)))
     assert out == [Finish(0)]
 
@@ -221,7 +252,7 @@ def test_the_same_events_give_the_same_instructions(many: list[Plan], dispatch: 
         pending = [i for i in told if isinstance(i, Launch)]
         while pending:
             launch = pending.pop(0)
-            fresh = machine.handle(Completed(launch.run, launch.island, launch.stop))
+            fresh = machine.handle(Completed(launch.run, launch.island, launch.start, launch.stop))
             told += fresh
             pending += [i for i in fresh if isinstance(i, Launch)]
         assert not machine.runs
@@ -248,17 +279,17 @@ def test_an_argument_that_nobody_holds_any_more_is_freed_when_its_last_run_ends(
     machine.handle(Submitted(0, "me", plan_of([0]), (7,), (8,), (8,)))
     assert machine.handle(Released((7,))) == []
     assert [(entry.owner, entry.bytes) for entry in machine.ledger.buffers.values()] == [("me", 80), ("me", 8)]
-    assert machine.handle(Completed(0, 0, 1)) == [Finish(0), Free((7,))]
+    assert machine.handle(Completed(0, 0, 0, 1)) == [Finish(0), Free((7,))]
     assert machine.handle(Released((8,))) == [Free((8,))]
 
 
 def test_a_cancelled_sequential_program_is_told_whole_so_that_it_ends() -> None:
     machine = Machine(dispatch="sequential")
     assert machine.handle(Submitted(0, "me", plan_of([0, 1, 0, 1]), (), (0,), (8,))) == [Launch(0, 0, 0, 1)]
-    assert machine.handle(Cancelled((0,))) == [Stop(0)]
-    assert machine.handle(Completed(0, 0, 1)) == [Launch(0, 0, 1, 2), Launch(0, 1, 0, 2)]
-    assert machine.handle(Completed(0, 1, 2)) == []
-    assert machine.handle(Completed(0, 0, 2)) == [Finish(0)]
+    assert machine.handle(Cancelled((0,))) == [Stop(0), Launch(0, 0, 1, 2), Launch(0, 1, 0, 2)]
+    assert machine.handle(Completed(0, 0, 0, 1)) == []
+    assert machine.handle(Completed(0, 1, 0, 2)) == []
+    assert machine.handle(Completed(0, 0, 1, 2)) == [Finish(0)]
     assert machine.handle(Cancelled((0, 99))) == []
 
 

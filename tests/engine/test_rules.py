@@ -64,6 +64,7 @@ def test_the_controller_knows_only_graphs_plans_and_errors(path: Path) -> None:
         "pathways_nb.controller",
         "pathways_nb.errors",
         "pathways_nb.program.graph",
+        "pathways_nb.program.lines",
         "pathways_nb.program.places",
     )
     ours = reaches(path, "pathways_nb")
@@ -113,6 +114,7 @@ def test_views_draw_from_records_and_graphs_alone(path: Path) -> None:
     allowed = (
         "pathways_nb.trace",
         "pathways_nb.program.graph",
+        "pathways_nb.program.lines",
         "pathways_nb.program.places",
         "pathways_nb.program.plan",
     )

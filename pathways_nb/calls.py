@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import jax
@@ -119,7 +118,7 @@ def profile(
 def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profiler | None) -> Iterator[Run]:
     controller = current.get()
     controller.flush()
-    run = Run(name, controller.islands, about={"options": asdict(controller.specification), "source": source})
+    run = Run(name, controller.islands, about={"options": controller.specification.as_dict(), "source": source})
     if profiler is not None:
         profiler.start()
     gather = Gather(controller)

@@ -1,0 +1,132 @@
+"""Policies: which program's next gang is enqueued when several could be (Pathways, section 4.4).
+
+A policy is a function ``policy(ready, state) -> gang``. It chooses between programs, never inside one, so it cannot
+make islands' orders contradict each other whatever it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pathways_nb.errors import PolicyError, UsageError
+from pathways_nb.program.lines import describe
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyGang:
+    """A gang that could be enqueued now.
+
+    Args:
+        client, program, name: whose it is, and what the user calls program and node.
+        devices: how many it runs on.
+        expected_seconds: how long it took before; ``None`` if it never ran.
+        waiting_since: when its program was submitted, in seconds of the controller's clock.
+        serial: of its program, in order of submission.
+    """
+
+    client: str
+    program: str
+    name: str
+    devices: int
+    expected_seconds: float | None
+    waiting_since: float
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What a policy may look at; it is read only.
+
+    Args:
+        now: seconds of the controller's clock.
+        device_seconds: of each client, used so far or enqueued.
+        shares, priorities: of each client.
+        passed: of each client, device-seconds over share, and never behind those who were there when it came: who has
+            least of it is due next.
+    """
+
+    now: float
+    device_seconds: Mapping[str, float]
+    shares: Mapping[str, float]
+    priorities: Mapping[str, float]
+    passed: Mapping[str, float]
+
+
+Policy = Callable[[Sequence[ReadyGang], PolicyState], ReadyGang]
+
+
+def fifo(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
+    """The program submitted first."""
+    return min(ready, key=lambda gang: gang.serial)
+
+
+def stride(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
+    """Proportional share: the client that has had least of what its share promises (Waldspurger and Weihl, 1995)."""
+    return min(ready, key=lambda gang: (state.passed[gang.client], gang.serial))
+
+
+def priority(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
+    """The client of the highest priority; among equals the program submitted first."""
+    return min(ready, key=lambda gang: (-state.priorities[gang.client], gang.serial))
+
+
+def shortest(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
+    """The gang that is expected to end soonest; one that never ran goes first, to be measured."""
+    return min(ready, key=lambda gang: (gang.expected_seconds or 0.0, gang.serial))
+
+
+POLICIES: dict[str, Policy] = {"fifo": fifo, "stride": stride, "priority": priority, "shortest": shortest}
+
+
+def policy_of(policy: str | Policy) -> Policy:
+    """The policy of this name, or the user's own function.
+
+    Raises:
+        UsageError: an unknown name, or not a function.
+    """
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            names = ", ".join(map(repr, POLICIES))
+            raise UsageError(f"policy={policy!r}: choose one of {names}, or write a function policy(ready, state).")
+        return POLICIES[policy]
+    if not callable(policy):
+        raise UsageError(f"policy={policy!r} is neither a name nor a function policy(ready, state).")
+    return policy
+
+
+def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
+    """What the policy chooses.
+
+    Raises:
+        PolicyError: it raised, or returned something else than one of ``ready``; the text names its line.
+    """
+    try:
+        chosen = policy(ready, state)
+    except Exception as error:
+        raise PolicyError(
+            f"policy {_name(policy)} raised {type(error).__name__}: {error} ({_line(policy, error)}). The programs "
+            f"that it was to choose from have failed; mend it and attach again."
+        ) from error
+    if not any(chosen is gang for gang in ready):
+        raise PolicyError(
+            f"policy {_name(policy)} ({_line(policy)}) returned {chosen!r}, which is not one of the {len(ready)} gangs "
+            f"in ready. Return one of those it is given."
+        )
+    return chosen
+
+
+def _name(policy: Policy) -> str:
+    return getattr(policy, "__name__", repr(policy))
+
+
+def _line(policy: Policy, error: BaseException | None = None) -> str:
+    """Where it is written, or where in it something was raised."""
+    code = getattr(policy, "__code__", None)
+    line = code.co_firstlineno if code is not None else 0
+    frame = error.__traceback__ if error is not None else None
+    while frame is not None:
+        if frame.tb_frame.f_code is code:
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return describe(code.co_filename, line) if code is not None else "no source line"

@@ -1,0 +1,249 @@
+"""Tenants and policies: shares kept, the user's own functions, errors that name their line, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import deque
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pathways_nb as pw
+from pathways_nb.controller.machine import Machine, check_invariants
+from pathways_nb.controller.messages import Completed, Fail, Launch, Opened, Submitted
+from pathways_nb.controller.policies import POLICIES
+from tests.engine.test_machine import plan_of
+
+v = np.arange(8, dtype=np.float32)
+matrix = np.full((64, 64), 0.01, np.float32)
+
+
+class Backlogged:
+    """Clients that always have programs waiting, on one island whose gangs last as long as their client's say."""
+
+    def __init__(self, shares: dict[str, float], seconds: dict[str, float], policy: Any = POLICIES["stride"]):
+        self.machine = Machine(policy=policy, devices=(1,))
+        self.seconds, self.serials, self.order = seconds, itertools.count(), deque[Launch]()
+        self.owner: dict[int, str] = {}
+        self.served: list[tuple[str, float]] = []
+        self.plans = {client: plan_of([0]) for client in shares}
+        for client, share in shares.items():
+            self.obey(self.machine.handle(Opened(client, share, 0.0)))
+        for client in shares:
+            for _ in range(64):
+                self.submit(client)
+
+    def submit(self, client: str) -> None:
+        serial = next(self.serials)
+        self.owner[serial] = client
+        event = Submitted(serial, client, self.plans[client], (), (serial,), (8,))
+        self.obey(self.machine.handle(event, float(serial)))
+
+    def obey(self, instructions: list[Any]) -> None:
+        self.order += [i for i in instructions if isinstance(i, Launch)]
+
+    def serve(self) -> None:
+        launch = self.order.popleft()
+        client = self.owner[launch.run]
+        self.served.append((client, self.seconds[client]))
+        done = Completed(launch.run, 0, launch.start, launch.stop, self.seconds[client])
+        self.obey(self.machine.handle(done))
+        self.submit(client)
+
+    def got(self, window: int) -> dict[str, float]:
+        last = self.served[-window:]
+        total = sum(seconds for _, seconds in last)
+        return {client: sum(s for c, s in last if c == client) / total for client in self.seconds}
+
+
+@given(st.lists(st.tuples(st.sampled_from([1.0, 2.0, 4.0, 8.0]), st.floats(2e-4, 5e-3)), min_size=2, max_size=4))
+@settings(max_examples=25, deadline=None)
+def test_backlogged_clients_get_their_shares_of_device_time_whatever_their_gangs_last(clients) -> None:
+    shares = {f"c{i}": share for i, (share, _) in enumerate(clients)}
+    world = Backlogged(shares, {f"c{i}": seconds for i, (_, seconds) in enumerate(clients)})
+    for _ in range(5000):  # the first programs went out before anybody competed, or knew how long they take
+        world.serve()
+    check_invariants(world.machine)
+    for client, part in world.got(1000).items():
+        assert part == pytest.approx(shares[client] / sum(shares.values()), rel=0.05)
+
+
+def test_who_was_away_cannot_save_up() -> None:
+    machine = Machine(devices=(1,))
+    for run in range(3):
+        machine.handle(Submitted(run, "early", plan_of([0]), (), (run,), (8,)))
+    machine.clients["early"].charge(100.0)
+    machine.handle(Submitted(9, "late", plan_of([0]), (), (9,), (8,)))
+    assert machine.clients["late"].passed == pytest.approx(machine.clients["early"].passed, abs=0.01)
+
+
+def waiting_three(policy: Any) -> tuple[Machine, list[Any]]:
+    """A machine with two gangs in flight and three programs waiting: of ann, bob (more urgent) and eve."""
+    machine = Machine(policy=policy, devices=(1,))
+    for client, priority in (("ann", 0.0), ("bob", 5.0), ("eve", 0.0)):
+        machine.handle(Opened(client, 1.0, priority))
+    plan = plan_of([0])
+    machine.handle(Submitted(0, "ann", plan, (), (), ()))
+    machine.handle(Submitted(1, "eve", plan, (), (), ()))
+    for lane in machine.lanes.values():
+        lane.work = 1.0  # busy for long
+    for run, client in ((2, "ann"), (3, "bob"), (4, "eve")):
+        assert machine.handle(Submitted(run, client, plan, (), (), ())) == []
+    return machine, machine.handle(Completed(0, 0, 0, 1, 1e-3))
+
+
+def test_priority_takes_the_most_urgent_client() -> None:
+    _, out = waiting_three(POLICIES["priority"])
+    assert next(i.run for i in out if isinstance(i, Launch)) == 3
+
+
+def test_fifo_takes_the_oldest_program() -> None:
+    _, out = waiting_three(POLICIES["fifo"])
+    assert next(i.run for i in out if isinstance(i, Launch)) == 2
+
+
+def test_shortest_takes_what_never_ran_and_then_the_quickest() -> None:
+    state: Any = None
+    gangs = [pw_gang(serial, seconds) for serial, seconds in ((1, 2.0), (2, 1.0), (3, None))]
+    assert POLICIES["shortest"](gangs, state).serial == 3
+    assert POLICIES["shortest"](gangs[:2], state).serial == 2
+
+
+def pw_gang(serial: int, seconds: float | None) -> Any:
+    from pathways_nb.controller.policies import ReadyGang
+
+    return ReadyGang("ann", "p", "n", 1, seconds, 0.0, serial)
+
+
+def test_a_policy_sees_who_waits_since_when_and_what_each_has_had() -> None:
+    seen: list[Any] = []
+
+    def watching(ready: Any, state: Any) -> Any:
+        seen.append((ready, state))
+        return min(ready, key=lambda gang: (state.device_seconds[gang.client], gang.serial))
+
+    machine, _ = waiting_three(watching)
+    ready, state = seen[-1]
+    assert {gang.client for gang in ready} <= {"ann", "bob", "eve"}
+    assert set(state.shares) == set(state.priorities) == set(state.device_seconds) == {"ann", "bob", "eve"}
+    check_invariants(machine)
+
+
+@pytest.mark.parametrize("wrong", [lambda ready, state: ready[99], lambda ready, state: None])
+def test_a_policy_that_fails_fails_those_it_was_to_choose_from(wrong) -> None:
+    machine, out = waiting_three(wrong)
+    failed = [i for i in out if isinstance(i, Fail)]
+    assert sorted(i.run for i in failed) == [2, 3, 4]
+    assert all(machine.runs[i.run].cancelled for i in failed)
+    check_invariants(machine)
+
+
+def slow(place: pw.VirtualSlice, rounds: int = 60) -> pw.Computation:
+    return pw.jit(
+        lambda m: jax.lax.fori_loop(0, rounds, lambda i, x: jnp.tanh(x @ x), m),
+        on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"),
+    )  # fmt: skip
+
+
+def test_events_say_whose_they_are_in_threads_and_tasks(controller, left) -> None:
+    add = pw.jit(lambda x: x + 1, on=left, in_shardings=pw.P("x"))
+    program = pw.program(lambda x: add(x), name="p")
+    program(v).wait()
+
+    def work(name: str) -> None:
+        with pw.client(name):
+            program(v).wait()
+
+    async def task(name: str) -> None:
+        with pw.client(name):
+            await asyncio.sleep(0)
+            program(v).wait()
+
+    async def both() -> None:
+        await asyncio.gather(task("carl"), task("dora"))
+
+    with pw.record() as run:
+        threads = [threading.Thread(target=work, args=(name,)) for name in ("ann", "bob")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        asyncio.run(both())
+        program(v).wait()
+    assert sorted(run.events.of_kind("compute")["client"]) == ["", "ann", "bob", "carl", "dora"]
+    assert set(run.events.of_kind("enqueue")["client"]) == {"", "ann", "bob", "carl", "dora"}
+
+
+def test_the_policy_of_a_notebook_is_asked_while_clients_compete(watchdog) -> None:
+    asked: list[int] = []
+
+    def least_served(ready: Any, state: Any) -> Any:
+        asked.append(len(ready))
+        return min(ready, key=lambda g: (state.device_seconds[g.client], g.serial))
+
+    with pw.attach("cpu", islands=1, devices_per_island=2, policy=least_served):
+        program = pw.program(slow(pw.virtual_slice(2)), name="p")
+        program(matrix).wait()
+        results = []
+        for name in ("ann", "bob"):
+            with pw.client(name):
+                results += [program(matrix) for _ in range(6)]
+        pw.wait(results)
+    assert asked
+    assert max(asked) >= 2
+
+
+def test_a_policy_that_raises_names_its_line_and_the_controller_stays_usable(watchdog) -> None:
+    broken = True
+
+    def mine(ready: Any, state: Any) -> Any:
+        if broken:
+            return ready[0] / 0
+        return ready[0]
+
+    with pw.attach("cpu", islands=1, devices_per_island=2, policy=mine):
+        program = pw.program(slow(pw.virtual_slice(2), 400), name="p")
+        program(matrix).wait()
+        results = []
+        for name in ("ann", "bob"):
+            with pw.client(name):
+                results += [program(matrix) for _ in range(8)]
+        with pytest.raises(pw.PolicyError, match=r"policy mine raised TypeError: .*test_tenants\.py:\d+"):
+            pw.wait(results)
+        broken = False
+        assert program(matrix).result().shape == matrix.shape
+
+
+def test_cancelling_a_client_leaves_the_others(controller, left) -> None:
+    program = pw.program(slow(left, 400), name="p")
+    program(matrix).wait()
+    ann, bob = pw.client("ann"), pw.client("bob")
+    with ann:
+        hers = [program(matrix) for _ in range(12)]
+    with bob:
+        his = [program(matrix) for _ in range(2)]
+    ann.cancel()
+    pw.wait(his)
+    with pytest.raises(pw.CancelledError):
+        pw.wait(hers)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: pw.client(""), "a name is needed"),
+        (lambda: pw.client("ann", share=0), r"client\('ann', share=0\): a positive number is needed"),
+        (lambda: pw.attach("cpu", policy="best"), r"policy='best': choose one of 'fifo', 'stride', 'priority'"),
+        (lambda: pw.attach("cpu", policy=3), "policy=3 is neither a name nor a function"),
+    ],
+)
+def test_wrong_words_are_refused(call, text) -> None:
+    with pytest.raises(pw.UsageError, match=text):
+        call()
