@@ -153,6 +153,8 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     finally:
         if entry in controller.recordings:
             controller.recordings.remove(entry)
+        if controller.recordings:
+            controller.recordings[-1][0].absorb(run)
         run.finished = True
         if display is not None:
             display.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import itertools
 import shlex
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from pathways_nb import calls, current
 from pathways_nb.attach import attach, reset
 from pathways_nb.program.graph import Graph
 from pathways_nb.run import runs, show_graph
+from pathways_nb.tenants import tenant
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,6 +58,7 @@ def _cell_parser() -> _Parser:
     parser = _Parser("%%pathways")
     parser.add_argument("--show", type=_views, default="graph,timeline", metavar="graph,timeline")
     parser.add_argument("--run", default="", metavar="NAME")
+    parser.add_argument("--client", default="", metavar="NAME")
     parser.add_argument("--profile", dest="begin", action="store_const", const=calls.profile, default=calls.record)
     return parser
 
@@ -87,7 +90,7 @@ class PathwaysMagics(Magics):
     def pathways(self, line: str, cell: str) -> None:
         """Run the cell as ordinary Python, recorded and shown live.
 
-        ``%%pathways [--show VIEWS] [--run NAME] [--profile]``
+        ``%%pathways [--show VIEWS] [--run NAME] [--client NAME] [--profile]``
         """
         __tracebackhide__ = True
         options = _cell_parser().parse(_split(line))
@@ -95,7 +98,8 @@ class PathwaysMagics(Magics):
             return
         body, last, silent = self._compile(cell)
         number = len(self.shell.history_manager.input_hist_parsed) - 1
-        with options.begin(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
+        whose = tenant(options.client) if options.client else contextlib.nullcontext()
+        with whose, options.begin(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
             if options.run:
                 runs[options.run] = run
             exec(body, self.shell.user_ns)

@@ -7,17 +7,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pathways_nb.errors import UsageError
 from pathways_nb.program.graph import Graph
 from pathways_nb.trace import export
 from pathways_nb.trace.exact import Stamps
-from pathways_nb.trace.metrics import Summary, summarise
+from pathways_nb.trace.metrics import Summary, counted, summarise
 from pathways_nb.trace.record import Events, Record
 
 if TYPE_CHECKING:
     from pathways_nb.backends.execution import Execution
 
 
-runs: dict[str, Run] = {}
+class _Runs(dict[str, "Run"]):
+    """Runs by name."""
+
+    def __missing__(self, name: str) -> Run:
+        known = ", ".join(map(repr, self)) or "none yet"
+        raise UsageError(f"pw.runs[{name!r}]: there is no run of that name. Known: {known}; see %%pathways --run NAME.")
+
+
+runs: dict[str, Run] = _Runs()
 """The newest run of each ``%%pathways --run NAME``, by name, until ``pw.reset()``."""
 
 
@@ -69,6 +78,13 @@ class Run:
             self.executions = self.unfinished()
         self.executions.append(execution)
 
+    def absorb(self, inner: Run) -> None:
+        """What a run recorded within this one did, is part of it."""
+        self.record.absorb(inner.record)
+        for key, program in inner._programs.items():
+            mine = self._programs.setdefault(key, RanProgram(program.graph, program.where, program.routes))
+            mine.runs += program.runs
+
     def unfinished(self) -> list[Execution]:
         """Programs of this run that are still under way."""
         return [execution for execution in self.executions if not execution.finished]
@@ -104,11 +120,11 @@ class Run:
         """Display graph and timeline here.
 
         Args:
-            views: any of ``"graph"`` and ``"timeline"``; both if none is named.
+            views: any of ``"graph"`` and ``"timeline"``, or ``"graph,timeline"``; both if none is named.
         """
         from pathways_widgets.live import DEFAULT_SHOW, LiveDisplay
 
-        display = LiveDisplay(self, views or DEFAULT_SHOW)
+        display = LiveDisplay(self, ",".join(views) or DEFAULT_SHOW)
         display.start()
         self.view = display.figure
         display.stop()
@@ -150,7 +166,7 @@ class Run:
 
     def __repr__(self) -> str:
         runs = sum(program.runs for program in self.programs)
-        return f"<run {self.name}: {runs} programs, {self.summary_line()}>"
+        return f"<run {self.name}: {counted(runs, 'program')}, {self.summary_line()}>"
 
 
 def show_graph(graph: Graph) -> None:

@@ -50,6 +50,8 @@ def load(path: str | Path) -> Run:
     Raises:
         UsageError: the file is damaged, of another kind or of a newer version, with the reason. FileNotFoundError.
     """
+    if not isinstance(path, (str, Path)):
+        raise UsageError(f"load({path!r}): a {type(path).__name__} is no path; write pw.load('a.run').")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             parts = {name: archive[name] for name in archive.files} if hasattr(archive, "files") else {}
@@ -60,6 +62,8 @@ def load(path: str | Path) -> Run:
         reason = (
             f"there is no {error}" if isinstance(error, KeyError) else (str(error) or "it is empty").splitlines()[0]
         )
+        if "pickle" in reason:  # NumPy's advice to load it unsafely is none of ours
+            reason = "it is no archive of columns"
         raise UsageError(
             f"load({str(path)!r}): this is not a run saved by run.save(path), or it is damaged: {reason}."
         ) from error

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextvars import ContextVar, Token
 from types import TracebackType
+from weakref import WeakValueDictionary
 
 from pathways_nb import current
 from pathways_nb.errors import UsageError
 
+_known: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
 _now: ContextVar[Tenant | None] = ContextVar("pathways_client", default=None)
 
 
@@ -53,7 +55,13 @@ def client(name: str, share: float = 1.0, priority: float = 0.0) -> Tenant:
         raise UsageError(f"client({name!r}): a name is needed, such as pw.client('alice').")
     if not 0 < share < float("inf"):
         raise UsageError(f"client({name!r}, share={share!r}): a positive number is needed.")
-    return Tenant(name, float(share), float(priority))
+    made = _known[name] = Tenant(name, float(share), float(priority))
+    return made
+
+
+def tenant(name: str) -> Tenant:
+    """The tenant of this name as it was made last; a new one with a share of 1 if there is none."""
+    return _known.get(name) or client(name)
 
 
 def now() -> Tenant | None:

@@ -44,10 +44,10 @@ class Summary:
             f"makespan {duration(self.makespan)}",
             f"utilisation {shares}",
             f"dispatch {duration(self.dispatch)}",
-            f"{self.launches} launches",
+            counted(self.launches, "launch", "es"),
         ]
         if self.transfers:
-            words.append(f"{self.transfers} transfers of {size(self.transfer_bytes)}")
+            words.append(f"{counted(self.transfers, 'transfer')} of {size(self.transfer_bytes)}")
         if self.compile:
             words.append(f"compiling {duration(self.compile)}")
         if self.interpolated:
@@ -55,6 +55,11 @@ class Summary:
         if self.failed:
             words.append(f"{self.failed} failed")
         return " · ".join(words)
+
+
+def counted(count: int, thing: str, plural: str = "s") -> str:
+    """``"1 launch"``, ``"2 launches"``."""
+    return f"{count} {thing}{'' if count == 1 else plural}"
 
 
 def summarise(events: Events, islands: Sequence[int]) -> Summary:

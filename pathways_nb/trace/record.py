@@ -233,6 +233,14 @@ class Record:
                 self._stored[name][rows] = values
             self._first += self._count  # new ids, so that whoever has seen the old ones looks again
 
+    def absorb(self, other: Record) -> None:
+        """Remember what ``other`` does, too."""
+        events = other.events()
+        columns = (events[name].tolist() for name in ("label", "start", "end", "run", "quality", "status"))
+        for number, start, end, run, quality, status in zip(*columns, strict=True):
+            at = other.origin
+            self.add(Row(events.labels[number], start + at, end + at, run, quality, status))
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

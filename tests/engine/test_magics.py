@@ -327,6 +327,19 @@ def test_a_named_run_can_be_reached_afterwards(ready) -> None:
     ready.ok("assert not pw.runs")
 
 
+def test_a_cell_may_be_a_tenants(ready) -> None:
+    ready.ok("ann = pw.client('ann', share=3)")
+    ready.ok("%%pathways --show none --run hers --client ann\nx = a(v)")
+    ready.ok("assert list(pw.runs['hers'].events.of_kind('compute')['client']) == ['ann']")
+    ready.ok("assert pw.attach('cpu', islands=2, devices_per_island=4).machine.clients['ann'].share == 3")
+
+
+def test_a_run_that_is_not_there_names_those_that_are(ready) -> None:
+    ready.ok("%%pathways --show none --run mine\nx = a(v)")
+    with pytest.raises(pw.UsageError, match=r"pw\.runs\['nope'\]: there is no run of that name\. Known: 'mine'"):
+        _ = pw.runs["nope"]
+
+
 def test_a_profiled_cell_has_exact_stamps(ready) -> None:
     ready.ok("%%pathways --show none --run exact --profile\nx = a(v)")
     ready.ok("assert pw.runs['exact'].stamps.matched == 1")

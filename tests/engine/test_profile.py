@@ -16,6 +16,7 @@ from pathways_nb.backends.profiler import Profiler
 from pathways_nb.program.emit import module_of
 from pathways_nb.trace.exact import Span, Stamps, make_exact
 from pathways_nb.trace.record import Label, Record, Row
+from pathways_widgets.timeline import Timeline
 
 v = np.arange(8, dtype=np.float32)
 matrix = np.full((256, 256), 0.01, np.float32)
@@ -122,6 +123,15 @@ def test_every_launch_of_a_block_gets_exact_stamps(controller, left, right) -> N
         one = computed.select(computed["run"] == serial)
         assert (np.diff(one["start"][np.argsort(one["node"])]) > 0).all()
     assert "exact stamps for 20 of 20 launches; estimated ends were off by" in run.summary_line()
+
+
+def test_a_figure_that_had_drawn_the_estimates_draws_the_exact_stamps() -> None:
+    record = launches(("f", 0, 0, 2))
+    run = pw.Run("r", (2,), record, finished=True)
+    view = Timeline((2,))
+    assert view.update(run)["timeline_boxes"]["left"].tolist() == [0.0]
+    exact(record, [seen("f", 100, 7, 0.2, 0.5), seen("f", 101, 7, 0.3, 0.9)])
+    assert view.update(run)["timeline_boxes"]["left"].tolist() == [0.2]
 
 
 def test_stamps_are_kept_with_a_saved_run(controller, left, tmp_path) -> None:

@@ -240,7 +240,7 @@ def test_a_run_knows_its_programs_and_adds_up(controller, left, right) -> None:
     assert summary.makespan > 0
     assert all(0 < share <= 1 for share in summary.utilisation)
     assert "5 launches" in repr(run)
-    assert "<run step: 1 programs" in repr(run)
+    assert "<run step: 1 program," in repr(run)
 
 
 def test_a_training_loop_is_one_program_run_many_times(controller, left, right) -> None:

@@ -63,6 +63,28 @@ def test_a_saved_run_saved_again_is_the_same(run, tmp_path) -> None:
     equal(pw.load(tmp_path / "b.run").events, run.events)
 
 
+def test_a_recording_within_another_is_part_of_it(a, b) -> None:
+    both = pw.program(lambda v: b(a(v)), name="both")
+    with pw.record("outer") as outer:
+        a(v)
+        inner = both.run(v)
+        a(v)
+    assert len(inner.events.of_kind("compute")) == 2
+    assert sorted(outer.events.of_kind("compute")["program"]) == ["<lambda>", "<lambda>", "both", "both"]
+    assert [(p.graph.name, p.runs) for p in outer.programs if p.graph.name == "both"] == [("both", 1)]
+    shift = inner.record.origin - outer.record.origin
+    mine = outer.events.select(outer.events.is_("program", "both"))
+    np.testing.assert_allclose(mine["end"], inner.events.select(inner.events.is_("program", "both"))["end"] + shift)
+
+
+def test_what_is_no_path_or_no_archive_is_refused_without_bad_advice(tmp_path) -> None:
+    (tmp_path / "a.svg").write_text("<svg></svg>")
+    with pytest.raises(pw.UsageError, match="or it is damaged: it is no archive of columns"):
+        pw.load(tmp_path / "a.svg")
+    with pytest.raises(pw.UsageError, match=r"load\(None\): a NoneType is no path"):
+        pw.load(None)  # type: ignore[arg-type]
+
+
 def test_a_saved_run_opens_without_devices(run, tmp_path, fresh_python) -> None:
     run.save(tmp_path / "a.run")
     done = fresh_python(f"""

@@ -120,6 +120,30 @@ def test_widths_on_paper(tmp_path: Path, name: str, width: str | float, size: tu
         assert image.size[0] == size[0]
 
 
+def test_a_picture_has_the_height_that_goes_with_its_width(tmp_path: Path) -> None:
+    write(fake_run(), tmp_path / "a.svg", "6in")
+    found = re.search(
+        r'<svg [^>]*width="6in" height="([\d.]+)in" viewBox="0 0 ([\d.]+) ([\d.]+)"', (tmp_path / "a.svg").read_text()
+    )
+    assert found is not None
+    height, across, down = map(float, found.groups())
+    assert height / 6 == pytest.approx(down / across, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", palette.KINDS, ids=lambda kind: kind.name)
+def test_a_png_has_the_palettes_colours(kind: palette.Kind) -> None:
+    with Image.open(io.BytesIO(scene_of(fake_run()).png(1.5))) as image:
+        pixels = np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0).astype(int)
+    wanted = np.array([int(kind.colour[i : i + 2], 16) for i in (1, 3, 5)])
+    assert np.abs(pixels - wanted).sum(1).min() <= 9
+
+
+@pytest.mark.parametrize("width", [3, "0.01in", 0, "2000in"])
+def test_widths_that_no_picture_has_are_refused(tmp_path: Path, width: str | float) -> None:
+    with pytest.raises(ValueError, match=r"savefig\(width=.*\): a picture is 200 to 10000 pixels wide"):
+        write(fake_run(), tmp_path / "a.png", width)
+
+
 def test_unknown_endings_lengths_and_views_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"the ending must be .svg or .png, not '.jpg'"):
         write(fake_run(), tmp_path / "a.jpg")

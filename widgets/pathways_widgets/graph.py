@@ -85,7 +85,7 @@ class GraphView:
         places = {place.serial: place.label for program in shown for place in program.graph.places}
         colours = _colours(dict(sorted(places.items())))
         pictures = [self._picture(program, colours) for program in shown]
-        chips, top = legend(shown, colours)
+        chips, top = legend(shown, colours, self._room)
         titles = [_title(program, one, self._widest) for program, one in zip(shown, pictures, strict=True)]
         if len(programs) > len(shown):
             pictures, titles = [*pictures, Picture()], [*titles, f"… and {len(programs) - len(shown)} more programs"]

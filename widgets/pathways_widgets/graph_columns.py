@@ -229,8 +229,8 @@ def _free_point(taken: Sequence[Mapping[str, Any]], curve: _Curve) -> tuple[floa
     return x, max(y, *(label["y"] for label in taken if abs(label["x"] - x) < _LABEL_GAP[0])) + _LABEL_HEIGHT
 
 
-def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str]) -> tuple[Picture, float]:
-    """Chips with the places' names and devices, in rows, and the height of all rows."""
+def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str], room: float) -> tuple[Picture, float]:
+    """Chips with the places' names and devices, in rows no wider than ``room``, and the height of all rows."""
     result, x, y = Picture(), MARGIN, _LEGEND_ROW / 2 + 2
     named: dict[int, str] = {}
     for program in programs:
@@ -240,7 +240,7 @@ def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str]) -> tupl
             named.setdefault(place.serial, f"{label} · {where}" if where else label)
     for serial, text in sorted(named.items()):
         width = 34 + len(text) * _LEGEND_LETTER
-        if x > MARGIN and x + width > FULL_WIDTH:
+        if x > MARGIN and x + width > room:
             x, y = MARGIN, y + _LEGEND_ROW
         result.add("graph_chips", x=x + 6, y=y, fill=palette.pale(colours[serial]), outline=colours[serial])
         result.add("graph_legend", x=x + 17, y=y, text=text)

@@ -83,10 +83,14 @@ const draw = async (model, el) => {
   const say = () => { summary.textContent = [model.get("summary"), model.get("totals")].filter((text) => text).join("\n") }
   on("summary", say)
   on("totals", say)
-  doc.get_model_by_name("timeline")?.on_event("selectiongeometry", ({geometry, final}) => {
-    if (geometry.type !== "rect" || final === false) return
-    model.set("brushed", [geometry.x0, geometry.x1])
-    model.save_changes()
+  const timeline = doc.get_model_by_name("timeline")
+  const brush = (range) => { model.set("brushed", range); model.save_changes() }
+  timeline?.on_event("selectiongeometry", ({geometry, final}) => {
+    if (geometry.type === "rect" && final !== false) brush([geometry.x0, geometry.x1])
+  })
+  timeline?.on_event("reset", () => {
+    for (const tool of timeline.toolbar.tools) if (tool.type === "BoxSelectTool") tool.overlay.visible = false
+    brush([])
   })
   return () => { for (const [event, handler] of handlers) model.off(event, handler); stop(); dispose() }
 }

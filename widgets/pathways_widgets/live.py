@@ -168,6 +168,8 @@ class LiveFigure(Figure):
         return (self.view[0], self.view[1]) if len(self.view) == 2 else None
 
     def _add_up(self, change: object) -> None:
+        if hasattr(self._run, "view"):
+            self._run.view = self  # of several figures of one run the one that was brushed last
         chosen = self.selection
         self.totals = "" if chosen is None else str(chosen)
 

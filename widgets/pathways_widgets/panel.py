@@ -36,7 +36,7 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(word for word in words if word not in ("", "none")))
     for name in names:
         if name not in VIEWS:
-            raise ValueError(f"show={show!r}: there is no view {name!r}; choose from {', '.join(VIEWS)} or none.")
+            raise ValueError(f"show={show!r}: there is no view {name!r}; choose from {', '.join(VIEWS)} or none")
     return names
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -95,7 +96,8 @@ class Scene:
     def svg(self, width: str = "") -> str:
         """The picture as SVG; ``width`` such as ``"3.3in"`` scales it, by default a unit is a pixel."""
         ratio = f'viewBox="0 0 {self.width:g} {self.height:g}"'
-        size = f'width="{width}"' if width else f'width="{self.width:g}" height="{self.height:g}"'
+        length, unit = _parts(width) if width else (self.width, "")
+        size = f'width="{length:g}{unit}" height="{length * self.height / self.width:g}{unit}"'
         body = "\n".join(part for shape in self.shapes for part in _svg(shape))
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} {ratio} font-family="Helvetica, Arial, sans-serif">\n'
@@ -110,8 +112,15 @@ class Scene:
         for shape in self.shapes:
             _paint(draw, shape, scale)
         data = io.BytesIO()
-        image.quantize(64, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(data, "PNG")
+        image.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(data, "PNG")
         return data.getvalue()
+
+
+def _parts(length: str) -> tuple[float, str]:
+    """A length such as ``"3.3in"`` as its number and its unit."""
+    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", length)
+    assert found is not None, length
+    return float(found[1]), found[2]
 
 
 def _on_bezier(points: tuple[tuple[float, float], ...], t: float) -> tuple[float, float]:

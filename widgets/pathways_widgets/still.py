@@ -16,6 +16,7 @@ from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import FULL_WIDTH, Columns, Moment, RunLike
 
+NARROWEST, WIDEST = 200.0, 10_000.0
 LABELS = 104.0
 """Pixels left of the time axis, for the names of lanes."""
 _RIGHT, _AXIS, _LEGEND_ROW, _LINE = 12.0, 26.0, 16.0, 18.0
@@ -60,6 +61,18 @@ def write(run: RunLike, path: str | Path, width: str | float = FULL_WIDTH, show:
 
 
 def _pixels(width: str | float) -> float:
+    """A width in pixels.
+
+    Raises:
+        ValueError: not a length, or one that no picture has.
+    """
+    pixels = _in_pixels(width)
+    if not NARROWEST <= pixels <= WIDEST:
+        raise ValueError(f"savefig(width={width!r}): a picture is {NARROWEST:g} to {WIDEST:g} pixels wide (1in is 96).")
+    return pixels
+
+
+def _in_pixels(width: str | float) -> float:
     if not isinstance(width, str):
         return float(width)
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(px|in|cm|mm|pt)\s*", width)
@@ -163,7 +176,7 @@ def _timeline(moment: Moment, width: float, top: float) -> tuple[list[Shape], fl
     title = view.properties["timeline_title"]["text"]
     shapes: list[Shape] = [Text(width - _RIGHT, top + factor * _LINE / 2, title, font, _LIGHT["soft"], "end")]
     shapes += legend
-    for tick, text in _ticks(max(begin, 0.0), end, int(plot / (90 * factor))):
+    for tick, text in _ticks(max(begin, 0.0), end, max(int(plot / (90 * factor)), 3)):
         shapes.append(Curve(((x(tick), y(0)), (x(tick), bottom)), _LIGHT["grid"], lines))
         shapes.append(Text(x(tick), bottom + factor * _AXIS / 2, text, font, _LIGHT["text"], "middle"))
     for source, fill in (("timeline_busy", palette.NEUTRAL), ("timeline_boxes", "")):

@@ -42,7 +42,7 @@ def choose(name: str, scale: float = 1.0) -> None:
     global _chosen
     if name not in STYLES:
         raise ValueError(f"style({name!r}): choose one of {', '.join(map(repr, STYLES))}.")
-    if not scale > 0:
+    if not (isinstance(scale, (int, float)) and scale > 0):
         raise ValueError(f"style(scale={scale!r}): a positive number is needed.")
     style = STYLES[name]
     _chosen = replace(style, font=style.font * scale, lane=style.lane * scale, line=style.line * scale)

@@ -183,7 +183,10 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
         text_baseline="middle",
     )
     fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS, formatters=_formatters()))
-    fig.add_tools(TapTool(renderers=[boxes]), BoxSelectTool(dimensions="width", renderers=[], description="Totals"))
+    fig.add_tools(
+        TapTool(renderers=[boxes]),
+        BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
+    )
 
 
 def _formatters() -> dict[str, Any]:
