@@ -214,6 +214,8 @@ def test_brushing_and_picking_while_the_kernel_is_busy_and_the_theme_switched(
     wait_until_done(page)
     assert "selected" in page.locator(".jp-CodeCell").nth(4).inner_text()
     page.screenshot(path=SHOTS / "brushed.png")
+    page.evaluate("() => figure().view.reset()")
+    page.locator("text=received").first.wait_for(state="hidden", timeout=10_000)
 
     soft = palette.THEMES["dark"]["soft"].lower()
     assert page.evaluate("() => figure().model.title.text_color.toLowerCase()") != soft
