@@ -153,7 +153,8 @@ def test_records_nest(a, b) -> None:
         with pw.record("inner") as inner:
             y = b(x)
         z = a(y)
-    assert (sent(outer), sent(inner)) == ([("<lambda>", 1, 2)], [("<lambda>", 1, 1)])
+    assert sent(inner) == [("<lambda>", 1, 1)]
+    assert sorted(sent(outer)) == [("<lambda>", 1, 1), ("<lambda>", 1, 2)], "its own calls, and what ran within it"
     np.testing.assert_array_equal(z.result(), (v * 2 + 1) * 2)
 
 

@@ -195,6 +195,12 @@ def test_brushing_and_picking_while_the_kernel_is_busy_and_the_theme_switched(
       return doc.get_model_by_name("timeline_boxes").selected.indices.length
     }""")
     assert node >= 1, "bars of the node are marked"
+    back = page.evaluate("""() => {
+      const {doc} = figure(), bars = doc.get_model_by_name("timeline_boxes"), nodes = doc.get_model_by_name("graph_nodes")
+      bars.selected.indices = [bars.data.kind.lastIndexOf("compute")]
+      return nodes.selected.indices.map((i) => nodes.data.kind[i])
+    }""")
+    assert back == ["computation"], "the node of a bar is marked"
     assert "*" in busy.inner_text(), "the kernel was busy all the while"
 
     cells = page.locator(".jp-CodeCell").count()

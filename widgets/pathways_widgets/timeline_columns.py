@@ -119,7 +119,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     columns: Columns = {"kind": Words([kind.name for kind in palette.KINDS], codes)}
     columns["name"] = text([label.name for label in labels], [f"{count:,} events" for count in boxes.count.tolist()])
     columns["place"] = text([_where(label) for label in labels], [""])
-    columns["program"] = text([label.program for label in labels], ["several"])
+    columns["program"] = text([_whose(label) for label in labels], ["several"])
     columns["route"] = text([label.route for label in labels], [""])
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
         numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])
@@ -160,6 +160,11 @@ def _pairs(one: np.ndarray, other: np.ndarray, ones: int, others: int) -> tuple[
     else:
         pairs = np.unique(pairs)
     return pairs // max(others, 1), pairs % max(others, 1)
+
+
+def _whose(label: Label) -> str:
+    """Program and client in words."""
+    return f"{label.program} of {label.client}" if label.client else label.program
 
 
 def _where(label: Label) -> str:
