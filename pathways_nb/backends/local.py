@@ -141,7 +141,8 @@ class LocalDriver:
 
     def runs_of(self, client: str) -> list[int]:
         """A client's programs that are queued or under way."""
-        return [serial for serial, run in list(self.runs.items()) if run.client == client]
+        runs = self.runs.copy()  # in one go: the engine and other clients' threads change it meanwhile
+        return [serial for serial, run in runs.items() if run.client == client]
 
     def wait_for_room(self, client: str) -> float:
         """Wait until fewer than ``QUEUED`` programs of ``client`` are queued; returns the seconds waited."""

@@ -77,10 +77,10 @@ class ClientState:
     passed: float = 0.0
     unfinished: int = 0
 
-    def charge(self, seconds: float) -> None:
-        """It has had so many more device-seconds; fewer if negative."""
+    def charge(self, seconds: float, contended: bool) -> None:
+        """It has had so many more device-seconds; fewer if negative. What nobody else wanted is not held against it."""
         self.seconds += seconds
-        self.passed += seconds / self.share
+        self.passed += seconds / self.share if contended else 0.0
 
 
 @dataclass
@@ -118,22 +118,25 @@ class RunState:
 
 @dataclass
 class Lane:
-    """What is enqueued on an island and not done: by run and end of the range, device-seconds expected."""
+    """What is enqueued on an island and not done.
 
-    in_flight: dict[tuple[int, int], float] = field(default_factory=dict)
+    By run and end of the range: device-seconds expected, and whether clients competed when it was enqueued.
+    """
+
+    in_flight: dict[tuple[int, int], tuple[float, bool]] = field(default_factory=dict)
     work: float = 0.0
-    """Their sum."""
+    """Device-seconds expected of all."""
 
-    def add(self, run: int, stop: int, work: float) -> None:
+    def add(self, run: int, stop: int, work: float, contended: bool) -> None:
         """A range is enqueued."""
-        self.in_flight[run, stop] = work
+        self.in_flight[run, stop] = work, contended
         self.work += work
 
-    def take(self, run: int, stop: int) -> float:
-        """A range is done; returns the work that was expected."""
-        work = self.in_flight.pop((run, stop))
+    def take(self, run: int, stop: int) -> tuple[float, bool]:
+        """A range is done; returns what was said of it."""
+        work, contended = self.in_flight.pop((run, stop))
         self.work = self.work - work if self.in_flight else 0.0
-        return work
+        return work, contended
 
 
 @dataclass
@@ -199,10 +202,11 @@ class Machine:
 
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
         run, island = self.runs[event.run], event.island
-        expected = self.lanes[island].take(event.run, event.stop)
+        expected, contended = self.lanes[island].take(event.run, event.stop)
         self.orders[island].remove(next(entry for entry in self.orders[island] if entry[1] == event.run))
         if not run.cancelled:
-            self._learn(run, island, event, expected)
+            self._learn(run, island, event)
+            self._client(run.submitted.client).charge(event.device_seconds - expected, contended)
         run.done[island] = max(run.done[island], event.stop)
         out = self._finish(event.run) if self._is_done(event.run) else []
         return out + self._pump(now)
@@ -310,8 +314,8 @@ class Machine:
             group = list(parts)
             first = run.next_gang[island]
             work = sum(run.estimates.of(island, first + i) * gang.devices for i, gang in enumerate(group))
-            client.charge(work)
-            self.lanes.setdefault(island, Lane()).add(serial, group[-1].stop, work)
+            client.charge(work, self.active > 1)
+            self.lanes.setdefault(island, Lane()).add(serial, group[-1].stop, work, self.active > 1)
             self.orders.setdefault(island, []).append((self._places, serial))
             run.launched[island], run.next_gang[island] = group[-1].stop, first + len(group)
             out.append(Launch(serial, island, group[0].start, group[-1].stop))
@@ -336,14 +340,13 @@ class Machine:
     def _client(self, name: str) -> ClientState:
         return self.clients.setdefault(name, ClientState())
 
-    def _learn(self, run: RunState, island: int, event: Completed, expected: float) -> None:
+    def _learn(self, run: RunState, island: int, event: Completed) -> None:
         gangs = run.plan.gangs[island]
         stops = [gang.stop for gang in gangs]
         ended = range(bisect_right(stops, event.start), bisect_right(stops, event.stop))
         devices = sum(gangs[i].devices * run.estimates.of(island, i) for i in ended)
         alone = sum(run.estimates.of(island, i) for i in ended)
         run.estimates.learn(island, ended, event.device_seconds * alone / devices if devices else 0.0)
-        self._client(run.submitted.client).charge(event.device_seconds - expected)
 
     def _show(self, run: RunState, gang: Gang) -> ReadyGang:
         graph = run.plan.graph

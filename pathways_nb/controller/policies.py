@@ -42,8 +42,8 @@ class PolicyState:
         now: seconds of the controller's clock.
         device_seconds: of each client, used so far or enqueued.
         shares, priorities: of each client.
-        passed: of each client, device-seconds over share, and never behind those who were there when it came: who has
-            least of it is due next.
+        passed: of each client, device-seconds over share, of what it had while others wanted it too, and never behind
+            those who were there when it came: who has least of it is due next.
     """
 
     now: float
