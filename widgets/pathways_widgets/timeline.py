@@ -26,6 +26,7 @@ from bokeh.models import (
     Legend,
     LegendItem,
     LinearColorMapper,
+    Quad,
     Range1d,
     TapTool,
     WheelZoomTool,
@@ -55,6 +56,7 @@ _TICKS = """
     const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
     return `${Number((tick * scale).toPrecision(10))} ${unit}`
 """
+_AT: dict[str, Any] = {side: side for side in SIDES}
 _SEEN = """
     const hidden = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
     return hidden.size ? Array.from(source.data.code, (code) => !hidden.has(code)) : null
@@ -167,11 +169,11 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
         line_width=0.5 * style.line,
         **DIMMED,
     )
-    sides = {side: side for side in SIDES}
-    busy = fig.quad(**sides, source=tables["timeline_busy"], fill_color=palette.NEUTRAL, line_color=None)
+    busy = fig.quad(**_AT, source=tables["timeline_busy"], fill_color=palette.NEUTRAL, line_color=None)
     fig.add_tools(HoverTool(renderers=[busy], tooltips=[("busy", "@share{0%} of island @island")]))
     for name in palette.HATCHES:
-        fig.quad(**sides, source=tables[f"timeline_{name}"], fill_color=None, line_color=None, **_hatch(name))
+        pattern = Quad(**_AT, fill_color=None, line_color=None, **_hatch(name))
+        fig.add_glyph(tables[f"timeline_{name}"], pattern)  # without the glyphs of a selection, which cost time to make
     fig.text(
         "x",
         "y",
@@ -206,7 +208,8 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
 
 def _draw_legend(fig: figure, style: Style) -> None:
     """Two fixed rows: work on devices (capital letters), work of the controller (small ones). A click hides a kind."""
-    swatches = {kind: _swatch(fig, kind) for kind in palette.KINDS}
+    nowhere = ColumnDataSource({side: [float("nan")] for side in SIDES})
+    swatches = {kind: _swatch(fig, kind, nowhere) for kind in palette.KINDS}
     _filter(fig, list(swatches.values()))
     for position, kinds in enumerate((palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)):
         items = [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
@@ -221,10 +224,9 @@ def _draw_legend(fig: figure, style: Style) -> None:
         fig.add_layout(legend, "above")
 
 
-def _swatch(fig: figure, kind: palette.Kind) -> GlyphRenderer:
+def _swatch(fig: figure, kind: palette.Kind, nowhere: ColumnDataSource) -> GlyphRenderer:
     """A box nowhere, from which the legend takes its colour, and whose visibility is that of its kind."""
-    nowhere = {side: [float("nan")] for side in SIDES}
-    return fig.quad(**nowhere, fill_color=kind.colour, line_color=None, **_hatch(kind.pattern))
+    return fig.add_glyph(nowhere, Quad(**_AT, fill_color=kind.colour, line_color=None, **_hatch(kind.pattern)))
 
 
 def _hatch(name: str) -> dict[str, Any]:
