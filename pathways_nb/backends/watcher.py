@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -69,7 +70,7 @@ class Launched:
     """When it was seen to have ended, if it was before its turn."""
 
 
-class Watcher(threading.Thread):
+class Watcher(threading.Thread, ABC):
     """Waits for what was dispatched, in that order.
 
     Args:
@@ -135,13 +136,13 @@ class Watcher(threading.Thread):
         self._cost += 0.2 * (cpu - self._cpu - self._cost)
         self._looked, self._cpu = now, cpu
 
+    @abstractmethod
     def _ready_at(self, launched: Launched) -> float | None:
         """When it could begin; ``None``: not known yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
         """Record that it ended."""
-        raise NotImplementedError
 
     @staticmethod
     def _record(

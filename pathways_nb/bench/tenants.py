@@ -34,7 +34,7 @@ def run() -> dict[str, Any]:
         events = _compete(controller, place, programs["medium"], shares, 2 * SECONDS)
         name = "_".join(map(str, shares))
         figures[f"worst_share_error_{name}"] = _worst(events, shares)
-        detail[f"asked {name}, got"] = [round(part, 4) for part in _got(events, shares)]
+        detail[f"asked {name}, got"] = _got(events, shares).round(4).tolist()
     rows: list[dict[str, Any]] = []
     for size, program in programs.items():
         per_second: dict[int, list[float]] = {count: [] for count in COUNTS}

@@ -93,8 +93,6 @@ class RunState:
     launched: dict[int, int]
     done: dict[int, int]
     next_gang: dict[int, int]
-    in_sequence: int = 0
-    """Sequential dispatch: the next gang in program order."""
     cancelled: bool = False
 
     @property
@@ -183,7 +181,9 @@ class Machine:
         for buffer, size in zip(event.results, event.result_bytes, strict=True):
             self.ledger.add(buffer, event.client, size, references=2)  # the user's handle and the run itself
         none = dict.fromkeys(event.plan.islands, 0)
-        estimates = self._estimates.setdefault(event.plan, Estimates(event.plan))
+        estimates = self._estimates.get(event.plan)
+        if estimates is None:
+            estimates = self._estimates[event.plan] = Estimates(event.plan)
         run = self.runs[event.run] = RunState(event, now, estimates, dict(none), dict(none), dict(none))
         client = self._client(event.client)
         self.active += not client.unfinished
@@ -207,7 +207,7 @@ class Machine:
         if not run.cancelled:
             self._learn(run, island, event)
             self._client(run.submitted.client).charge(event.device_seconds - expected, contended)
-        run.done[island] = max(run.done[island], event.stop)
+        run.done[island] += event.stop - event.start
         out = self._finish(event.run) if self._is_done(event.run) else []
         return out + self._pump(now)
 
@@ -274,7 +274,7 @@ class Machine:
         if any(lane.in_flight for lane in self.lanes.values()):
             return []
         ready = {
-            serial: run.plan.sequence[run.in_sequence]
+            serial: run.plan.sequence[sum(run.next_gang.values())]
             for runs in self.waiting.values()
             for serial, run in itertools.islice(runs.items(), CANDIDATES)
         }
@@ -319,7 +319,6 @@ class Machine:
             self.orders.setdefault(island, []).append((self._places, serial))
             run.launched[island], run.next_gang[island] = group[-1].stop, first + len(group)
             out.append(Launch(serial, island, group[0].start, group[-1].stop))
-        run.in_sequence += len(gangs)
         if run.enqueued:
             self._forget_waiting(run)
         return out
@@ -363,9 +362,7 @@ class Machine:
 
     def _is_done(self, serial: int) -> bool:
         run = self.runs[serial]
-        return all(run.done[island] == len(order) for island, order in run.plan.orders.items()) and not any(
-            key[0] == serial for lane in self.lanes.values() for key in lane.in_flight
-        )
+        return all(run.done[island] == len(order) for island, order in run.plan.orders.items())
 
     def _finish(self, serial: int) -> list[Instruction]:
         run = self.runs.pop(serial)

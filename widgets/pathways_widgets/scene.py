@@ -96,7 +96,7 @@ class Scene:
     def svg(self, width: str = "") -> str:
         """The picture as SVG; ``width`` such as ``"3.3in"`` scales it, by default a unit is a pixel."""
         ratio = f'viewBox="0 0 {self.width:g} {self.height:g}"'
-        length, unit = _parts(width) if width else (self.width, "")
+        length, unit = length_parts(width) if width else (self.width, "")
         size = f'width="{length:g}{unit}" height="{length * self.height / self.width:g}{unit}"'
         body = "\n".join(part for shape in self.shapes for part in _svg(shape))
         return (
@@ -116,10 +116,15 @@ class Scene:
         return data.getvalue()
 
 
-def _parts(length: str) -> tuple[float, str]:
-    """A length such as ``"3.3in"`` as its number and its unit."""
-    found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", length)
-    assert found is not None, length
+def length_parts(length: str) -> tuple[float, str]:
+    """A length such as ``"3.3in"`` as its number and its unit.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(px|in|cm|mm|pt)\s*", length)
+    if found is None:
+        raise ValueError(f"savefig(width={length!r}): write a number and px, in, cm, mm or pt, such as '3.3in'.")
     return float(found[1]), found[2]
 
 

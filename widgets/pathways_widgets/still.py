@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from pathways_widgets import palette, style
 from pathways_widgets.graph import GraphView
 from pathways_widgets.panel import DEFAULT_SHOW, check_show
-from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text
+from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text, length_parts
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import FULL_WIDTH, Columns, Moment, RunLike
 
@@ -75,10 +74,8 @@ def _pixels(width: str | float) -> float:
 def _in_pixels(width: str | float) -> float:
     if not isinstance(width, str):
         return float(width)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(px|in|cm|mm|pt)\s*", width)
-    if found is None:
-        raise ValueError(f"savefig(width={width!r}): write a number and px, in, cm, mm or pt, such as '3.3in'.")
-    return float(found[1]) * {"px": 1.0, "in": 96.0, "cm": 96 / 2.54, "mm": 9.6 / 2.54, "pt": 96 / 72}[found[2]]
+    number, unit = length_parts(width)
+    return number * {"px": 1.0, "in": 96.0, "cm": 96 / 2.54, "mm": 9.6 / 2.54, "pt": 96 / 72}[unit]
 
 
 def _wrapped(text: str, most: int) -> Iterator[str]:
