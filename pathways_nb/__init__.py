@@ -6,12 +6,17 @@ from pathways_nb.attach import attach, reset
 from pathways_nb.attached import Controller
 from pathways_nb.calls import get, profile, put, record, wait
 from pathways_nb.comparison import Comparison, compare
-from pathways_nb.course import check
+from pathways_nb.controller.orders import OrderCheck, check_orders
+from pathways_nb.cost.chips import Chip, chip
+from pathways_nb.cost.networks import Network, network
+from pathways_nb.course.check import check
+from pathways_nb.elastic import inject_fault
 from pathways_nb.errors import (
     CancelledError,
     LostError,
     NodeError,
     NotAttachedError,
+    OutOfMemoryError,
     PathwaysError,
     PlaceError,
     PolicyError,
@@ -20,6 +25,7 @@ from pathways_nb.errors import (
 )
 from pathways_nb.futures import Future
 from pathways_nb.magics import load_ipython_extension
+from pathways_nb.predict import predict
 from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.places import VirtualSlice, virtual_slice
@@ -27,17 +33,22 @@ from pathways_nb.program.program import Program, program
 from pathways_nb.run import Run, runs, style
 from pathways_nb.saved import load
 from pathways_nb.tenants import Tenant, client
+from pathways_nb.work import work
 
 __all__ = [
     "CancelledError",
+    "Chip",
     "Comparison",
     "Computation",
     "Controller",
     "Future",
     "Graph",
     "LostError",
+    "Network",
     "NodeError",
     "NotAttachedError",
+    "OrderCheck",
+    "OutOfMemoryError",
     "P",
     "PathwaysError",
     "PlaceError",
@@ -50,12 +61,17 @@ __all__ = [
     "VirtualSlice",
     "attach",
     "check",
+    "check_orders",
+    "chip",
     "client",
     "compare",
     "get",
+    "inject_fault",
     "jit",
     "load",
     "load_ipython_extension",
+    "network",
+    "predict",
     "profile",
     "program",
     "put",
@@ -66,4 +82,5 @@ __all__ = [
     "style",
     "virtual_slice",
     "wait",
+    "work",
 ]

@@ -10,7 +10,7 @@ from pathways_nb import current
 from pathways_nb.attached import Controller, Specification
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.controller.policies import Policy, policy_of
-from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.errors import PlaceError, UsageError, is_number
 from pathways_nb.run import runs
 
 KINDS = ("auto", "cpu", "gpu", "tpu")
@@ -24,6 +24,8 @@ def attach(
     dispatch: Literal["parallel", "sequential"] = "parallel",
     pin: bool = True,
     policy: str | Policy = "stride",
+    hbm: float | None = None,
+    dcn_latency: float = 0.0,
 ) -> Controller:
     """Attach devices and make their controller the current one.
 
@@ -36,23 +38,32 @@ def attach(
         pin: give each CPU island cores of its own.
         policy: which program's next gang goes first: ``"stride"`` (clients by their shares), ``"fifo"``,
             ``"priority"``, ``"shortest"``, or a function ``policy(ready, state) -> gang``.
+        hbm: bytes of memory of each device; programs wait for it, and those that need more are refused. By default
+            what devices tell, which virtual CPU devices do not.
+        dcn_latency: seconds that each message of the controller takes to an island's host, emulated. Messages overlap:
+            two that are sent at once arrive at once. What comes back, and values between islands, is not delayed.
 
     Raises:
-        PlaceError: the numbers do not fit what there is. UsageError: an unknown kind or mode of dispatch.
+        PlaceError: the numbers do not fit what there is. UsageError: an unknown kind or mode of dispatch, an ``hbm``
+            of less than a byte, no latency.
     """
     before = current.peek()
     _check_choice("kind", kind, KINDS)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     policy_of(policy)
+    if hbm is not None and not (is_number(hbm) and hbm >= 1):
+        raise UsageError(
+            f"attach(hbm={hbm!r}): a number of bytes per device of at least 1 is needed, such as hbm=16e9."
+        )
+    _check_latency(dcn_latency)
     found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
     if chosen == "cpu":
-        count = 2 if islands is None else islands
-        each = 4 if devices_per_island is None else devices_per_island
-        islands_module.check_counts(count, each)
-        specification = Specification(chosen, count, each, dispatch, pin, policy)
-    else:
-        specification = Specification(chosen, _hashable(islands), devices_per_island, dispatch, pin, policy)
+        islands = 2 if islands is None else islands
+        devices_per_island = 4 if devices_per_island is None else devices_per_island
+        islands_module.check_counts("attach", islands=islands, devices_per_island=devices_per_island)
+    asked = _hashable(islands), devices_per_island
+    specification = Specification(chosen, *asked, dispatch, pin, policy, hbm, float(dcn_latency))
     if before is not None and before.specification == specification:
         return before
     made = _controller(specification, islands, devices)
@@ -66,9 +77,13 @@ def _controller(specification: Specification, islands: Any, devices: list[Any]) 
     if specification.kind != "cpu":
         attachment = islands_module.attach_accelerators(specification.kind, devices, islands)  # type: ignore[arg-type]
         counts = tuple(len(island.devices) for island in attachment.islands)
-        return Controller(specification, lambda: attachment, counts)
+        hbm = [int(specification.hbm or islands_module.capacity(island)) for island in attachment.islands]
+        return Controller(specification, lambda: attachment, counts, tuple(hbm))
     count, each = specification.islands, specification.devices_per_island or 0
-    return Controller(specification, lambda: islands_module.attach_cpu(count, each, specification.pin), (each,) * count)
+    budgets = (int(specification.hbm or 0),) * count
+    return Controller(
+        specification, lambda: islands_module.attach_cpu(count, each, specification.pin), (each,) * count, budgets
+    )
 
 
 def _choose(kind: str, found: str | None) -> str:
@@ -91,6 +106,11 @@ def _other_choice(found: str | None) -> str:
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise UsageError(f"attach({name}={value!r}): choose one of {', '.join(map(repr, choices))}.")
+
+
+def _check_latency(seconds: Any) -> None:
+    if not is_number(seconds) or seconds < 0:
+        raise UsageError(f"attach(dcn_latency={seconds!r}): a finite number of seconds of at least 0 is needed.")
 
 
 def _hashable(islands: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import html
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,10 +16,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh
 
-from pathways_nb import current, tenants
+from pathways_nb import current, elastic, tenants, values
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.islands import Attachment
 from pathways_nb.backends.local import QUEUED, LocalDriver
@@ -27,16 +27,15 @@ from pathways_nb.backends.pauses import Pauses
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.controller.resources import Resources
-from pathways_nb.errors import NotAttachedError, UsageError
-from pathways_nb.futures import Future
+from pathways_nb.errors import NotAttachedError, OutOfMemoryError, UsageError, size
 from pathways_nb.gather import Gather, check_futures, consume
-from pathways_nb.program import specs
-from pathways_nb.program.places import VirtualSlice, by_serial
-from pathways_nb.program.plan import Placement, lower
+from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.plan import Placement, Plan, lower
 from pathways_nb.program.program import Program, Traced
-from pathways_nb.program.signature import Signature, aval_of
+from pathways_nb.program.signature import Signature
 from pathways_nb.run import Run
-from pathways_nb.trace.metrics import size
+from pathways_nb.status import status_of
+from pathways_nb.trace.metrics import counted, duration
 from pathways_nb.trace.record import Label, Record, Row, label_of
 
 clock = time.perf_counter
@@ -57,6 +56,8 @@ class Specification:
     dispatch: str
     pin: bool
     policy: str | Policy = "stride"
+    hbm: float | None = None
+    dcn_latency: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; a policy of the user's by its name."""
@@ -74,25 +75,37 @@ class Controller:
     Made by ``pw.attach``. As a ``with`` block it restores the previous one at the end.
     """
 
-    def __init__(self, specification: Specification, attach: Callable[[], Attachment], devices: tuple[int, ...]):
+    def __init__(
+        self,
+        specification: Specification,
+        attach: Callable[[], Attachment],
+        devices: tuple[int, ...],
+        budgets: tuple[int, ...] = (),
+    ):
         self.specification, self._attach = specification, attach
         self.islands = devices
-        self.resources = Resources(devices)
+        self.budgets = budgets or (0,) * len(devices)
+        """Bytes of memory per device of each island; 0 where nobody knows."""
+        self._asked = self.islands, self.budgets
+        self.resources = Resources(devices, threading.RLock())
         self.machine = self._machine()
         self.record = Record(limit=_HISTORY)
         self.driver_or_none: LocalDriver | None = None
+        self._life = threading.RLock()
+        """Held while the engine starts or ends, or devices change: other threads must find all of it or nothing."""
         self._pauses: Pauses | None = None
         self.closed = False
         self.recordings: list[tuple[Run, Gather]] = []
         self.scopes: list[Controller | None] = []
         """For each ``with`` block entered: what it restores; itself if it was attached before."""
         self._epoch = _Epoch()
-        self._opened: weakref.WeakSet[tenants.Tenant] = weakref.WeakSet()
+        self._opened: dict[str, tenants.Tenant] = {}
+        """By name: the tenant that the engine was told of last, until a client of that name is closed."""
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
 
     def _machine(self) -> Machine:
         asked = self.specification
-        return Machine(asked.dispatch, policy_of(asked.policy), self.islands)  # type: ignore[arg-type]
+        return Machine(asked.dispatch, policy_of(asked.policy), self.islands, self.budgets)  # type: ignore[arg-type]
 
     # ---- devices
 
@@ -107,14 +120,24 @@ class Controller:
             raise NotAttachedError(
                 f"the devices of {self!r} have been let go. Call pw.attach(...) again, or use the current controller."
             )
-        if self.driver_or_none is None:
-            _share_python_often()
-            attachment = self._attach()
-            self.driver_or_none = LocalDriver(attachment, self.machine, clock, _executables)
-            self._pauses = Pauses(clock, lambda row: self.active_record().add(row))
-            if attachment.note:
-                print(attachment.note)
-        return self.driver_or_none
+        driver = self.driver_or_none
+        if driver is None:
+            with self._life:
+                if self.closed:
+                    return self.driver
+                driver = self.driver_or_none or self._start()
+        return driver
+
+    def _start(self) -> LocalDriver:
+        _share_python_often()
+        attachment = self._attach()
+        driver = self.driver_or_none = LocalDriver(
+            attachment, self.machine, clock, _executables, self._note, self.specification.dcn_latency
+        )
+        self._pauses = Pauses(clock, self._note)
+        if attachment.note:
+            print(attachment.note)
+        return driver
 
     @property
     def platform(self) -> str:
@@ -123,11 +146,12 @@ class Controller:
 
     def mesh_of(self, place: VirtualSlice) -> AbstractMesh:
         """The abstract mesh of a virtual slice, as its devices here would have it."""
-        return self._mesh(place).abstract_mesh
+        return self.located(place)[1].abstract_mesh
 
-    def _mesh(self, place: VirtualSlice) -> Mesh:
+    def located(self, place: VirtualSlice) -> tuple[Placement, Mesh]:
+        """Where a virtual slice lies, and its devices there."""
         placement = self._place([place])[place.serial]
-        return self.driver.attachment.islands[placement.island].mesh(placement, place)
+        return placement, self.driver.attachment.islands[placement.island].mesh(placement, place)
 
     def _place(self, places: Sequence[VirtualSlice]) -> dict[int, Placement]:
         """Devices for virtual slices; they are given back when nobody holds the slice any more."""
@@ -136,6 +160,35 @@ class Controller:
                 self._placed.add(place)
                 weakref.finalize(place, self.resources.forget, place.serial).atexit = False
         return self.resources.place(places)
+
+    def begin_epoch(self) -> None:
+        """Devices have changed: every program is lowered again at its next call."""
+        self._epoch = _Epoch()
+
+    def remove(self, island: int, first: int = 0, count: int | None = None) -> None:
+        """Lose devices while programs run, as by a failure: ``count`` of an island from ``first`` on, by default all.
+
+        Nodes that were to run there fail, with everything that depends on them; data that lay only there is lost, and
+        says so by name. Places there move to other devices at the next call, and everything else goes on.
+
+        Raises:
+            PlaceError: there are no such devices.
+        """
+        with self._life:
+            elastic.remove(self, island, first, count)
+
+    def add(self, devices: int | None = None, island: int | None = None) -> int:
+        """Add an island of ``devices`` virtual devices, or give ``island`` its removed devices back.
+
+        Returns:
+            The island's index.
+
+        Raises:
+            PlaceError: there is no such island. UsageError: both are given, or accelerators, of which there are no
+                more.
+        """
+        with self._life:
+            return elastic.add(self, devices, island)
 
     def shares_devices_with(self, other: Controller) -> bool:
         """Whether both hold the same physical devices; CPU islands are always a controller's own."""
@@ -154,6 +207,7 @@ class Controller:
         Raises:
             PathwaysError: the call cannot be carried out; nothing was submitted.
         """
+        self.driver.engine.refuse_policies()
         avals = call.avals()
         if not gathered:
             check_futures(call)
@@ -164,12 +218,15 @@ class Controller:
             traced = program.trace(call, avals, self.platform, self.mesh_of)
             record.add(Row(Label("trace", program.name, program.name), began, clock(), quality="exact"))
         lowered = self.lowered(traced)
-        client = self._client()
+        client = self.client()
+        if (tenant := tenants.now()) is not None and tenant.memory:
+            limits = [tenant.memory] * len(self.islands)
+            self._refuse_too_large(lowered, limits, f"give {client!r} a larger memory=")
         waited = self.driver.wait_for_room(client)
         if waited > 1e-3:
             label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
             record.add(Row(label, clock() - waited, clock(), quality="exact"))
-        buffers, temporary = self._hold(call.leaves)
+        buffers, temporary = values.hold(self, call.leaves, client)
         try:
             run, results = self.driver.submit(lowered, buffers, record, client)
         finally:
@@ -179,35 +236,93 @@ class Controller:
             consume(call)
         for recording, _ in self.recordings[-1:]:
             recording.add(run)
-        return jax.tree.unflatten(traced.out_tree, self._futures(lowered, results))
+        return jax.tree.unflatten(traced.out_tree, values.futures(self, lowered, results))
 
-    def _client(self) -> str:
+    def client(self) -> str:
         """The name of the tenant for whom calls are made here, whom the engine has been told of."""
         tenant = tenants.now()
         if tenant is None:
             return ""
-        if tenant not in self._opened:
-            self._opened.add(tenant)
-            self.driver.open(tenant.name, tenant.share, tenant.priority)
+        if self._opened.get(tenant.name) is not tenant:
+            self.driver.open(tenant.name, tenant.share, tenant.priority, tenant.memory)
+            self._opened[tenant.name] = tenant
         return tenant.name
 
-    def cancel(self, client: str) -> None:
-        """Give up a client's programs."""
+    def knows(self, name: str) -> bool:
+        """Whether a client of this name has called anything and is open."""
+        return name in self._opened
+
+    def close_client(self, name: str) -> Callable[[], None]:
+        """A tenant is gone: its programs are given up, and what it alone holds is freed.
+
+        Takes no lock. Who wants to wait until it is so calls what this returns.
+        """
+        driver = self.driver_or_none
+        if self._opened.pop(name, None) is None or driver is None:
+            return lambda: None
+        return driver.close_client(name)
+
+    def give_up(self, name: str) -> None:
+        """Forget what is gathered for a client that closes: sent later, it would open it again."""
+        for _, gather in tuple(self.recordings):
+            gather.give_up(name)
+
+    def wait_for_client(self, client: str) -> None:
+        """Wait until nothing of a client is under way."""
+        driver = self.driver_or_none
+        if driver is not None:
+            driver.ended.wait(lambda: not driver.runs_of(client) or driver.broken)
+
+    def settle(self) -> None:
+        """Wait until all that has been called by now has ended, well or not."""
         self.flush()
+        driver, runs = self.driver, tuple(self.driver.runs)
+        driver.ended.wait(lambda: driver.broken or not any(run in driver.runs for run in runs))
+
+    def cancel(self, client: str | tenants.Tenant) -> None:
+        """Give up a client's programs: nothing more of them is dispatched. The name ``""`` means those of no client.
+
+        Raises:
+            UsageError: there is no such client.
+        """
+        client = client.name if isinstance(client, tenants.Tenant) else client
+        self.flush()
+        if client and not self.knows(client):
+            known = ", ".join(map(repr, self._opened)) or "none"
+            raise UsageError(f"cancel({client!r}): no client of that name has called anything; there are: {known}.")
         self.driver.cancel(self.driver.runs_of(client))
 
-    def lowered(self, traced: Traced) -> Lowered:
-        """The program on this controller's devices, lowered and compiled once."""
-        found = traced.lowered.get(self._epoch)
+    def lowered(self, traced: Traced, refuse: bool = True) -> Lowered:
+        """The program on this controller's devices, lowered and compiled once.
+
+        Raises:
+            OutOfMemoryError: it needs more memory than they have, unless ``refuse`` is false.
+        """
+        epoch = self._epoch  # before devices are chosen: they may change meanwhile
+        found = traced.lowered.get(epoch)
         if found is None:
-            found = traced.lowered[self._epoch] = self._lower(traced)
+            found = traced.lowered[epoch] = self._lower(traced)
+        if refuse:
+            self._refuse_too_large(found, self.budgets, "attach with a larger hbm=")
         return found
+
+    def traced(self, program: Program, call: Signature) -> Traced:
+        """The program's trace for these arguments, which is not recorded."""
+        avals = call.avals()
+        traced = program.cached(call, avals, self.platform)
+        return traced or program.trace(call, avals, self.platform, self.mesh_of)
+
+    def plan_of(self, program: Program, call: Signature) -> Plan:
+        """The program placed on this controller's devices, not compiled."""
+        return self._plan(self.traced(program, call))
+
+    def _plan(self, traced: Traced) -> Plan:
+        return lower(traced.graph, self._place(traced.places), traced.arguments, traced.places[0])
 
     def _lower(self, traced: Traced) -> Lowered:
         record = self.active_record()
         began = clock()
-        placements = self._place(traced.places)
-        plan = lower(traced.graph, placements, traced.arguments, traced.places[0])
+        plan = self._plan(traced)
         record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
         islands = self.driver.attachment.islands
         try:
@@ -219,6 +334,15 @@ class Controller:
             gc.collect()  # it left much behind, and would be due in the midst of a step (see ``pauses``)
         return lowered
 
+    def _refuse_too_large(self, lowered: Lowered, budgets: Sequence[int], fix: str) -> None:
+        """A program that could never finish is refused, with what it needs where."""
+        for peak in lowered.peaks:
+            if 0 < (budget := budgets[peak.where.island]) < peak.bytes:
+                raise OutOfMemoryError(
+                    f"{peak.program} needs {size(peak.bytes)} on each device of {peak.where}, where there are "
+                    f"{size(budget)}. Its peak is {peak.parts}. Use more devices or smaller arrays, or {fix}."
+                )
+
     def _say(self, line: str) -> None:
         shown = False
         for run, _ in self.recordings[-1:]:
@@ -226,66 +350,16 @@ class Controller:
         if not shown:
             print(line, file=sys.stderr)
 
-    def _hold(self, leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
-        """A logical buffer for each argument, and those made only for this call."""
-        driver = self.driver
-        held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
-        values = {
-            position: leaf.result() if isinstance(leaf, Future) else self.snapshot(leaf)
-            for position, (leaf, buffer) in enumerate(zip(leaves, held, strict=True))
-            if buffer is None
-        }  # all of them before the first is stored: one that is lost must leave nothing behind
-        stored = {position: driver.store(value, getattr(value, "nbytes", 0), "") for position, value in values.items()}
-        return [stored[i] if buffer is None else buffer for i, buffer in enumerate(held)], list(stored.values())
-
-    def snapshot(self, value: Any) -> Any:
-        """A value that the caller can no longer change: NumPy arrays are copied, JAX's need not be."""
-        if isinstance(value, jax.Array):
-            return value
-        aval = aval_of(value)
-        return np.array(value, dtype=None if aval is None else aval.dtype)
-
-    def _futures(self, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
-        futures, driver = [], self.driver
-        for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
-            future = Future(self, aval, lowered.name)
-            future.bind(buffer, driver.entries[buffer], lowered.shardings[slot], driver.release)
-            futures.append(future)
-        return futures
-
-    def put(self, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
-        """Place every leaf; see ``pw.put``."""
-        leaves, structure = jax.tree.flatten(tree)
-        specs.check_tree(shardings, "shardings", "put", place)
-        wanted = specs.spread(shardings, tree, "shardings", "put")
-        mesh = self._mesh(place)
-        return jax.tree.unflatten(
-            structure, [self._put(x, s, place, mesh) for x, s in zip(leaves, wanted, strict=True)]
-        )
-
-    def _put(self, leaf: Any, spec: Any, place: VirtualSlice, mesh: Any) -> Future:
-        aval = aval_of(leaf)
-        if aval is None:
-            raise UsageError(f"put({leaf!r}): a {type(leaf).__name__} is not an array, a number or a future.")
-        specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
-        value = leaf.result() if isinstance(leaf, Future) else self.snapshot(leaf)
-        sharding = NamedSharding(mesh, spec or PartitionSpec())
-        began = clock()
-        array = jax.device_put(value, sharding)
-        placement = self.resources.placements[place.serial]
-        label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
-                         device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
-        self.active_record().add(Row(label, began, clock()))
-        future = Future(self, aval, f"put on {place.label}")
-        buffer = self.driver.store(array, aval.bytes, "")
-        future.bind(buffer, self.driver.entries[buffer], sharding, self.driver.release)
-        return future
-
     # ---- records
 
     def active_record(self) -> Record:
         """Where events go now: the innermost recording, or the controller's own history."""
-        return self.recordings[-1][0].record if self.recordings else self.record
+        for run, _ in self.recordings[-1:]:
+            return run.record
+        return self.record
+
+    def _note(self, row: Row) -> None:
+        self.active_record().add(row)
 
     def gather(self) -> Gather:
         """Where loose calls go now."""
@@ -300,21 +374,24 @@ class Controller:
 
     def reset(self) -> None:
         """Free buffers, programs and records; keep the devices."""
-        if self.driver_or_none is not None:
-            self._close_driver()
-        self.machine = self._machine()
-        self._opened.clear()
-        self.resources = Resources(self.islands)
-        self._placed.clear()
-        self._epoch = _Epoch()
-        self.record.clear()
-        self.recordings.clear()
+        with self._life:
+            if self.driver_or_none is not None:
+                self._close_driver()
+            self.islands, self.budgets = self._asked
+            self.machine = self._machine()
+            self._opened.clear()
+            self.resources = Resources(self.islands, threading.RLock())
+            self._placed.clear()
+            self._epoch = _Epoch()
+            self.record.clear()
+            self.recordings.clear()
 
     def close(self) -> None:
         """Cancel what is queued and let the devices go; results held on them are lost."""
-        if not self.closed:
-            self._close_driver()
-            self.closed = True
+        with self._life:
+            if not self.closed:
+                self.closed = True
+                self._close_driver()
 
     def __enter__(self) -> Controller:
         current.enter(self)
@@ -331,22 +408,8 @@ class Controller:
             driver.close()
 
     def status(self) -> str:
-        """Islands, devices, places and memory as text."""
-        rows = [repr(self)]
-        driver = self.driver
-        buffers = list(self.machine.ledger.buffers.values())  # a copy: the engine goes on meanwhile
-        for island in driver.attachment.islands:
-            devices = ", ".join(str(device.id) for device in island.devices)
-            pinned = f", pinned to core {', '.join(map(str, island.cores))}" if island.cores else ""
-            rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
-                        f"ids {devices}{pinned}{_memory(island.devices)}")  # fmt: skip
-        for serial, placement in sorted(self.resources.placements.items()):
-            rows.append(f"  place {by_serial(serial).label}: {placement}")
-        rows.append(
-            f"  object store: {len(buffers)} buffers, {size(sum(entry.bytes for entry in buffers))} logical; "
-            f"{len(driver.runs)} programs under way; {driver.sampled:.0%} of ends watched"
-        )
-        return "\n".join(rows)
+        """Islands, devices, places, clients and memory as text."""
+        return status_of(self)
 
     def _repr_html_(self) -> str:
         first, *rest = self.status().split("\n")
@@ -358,25 +421,16 @@ class Controller:
         """How many islands of how many devices, in words."""
         counts = set(self.islands)
         sizes = str(self.islands[0]) if len(counts) == 1 else " + ".join(map(str, self.islands))
-        return f"{len(self.islands)} island{'s' * (len(self.islands) > 1)} × {sizes} devices"
+        devices = "device" if counts == {1} else "devices"
+        return f"{counted(len(self.islands), 'island')} × {sizes} {devices}"
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        kind, dispatch = self.specification.kind, self.specification.dispatch
-        return f"<controller {kind}: {self.size_text}, {dispatch} dispatch{state}>"
+        asked = self.specification
+        late = f", messages take {duration(asked.dcn_latency)}" if asked.dcn_latency else ""
+        return f"<controller {asked.kind}: {self.size_text}, {asked.dispatch} dispatch{late}{state}>"
 
 
 def _share_python_often() -> None:
     """Dispatchers launch from threads of their own: behind a busy cell each launch would wait Python's usual 5 ms."""
     sys.setswitchinterval(min(5e-4, sys.getswitchinterval()))
-
-
-def _memory(devices: Sequence[Any]) -> str:
-    """Memory in use where devices tell; CPU devices and some proxies do not."""
-    try:
-        stats = [device.memory_stats() or {} for device in devices]
-    except Exception:  # a backend may refuse to answer, which is no reason to refuse a status
-        return ""
-    used = sum(s.get("bytes_in_use", 0) for s in stats)
-    limit = sum(s.get("bytes_limit", 0) for s in stats)
-    return f", {size(used)} of {size(limit)} in use" if limit else ""

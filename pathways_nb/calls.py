@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb import current
+from pathways_nb import current, values
 from pathways_nb.attached import Controller, clock
 from pathways_nb.backends.profiler import Profiler, ordinals
 from pathways_nb.errors import PathwaysError
@@ -19,10 +19,14 @@ from pathways_nb.program import context, lines
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.emit import module_of
 from pathways_nb.program.graph import Graph
+from pathways_nb.program.memory import Peak
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.program import Program
 from pathways_nb.run import Run
 from pathways_nb.trace.exact import make_exact
+
+_DRAIN = 5.0
+"""Seconds that an interrupted cell waits for its last picture."""
 
 
 def _users_view(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,11 +80,13 @@ class Client:
     @_users_view
     def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
         """The graph for these arguments."""
+        return current.get().traced(program, program.signature(args, kwargs)).graph
+
+    @_users_view
+    def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
+        """How much memory it needs for these arguments."""
         controller = current.get()
-        call = program.signature(args, kwargs)
-        avals = call.avals()
-        traced = program.cached(call, avals, controller.platform)
-        return (traced or program.trace(call, avals, controller.platform, controller.mesh_of)).graph
+        return controller.lowered(controller.traced(program, program.signature(args, kwargs)), refuse=False).peaks
 
 
 context.set_runner(Client())
@@ -95,7 +101,8 @@ def record(
 
     Args:
         name: of the run.
-        show: ``"graph"``, ``"timeline"``, or ``"graph,timeline"``: displayed here, live.
+        show: any of ``"graph"``, ``"timeline"`` and ``"memory"``, or several as in ``"timeline,memory"``: displayed
+            here, live.
         source: the code of the block, kept with the run.
     """
     return _recorded(name, show, source, None)
@@ -118,41 +125,19 @@ def profile(
 def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profiler | None) -> Iterator[Run]:
     controller = current.get()
     controller.flush()
-    run = Run(name, controller.islands, about={"options": controller.specification.as_dict(), "source": source})
+    about = {"options": controller.specification.as_dict(), "source": source, "hbm": list(controller.budgets)}
+    run = Run(name, controller.islands, about=about)
     if profiler is not None:
         profiler.start()
-    gather = Gather(controller)
-    entry = (run, gather)
     display = None
     try:
         display = _display(run, show)
         run.record.origin = clock()  # the time axis begins when the picture is up, not while it is made
-        controller.recordings.append(entry)
-        try:
+        with _carried_out(controller, run, Gather(controller)):
             yield run
-        except KeyboardInterrupt as stop:
-            gather.cancel(stop)
-            raise
-        finally:
-            gather.flush()  # this one's, whatever the block has done to the others
-        _wait_for(controller, run)
-        if profiler is not None and (driver := controller.driver_or_none) is not None:
-            run.note = "reading the profile"
-            try:
-                run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands), module_of)
-            finally:
-                run.note = ""
-    except KeyboardInterrupt:
-        if (driver := controller.driver_or_none) is not None:
-            driver.cancel([execution.serial for execution in run.unfinished()])
-        raise
-    except BaseException:
-        with contextlib.suppress(KeyboardInterrupt):
-            _wait_for(controller, run)
-        raise
+        if profiler is not None:
+            _read(profiler, controller, run)
     finally:
-        if entry in controller.recordings:
-            controller.recordings.remove(entry)
         if controller.recordings:
             controller.recordings[-1][0].absorb(run)
         run.finished = True
@@ -160,6 +145,56 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
             display.stop()
         if profiler is not None:
             profiler.abandon()
+
+
+@contextlib.contextmanager
+def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[None]:
+    """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
+    entry = (run, gather)
+    _mark(controller)
+    controller.recordings.append(entry)
+    try:
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            gather.cancel(stop)
+            raise
+        finally:
+            gather.flush()  # this one's, whatever the block has done to the others
+        _wait_for(controller, run)
+    except KeyboardInterrupt:
+        if (driver := controller.driver_or_none) is not None:
+            driver.cancel([execution.serial for execution in run.unfinished()])
+        _drain(controller, run)
+        raise
+    except BaseException:
+        with contextlib.suppress(KeyboardInterrupt):
+            _wait_for(controller, run)
+        raise
+    finally:
+        _mark(controller)
+        if entry in controller.recordings:
+            run.islands, run.about["hbm"] = controller.islands, list(controller.budgets)  # some may have been added
+            controller.recordings.remove(entry)
+
+
+def _drain(controller: Controller, run: Run) -> None:
+    """After an interrupt, wait a while for what is on devices, where a picture is to show it; another one ends that."""
+    driver = controller.driver_or_none
+    if driver is not None and any(shown.view is not None for shown, _ in controller.recordings):
+        with contextlib.suppress(KeyboardInterrupt):
+            driver.ended.wait(lambda: run.is_over or driver.broken, _DRAIN)
+
+
+def _read(profiler: Profiler, controller: Controller, run: Run) -> None:
+    driver = controller.driver_or_none
+    if driver is None:
+        return
+    run.note = "reading the profile"
+    try:
+        run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands), module_of)
+    finally:
+        run.note = ""
 
 
 def _display(run: Run, show: str | Sequence[str]) -> Any:
@@ -175,10 +210,16 @@ def _display(run: Run, show: str | Sequence[str]) -> Any:
     return display
 
 
+def _mark(controller: Controller) -> None:
+    """What memory is held now belongs to the record up to here."""
+    if (driver := controller.driver_or_none) is not None:
+        driver.levels.mark()
+
+
 def _wait_for(controller: Controller, run: Run) -> None:
     driver = controller.driver_or_none
     if driver is not None:
-        driver.ended.wait(lambda: not run.unfinished() or driver.broken)
+        driver.ended.wait(lambda: run.is_over or driver.broken)
         driver.check()
 
 
@@ -208,4 +249,4 @@ def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
     """
     controller = current.get()
     controller.flush()
-    return controller.put(tree, on, shardings)
+    return values.put(controller, tree, on, shardings)

@@ -39,6 +39,11 @@ class Comparison:
         return tuple(f"{name} {index}" for name, run in both for index in range(len(run.islands)))
 
     @property
+    def hbm(self) -> tuple[int, ...]:
+        """Bytes of memory of each device, for each island of both; 0 where none is known."""
+        return (*self.a.hbm, *self.b.hbm)
+
+    @property
     def programs(self) -> Sequence[RanProgram]:
         """Those of both; where they are the same, once."""
         known = {program.graph for program in self.a.programs}
@@ -68,11 +73,15 @@ class Comparison:
         """Both makespans and what differs most."""
         return say(self._names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
 
-    def show(self) -> None:
-        """Display both on one axis here."""
+    def show(self, *views: str) -> None:
+        """Display both on one axis here.
+
+        Args:
+            views: ``"timeline"``, ``"memory"`` or both; the timeline if none is named.
+        """
         from pathways_widgets.live import LiveDisplay
 
-        display = LiveDisplay(self, ("timeline",))
+        display = LiveDisplay(self, ",".join(views) or "timeline")
         display.start()
         display.stop()
 
@@ -80,11 +89,11 @@ class Comparison:
         """Write the table of differences."""
         self.difference.to_csv(path)
 
-    def savefig(self, path: str | Path, width: str | float = 900) -> None:
+    def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("timeline",)) -> None:
         """Write both as one picture; see ``Run.savefig``."""
         from pathways_widgets.still import write
 
-        write(self, path, width, ("timeline",))
+        write(self, path, width, show)
 
     @property
     def _names(self) -> tuple[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Integral, Real
+
 
 class PathwaysError(Exception):
     """Base of every error of this package."""
@@ -26,6 +29,10 @@ class UsageError(PathwaysError):
     """
 
 
+class OutOfMemoryError(PathwaysError, MemoryError):
+    """A program needs more memory than its devices have, or than those who hold it will give back."""
+
+
 class PolicyError(PathwaysError, RuntimeError):
     """A user's policy raised, or returned what it was not offered."""
 
@@ -40,3 +47,27 @@ class CancelledError(PathwaysError, RuntimeError):
 
 class LostError(PathwaysError, RuntimeError):
     """A result is gone: its devices were let go, or a later call donated it."""
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite number, of Python or NumPy; a truth value is none."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_index(value: object) -> bool:
+    """Whether it is a whole number, of Python or NumPy; a truth value is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def size(count: float) -> str:
+    """Bytes as people say them: ``size(1_500_000)`` is ``"1.5 MB"`` (powers of 1000)."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{three_digits(count)} {unit}"
+
+
+def three_digits(value: float) -> str:
+    """Three digits, and never an exponent."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"

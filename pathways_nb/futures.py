@@ -17,7 +17,7 @@ import numpy as np
 from pathways_nb import current
 from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
-from pathways_nb.program import context
+from pathways_nb.program import context, lines
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.trace.record import Row, label_of
 
@@ -146,13 +146,13 @@ class Future(Deferred):
             NodeError: the node that makes it failed. CancelledError: it was interrupted before it was dispatched.
             LostError: it was donated, or its devices were let go.
         """
-        return _to_host(self._wait(), self)
+        return self._fetch(self._line())
 
     def wait(self) -> None:
         """Wait until it is computed, without fetching it. Raises as ``result``."""
         entry = self._entry
         if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.settled:
-            self._wait()
+            self._wait(self._line())
 
     def array(self) -> jax.Array:
         """The live sharded ``jax.Array`` on the island's devices.
@@ -160,24 +160,36 @@ class Future(Deferred):
         Operations on it launch on those devices beside the controller's own, unseen by its scheduler and record;
         ``.result()`` is what most code wants. Raises as ``result``.
         """
-        return self._wait()
+        return self._wait(self._line(), needed=True)
+
+    def _line(self) -> str:
+        """The user's line that asks, where a record will tell it."""
+        return lines.here() if self._controller.recordings else ""
+
+    def _fetch(self, line: str) -> Any:
+        """The host value, needed by the user's ``line``."""
+        return _to_host(self._wait(line, needed=True), self, line)
 
     def _dispatch(self) -> None:
         self.check_usable()
         if self._flush is not None:
             self._flush()
 
-    def _wait(self) -> Any:
+    def _wait(self, line: str, needed: bool = False) -> Any:
         current.settle()
         self._dispatch()
         entry, driver = self._entry, self._controller.driver_or_none
         if entry is None:
             raise lost(self._name)
+        if needed:
+            for run, _ in self._controller.recordings:
+                run.need(entry, line)
         if driver is not None and not entry.settled:
+            driver.engine.refuse_policies()
             began = driver.clock()
             driver.ended.wait(lambda: entry.settled or driver.broken)
             driver.check()
-            self._note("wait", began)
+            self._note("wait", began, line)
         if entry.error is not None:
             # A copy: a traceback on the stored error would keep this future, and all it holds, alive.
             raise type(entry.error)(*entry.error.args) from entry.error.__cause__
@@ -190,14 +202,14 @@ class Future(Deferred):
         """Whether its devices were let go, or its controller was reset, since it was computed."""
         return self._entry is not None and self._entry.array is None and self._entry.settled
 
-    def _note(self, kind: str, began: float) -> None:
+    def _note(self, kind: str, began: float, line: str) -> None:
         driver = self._controller.driver_or_none
         if driver is not None:
-            label = label_of(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0)
+            label = label_of(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0, line=line)
             self._controller.active_record().add(Row(label, began, driver.clock(), quality="exact"))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+        return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
 
     def __repr__(self) -> str:
         shape = f"{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -275,7 +287,8 @@ class Future(Deferred):
         if name.startswith("_") or not hasattr(jax.Array, name):
             raise AttributeError(f"a future has no attribute {name!r}", name=name, obj=self)
         self._refuse_captured()
-        self._refuse(f"y.{name}", f"y.result().{name}", f"y.{name}", _NoAttributeError)
+        called = "()" if callable(getattr(jax.Array, name)) else ""
+        self._refuse(f"y.{name}", f"y.result().{name}{called}", f"y.{name}{called}", NoAttributeError)
 
     def __getitem__(self, index: Any) -> NoReturn:
         __tracebackhide__ = True
@@ -301,7 +314,7 @@ class Future(Deferred):
         )
 
 
-class _NoAttributeError(UsageError, AttributeError):
+class NoAttributeError(UsageError, AttributeError):
     """For ``hasattr`` a missing attribute like any other."""
 
 
@@ -336,7 +349,7 @@ for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"
     setattr(Future, f"__{_name}__", _unary)
 
 
-def _to_host(array: Any, future: Future) -> Any:
+def _to_host(array: Any, future: Future, line: str) -> Any:
     driver = future._controller.driver_or_none
     began = driver.clock() if driver is not None else 0.0
     if not isinstance(array, jax.Array):
@@ -347,5 +360,5 @@ def _to_host(array: Any, future: Future) -> Any:
         value: Any = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
     else:
         value = np.array(array)[()]  # a copy: the island's memory may be donated later
-    future._note("fetch", began)
+    future._note("fetch", began, line)
     return value

@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from pathways_nb.errors import UsageError
+from pathways_nb import tenants
+from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.futures import Future
 from pathways_nb.program import context, lines
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Aval, Signature, Statics, aval_of
+from pathways_nb.values import snapshot
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
+    from pathways_nb.tenants import Tenant
 
 MOST = 512
 """Calls gathered before they go out anyway."""
@@ -57,6 +60,8 @@ _UNCHANGEABLE = (Future, bool, int, float, complex)
 class _Batch:
     """Calls that will go out together."""
 
+    tenant: Tenant | None = None
+    """For whom they are made."""
     calls: list[_Call] = field(default_factory=list)
     outside: list[Any] = field(default_factory=list)
     """Leaves that come from elsewhere, and what errors call them."""
@@ -70,7 +75,7 @@ class _Batch:
     donated: set[int] = field(default_factory=set)
     consumed: list[Future] = field(default_factory=list)
 
-    def wire(self, leaf: Any, donated: bool, name: str, snapshot: Callable[[Any], Any]) -> Wire:
+    def wire(self, leaf: Any, donated: bool, name: str) -> Wire:
         """Where a leaf comes from; one from elsewhere is kept."""
         if isinstance(leaf, Future):
             made = self.made.get(id(leaf))
@@ -117,15 +122,18 @@ class Gather:
     def add(self, computation: Computation, call: Signature) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
         with self._lock:
+            if self.batch.calls and self.batch.tenant is not tenants.now():
+                self.flush()
+            self.batch.tenant = tenants.now()
             return self._add(computation, call)
 
     def _add(self, computation: Computation, call: Signature) -> Any:
         avals = call.avals()
         check_futures(call)
         shapes = output_shapes(computation, call, avals, self.controller)
-        batch, snapshot = self.batch, self.controller.snapshot
+        batch = self.batch
         wires = tuple(
-            batch.wire(leaf, i in call.donated, name, snapshot)
+            batch.wire(leaf, i in call.donated, name)
             for i, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True))
         )
         batch.consumed += consume(call)
@@ -153,7 +161,8 @@ class Gather:
         try:
             program = _program(batch, wanted)
             call = program.signature(tuple(batch.outside), {})
-            futures = self.controller.dispatch(program, call, gathered=True)
+            with tenants.acting(batch.tenant):
+                futures = self.controller.dispatch(program, call, gathered=True)
         except BaseException as error:
             batch.fail(error)
             raise
@@ -167,6 +176,12 @@ class Gather:
         with self._lock:
             batch, self.batch = self.batch, _Batch()
             batch.fail(reason)
+
+    def give_up(self, client: str) -> None:
+        """Give up what is gathered for a client of this name, which closes: sent later, it would open it again."""
+        with self._lock:
+            if self.batch.tenant is not None and self.batch.tenant.name == client:
+                self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
 
 
 def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
@@ -248,6 +263,8 @@ def check_futures(call: Signature) -> None:
 
 def consume(call: Signature) -> list[Future]:
     """Mark the donated futures of a call; returns them."""
+    if not call.donated:
+        return []
     where = lines.here()
     futures = [call.leaves[index] for index in call.donated if isinstance(call.leaves[index], Future)]
     for future in futures:

@@ -19,6 +19,7 @@ from IPython.display import display
 
 from pathways_nb import calls, current
 from pathways_nb.attach import attach, reset
+from pathways_nb.controller.policies import POLICIES
 from pathways_nb.program.graph import Graph
 from pathways_nb.run import runs, show_graph
 from pathways_nb.tenants import tenant
@@ -69,7 +70,10 @@ def _attach_parser() -> _Parser:
     parser.add_argument("--islands", type=int, metavar="N")
     parser.add_argument("--devices-per-island", "--devices_per_island", type=int, metavar="N")
     parser.add_argument("--dispatch", default="parallel", metavar="parallel|sequential")
+    parser.add_argument("--dcn-latency", "--dcn_latency", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--no-pin", dest="pin", action="store_false")
+    parser.add_argument("--policy", default="stride", metavar="|".join(POLICIES))
+    parser.add_argument("--hbm", type=float, metavar="BYTES")
     return parser
 
 
@@ -98,7 +102,7 @@ class PathwaysMagics(Magics):
             return
         body, last, silent = self._compile(cell)
         number = len(self.shell.history_manager.input_hist_parsed) - 1
-        whose = tenant(options.client) if options.client else contextlib.nullcontext()
+        whose = tenant(options.client).acting() if options.client else contextlib.nullcontext()
         with whose, options.begin(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
             if options.run:
                 runs[options.run] = run

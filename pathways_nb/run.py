@@ -15,7 +15,7 @@ from pathways_nb.trace.metrics import Summary, counted, summarise
 from pathways_nb.trace.record import Events, Record
 
 if TYPE_CHECKING:
-    from pathways_nb.backends.execution import Execution
+    from pathways_nb.backends.execution import Entry, Execution
 
 
 class _Runs(dict[str, "Run"]):
@@ -38,6 +38,13 @@ class RanProgram:
     where: Mapping[int, str]
     routes: Mapping[tuple[int, int], str]
     runs: int = 0
+    needed: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Nodes for whose value Python stopped: the first line that did, and after how many of the runs."""
+
+
+def _count(needed: dict[int, tuple[str, int]], node: int, line: str, count: int) -> None:
+    first, before = needed.get(node, (line, 0))
+    needed[node] = first, before + count
 
 
 @dataclass(eq=False)
@@ -65,6 +72,8 @@ class Run:
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller, the cell's source; of a saved run the machine as well."""
     _programs: dict[Any, RanProgram] = field(default_factory=dict, repr=False)
+    _fetched: set[tuple[int, int]] = field(default_factory=set, repr=False)
+    """(execution, node) for which Python has stopped."""
     executions: list[Execution] = field(default_factory=list, repr=False)
 
     def add(self, execution: Execution) -> None:
@@ -78,12 +87,32 @@ class Run:
             self.executions = self.unfinished()
         self.executions.append(execution)
 
+    def need(self, entry: Entry, line: str) -> None:
+        """Python stops at ``line`` for a value, before what follows is dispatched; nothing if it is not this run's."""
+        execution = entry.run
+        if execution is None or execution.record is not self.record:
+            return
+        lowered = execution.lowered
+        plan = lowered.plan
+        step = plan.steps[entry.step]
+        node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # an argument that is handed back
+        if (execution.serial, node) not in self._fetched:
+            self._fetched.add((execution.serial, node))
+            _count(self._programs[lowered].needed, node, line, 1)
+
     def absorb(self, inner: Run) -> None:
         """What a run recorded within this one did, is part of it."""
         self.record.absorb(inner.record)
         for key, program in inner._programs.items():
             mine = self._programs.setdefault(key, RanProgram(program.graph, program.where, program.routes))
             mine.runs += program.runs
+            for node, (line, count) in program.needed.items():
+                _count(mine.needed, node, line, count)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no program of this run is under way."""
+        return all(execution.finished for execution in reversed(self.executions))  # the last is the last to end
 
     def unfinished(self) -> list[Execution]:
         """Programs of this run that are still under way."""
@@ -93,6 +122,12 @@ class Run:
     def island_names(self) -> tuple[str, ...]:
         """Islands of one run have their numbers only."""
         return ()
+
+    @property
+    def hbm(self) -> tuple[int, ...]:
+        """Bytes of memory of each device, for each island; 0 where none is known."""
+        known = self.about.get("hbm") or [0] * len(self.islands)
+        return tuple(known)
 
     def set_programs(self, programs: Sequence[RanProgram]) -> None:
         """What ran, of a run that was loaded."""
@@ -109,8 +144,8 @@ class Run:
         return self.record.events()
 
     def summary(self) -> Summary:
-        """Makespan, utilisation, dispatch time."""
-        return summarise(self.events, self.islands)
+        """Makespan, utilisation, dispatch time, most memory held."""
+        return summarise(self.events, self.islands, self.hbm)
 
     def summary_line(self) -> str:
         """The summary in one line of plain text."""
@@ -120,7 +155,8 @@ class Run:
         """Display graph and timeline here.
 
         Args:
-            views: any of ``"graph"`` and ``"timeline"``, or ``"graph,timeline"``; both if none is named.
+            views: any of ``"graph"``, ``"timeline"`` and ``"memory"``, or ``"timeline,memory"``; graph and timeline if
+                none is named.
         """
         from pathways_widgets.live import DEFAULT_SHOW, LiveDisplay
 

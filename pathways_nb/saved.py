@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -77,7 +77,10 @@ def _run_of(parts: Mapping[str, np.ndarray]) -> Run:
         raise ValueError(f"version {meta['version']} is newer than {VERSION}, which this pathways_nb can read")
     islands = tuple(_whole(count) for count in meta["islands"])
     record, stamps = Record.of(_events(meta["labels"], parts)), _stamps(meta.get("stamps"))
-    run = Run(str(meta["name"]), islands, record, finished=True, stamps=stamps, about=dict(meta["about"]))
+    about = dict(meta["about"])
+    if "hbm" in about and [type(size) for size in about["hbm"]] != [int] * len(islands):
+        raise ValueError(f"hbm is {about['hbm']!r}, not bytes for each of {len(islands)} islands")
+    run = Run(str(meta["name"]), islands, record, finished=True, stamps=stamps, about=about)
     places: dict[int, VirtualSlice] = {}
     run.set_programs([_program_from_json(program, places) for program in meta["programs"]])
     return run
@@ -126,13 +129,15 @@ def _program_to_json(program: RanProgram) -> dict[str, Any]:
         "places": {place.serial: [place.shape, place.axes, place.island, place.label] for place in graph.places},
         "where": dict(program.where),
         "routes": [[*pair, route] for pair, route in program.routes.items()],
+        "needed": [[node, line, count] for node, (line, count) in program.needed.items()],
         "nodes": [{**_node_fields(node), "place": node.place.serial if node.place else None} for node in graph.nodes],
         "values": [asdict(value) for value in graph.values],
     }
 
 
 def _node_fields(node: Node) -> dict[str, Any]:
-    return {name: getattr(node, name) for name in ("id", "kind", "name", "inputs", "outputs", "line", "parts")}
+    names = ("id", "kind", "name", "inputs", "outputs", "line", "parts", "seconds")
+    return {name: getattr(node, name) for name in names}
 
 
 def _program_from_json(data: dict[str, Any], places: dict[int, VirtualSlice]) -> RanProgram:
@@ -146,7 +151,8 @@ def _program_from_json(data: dict[str, Any], places: dict[int, VirtualSlice]) ->
     nodes = tuple(_node(node, places, len(values)) for node in data["nodes"])
     where = {places[int(serial)].serial: str(text) for serial, text in data["where"].items() if int(serial) in places}
     routes = {(_whole(source), _whole(target)): str(route) for source, target, route in data["routes"]}
-    return RanProgram(Graph(str(data["name"]), nodes, values), where, routes, _whole(data["runs"]))
+    needed = {_whole(node): (str(line), _whole(count)) for node, line, count in data["needed"]}
+    return RanProgram(Graph(str(data["name"]), nodes, values), where, routes, _whole(data["runs"]), needed)
 
 
 def _node(data: dict[str, Any], places: Mapping[int, VirtualSlice], values: int) -> Node:
@@ -156,8 +162,9 @@ def _node(data: dict[str, Any], places: Mapping[int, VirtualSlice], values: int)
     if any(not 0 <= value < values for value in inputs + outputs):
         raise ValueError(f"node {data['name']!r} names a value that is not there")
     place = places[data["place"]] if data["place"] is not None else None
-    parts = tuple(map(str, data["parts"]))
-    return Node(_whole(data["id"]), data["kind"], str(data["name"]), place, inputs, outputs, str(data["line"]), parts)
+    parts, seconds = tuple(map(str, data["parts"])), data["seconds"]
+    made = Node(_whole(data["id"]), data["kind"], str(data["name"]), place, inputs, outputs, str(data["line"]), parts)
+    return made if seconds is None else replace(made, seconds=float(seconds))
 
 
 def _whole(value: Any) -> int:

@@ -2,60 +2,123 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextvars import ContextVar
 from types import TracebackType
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pathways_nb import current
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import UsageError, is_number
+
+if TYPE_CHECKING:
+    from pathways_nb.attached import Controller
 
 _known: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
-_now: ContextVar[Tenant | None] = ContextVar("pathways_client", default=None)
+_stack: ContextVar[tuple[Tenant | None, ...]] = ContextVar("pathways_clients", default=())
+"""For whom calls are made in this thread or task, innermost last. No tokens: a block may end in another context."""
+_blocks: Counter[str] = Counter()
+"""How many ``with`` blocks of each tenant are under way, in all threads and tasks."""
+_lock = threading.RLock()
+"""Held while a block begins or ends. Nobody waits meanwhile: a collected generator may end one in any thread."""
 
 
 class Tenant:
     """A client of the controller; calls inside its ``with`` block are made for it, in that thread or asyncio task.
 
-    Made by ``pw.client``.
+    The end of the block waits for its programs and closes it: what it owns and nobody else holds is freed, so fetch
+    what you need inside. An exception closes it at once. Where several threads or tasks have a block of the same name,
+    all that is so of the last one to end. Made by ``pw.client``.
     """
 
-    def __init__(self, name: str, share: float, priority: float):
-        self.name, self.share, self.priority = name, share, priority
-        self._tokens: list[Token[Tenant | None]] = []
+    def __init__(self, name: str, share: float, priority: float, memory: int):
+        self.name, self.share, self.priority, self.memory = name, share, priority, memory
 
     def __enter__(self) -> Tenant:
-        self._tokens.append(_now.set(self))
+        with _lock:
+            _blocks[self.name] += 1
+        _stack.set((*_stack.get(), self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _now.reset(self._tokens.pop())
+        controller = current.peek()
+        with _lock:
+            _blocks[self.name] -= 1
+            is_last = not _blocks[self.name]
+        try:
+            if controller is not None and kind is None:
+                controller.flush()
+                if is_last:
+                    controller.wait_for_client(self.name)
+        finally:
+            _leave(self)
+            if is_last:
+                self._end(controller, collected=kind is GeneratorExit)
+
+    def _end(self, controller: Controller | None, collected: bool) -> None:
+        """Close it, unless another block has begun; a collected generator may end anywhere, and must not wait."""
+        if controller is not None and not collected:
+            controller.give_up(self.name)
+        with _lock:  # who begins a block from now on opens it again, after this
+            if _blocks[self.name]:
+                return
+            del _blocks[self.name]
+            wait = controller.close_client(self.name) if controller is not None else None
+        if wait is not None and not collected:
+            wait()
+
+    def acting(self) -> contextlib.AbstractContextManager[None]:
+        """Calls inside are made for it; unlike its own ``with`` block, the end leaves it open."""
+        return acting(self)
 
     def cancel(self) -> None:
         """Give up its programs: nothing more of them is dispatched, and their results say so."""
-        current.get().cancel(self.name)
+        controller = current.get()
+        controller.flush()
+        if controller.knows(self.name):
+            controller.cancel(self)
+
+    def close(self) -> None:
+        """Give up its programs, and free what it owns and nobody else holds; its next call opens it again."""
+        controller = current.peek()
+        if controller is not None:
+            controller.give_up(self.name)
+            controller.close_client(self.name)()
 
     def __repr__(self) -> str:
-        return f"<client {self.name}: share {self.share:g}, priority {self.priority:g}>"
+        limit = f", memory {self.memory:.3g} bytes" if self.memory else ""
+        return f"<client {self.name}: share {self.share:g}, priority {self.priority:g}{limit}>"
 
 
-def client(name: str, share: float = 1.0, priority: float = 0.0) -> Tenant:
+def client(name: str, share: float = 1.0, priority: float = 0.0, memory: float | None = None) -> Tenant:
     """A tenant of the current controller: use it as ``with pw.client("a", share=2):``.
 
     Args:
         name: what it is called in the timeline; two tenants of one name are the same to the controller.
         share: of device time under ``policy="stride"``, beside the shares of those who compete with it.
         priority: under ``policy="priority"``, higher goes first.
+        memory: the most it may hold on any device, in bytes; its programs wait for it. ``None``: as much as there is.
 
     Raises:
-        UsageError: no name, or a share that is not positive.
+        UsageError: no name, a share that is not positive, a priority that is no number, or less than a byte of memory.
     """
     if not isinstance(name, str) or not name:
         raise UsageError(f"client({name!r}): a name is needed, such as pw.client('alice').")
-    if not 0 < share < float("inf"):
+    if not is_number(share) or share <= 0:
         raise UsageError(f"client({name!r}, share={share!r}): a positive number is needed.")
-    made = _known[name] = Tenant(name, float(share), float(priority))
+    if not is_number(priority):
+        raise UsageError(f"client({name!r}, priority={priority!r}): a number is needed; higher goes first.")
+    if memory is not None and not (is_number(memory) and memory >= 1):
+        raise UsageError(
+            f"client({name!r}, memory={memory!r}): a number of bytes per device of at least 1 is needed, such as "
+            f"memory=4e9."
+        )
+    made = _known[name] = Tenant(name, float(share), float(priority), int(memory or 0))
     return made
 
 
@@ -64,6 +127,24 @@ def tenant(name: str) -> Tenant:
     return _known.get(name) or client(name)
 
 
+@contextlib.contextmanager
+def acting(tenant: Tenant | None) -> Iterator[None]:
+    """Calls inside are made for ``tenant``, or for nobody in particular."""
+    _stack.set((*_stack.get(), tenant))
+    try:
+        yield
+    finally:
+        _leave(tenant)
+
+
+def _leave(tenant: Tenant | None) -> None:
+    """The innermost block of a tenant has ended; a collected generator's need not be the innermost of all."""
+    stack = _stack.get()
+    if tenant in stack:
+        at = len(stack) - 1 - stack[::-1].index(tenant)
+        _stack.set((*stack[:at], *stack[at + 1 :]))
+
+
 def now() -> Tenant | None:
     """The tenant for whom calls are made here."""
-    return _now.get()
+    return (_stack.get() or (None,))[-1]

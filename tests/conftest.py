@@ -10,12 +10,17 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import pathways_nb as pw
-from pathways_nb.controller.machine import check_invariants
+from pathways_nb import current
+from pathways_nb.controller.invariants import check_invariants
 
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 ROOT = Path(__file__).parent.parent
 PATIENCE = 60
 """Seconds after which a test that waits for ever is interrupted."""
@@ -28,7 +33,7 @@ def settled(controller: pw.Controller, timeout: float = 20.0) -> None:
         return
     assert driver.wait_idle(timeout), f"programs {sorted(driver.runs)} never end"
     deadline = time.monotonic() + timeout
-    while not driver._inbox.empty() and time.monotonic() < deadline:
+    while not driver.engine.inbox.empty() and time.monotonic() < deadline:
         time.sleep(1e-3)
     time.sleep(2e-3)  # the event taken last may still be under way
     driver.check()
@@ -56,14 +61,32 @@ def watchdog() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture(autouse=True)
+def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever controllers a test made, or found: their whole state is checked at its end."""
+    made: list[pw.Controller] = []
+    init = pw.Controller.__init__
+
+    def remember(self: pw.Controller, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(pw.Controller, "__init__", remember)
+    found = current.peek()
+    yield
+    for controller in {id(one): one for one in (*made, *filter(None, [found]))}.values():
+        if not controller.closed:
+            settled(controller)
+        check_invariants(controller.machine)
+
+
 @pytest.fixture
 def controller(watchdog: None) -> Iterator[pw.Controller]:
-    """Two islands of four devices, reset; whatever the test attached, this one's state is whole at the end."""
+    """Two islands of four devices, reset; nothing is under way at the end."""
     made = pw.attach("cpu", islands=2, devices_per_island=4)
     pw.reset()
     yield made
     settled(made)
-    check_invariants(made.machine)
     assert not made.machine.runs
     assert made.driver_or_none is None or not made.driver_or_none.runs
     assert not made.recordings

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from pathways_nb.backends.executables import like_for_like, send
 from pathways_nb.backends.execution import Entry, Execution
+from pathways_nb.backends.faults import Fault, InjectedFault
 from pathways_nb.backends.lowering import Action, reshard
-from pathways_nb.backends.watcher import Launched, LaunchWatcher, Portion, TransferWatcher
-from pathways_nb.errors import CancelledError, PathwaysError
+from pathways_nb.backends.watcher import Launched, LaunchWatcher, Portion, TransferWatcher, owned
+from pathways_nb.errors import CancelledError, LostError, PathwaysError
 from pathways_nb.trace.record import Row, label_of
 
 Clock = Callable[[], float]
@@ -33,13 +34,25 @@ class Dispatcher(threading.Thread):
         island, devices: its index, and how many devices it has.
         clock: the controller's.
         on_done: told of each portion whose steps have all ended.
+        faults: launches that are to fail.
+        latency: seconds between the sending of a portion and its arrival here.
     """
 
-    def __init__(self, island: int, devices: int, clock: Clock, on_done: Callable[[Portion, int], None]):
+    def __init__(
+        self,
+        island: int,
+        devices: int,
+        clock: Clock,
+        on_done: Callable[[Portion, int], None],
+        faults: Sequence[Fault] = (),
+        latency: float = 0.0,
+    ):
         super().__init__(name=f"pathways-island-{island}", daemon=True)
-        self.island, self.clock = island, clock
+        self.island, self.clock, self.faults, self.latency = island, clock, faults, latency
+        self.gone: set[int] = set()
+        """Devices that were lost."""
         self.on_done: Callable[[Portion], None] = lambda portion: on_done(portion, island)
-        self.inbox: queue.SimpleQueue[tuple[Execution, int, int] | None] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[tuple[Execution, int, int, float] | None] = queue.SimpleQueue()
         self.window = threading.Semaphore(IN_FLIGHT)
         self._waited = 0.0
         """Seconds that the step under way has waited."""
@@ -57,6 +70,10 @@ class Dispatcher(threading.Thread):
         """Itself and its watchers."""
         return self, self.computing, self.moving
 
+    def send(self, run: Execution, start: int, stop: int) -> None:
+        """Steps ``start`` to ``stop`` of the run's order here are to be carried out, after all that was sent before."""
+        self.inbox.put((run, start, stop, self.clock()))
+
     def stop(self) -> None:
         """End after what was ordered before."""
         self.inbox.put(None)
@@ -72,8 +89,18 @@ class Dispatcher(threading.Thread):
         """A portion; a function of its own, so that nothing of it is held while the thread waits for the next."""
         order = self.inbox.get()
         if order is not None:
-            self._portion(*order)
+            run, start, stop, sent = order
+            if self.latency:
+                self._arrive(run, sent)
+            self._portion(run, start, stop)
         return order is not None
+
+    def _arrive(self, run: Execution, sent: float) -> None:
+        """Wait until what was sent at ``sent`` would be here; nobody waits for what was given up."""
+        run.launched.wait(lambda: run.stopped, max(sent + self.latency - self.clock(), 0.0))
+        label = label_of("stall", f"message to island {self.island} on its way", run.lowered.name, run.client,
+                         island=self.island, route="DCN")  # fmt: skip
+        run.record.add(Row(label, sent, min(sent + self.latency, self.clock()), run.serial, "exact"))
 
     def _portion(self, run: Execution, start: int, stop: int) -> None:
         # One more than its steps: the portion is over when its own enqueue is recorded, too.
@@ -97,7 +124,7 @@ class Dispatcher(threading.Thread):
     def _is_there(self, run: Execution, step: int) -> bool:
         """The common case in short: an argument that lies at its place already. Nothing happens or is recorded."""
         action = run.lowered.actions[step]
-        if action.step.argument < 0 or step in run.lowered.awaited:
+        if action.step.argument < 0 or step in run.lowered.awaited or self.gone:
             return False
         entry = run.arguments[action.step.argument]
         array = entry.array
@@ -120,17 +147,31 @@ class Dispatcher(threading.Thread):
         try:
             error = carry_out(portion, step, action)
         except Exception as cause:  # whatever it raised is the user's to see; JAX may raise what an input got earlier
-            error = run.inherited_error(step) or run.node_error(step, cause)
+            own = isinstance(cause, (InjectedFault, LostError))
+            error = None if own else run.inherited_error(step)
+            if error is None:
+                error = run.node_error(step, cause)
+                self._record_failed(run, action)
         if error is not None:
             run.fail(step, error)
+            run.let_go(step, self.island)
             portion.step_done()
         return self._waited
+
+    def _record_failed(self, run: Execution, action: Action) -> None:
+        """What never came to be launched is an event without a duration."""
+        label = owned(action.label, run.client) if run.client else action.label
+        now = self.clock()
+        run.record.add(Row(label, now, now, run.serial, status="failed"))
 
     def _launch(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
         run = portion.run
         if (error := self._reason_to_skip(run, step)) is not None:
             return error
         assert action.call is not None
+        self._check_devices(action)
+        for fault in self.faults:
+            fault.strike(action.label, run.client)
         inputs = [run.slots[slot] for slot in action.step.inputs]
         if not self.window.acquire(blocking=False):
             began = self.clock()
@@ -147,6 +188,14 @@ class Dispatcher(threading.Thread):
         self.computing.inbox.put(Launched(portion, step, arrays[action.witness], dispatched))
         return None
 
+    def _check_devices(self, action: Action) -> None:
+        if not self.gone:
+            return
+        label = action.label
+        lost = sorted(self.gone.intersection(range(label.device, label.device + label.devices)))
+        if lost:
+            raise LostError(f"device {', '.join(map(str, lost))} of island {self.island} was lost")
+
     def _bring(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
         """Bring an argument to its place: most often it is there already."""
         run = portion.run
@@ -155,19 +204,21 @@ class Dispatcher(threading.Thread):
         taken_over = argument in run.lowered.taken_over
 
         def ready() -> bool:
-            exists = entry.array is not None or entry.error is not None or run.stopped
-            # Before its memory is taken over, nobody else may be still to read it.
-            return exists and (not taken_over or entry.pending_reads <= 1)
+            exists = entry.array is not None or entry.error is not None
+            return run.stopped or (exists and (not taken_over or entry.pending_reads <= 1))
 
         self._wait(run, ready)
         try:
             error = entry.error or self._reason_to_skip(run, step)
             if error is not None:
                 return error
+            self._check_devices(action)
             dispatched = self.clock()
             array, moved = bring(entry.array, action.target)
             if taken_over and entry.shared and not moved:
                 array, moved = array.copy(), True
+            if taken_over and moved:
+                entry.array = None  # its handle is consumed: what was copied is of no use to anybody
         finally:
             entry.has_read()
             run.launched.ring()
@@ -188,6 +239,7 @@ class Dispatcher(threading.Thread):
         self._wait(run, lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
         if (error := self._reason_to_skip(run, step)) is not None:
             return error
+        self._check_devices(action)
         dispatched = self.clock()
         array = send(run.slots[slot], action.target)
         run.fill(step, [array])
@@ -225,11 +277,17 @@ class Dispatcher(threading.Thread):
         self.window.release(count)
 
 
+def lies_at(sharding: Any, target: Any, rank: int) -> bool:
+    """Whether an array of ``rank`` dimensions with this sharding need not be moved to have the other."""
+    same = sharding is target or sharding == target
+    return same or (sharding is not None and sharding.is_equivalent_to(target, rank))
+
+
 def bring(array: Any, target: Any) -> tuple[Any, bool]:
     """An argument at its place, and whether anything had to move."""
     if not isinstance(array, jax.Array):
         return jax.device_put(array, target), True
-    if array.sharding == target or array.sharding.is_equivalent_to(target, array.ndim):
+    if lies_at(array.sharding, target, array.ndim):
         return array, False
     if array.sharding.device_set == target.device_set:
         if not isinstance(array.sharding, jax.sharding.NamedSharding):

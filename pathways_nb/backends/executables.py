@@ -32,6 +32,10 @@ class Executable:
     call: Callable[..., Any]
     out_shardings: tuple[Any, ...]
     flops: float
+    temporary: int
+    """Bytes per device that it needs beyond inputs and outputs."""
+    reused: int
+    """Bytes per device of outputs that lie in memory taken over from inputs."""
     code: Code | None
     """Kept where there are host callbacks, which the fingerprint names by identity; else it would keep places alive."""
 
@@ -143,7 +147,18 @@ def _compile(lowered: Any, request: Request) -> Executable:
     shardings = tuple(jax.tree.leaves(compiled.output_shardings))
     cost = compiled.cost_analysis() or {}
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
-    return Executable(compiled, shardings, max(flops, 0.0), request.code if has_callbacks(request.code) else None)
+    temporary, reused = _memory(compiled)
+    kept = request.code if has_callbacks(request.code) else None
+    return Executable(compiled, shardings, max(flops, 0.0), temporary, reused, kept)
+
+
+def _memory(compiled: Any) -> tuple[int, int]:
+    """Temporary and reused bytes per device; nothing where a backend does not tell."""
+    try:
+        found = compiled.memory_analysis()
+    except Exception:  # some proxies do not implement it
+        found = None
+    return (found.temp_size_in_bytes, found.alias_size_in_bytes) if found is not None else (0, 0)
 
 
 def _relabel(label: Label, kind: str) -> Label:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,28 +20,53 @@ _reads = threading.Lock()
 
 
 class Bell:
-    """Rung when something changed; costs nothing while nobody waits. Waiting is interruptible."""
+    """Rung when something changed: wakes those who waited for just that. Costs nothing while nobody waits.
+
+    The one who rings asks what each waits for: to wake all of them, so that each asks itself, would make every client's
+    thread take Python's lock at every end of any client's program.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting = 0
+        self._waiting: dict[threading.Lock, Callable[[], bool]] = {}
+        """By the lock that each sleeps on: what it waits for."""
+        self._changing = threading.Lock()
+        self._muffled: set[int] = set()
+        """Threads whose rings are put off."""
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """All rings of this thread meanwhile are one at the end: who waits for several ends is woken once."""
+        self._muffled.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._muffled.discard(threading.get_ident())
+            self.ring()
 
     def ring(self) -> None:
-        """Wake whoever waits."""
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
+        """Wake those who need wait no longer."""
+        if self._waiting and threading.get_ident() not in self._muffled:
+            with self._changing:
+                for asleep in [asleep for asleep, ready in self._waiting.items() if ready()]:
+                    del self._waiting[asleep]
+                    asleep.release()
 
-    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until ``ready()``, or for ``timeout`` seconds; whether it is."""
+    def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
+        """Wait until ``ready()``, or for ``timeout`` seconds if not negative; whether it is. Interrupts are heard.
+
+        ``ready`` is asked in other threads, too: it must be quick, and take no lock.
+        """
         if ready():
             return True
-        with self._changed:
-            self._waiting += 1
-            try:
-                return self._changed.wait_for(ready, timeout)
-            finally:
-                self._waiting -= 1
+        asleep = threading.Lock()
+        asleep.acquire()
+        with self._changing:
+            self._waiting[asleep] = ready
+        try:
+            return ready() or asleep.acquire(timeout=timeout) or ready()
+        finally:
+            with self._changing:
+                self._waiting.pop(asleep, None)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -56,6 +82,12 @@ class Entry:
     """Which step of ``run`` makes it."""
     shared: bool = False
     """Whether another buffer is the same array: then its memory is not there to be taken over."""
+    sharding: Any = None
+    """Of the array, known before it is there; ``None`` for host values."""
+
+    def lose(self, error: PathwaysError) -> None:
+        """What it held is no more."""
+        self.error, self.array = self.error or error, None
 
     def has_read(self) -> None:
         """One run less is still to read it."""
@@ -95,6 +127,8 @@ class Execution:
     launched: Bell
     ended: Bell
     client: str = ""
+    buffers: Sequence[int] = ()
+    """Of its results."""
     slots: list[Any] = field(init=False)
     errors: dict[int, PathwaysError] = field(default_factory=dict)
     """By step: why it has no outputs."""
@@ -149,6 +183,8 @@ class Execution:
     def finish(self) -> None:
         """Everything has ended: keep results only, or each run would keep the one before it alive."""
         self.finished = True
+        for argument in () if self.stopped else self.lowered.taken_over:
+            self.arguments[argument].array = None  # if the node that takes its memory failed, it is still there
         self.slots, self.arguments, self.results = [], (), {}
         self.ended.ring()
 
@@ -171,6 +207,11 @@ class Execution:
             if error is not None:
                 return error
         return None
+
+    def failed_results(self) -> tuple[int, ...]:
+        """Buffers that will never hold anything."""
+        steps = zip(self.buffers, self.lowered.result_steps, strict=True)
+        return tuple(buffer for buffer, step in steps if step in self.errors)
 
     def let_go(self, step: int, island: int) -> None:
         """Drop the slots that no later step on any island reads."""

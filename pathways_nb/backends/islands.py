@@ -73,7 +73,7 @@ def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> Attachment:
     Raises:
         PlaceError: a number is not positive, or this JAX can make neither clients nor enough devices.
     """
-    check_counts(islands, devices_per_island)
+    check_counts("attach", islands=islands, devices_per_island=devices_per_island)
     maker = _client_maker()
     if maker is None:
         return _one_client(islands, devices_per_island)
@@ -90,15 +90,30 @@ def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> Attachment:
     return Attachment("cpu", tuple(made), _turns_note(islands, shares, pin))
 
 
-def check_counts(islands: object, devices_per_island: object) -> None:
-    """Refuse numbers of CPU islands and devices that mean nothing.
+def one_more(index: int, devices: int, pin: bool) -> Island:
+    """An island of virtual CPU devices beside those there are; its cores are shared with others.
+
+    Raises:
+        PlaceError: this JAX cannot make clients.
+    """
+    maker = _client_maker()
+    if maker is None:
+        raise PlaceError("This JAX cannot make another island while it runs. Attach with more islands instead.")
+    usable = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
+    cores = (usable[index % len(usable)],) if len(usable) > 1 else ()
+    client = _take(maker, devices, cores)
+    return Island(index, tuple(client.devices()), cores, _returner((devices, cores), client))
+
+
+def check_counts(called: str, **counts: object) -> None:
+    """Refuse numbers of CPU islands and devices that mean nothing, in the words of what was ``called``.
 
     Raises:
         PlaceError: naming the option and its value.
     """
-    for name, count in (("islands", islands), ("devices_per_island", devices_per_island)):
+    for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise PlaceError(f"attach({name}={count!r}): a whole number of at least 1 is needed.")
+            raise PlaceError(f"{called}({name}={count!r}): a whole number of at least 1 is needed.")
 
 
 def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequence[Sequence[int]] | None) -> Attachment:
@@ -134,6 +149,14 @@ def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequen
             raise PlaceError(f"attach(islands={list(map(list, groups))}): every island needs at least one device.")
         parts = [[devices[p] for p in group] for group in groups]
     return Attachment(kind, tuple(Island(i, tuple(part)) for i, part in enumerate(parts)))
+
+
+def capacity(island: Island) -> int:
+    """Bytes of memory of the smallest device of an island; 0 where devices do not tell."""
+    try:
+        return min((device.memory_stats() or {}).get("bytes_limit", 0) for device in island.devices)
+    except Exception:  # a proxy may not implement it
+        return 0
 
 
 def slice_index(device: Any) -> int:

@@ -1,48 +1,61 @@
 """The local driver: carries out instructions on JAX devices of this process and reports events.
 
-It decides nothing about order, placement or memory. One engine thread hands events to the controller's pure core and
-carries out what it says, so user threads, watchers and finalizers only ever post.
+It decides nothing about order, placement or memory: events go to the controller's pure core (see ``engine``), and what
+that says is carried out here.
 """
 
 from __future__ import annotations
 
 import atexit
 import itertools
-import queue
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pathways_nb.backends.dispatcher import Dispatcher
+from pathways_nb.backends.dispatcher import Dispatcher, lies_at
+from pathways_nb.backends.engine import Clock, Engine
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
-from pathways_nb.backends.islands import Attachment
+from pathways_nb.backends.faults import Fault
+from pathways_nb.backends.islands import Attachment, Island
+from pathways_nb.backends.levels import Levels
 from pathways_nb.backends.lowering import Lowered
 from pathways_nb.backends.watcher import Portion
+from pathways_nb.controller.admission import PATIENCE
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
+    Added,
     Cancelled,
+    Closed,
     Completed,
-    Event,
     Fail,
     Finish,
     Free,
     Instruction,
     Launch,
+    Level,
+    Lose,
     Opened,
     Released,
+    Removed,
     Stop,
     Stored,
     Submitted,
+    Voided,
+    Waited,
 )
-from pathways_nb.trace.record import Record
+from pathways_nb.errors import LostError, OutOfMemoryError
+from pathways_nb.errors import size as in_words
+from pathways_nb.program.memory import Holding
+from pathways_nb.program.plan import Placement
+from pathways_nb.trace.record import Record, Row, label_of
 
-Clock = Callable[[], float]
+_LOOK_AGAIN = 0.02
+"""Seconds between two looks whether there is room for a value."""
 QUEUED = 64
 """Programs that a client has queued before its submitting waits: client back-pressure."""
-
 
 _open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
 
@@ -62,47 +75,128 @@ class LocalDriver:
         machine: the controller's pure core.
         clock: seconds; everything recorded is on it.
         executables: the cache to compile with.
+        note: told of what happens to no program in particular.
+        dcn_latency: seconds that a launch takes to an island's dispatcher.
     """
 
-    def __init__(self, attachment: Attachment, machine: Machine, clock: Clock, executables: Executables):
+    def __init__(
+        self,
+        attachment: Attachment,
+        machine: Machine,
+        clock: Clock,
+        executables: Executables,
+        note: Callable[[Row], None] = lambda row: None,
+        dcn_latency: float = 0.0,
+    ):
         self.attachment, self.machine, self.clock, self.executables = attachment, machine, clock, executables
         self.launched, self.ended = Bell(), Bell()
         self.entries: dict[int, Entry] = {}
         self.runs: dict[int, Execution] = {}
+        self._queued: dict[str, dict[int, Execution]] = {}
+        """The same, by client."""
         self.closed = False
         self._numbers = itertools.count()
         self._buffers = itertools.count()
         self._submitting = threading.Lock()
-        self._inbox: queue.SimpleQueue[Event | deque[int] | None] = queue.SimpleQueue()
-        self._batch: deque[int] | None = None
-        """Released buffers, posted already; closed by whatever makes a buffer, which must come before its release."""
-        self._dispatchers = [Dispatcher(i.index, len(i.devices), clock, self._portion_done) for i in attachment.islands]
-        self._engine = threading.Thread(target=self._serve, name="pathways-engine", daemon=True)
-        self._failure: BaseException | None = None
-        for thread in (self._engine, *self._dispatchers):
+        self.faults: list[Fault] = []
+        self.dcn_latency = dcn_latency
+        self._dispatchers = [self._dispatcher(island) for island in attachment.islands]
+        self.levels = Levels(clock, note)
+        self.engine = Engine(machine, clock, self._carry_out, self.ended.ring)
+        for thread in (self.engine.thread, *self._dispatchers):
             thread.start()
         _open.add(self)
 
     # ---- for the client
 
-    def store(self, value: Any, size: int, client: str) -> int:
-        """Put a value into the store; the caller holds it until it releases it."""
+    def store(self, value: Any, size: int, client: str, name: str = "") -> int:
+        """Put a value that lies on no island into the store; the caller holds it until it releases it."""
         buffer = next(self._buffers)
-        self.entries[buffer] = Entry(value)
-        self._post(Stored(buffer, client, size))
+        self.entries[buffer] = Entry(value, sharding=getattr(value, "sharding", None))
+        self.engine.store(Stored(buffer, client, size, name))
         return buffer
 
-    def release(self, buffer: int) -> None:
-        """The caller no longer holds a buffer. Safe in finalizers: it takes no lock.
+    def place(self, where: Holding, size: int, client: str, name: str, make: Callable[[], Any]) -> int:
+        """Put a value onto devices, as soon as there is room; the caller holds it until it releases it.
 
-        A row of them is one event: a training step drops hundreds of parameters, and each event wakes the engine.
+        Args:
+            where: devices, and bytes on each. size: of the whole value. make: puts it there.
+
+        Raises:
+            OutOfMemoryError: there is too little room, and nothing under way will make any.
         """
-        batch = self._batch
-        if batch is None:
-            self._batch = batch = deque((buffer,))
-            self._inbox.put(batch)
+        buffer = next(self._buffers)
+        self.entries[buffer] = Entry()
+        try:
+            self._wait_for_memory(Stored(buffer, client, size, name, where))
+        except OutOfMemoryError:
+            del self.entries[buffer]
+            raise
+        except BaseException:  # interrupted: it may have got its room by now
+            self.engine.ask(lambda: self._abandon(buffer))
+            raise
+        entry = self.entry_of(buffer)
+        try:
+            entry.array = array = make()
+        except BaseException:
+            self.release(buffer)
+            raise
+        entry.sharding = array.sharding
+        return buffer
+
+    def _abandon(self, buffer: int) -> None:
+        """Nobody will ever have this one."""
+        if buffer in self.machine.store.buffers:
+            self.engine.obey(Released((buffer,)))
         else:
-            batch.append(buffer)
+            del self.entries[buffer]
+
+    def _wait_for_memory(self, stored: Stored) -> None:
+        assert stored.holding is not None
+        where = stored.holding.placement
+        began, alone = self.clock(), None
+        while (answer := self.engine.safely(lambda: self._take_room(stored))) is not True:
+            if isinstance(answer, OutOfMemoryError):
+                raise answer
+            busy = self.machine.admission.under_way.get(where.island)
+            alone = None if busy else alone or self.clock()
+            if alone is not None and self.clock() > alone + PATIENCE:
+                patience = self.engine.safely(lambda: self.machine.admission.patience(where, stored.client))
+                if self.clock() > alone + patience:
+                    raise self.engine.safely(lambda: self._no_room(stored))
+            self.check()
+            self.ended.wait(lambda: self.broken, timeout=_LOOK_AGAIN)
+        if self.clock() - began > _LOOK_AGAIN:
+            label = label_of("stall", f"back-pressure: memory for {stored.name}", client=stored.client)
+            self.levels.note(Row(label, began, self.clock()))
+
+    def _take_room(self, stored: Stored) -> bool | OutOfMemoryError:
+        """Whether there was room, or that there never will be."""
+        assert stored.holding is not None
+        where, needed, admission = stored.holding.placement, stored.holding.bytes, self.machine.admission
+        if (most := admission.capacity(where, stored.client)) is not None and most < needed:
+            return OutOfMemoryError(
+                f"{stored.name} needs {in_words(needed)} on each device of {where}, which is more than the "
+                f"{in_words(most)} that there are. Use more devices or smaller arrays, or a larger hbm= or memory=."
+            )
+        room = admission.room(where, stored.client)
+        if room is not None and room < needed:
+            return False
+        self.engine.obey(stored)
+        return True
+
+    def _no_room(self, stored: Stored) -> OutOfMemoryError:
+        assert stored.holding is not None
+        where, admission = stored.holding.placement, self.machine.admission
+        short = stored.holding.bytes - max(admission.room(where, stored.client) or 0, 0)
+        return OutOfMemoryError(
+            f"{stored.name} needs {in_words(stored.holding.bytes)} on each device, and lacks {in_words(short)} of "
+            f"{admission.no_room(where, stored.client)}"
+        )
+
+    def release(self, buffer: int) -> None:
+        """The caller no longer holds a buffer. Safe in finalizers."""
+        self.engine.release(buffer)
 
     def submit(
         self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str
@@ -111,21 +205,28 @@ class LocalDriver:
         plan = lowered.plan
         with self._submitting:
             buffers = [next(self._buffers) for _ in plan.results]
+            entries = [self.entry_of(argument) for argument in arguments]
             run = Execution(
-                next(self._numbers),
-                lowered,
-                [self.entries[a] for a in arguments],
-                {},
-                record,
-                self.launched,
-                self.ended,
-                client,
+                next(self._numbers), lowered, entries, {}, record, self.launched, self.ended, client, buffers
+            )
+            moved = tuple(
+                position
+                for position, (argument, target) in enumerate(zip(lowered.brought, lowered.targets, strict=True))
+                if not lies_at(entries[argument].sharding, target, lowered.ranks[position])
             )
             self._bind_results(run, buffers)
             will_read(run.arguments[argument] for argument in lowered.brought)
-            self.runs[run.serial] = run
-            self._post(Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), lowered.result_bytes))
+            self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
+            sizes = lowered.result_bytes
+            self.engine.submit(
+                Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, lowered.needs, moved)
+            )
         return run, buffers
+
+    def entry_of(self, buffer: int) -> Entry:
+        """A logical buffer as it is held here, or, if another thread has closed its client, that it is no more."""
+        why = "This belonged to a client that another thread has closed. Fetch what you need before it does."
+        return self.entries.get(buffer) or Entry(error=LostError(why))
 
     def cancel(self, runs: Sequence[int]) -> None:
         """Give up runs: nothing more of them is dispatched."""
@@ -133,32 +234,57 @@ class LocalDriver:
             if (run := self.runs.get(serial)) is not None:
                 run.stop()  # at once; the controller learns of it in its own time
         self.launched.ring()
-        self._inbox.put(Cancelled(tuple(runs)))
+        self.engine.post(Cancelled(tuple(runs)))
 
-    def open(self, client: str, share: float, priority: float) -> None:
-        """A client is there, or has changed."""
-        self._inbox.put(Opened(client, share, priority))
+    def open(self, client: str, share: float, priority: float, memory: int) -> None:
+        """A client is there, or has changed; see ``Opened``. In turn, or it might come before its own closing."""
+        self.engine.in_turn(lambda: self.engine.obey(Opened(client, share, priority, memory)))
+
+    def close_client(self, client: str) -> Callable[[], None]:
+        """A client is gone, with its programs and all that it alone held. To wait for that, call what is returned."""
+        return self.engine.ask(lambda: self.engine.obey(Closed(client)))
+
+    def remove(self, where: Placement) -> None:
+        """Devices are lost: what would run there from now on fails."""
+        self._dispatchers[where.island].gone |= set(range(where.first, where.first + where.count))
+        self.engine.tell(Removed(where))
+
+    def restore(self, island: int, budget: int) -> None:
+        """Lost devices of an island are there again, empty."""
+        self._dispatchers[island].gone = set()
+        devices = len(self.attachment.islands[island].devices)
+        self.engine.tell(Added(island, devices, budget))
+
+    def add(self, island: Island, budget: int) -> None:
+        """An island more."""
+        self.attachment = replace(self.attachment, islands=(*self.attachment.islands, island))
+        self._dispatchers.append(self._dispatcher(island))
+        self._dispatchers[-1].start()
+        self.engine.tell(Added(island.index, len(island.devices), budget))
+
+    def _dispatcher(self, island: Island) -> Dispatcher:
+        return Dispatcher(
+            island.index, len(island.devices), self.clock, self._portion_done, self.faults, self.dcn_latency
+        )
 
     def runs_of(self, client: str) -> list[int]:
         """A client's programs that are queued or under way."""
-        runs = self.runs.copy()  # in one go: the engine and other clients' threads change it meanwhile
-        return [serial for serial, run in runs.items() if run.client == client]
+        return list(self._queued.get(client, ()))
 
     def wait_for_room(self, client: str) -> float:
         """Wait until fewer than ``QUEUED`` programs of ``client`` are queued; returns the seconds waited."""
         began = self.clock()
-        self.ended.wait(lambda: len(self.runs) < QUEUED or len(self.runs_of(client)) < QUEUED or self.broken)
+        self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken)
         self.check()
         return self.clock() - began
 
-    def wait_idle(self, timeout: float | None = None) -> bool:
+    def wait_idle(self, timeout: float = -1) -> bool:
         """Wait until nothing is under way; whether that is so."""
-        return self.ended.wait(lambda: not self.runs or self._failure is not None, timeout)
+        return self.ended.wait(lambda: not self.runs or self.broken, timeout)
 
     def check(self) -> None:
         """Raise what broke the engine, if anything did."""
-        if self._failure is not None:
-            raise RuntimeError("the controller's engine has stopped; pw.reset() starts it anew") from self._failure
+        self.engine.check()
 
     def close(self, patience: float = 60.0) -> None:
         """Cancel what is queued, end all threads, let the devices go. Results held here are lost.
@@ -172,10 +298,10 @@ class LocalDriver:
         self.wait_idle(patience)
         self.closed = True
         self.ended.ring()
-        self._inbox.put(None)
+        self.engine.stop(patience)
         for dispatcher in self._dispatchers:
             dispatcher.stop()
-        for thread in (self._engine, *(t for d in self._dispatchers for t in d.threads)):
+        for thread in (t for d in self._dispatchers for t in d.threads):
             thread.join(patience)
         for entry in self.entries.values():
             entry.array = None
@@ -185,7 +311,7 @@ class LocalDriver:
     @property
     def broken(self) -> bool:
         """Whether waiting is in vain."""
-        return self._failure is not None or self.closed
+        return self.engine.failure is not None or self.closed
 
     @property
     def sampled(self) -> float:
@@ -198,42 +324,26 @@ class LocalDriver:
         for dispatcher in self._dispatchers:
             dispatcher.computing.budget = dispatcher.moving.budget = budget
 
-    # ---- the engine thread
-
-    def _serve(self) -> None:
-        try:
-            for event in self._events():
-                for instruction in self.machine.handle(event, self.clock()):
-                    self._carry_out(instruction)
-        except BaseException as error:  # a broken core must not leave a user waiting for ever
-            self._failure = error
-            self.ended.ring()
-            raise
-
-    def _events(self) -> Iterator[Event]:
-        """What was posted, in order; a row of released buffers is one event."""
-        late: deque[int] = deque()
-        while (item := self._inbox.get()) is not None:
-            if not isinstance(item, deque):
-                yield item
-                continue
-            if self._batch is item:
-                self._batch = None
-            released = [*_drained(late), *_drained(item)]
-            late = item  # a thread that had just read ``_batch`` may still add to it
-            yield Released(tuple(released))
-
-    def _post(self, event: Stored | Submitted) -> None:
-        self._batch = None
-        self._inbox.put(event)
+    # ---- for the engine
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Launch(run, island, start, stop):
-                self._dispatchers[island].inbox.put((self.runs[run], start, stop))
+                self._dispatchers[island].send(self.runs[run], start, stop)
             case Free(buffers):
                 for buffer in buffers:
-                    del self.entries[buffer]
+                    self.entries.pop(buffer).array = None  # a closed client's user may still hold the future
+            case Lose(buffers, reasons):
+                for buffer, reason in zip(buffers, reasons, strict=True):
+                    self.entries[buffer].lose(LostError(reason))
+                self.launched.ring()
+                self.ended.ring()
+            case Level():
+                self.levels.change(instruction)
+            case Waited(run, since, reason):
+                under_way = self.runs[run]
+                label = label_of("stall", reason, under_way.lowered.name, under_way.client)
+                under_way.record.add(Row(label, since, self.clock(), run, "exact"))
             case Stop(run):
                 self.runs[run].stop()
                 self.launched.ring()
@@ -241,18 +351,17 @@ class LocalDriver:
                 self.runs[run].stop(error)
                 self.launched.ring()
             case Finish(run):
-                self.runs.pop(run).finish()
+                ended = self.runs.pop(run)
+                del self._queued[ended.client][run]
+                ended.finish()
 
     def _portion_done(self, portion: Portion, island: int) -> None:
-        self._inbox.put(Completed(portion.run.serial, island, portion.start, portion.stop, portion.device_seconds))
+        if portion.run.errors:
+            self.engine.report(Voided(portion.run.failed_results()))
+        self.engine.report(Completed(portion.run.serial, island, portion.start, portion.stop, portion.device_seconds))
 
     def _bind_results(self, run: Execution, buffers: list[int]) -> None:
         lowered = run.lowered
         for buffer, slot, step in zip(buffers, lowered.plan.results, lowered.result_steps, strict=True):
-            entry = self.entries[buffer] = Entry(run=run, step=step)
+            entry = self.entries[buffer] = Entry(run=run, step=step, sharding=lowered.shardings[slot])
             run.results.setdefault(slot, []).append(entry)
-
-
-def _drained(batch: deque[int]) -> Iterator[int]:
-    while batch:
-        yield batch.popleft()

@@ -7,9 +7,11 @@ the consumer's executable, by the compiler's collectives, never through the host
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ from pathways_nb.backends.executables import Executable, Executables, Progress, 
 from pathways_nb.backends.islands import Island
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
+from pathways_nb.program.memory import Needs, Peak, Sizes, needs_of
 from pathways_nb.program.plan import Plan, Step
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Aval
@@ -55,12 +58,24 @@ class Lowered:
     """Steps whose outputs another island or the user waits for."""
     brought: tuple[int, ...]
     """The argument of each step that brings one."""
+    targets: tuple[Any, ...]
+    """Where each of those steps brings it."""
+    ranks: tuple[int, ...]
+    """How many dimensions it has."""
     taken_over: frozenset[int]
     """Arguments whose memory a node takes over."""
     result_steps: tuple[int, ...]
     """The step that makes each result."""
     results: tuple[Aval, ...]
     result_bytes: tuple[int, ...]
+    needs: Needs
+    lasts: dict[int, float] = field(default_factory=dict)
+    """By step that is a launch: the seconds it took when its end was watched last."""
+
+    @cached_property
+    def peaks(self) -> tuple[Peak, ...]:
+        """What one run needs at most, for each place."""
+        return tuple(self.needs.peaks(self.plan.graph))
 
     @property
     def name(self) -> str:
@@ -90,6 +105,8 @@ class Lowering:
         self.argument_values = set(traced.arguments)
         self.replicated = frozenset(self._travelling_whole())
         self.donated_slots: set[int] = set()
+        self.donated_by: dict[int, tuple[int, ...]] = {}
+        """Slots whose memory a step takes over."""
 
     def lower(self, record: Record, say: Callable[[str], None]) -> Lowered:
         """Compile what is not compiled yet; ``say`` tells of progress past two seconds."""
@@ -102,17 +119,34 @@ class Lowering:
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
         results = tuple(self.traced.avals[value] for value in self.traced.results)
+        taken_over = frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1}
         return Lowered(
             self.plan,
             tuple(actions),
             tuple(self.shardings),
             self._awaited(),
             self.brought,
-            frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1},
+            tuple(action.target for action in actions if action.step.kind == "bring"),
+            tuple(len(self.traced.avals[self.traced.arguments[argument]].shape) for argument in self.brought),
+            taken_over,
             tuple(makers[slot] for slot in self.plan.results),
             results,
             tuple(aval.bytes for aval in results),
+            needs_of(self.plan, self._sizes(), sorted(taken_over)),
         )
+
+    def _sizes(self) -> Sizes:
+        """What each slot and each launch takes on a device."""
+        values = [self.traced.avals[slot.value] for slot in self.plan.slots]
+        slots = tuple(per_device(aval, sharding) for aval, sharding in zip(values, self.shardings, strict=True))
+        temporary, reused = {}, {}
+        for index, compiling in self.compiling.items():
+            executable = compiling.result()
+            brought = [s for s in self.donated_by.get(index, ()) if self.plan.slots[s].value in self.argument_values]
+            from_arguments = min(executable.reused, sum(slots[slot] for slot in brought))
+            temporary[index] = executable.temporary
+            reused[index] = from_arguments, executable.reused - from_arguments
+        return Sizes(slots, temporary, reused)
 
     def _awaited(self) -> frozenset[int]:
         steps, results = self.plan.steps, set(self.plan.results)
@@ -136,7 +170,7 @@ class Lowering:
             mesh,
             tuple(self.traced.avals[value].struct for value in code.inputs),
             tuple(self._sharding(slot) for slot in step.inputs),
-            self._donated(step),
+            self._donated(index, step),
             self.replicated,
             self._label(step, "compile", 0),
         )
@@ -182,17 +216,21 @@ class Lowering:
             reader=self.readers.get(index, -1),
         )
 
-    def _donated(self, step: Step) -> tuple[int, ...]:
+    def _donated(self, index: int, step: Step) -> tuple[int, ...]:
         """Inputs whose memory the node may take over: donated, read last here, and nobody else's."""
-        item = self.traced.codes[step.node].computation
-        flags = dict(zip(item.inputs, item.donated, strict=True)) if item is not None else {}
+        pairs = (
+            pair for item in self.traced.codes[step.node].computations
+            for pair in zip(item.inputs, item.donated, strict=True)
+        )  # fmt: skip
+        given_up = {value for value, donated in pairs if donated}
         found = []
-        for index, slot in enumerate(step.inputs):
+        for position, slot in enumerate(step.inputs):
             value = self.plan.slots[slot].value
-            allowed = value in self.donated_values or (flags.get(value, False) and value not in self.argument_values)
+            allowed = value in self.donated_values or (value in given_up and value not in self.argument_values)
             if allowed and slot in step.last and slot not in self.plan.readers:
-                found.append(index)
+                found.append(position)
                 self.donated_slots.add(slot)
+        self.donated_by[index] = tuple(step.inputs[position] for position in found)
         return tuple(found)
 
     def _transfer(self, index: int, step: Step) -> None:
@@ -209,8 +247,7 @@ class Lowering:
     def _wanted(self, node: int, value: int) -> PartitionSpec:
         """The spec that the node which first needs an argument declares for it; whole if it declares none."""
         code = self.traced.codes.get(node)
-        item = code.computation if code is not None else None
-        if item is not None:
+        for item in code.computations if code is not None else ():
             for operand, spec in zip(item.inputs, item.in_specs, strict=True):
                 if operand == value and spec is not None:
                     return spec
@@ -270,6 +307,12 @@ def _first_readers(plan: Plan) -> dict[int, int]:
             if plan.steps[producer].island == step.island:
                 found.setdefault(producer, index)
     return found
+
+
+def per_device(aval: Aval, sharding: Any) -> int:
+    """Bytes of a value on each device of its sharding."""
+    whole = math.prod(aval.shape)
+    return aval.bytes * math.prod(sharding.shard_shape(aval.shape)) // whole if whole else 0
 
 
 def _named(sharding: Any, mesh: Mesh) -> Any:

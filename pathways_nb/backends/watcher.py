@@ -17,6 +17,8 @@ from functools import lru_cache, partial
 from time import thread_time
 from typing import Any
 
+import numpy as np
+
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.trace.record import Label, Row
 
@@ -85,6 +87,8 @@ class Watcher(threading.Thread, ABC):
         self.clock, self.on_ended = clock, on_ended
         self.budget = BUDGET
         self.watched = self.seen = 0
+        self._row = 0
+        """How many looks in a row were at one launch each: from the second on it is known when they began."""
         self._rate = self._cost = self._looked = self._cpu = 0.0
         """Launches per second, processor seconds of a look; when the last one was, and the thread's time then."""
 
@@ -115,16 +119,26 @@ class Watcher(threading.Thread, ABC):
         """Wait for the last of ``batch``; the ends of the others are interpolated."""
         failures = _failures(batch)
         now = self.clock()
-        first = max(self._ready_at(batch[0]) or 0.0, batch[0].dispatched)
-        each = (now - first) / len(batch)
-        for position, (launched, failure) in enumerate(zip(batch, failures, strict=True), 1):
-            watched = position == len(batch)
-            end = launched.ended or max(now if watched else first + position * each, launched.dispatched)
-            launched.portion.run.ends[launched.step] = end
-            self._end(launched, end, failure, "estimated" if watched or launched.ended else "interpolated")
+        self._row = self._row + 1 if len(batch) == 1 else 0
+        with batch[-1].portion.run.ended.once():
+            self._stamp(batch, failures, now)
         self.on_ended(len(batch))
         self.watched, self.seen = self.watched + 1, self.seen + len(batch)
         self._account(len(batch), now)
+
+    def _stamp(self, batch: Sequence[Launched], failures: Sequence[BaseException | None], now: float) -> None:
+        first = max(self._ready_at(batch[0]) or 0.0, batch[0].dispatched)
+        parts = np.cumsum(self._weights(batch))
+        for position, (launched, failure) in enumerate(zip(batch, failures, strict=True), 1):
+            watched = position == len(batch)
+            guess = first + (now - first) * float(parts[position - 1] / parts[-1])
+            end = launched.ended or max(now if watched else guess, launched.dispatched)
+            launched.portion.run.ends[launched.step] = end
+            self._end(launched, end, failure, "estimated" if watched or launched.ended else "interpolated")
+
+    def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
+        """How the time of a batch is shared out among its launches."""
+        return [1.0] * len(batch)
 
     def _next(self) -> Launched | None:
         return self.inbox.get()
@@ -177,7 +191,16 @@ class LaunchWatcher(Watcher):
         start = max(self._ready_at(launched), launched.dispatched)
         self.free_at[label.device : label.device + label.devices] = [end] * label.devices
         launched.portion.device_seconds += max(end - start, 0.0) * label.devices
+        if self._row > 1:
+            launched.portion.run.lowered.lasts[launched.step] = max(end - start, 0.0)
         self._record(launched, label, start, end, quality, failure)
+
+    def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
+        """As long as each took when it was watched itself; what never was is taken to be as long as the others."""
+        known = [launched.portion.run.lowered.lasts.get(launched.step) for launched in batch]
+        seen = [seconds for seconds in known if seconds is not None]
+        usual = sum(seen) / len(seen) if seen else 1.0
+        return [max(usual if seconds is None else seconds, 1e-7) for seconds in known]
 
     def _ready_at(self, launched: Launched) -> float:
         """When it could begin: its devices are free and what it needs from elsewhere has arrived."""

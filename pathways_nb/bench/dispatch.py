@@ -1,87 +1,148 @@
-"""Dispatch: chained small computations per second, through the controller and in plain loops (Pathways, Figure 5).
+"""Dispatch: small computations per second, through the controller, in plain loops and in peers (Pathways, Figure 5).
 
-Each computation is one scalar all-reduce and an addition. ``OpByOp`` blocks on each, a plain JAX loop does not, and
-the controller runs programs of 1, 16 or 128 of them with recording on; same island, same executables for all.
+Each computation is one scalar all-reduce and an addition. The controller runs them one program each (``OpByOp``), in
+programs of 16 or 128 (``Chained``) and fused into one node (``Fused``), always recording; beside it are plain JAX
+loops of the same executable on the same island, and Ray and Dask where they are installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from statistics import median
 from typing import Any
 
 import jax
 
 import pathways_nb as pw
+from pathways_nb.bench import peers
 from pathways_nb.bench.timing import interleaved, ratio, spread
 
 DEVICES, CHAINS, ROUNDS = (1, 2, 4), (1, 16, 128), 15
+LONG, PEER_DEVICES, PEER_ROUNDS = 128, (1, 4), 5
 _COMPUTATIONS = 512
 """Per contender and round."""
 
 
 def run() -> dict[str, Any]:
-    """Measure every chain on every number of devices."""
+    """Measure every chain on every number of devices, and the peers on one and four."""
     figures: dict[str, float] = {}
-    detail = []
-    controller = pw.attach("cpu", islands=1, devices_per_island=4)
+    detail: list[dict[str, Any]] = []
+    controller = pw.attach("cpu", islands=1, devices_per_island=max(DEVICES))
     for devices in DEVICES:
-        for chain in CHAINS:
-            row = _measure(controller, devices, chain)
-            detail.append(row)
-            figures[f"chained_over_jax_loop_{chain}x{devices}"] = row["over_loop"]
-            figures[f"chained_over_jax_blocking_{chain}x{devices}"] = row["over_blocking"]
+        for length in CHAINS:
+            seconds = _against_loops(_Chain(controller, devices, length))
+            figures[f"chained_over_jax_loop_{length}x{devices}"] = ratio(seconds, "loop", "chained")
+            figures[f"chained_over_jax_blocking_{length}x{devices}"] = ratio(seconds, "blocking", "chained")
+            detail.append(_row(devices, length, seconds))
+            if (length, devices) == (LONG, 1):
+                figures["node_overhead_us"] = _overhead(seconds) * 1e6
+        seconds = _forms(controller, devices)
+        figures[f"chained_over_opbyop_{LONG}x{devices}"] = ratio(seconds, "opbyop", "chained")
+        figures[f"fused_over_chained_{LONG}x{devices}"] = ratio(seconds, "chained", "fused")
+        detail.append(_row(devices, LONG, seconds))
+    _measure_peers(controller, figures, detail)
     return {"figures": figures, "detail": detail}
 
 
-def _measure(controller: pw.Controller, devices: int, chain: int) -> dict[str, Any]:
-    place = pw.virtual_slice(devices)
-    add = pw.shard_map(lambda x: jax.lax.psum(x, "x") + 1.0, on=place, in_specs=pw.P(), out_specs=pw.P())
+def _measure_peers(controller: pw.Controller, figures: dict[str, float], detail: list[dict[str, Any]]) -> None:
+    """Add what those that are installed need for the same chain; one that does not start costs no other figures."""
+    for name, start in peers.installed().items():
+        for devices in PEER_DEVICES:
+            try:
+                seconds = _against_peer(controller, devices, name, start)
+            except Exception as error:  # whatever keeps it from starting here is for the reader
+                detail.append({"devices": devices, "peer": name, "absent": f"{type(error).__name__}: {error}"})
+                continue
+            figures[f"chained_over_{name}_{devices}"] = ratio(seconds, name, "chained")
+            detail.append(_row(devices, LONG, seconds, LONG))
 
-    def body(x: Any) -> Any:
-        for _ in range(chain):
-            x = add(x)
-        return x
 
-    program = pw.program(body, name=f"chain of {chain}")
-    start = pw.put(1.0, on=place)
-    program(start).wait()
-    repeats = max(1, _COMPUTATIONS // chain)
-    call, array = executable(controller, program, start), start.array()
-    seconds = interleaved(
-        {
-            "controller": lambda: _programs(program, start, repeats),
-            "loop": lambda: _loop(call, array, repeats * chain, blocking=False),
-            "blocking": lambda: _loop(call, array, repeats * chain, blocking=True),
-        },
-        ROUNDS,
-    )
-    controller.record.clear()
-    count = repeats * chain
-    return {
-        "devices": devices,
-        "chain": chain,
-        "over_loop": ratio(seconds, "loop", "controller"),
-        "over_blocking": ratio(seconds, "blocking", "controller"),
-        "computations_per_second": {name: spread([count / s for s in times]) for name, times in seconds.items()},
+class _Chain:
+    """A program of ``length`` computations on some devices of one island, compiled."""
+
+    def __init__(self, controller: pw.Controller, devices: int, length: int, fuse: bool = False):
+        self.controller, self.length = controller, length
+        place = pw.virtual_slice(devices)
+        add = pw.shard_map(lambda x: jax.lax.psum(x, "x") + 1.0, on=place, in_specs=pw.P(), out_specs=pw.P())
+
+        def body(x: Any) -> Any:
+            for _ in range(length):
+                x = add(x)
+            return x
+
+        self.program = pw.program(body, name=f"chain of {length}", fuse=fuse)
+        self.start = pw.put(1.0, on=place)
+        self.program(self.start).wait()
+        self.repeats = max(1, _COMPUTATIONS // length)
+
+    def programs(self) -> None:
+        """Programs that do not depend on each other."""
+        pw.wait([self.program(self.start) for _ in range(self.repeats)])
+
+    def in_turn(self) -> None:
+        """Programs of which each takes the result of the one before."""
+        result = self.start
+        for _ in range(self.repeats):
+            result = self.program(result)
+        result.wait()
+
+    def loop(self, blocking: bool) -> Callable[[], None]:
+        """The same computations without the controller."""
+        call, start = executable(self.controller, self.program, self.start), self.start.array()
+
+        def loop() -> None:
+            array = start
+            for _ in range(_COMPUTATIONS):
+                (array,) = call(array)
+                if blocking:
+                    array.block_until_ready()
+            array.block_until_ready()
+
+        return loop
+
+
+def _against_loops(chain: _Chain) -> dict[str, list[float]]:
+    contenders = {"chained": chain.programs, "loop": chain.loop(blocking=False), "blocking": chain.loop(blocking=True)}
+    return _measure(chain.controller, contenders, ROUNDS)
+
+
+def _forms(controller: pw.Controller, devices: int) -> dict[str, list[float]]:
+    """The paper's three forms, each taking its own results."""
+    contenders = {
+        "opbyop": _Chain(controller, devices, 1).in_turn,
+        "chained": _Chain(controller, devices, LONG).in_turn,
+        "fused": _Chain(controller, devices, LONG, fuse=True).in_turn,
     }
+    return _measure(controller, contenders, ROUNDS)
+
+
+def _against_peer(controller: pw.Controller, devices: int, name: str, start: Any) -> dict[str, list[float]]:
+    chain = _Chain(controller, devices, LONG)
+    with start(devices) as of_peer:
+        of_peer(LONG)
+        contenders = {"chained": lambda: chain.program(chain.start).wait(), name: partial(of_peer, LONG)}
+        return _measure(controller, contenders, PEER_ROUNDS)
+
+
+def _measure(controller: pw.Controller, contenders: Any, rounds: int) -> dict[str, list[float]]:
+    seconds = interleaved(contenders, rounds)
+    controller.record.clear()
+    return seconds
+
+
+def _overhead(seconds: dict[str, list[float]]) -> float:
+    """Seconds that a node of a chain takes beyond its launch: chained programs less the plain loop, by computation."""
+    pairs = zip(seconds["chained"], seconds["loop"], strict=True)
+    return median(chained - loop for chained, loop in pairs) / _COMPUTATIONS
+
+
+def _row(devices: int, chain: int, seconds: dict[str, list[float]], count: int = _COMPUTATIONS) -> dict[str, Any]:
+    rates = {name: spread([count / s for s in times]) for name, times in seconds.items()}
+    return {"devices": devices, "chain": chain, "computations_per_second": rates}
 
 
 def executable(controller: pw.Controller, program: pw.Program, *args: Any) -> Callable[..., Any]:
     """The compiled node of a program that repeats one, to call without the controller."""
-    call = program.signature(args, {})
-    traced = program.cached(call, call.avals(), controller.platform)
-    assert traced is not None
+    traced = controller.traced(program, program.signature(args, {}))
     return next(action.call for action in controller.lowered(traced).actions if action.call is not None)
-
-
-def _programs(program: pw.Program, start: Any, repeats: int) -> None:
-    results = [program(start) for _ in range(repeats)]
-    pw.wait(results)
-
-
-def _loop(call: Callable[..., Any], array: Any, count: int, blocking: bool) -> None:
-    for _ in range(count):
-        (array,) = call(array)
-        if blocking:
-            array.block_until_ready()
-    array.block_until_ready()

@@ -15,7 +15,7 @@ from typing import Any
 
 from pathways_nb.machine import machine
 
-_HELPERS = frozenset({"report", "timing", "lab"})
+_HELPERS = frozenset({"report", "timing", "lab", "peers"})
 
 
 def names() -> list[str]:

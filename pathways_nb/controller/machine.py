@@ -2,8 +2,9 @@
 
 It keeps one total order of enqueues: gangs are enqueued one after another, each after all that it needs, and a
 program that nobody competes with takes its places in all islands' orders in one step. So the orders of any two islands
-are compatible and gangs cannot deadlock, whatever a policy chooses. With parallel asynchronous dispatch gangs go out
-ahead of their inputs; with sequential dispatch one at a time, each when the one before is done.
+are compatible and gangs cannot deadlock, whatever a policy chooses; what was given up is passed over, and waits for
+nothing. With parallel asynchronous dispatch gangs go out ahead of their inputs; with sequential dispatch one at a time,
+each when the one before is done. A program begins when the memory it needs can be set aside (see ``admission``).
 """
 
 from __future__ import annotations
@@ -11,130 +12,47 @@ from __future__ import annotations
 import itertools
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pathways_nb.controller.ledger import Ledger
+from pathways_nb.controller.admission import PATIENCE, Admission
+from pathways_nb.controller.memory import IslandMemory, Memory
 from pathways_nb.controller.messages import (
+    Added,
     Cancelled,
+    Closed,
     Completed,
     Event,
     Fail,
     Finish,
-    Free,
     Instruction,
     Launch,
     Opened,
     Released,
+    Removed,
     Stop,
     Stored,
     Submitted,
+    Voided,
+    Waited,
+    Wake,
+    Woke,
 )
-from pathways_nb.controller.policies import Policy, PolicyState, ReadyGang, ask, fifo, priority, stride
-from pathways_nb.errors import PolicyError
+from pathways_nb.controller.policies import Each, Policy, PolicyState, ReadyGang, ask, fifo, priority, stride
+from pathways_nb.controller.precedence import Precedence
+from pathways_nb.controller.state import ClientState, Estimates, Lane, RunState
+from pathways_nb.controller.store import Store
+from pathways_nb.errors import LostError, PathwaysError, PolicyError
 from pathways_nb.program.plan import Gang, Plan
 
 Dispatch = Literal["parallel", "sequential"]
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work enqueued ahead on an island while clients compete, and while one has it to itself."""
-GUESS = 1e-3
-"""Seconds that a gang is taken to last before it has run."""
 CANDIDATES = 8
 """Programs of each client that a policy is shown."""
-_IN_ORDER: tuple[Policy, ...] = (fifo, stride, priority)
-"""Policies that take one client's programs as they were submitted."""
-
-
-class Estimates:
-    """How long each gang of a plan takes, in seconds, learnt as it runs."""
-
-    def __init__(self, plan: Plan):
-        self.seconds: dict[int, list[float | None]] = {i: [None] * len(gangs) for i, gangs in plan.gangs.items()}
-
-    def of(self, island: int, gang: int) -> float:
-        """The seconds to reckon with."""
-        found = self.seconds[island][gang]
-        return GUESS if found is None else found
-
-    def learn(self, island: int, gangs: range, seconds: float) -> None:
-        """All of ``gangs`` took ``seconds``: share them out as they were expected, and move a part of the way."""
-        known = self.seconds[island]
-        before = [self.of(island, gang) for gang in gangs]
-        scale = seconds / (sum(before) or 1.0)
-        for gang, old in zip(gangs, before, strict=True):
-            new = old * scale if sum(before) else seconds / len(gangs)
-            known[gang] = new if known[gang] is None else old + 0.3 * (new - old)
-
-
-@dataclass
-class ClientState:
-    """A tenant: what it was promised, and what it has had, in device-seconds."""
-
-    share: float = 1.0
-    priority: float = 0.0
-    seconds: float = 0.0
-    passed: float = 0.0
-    unfinished: int = 0
-
-    def charge(self, seconds: float, contended: bool) -> None:
-        """It has had so many more device-seconds; fewer if negative. What nobody else wanted is not held against it."""
-        self.seconds += seconds
-        self.passed += seconds / self.share if contended else 0.0
-
-
-@dataclass
-class RunState:
-    """One submitted program: what is enqueued and what is done on each island, as counts of its order there."""
-
-    submitted: Submitted
-    since: float
-    estimates: Estimates
-    launched: dict[int, int]
-    done: dict[int, int]
-    next_gang: dict[int, int]
-    cancelled: bool = False
-
-    @property
-    def plan(self) -> Plan:
-        """What is run."""
-        return self.submitted.plan
-
-    def next_on(self, island: int) -> Gang | None:
-        """The next gang on an island, if what it needs from other islands has been enqueued there."""
-        gangs = self.plan.gangs.get(island, ())
-        position = self.next_gang.get(island, 0)
-        if position == len(gangs) or any(self.launched[other] < stop for other, stop in gangs[position].after):
-            return None
-        return gangs[position]
-
-    @property
-    def enqueued(self) -> bool:
-        """Whether all of it is."""
-        return all(self.next_gang[island] == len(gangs) for island, gangs in self.plan.gangs.items())
-
-
-@dataclass
-class Lane:
-    """What is enqueued on an island and not done.
-
-    By run and end of the range: device-seconds expected, and whether clients competed when it was enqueued.
-    """
-
-    in_flight: dict[tuple[int, int], tuple[float, bool]] = field(default_factory=dict)
-    work: float = 0.0
-    """Device-seconds expected of all."""
-
-    def add(self, run: int, stop: int, work: float, contended: bool) -> None:
-        """A range is enqueued."""
-        self.in_flight[run, stop] = work, contended
-        self.work += work
-
-    def take(self, run: int, stop: int) -> tuple[float, bool]:
-        """A range is done; returns what was said of it."""
-        work, contended = self.in_flight.pop((run, stop))
-        self.work = self.work - work if self.in_flight else 0.0
-        return work, contended
+NOTABLE = 1e-3
+"""Seconds of waiting that are worth telling."""
 
 
 @dataclass
@@ -145,12 +63,13 @@ class Machine:
         dispatch: ``"parallel"`` or ``"sequential"`` (Pathways, Figure 4).
         policy: chooses between programs.
         devices: how many each island has.
+        budgets: bytes of memory per device of each island; 0, or none given, where there is no limit.
     """
 
     dispatch: Dispatch = "parallel"
     policy: Policy = stride
-    devices: tuple[int, ...] = (1, 1, 1)
-    ledger: Ledger = field(default_factory=Ledger)
+    devices: Sequence[int] = (1, 1, 1)
+    budgets: Sequence[int] = ()
     clients: dict[str, ClientState] = field(default_factory=dict)
     active: int = 0
     """Clients with unfinished programs."""
@@ -158,33 +77,53 @@ class Machine:
     waiting: dict[str, dict[int, RunState]] = field(default_factory=dict)
     """By client: runs that are not wholly enqueued, oldest first."""
     given_up: list[int] = field(default_factory=list)
-    """Cancelled runs of which some is still to be enqueued, to be skipped there."""
+    """Cancelled runs of which some is still to be enqueued, to be skipped there: at once, whatever they are behind."""
     lanes: dict[int, Lane] = field(default_factory=dict)
     orders: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """For each island, its unfinished enqueues as (place in the total order, run)."""
+    precedence: Precedence = field(default_factory=Precedence)
     _places: int = 0
     _estimates: weakref.WeakKeyDictionary[Plan, Estimates] = field(default_factory=weakref.WeakKeyDictionary)
 
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.devices, self.budgets)
+        self.store = Store(self.memory)
+        self.admission = Admission(self.memory, self.store, self.clients)
+        self._in_order = self.policy in (fifo, stride, priority)
+        """Whether the policy takes one client's programs as they were submitted."""
+
     def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
         """Take an event at a time in seconds, change state, and say what is to be done."""
-        return self._handlers[type(event)](self, event, now)
+        out = _HANDLERS[type(event)](self, event, now)
+        if self.memory.changed:
+            out += self.memory.levels()
+        return out
 
     # ---- events
 
     def _opened(self, event: Opened, now: float) -> list[Instruction]:
         client = self._client(event.client)
-        client.share, client.priority = event.share, event.priority
-        return []
+        client.share, client.priority, client.memory = event.share, event.priority, event.memory
+        self.memory.freed += 1  # who waits may have more now
+        client.closed = False
+        return self._pump(now)
+
+    def _closed(self, event: Closed, now: float) -> list[Instruction]:
+        client = self._client(event.client)
+        client.closed = True
+        mine = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
+        out = self._give_up_all(mine)
+        out += self.store.disown(event.client)
+        self._forget_client(event.client)
+        return out + self._pump(now)
 
     def _submitted(self, event: Submitted, now: float) -> list[Instruction]:
-        self.ledger.hold(event.arguments)
-        for buffer, size in zip(event.results, event.result_bytes, strict=True):
-            self.ledger.add(buffer, event.client, size, references=2)  # the user's handle and the run itself
-        none = dict.fromkeys(event.plan.islands, 0)
-        estimates = self._estimates.get(event.plan)
-        if estimates is None:
-            estimates = self._estimates[event.plan] = Estimates(event.plan)
-        run = self.runs[event.run] = RunState(event, now, estimates, dict(none), dict(none), dict(none))
+        known = tuple(buffer for buffer in event.arguments if buffer in self.store.buffers)
+        closed_meanwhile = len(known) < len(event.arguments)  # a client whose they were, while the call was on its way
+        if closed_meanwhile:
+            event = replace(event, arguments=known, needs=replace(event.needs, taken=(), handed_back={}))
+        self.store.promise(event)
+        run = self.runs[event.run] = self._run_of(event, now)
         client = self._client(event.client)
         self.active += not client.unfinished
         if not client.unfinished:  # what it left unused is gone: nobody can save up
@@ -193,35 +132,71 @@ class Machine:
         client.unfinished += 1
         if not event.plan.steps:
             return self._finish(event.run)
+        if not closed_meanwhile:
+            self.precedence.find(run)
+        if not (client.in_flight or self.waiting.get(event.client)):
+            client.still_since = now
         self.waiting.setdefault(event.client, {})[event.run] = run
-        return self._pump(now)
+        out = self._fail([event.run], _read_too_late(event)) if closed_meanwhile else []
+        out += self._pump(now)
+        if not run.enqueued:
+            self.precedence.add(run)
+        return out
+
+    def _run_of(self, event: Submitted, now: float) -> RunState:
+        none = dict.fromkeys(event.plan.orders, 0)
+        estimates = self._estimates.get(event.plan)
+        if estimates is None:
+            estimates = self._estimates[event.plan] = Estimates(event.plan)
+        return RunState(event, now, estimates, none, none.copy(), none.copy())
 
     def _stored(self, event: Stored, now: float) -> list[Instruction]:
-        self.ledger.add(event.buffer, event.client, event.bytes, references=1)
+        self.store.put(event)
         return []
 
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
         run, island = self.runs[event.run], event.island
         expected, contended = self.lanes[island].take(event.run, event.stop)
         self.orders[island].remove(next(entry for entry in self.orders[island] if entry[1] == event.run))
-        if not run.cancelled:
+        client = self._client(run.submitted.client)
+        client.charge(event.device_seconds - expected, contended)
+        client.in_flight -= 1
+        client.still_since = now
+        if event.device_seconds and not run.cancelled:
             self._learn(run, island, event)
-            self._client(run.submitted.client).charge(event.device_seconds - expected, contended)
-        run.done[island] += event.stop - event.start
-        out = self._finish(event.run) if self._is_done(event.run) else []
-        return out + self._pump(now)
+        run.went_on(island, event.start, event.stop)
+        if run.is_done:
+            return self._finish(event.run) + self._pump(now)
+        self.admission.went_on(run, island)
+        return self._pump(now)
 
     def _released(self, event: Released, now: float) -> list[Instruction]:
-        return _free(self.ledger.drop(event.buffers))
+        out = self.store.release(event.buffers)
+        return out + (self._pump(now) if self.admission.blocked else [])
+
+    def _voided(self, event: Voided, now: float) -> list[Instruction]:
+        self.store.empty(event.buffers)
+        return self._pump(now) if self.admission.blocked else []
+
+    def _woke(self, event: Woke, now: float) -> list[Instruction]:
+        return [*self._pump(now), *self._look_again(now)]  # it may have come a little early
+
+    def _look_again(self, now: float) -> list[Instruction]:
+        look = self.admission.next_look()
+        return [] if look is None else [Wake(look if look > now else now + PATIENCE)]
+
+    def _added(self, event: Added, now: float) -> list[Instruction]:
+        if event.island == len(self.memory.islands):
+            self.memory.islands.append(IslandMemory(event.devices, event.budget))
+            self.devices = (*self.devices, event.devices)
+        self.store.restore(event.island)
+        return self._pump(now)
+
+    def _removed(self, event: Removed, now: float) -> list[Instruction]:
+        return self.store.remove(event.where) + self._pump(now)
 
     def _cancelled(self, event: Cancelled, now: float) -> list[Instruction]:
-        out: list[Instruction] = []
-        for serial in event.runs:
-            run = self.runs.get(serial)
-            if run is not None and not run.cancelled:
-                self._give_up(run)
-                out.append(Stop(serial))
-        return out + self._pump(now)
+        return self._give_up_all(event.runs) + self._pump(now)
 
     # ---- dispatch
 
@@ -230,43 +205,63 @@ class Machine:
         out: list[Instruction] = []
         while fresh := self._next(now):
             out += fresh
-        return out
+        if not self.admission.blocked:
+            return out
+        failed, begin = self.admission.stuck(now)
+        if begin:
+            out += self._look_again(now)
+        for serial, error in failed.items():
+            out += self._fail([serial], error)
+        return out + self._pump(now) if failed else out
 
     def _next(self, now: float) -> list[Instruction]:
         if not self.waiting:
             return []
         if self.given_up:
-            return self._enqueue_rest(self.runs[self.given_up.pop()])
+            return self._enqueue_rest(self.runs[self.given_up.pop(0)], now)
         if self.dispatch == "sequential":
             return self._next_in_sequence(now)
         if self._is_contended():
             return self._next_gang(now)
-        run = next(run for runs in self.waiting.values() for run in runs.values())
-        if all(self._has_room(island, FAR) for island in run.launched):
-            return self._enqueue_rest(run)
-        return []
+        runs = next(iter(self.waiting.values()))
+        if not self._has_room_for(next(iter(runs.values()))):
+            return []
+        run = next(iter(self._candidates(runs, now)), None)
+        return self._enqueue_rest(run, now) if run is not None and self._has_room_for(run) else []
 
     def _is_contended(self) -> bool:
         """Whether a policy has something to decide."""
         if self.active > 1:
             return True
-        return self.policy not in _IN_ORDER and len(self.runs) > 1
+        return not self._in_order and len(self.runs) > 1
+
+    def _candidates(self, runs: dict[int, RunState], now: float) -> Iterable[RunState]:
+        """Of one client: programs that may go on or begin; where the policy would take the first, no others.
+
+        Behind one that waits for memory others may begin only when nothing is under way that could give it back.
+        """
+        for run in itertools.islice(runs.values(), CANDIDATES):
+            if run.behind or not self.admission.fits(run, now):
+                if self._in_order and any(lane.in_flight for lane in self.lanes.values()):
+                    return
+                continue
+            yield run
 
     def _next_gang(self, now: float) -> list[Instruction]:
         for island in range(len(self.devices)):
-            if self._has_room(island, NEAR) and (ready := self._ready(island)):
+            if self._has_room(island, NEAR) and (ready := self._ready(island, now)):
                 return self._choose(ready, now)
         return []
 
-    def _ready(self, island: int) -> dict[int, Gang]:
+    def _ready(self, island: int, now: float) -> dict[int, Gang]:
         """By run: the gangs that could be enqueued there; of each client one, where the policy would take that."""
         found: dict[int, Gang] = {}
         for runs in self.waiting.values():
-            for serial, run in itertools.islice(runs.items(), CANDIDATES):
+            for run in self._candidates(runs, now):
                 gang = run.next_on(island)
                 if gang is not None:
-                    found[serial] = gang
-                    if self.policy in _IN_ORDER:
+                    found[run.submitted.run] = gang
+                    if self._in_order:
                         break
         return found
 
@@ -274,25 +269,27 @@ class Machine:
         if any(lane.in_flight for lane in self.lanes.values()):
             return []
         ready = {
-            serial: run.plan.sequence[sum(run.next_gang.values())]
+            run.submitted.run: run.plan.sequence[sum(run.next_gang.values())]
             for runs in self.waiting.values()
-            for serial, run in itertools.islice(runs.items(), CANDIDATES)
+            for run in self._candidates(runs, now)
         }
-        return self._choose(ready, now)
+        return self._choose(ready, now) if ready else []
 
     def _choose(self, ready: dict[int, Gang], now: float) -> list[Instruction]:
         """Enqueue one of these gangs (by run); if the policy fails, its candidates do."""
         if len(ready) == 1:
             ((serial, gang),) = ready.items()
-            return self._enqueue(self.runs[serial], [gang])
-        shown = [self._show(self.runs[serial], gang) for serial, gang in ready.items()]
+            return self._enqueue(self.runs[serial], {gang.island: (gang,)}, now)
+        shown = tuple(self._show(self.runs[serial], gang) for serial, gang in ready.items())
         try:
             chosen = ask(self.policy, shown, self._policy_state(now))
         except PolicyError as error:
-            for serial in ready:
-                self._give_up(self.runs[serial])
-            return [Fail(serial, error) for serial in ready]
-        return self._enqueue(self.runs[chosen.serial], [ready[chosen.serial]])
+            return self._fail(ready, error)
+        gang = ready[chosen.serial]
+        return self._enqueue(self.runs[chosen.serial], {gang.island: (gang,)}, now)
+
+    def _has_room_for(self, run: RunState) -> bool:
+        return all(self._has_room(island, FAR) for island in run.launched)
 
     def _has_room(self, island: int, ahead: float) -> bool:
         lane = self.lanes.get(island)
@@ -300,48 +297,112 @@ class Machine:
             return True
         return lane.work < ahead * self.devices[island]
 
-    def _enqueue_rest(self, run: RunState) -> list[Instruction]:
+    def _enqueue_rest(self, run: RunState, now: float) -> list[Instruction]:
         """All of it that is left, on all islands in one step of the total order."""
-        left = [gang for island, gangs in run.plan.gangs.items() for gang in gangs[run.next_gang[island] :]]
-        return self._enqueue(run, left)
+        left = {i: gangs[run.next_gang[i] :] for i, gangs in run.plan.gangs.items() if run.next_gang[i] < len(gangs)}
+        return self._enqueue(run, left, now)
 
-    def _enqueue(self, run: RunState, gangs: Sequence[Gang]) -> list[Instruction]:
-        """Give gangs of one run the next place in the total order."""
-        serial, client = run.submitted.run, self._client(run.submitted.client)
-        out: list[Instruction] = []
+    def _enqueue(self, run: RunState, gangs: Mapping[int, Sequence[Gang]], now: float) -> list[Instruction]:
+        """Give the next gangs of one run, by island, the next place in the total order."""
+        serial, client, contended = run.submitted.run, self._client(run.submitted.client), self.active > 1
+        out = self._waited(run, client, now)
+        if not (run.admitted or run.cancelled):
+            self.admission.admit(run)
         self._places += 1
-        for island, parts in itertools.groupby(sorted(gangs, key=lambda g: (g.island, g.start)), lambda g: g.island):
-            group = list(parts)
-            first = run.next_gang[island]
-            work = sum(run.estimates.of(island, first + i) * gang.devices for i, gang in enumerate(group))
-            client.charge(work, self.active > 1)
-            self.lanes.setdefault(island, Lane()).add(serial, group[-1].stop, work, self.active > 1)
-            self.orders.setdefault(island, []).append((self._places, serial))
-            run.launched[island], run.next_gang[island] = group[-1].stop, first + len(group)
-            out.append(Launch(serial, island, group[0].start, group[-1].stop))
+        for island, group in gangs.items():
+            first, start, stop = run.next_gang[island], group[0].start, group[-1].stop
+            work = run.estimates.work(group, first)
+            client.charge(work, contended)
+            if island not in self.lanes:
+                self.lanes[island], self.orders[island] = Lane(), []
+            self.lanes[island].add(serial, stop, work, contended)
+            self.orders[island].append((self._places, serial))
+            run.launched[island], run.next_gang[island] = stop, first + len(group)
+            out.append(Launch(serial, island, start, stop))
+        client.in_flight += len(gangs)
+        client.enqueued_at = now
         if run.enqueued:
             self._forget_waiting(run)
         return out
 
+    def _waited(self, run: RunState, client: ClientState, now: float) -> list[Instruction]:
+        """Why a run goes on only now; waiting while something else of its client is under way is no news."""
+        if run.cancelled:
+            return []
+        if run.blocked is not None and not any(run.next_gang.values()):
+            return [Waited(run.submitted.run, run.blocked.since, run.blocked.reason)]
+        since = client.still_since
+        if client.in_flight or now - since <= NOTABLE or not self._others_went_on(client, since):
+            return []
+        return [Waited(run.submitted.run, since, "waits its turn")]
+
+    def _others_went_on(self, client: ClientState, since: float) -> bool:
+        return any(o.in_flight or o.enqueued_at > since for o in self.clients.values() if o is not client)
+
+    # ---- ends
+
+    def _fail(self, serials: Iterable[int], error: PathwaysError) -> list[Instruction]:
+        out: list[Instruction] = []
+        for serial in serials:
+            out += self._waited_in_vain(self.runs[serial])
+            self._give_up(self.runs[serial])
+            out.append(Fail(serial, error))
+        return out
+
+    def _waited_in_vain(self, run: RunState) -> list[Instruction]:
+        waits = run.blocked if run.submitted.run in self.admission.blocked else None
+        return [Waited(run.submitted.run, waits.since, waits.reason)] if waits is not None else []
+
+    def _give_up_all(self, serials: Iterable[int]) -> list[Instruction]:
+        out: list[Instruction] = []
+        for serial in serials:
+            run = self.runs.get(serial)
+            if run is not None and not run.cancelled:
+                out += self._waited_in_vain(run)
+                self._give_up(run)
+                out.append(Stop(serial))
+        return out
+
     def _give_up(self, run: RunState) -> None:
         run.cancelled = True
+        self.admission.excuse(run)
         if not run.enqueued:
             self.given_up.append(run.submitted.run)
 
     def _forget_waiting(self, run: RunState) -> None:
+        """It is wholly enqueued."""
         runs = self.waiting[run.submitted.client]
         del runs[run.submitted.run]
         if not runs:
             del self.waiting[run.submitted.client]
+        self.precedence.remove(run)
+
+    def _finish(self, serial: int) -> list[Instruction]:
+        run = self.runs.pop(serial)
+        event, client = run.submitted, self._client(run.submitted.client)
+        client.unfinished -= 1
+        self.active -= not client.unfinished
+        self.admission.finish(run)
+        if not run.cancelled:
+            self.store.empty(event.arguments[i] for i in event.needs.taken)
+        freed = self.store.settle(event)
+        self._forget_client(event.client)
+        return [Finish(serial), *freed]
 
     # ---- accounts
 
     def _client(self, name: str) -> ClientState:
-        return self.clients.setdefault(name, ClientState())
+        client = self.clients.get(name)
+        if client is None:
+            client = self.clients[name] = ClientState()
+        return client
+
+    def _forget_client(self, name: str) -> None:
+        if self.clients[name].closed and not self.clients[name].unfinished:
+            del self.clients[name]
 
     def _learn(self, run: RunState, island: int, event: Completed) -> None:
-        gangs = run.plan.gangs[island]
-        stops = [gang.stop for gang in gangs]
+        gangs, stops = run.plan.gangs[island], run.plan.stops[island]
         ended = range(bisect_right(stops, event.start), bisect_right(stops, event.stop))
         devices = sum(gangs[i].devices * run.estimates.of(island, i) for i in ended)
         alone = sum(run.estimates.of(island, i) for i in ended)
@@ -355,63 +416,26 @@ class Machine:
         return ReadyGang(event.client, graph.name, name, gang.devices, expected, run.since, event.run)
 
     def _policy_state(self, now: float) -> PolicyState:
-        def each(name: str) -> dict[str, float]:
-            return {client: getattr(state, name) for client, state in self.clients.items()}
+        return PolicyState(now, *(Each(self.clients, name) for name in ("seconds", "share", "priority", "passed")))
 
-        return PolicyState(now, each("seconds"), each("share"), each("priority"), each("passed"))
 
-    def _is_done(self, serial: int) -> bool:
-        run = self.runs[serial]
-        return all(run.done[island] == len(order) for island, order in run.plan.orders.items())
+_HANDLERS: dict[type, Callable[[Any, Any, float], list[Instruction]]] = {
+    Opened: Machine._opened,
+    Closed: Machine._closed,
+    Submitted: Machine._submitted,
+    Stored: Machine._stored,
+    Completed: Machine._completed,
+    Released: Machine._released,
+    Voided: Machine._voided,
+    Woke: Machine._woke,
+    Added: Machine._added,
+    Removed: Machine._removed,
+    Cancelled: Machine._cancelled,
+}
 
-    def _finish(self, serial: int) -> list[Instruction]:
-        run = self.runs.pop(serial)
-        client = self._client(run.submitted.client)
-        client.unfinished -= 1
-        self.active -= not client.unfinished
-        held = (*run.submitted.arguments, *run.submitted.results)
-        return [Finish(serial), *_free(self.ledger.drop(held))]
 
-    _handlers: dict[type, Callable[[Any, Any, float], list[Instruction]]] = field(
-        default_factory=lambda: {
-            Opened: Machine._opened,
-            Submitted: Machine._submitted,
-            Stored: Machine._stored,
-            Completed: Machine._completed,
-            Released: Machine._released,
-            Cancelled: Machine._cancelled,
-        },
-        repr=False,
+def _read_too_late(event: Submitted) -> LostError:
+    return LostError(
+        f"{event.plan.graph.name}, run {event.run}, reads what belonged to a client that closed while it was called. "
+        f"Fetch what you need before it does."
     )
-
-
-def _free(buffers: tuple[int, ...]) -> list[Instruction]:
-    return [Free(buffers)] if buffers else []
-
-
-def check_invariants(state: Machine) -> None:
-    """Raise ``AssertionError`` if the state contradicts itself; the tests call it after every event.
-
-    No buffer without a reference, no count below what the runs hold, no island's order that contradicts another's,
-    nothing done that was not launched.
-    """
-    held: dict[int, int] = {}
-    for run in state.runs.values():
-        for buffer in (*run.submitted.arguments, *run.submitted.results):
-            held[buffer] = held.get(buffer, 0) + 1
-        for island, order in run.plan.orders.items():
-            assert 0 <= run.done[island] <= run.launched[island] <= len(order), (run, island)
-    for buffer, count in held.items():
-        assert buffer in state.ledger.buffers, f"buffer {buffer} is freed while a run needs it"
-        assert state.ledger.buffers[buffer].references >= count, f"buffer {buffer} has too few references"
-    assert all(entry.references > 0 for entry in state.ledger.buffers.values())
-    for island, lane in state.lanes.items():
-        enqueued = state.orders.get(island, [])
-        assert enqueued == sorted(enqueued), "islands' orders contradict the total order"
-        assert sorted(run for run, _ in lane.in_flight) == sorted(run for _, run in enqueued), island
-    assert all(run in state.runs for enqueued in state.orders.values() for _, run in enqueued)
-    for name, client in state.clients.items():
-        assert client.unfinished == sum(run.submitted.client == name for run in state.runs.values()), name
-    assert state.active == sum(client.unfinished > 0 for client in state.clients.values())
-    waiting = {serial for runs in state.waiting.values() for serial in runs}
-    assert waiting == {serial for serial, run in state.runs.items() if not run.enqueued}

@@ -9,23 +9,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pathways_nb.errors import PathwaysError
-from pathways_nb.program.plan import Plan
+from pathways_nb.program.memory import NOTHING, Holding, Needs
+from pathways_nb.program.plan import Placement, Plan
 
 # ---- events: in
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A client is there, or its share or priority has changed."""
+    """A client is there, or what it was promised has changed; ``memory`` is its limit in bytes per device, 0: none."""
 
     client: str
     share: float
     priority: float
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A client is gone: its programs are given up, and what it owns and nobody else holds is freed."""
+
+    client: str
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A client calls a program. ``arguments`` and ``results`` are logical buffers, in the plan's order."""
+    """A client calls a program.
+
+    Args:
+        arguments, results: logical buffers, in the plan's order.
+        result_bytes: of each whole result.
+        needs: what it needs on each device; it speaks of positions in ``arguments``.
+        moved: positions in ``needs.inputs`` of those that do not lie at their place yet, and take memory there.
+    """
 
     run: int
     client: str
@@ -33,15 +49,19 @@ class Submitted:
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     result_bytes: tuple[int, ...]
+    needs: Needs = NOTHING
+    moved: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A client puts a logical buffer of ``bytes`` into the store and holds it."""
+    """A client puts a logical buffer of ``bytes`` into the store and holds it; ``holding`` says where on devices."""
 
     buffer: int
     client: str
     bytes: int
+    name: str = ""
+    holding: Holding | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +83,41 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Voided:
+    """These logical buffers will never hold anything: their nodes failed."""
+
+    buffers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The time that a ``Wake`` named has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """An island has ``devices`` devices of ``budget`` bytes each from now on; it is a new one if its number is."""
+
+    island: int
+    devices: int
+    budget: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Devices are lost, with all that lay only there."""
+
+    where: Placement
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """A client gives up runs: what is not dispatched yet will not be."""
 
     runs: tuple[int, ...]
 
 
-Event = Opened | Submitted | Stored | Completed | Released | Cancelled
+Event = Opened | Closed | Submitted | Stored | Completed | Released | Voided | Woke | Added | Removed | Cancelled
 
 # ---- instructions: out
 
@@ -89,6 +137,41 @@ class Free:
     """Forget these logical buffers."""
 
     buffers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """What these logical buffers held is no more, though users hold them; ``reasons`` says why, for each."""
+
+    buffers: tuple[int, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A client now holds ``bytes`` on each of ``count`` devices of an island from ``first`` on."""
+
+    island: int
+    first: int
+    count: int
+    bytes: int
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A run is enqueued that has waited since that time, in seconds of the controller's clock, and why."""
+
+    run: int
+    since: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Say ``Woke`` at this time, in seconds of the controller's clock."""
+
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +196,4 @@ class Fail:
     error: PathwaysError
 
 
-Instruction = Launch | Free | Finish | Stop | Fail
+Instruction = Launch | Free | Lose | Level | Waited | Wake | Finish | Stop | Fail

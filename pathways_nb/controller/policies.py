@@ -6,8 +6,9 @@ make islands' orders contradict each other whatever it returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pathways_nb.errors import PolicyError, UsageError
 from pathways_nb.program.lines import describe
@@ -51,6 +52,26 @@ class PolicyState:
     shares: Mapping[str, float]
     priorities: Mapping[str, float]
     passed: Mapping[str, float]
+
+
+class Each(Mapping[str, float]):
+    """One number of each client, looked up when it is asked for: most policies read one of few."""
+
+    def __init__(self, clients: Mapping[str, Any], name: str):
+        self._clients, self._name = clients, name
+
+    def __getitem__(self, client: str) -> float:
+        value: float = getattr(self._clients[client], self._name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 Policy = Callable[[Sequence[ReadyGang], PolicyState], ReadyGang]
@@ -103,21 +124,28 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
     """
     try:
         chosen = policy(ready, state)
-    except Exception as error:
+    except BaseException as error:  # whatever it is, it is the policy's, and must not stop the controller
         raise PolicyError(
-            f"policy {_name(policy)} raised {type(error).__name__}: {error} ({_line(policy, error)}). The programs "
-            f"that it was to choose from have failed; mend it and attach again."
+            f"policy {_name(policy)} raised {type(error).__name__}{_said(error)} ({_line(policy, error)}). The "
+            f"programs that it was to choose from have failed; mend it and attach again."
         ) from error
     if not any(chosen is gang for gang in ready):
         raise PolicyError(
-            f"policy {_name(policy)} ({_line(policy)}) returned {chosen!r}, which is not one of the {len(ready)} gangs "
-            f"in ready. Return one of those it is given."
+            f"policy {_name(policy)} ({_line(policy)}) returned a {type(chosen).__name__} that is not one of the "
+            f"{len(ready)} gangs in ready. Return one of those it is given."
         )
     return chosen
 
 
+def _said(error: BaseException) -> str:
+    try:
+        return f": {error}"
+    except Exception:  # the text of the user's own error may raise, too
+        return ""
+
+
 def _name(policy: Policy) -> str:
-    return getattr(policy, "__name__", repr(policy))
+    return getattr(policy, "__name__", type(policy).__name__)
 
 
 def _line(policy: Policy, error: BaseException | None = None) -> str:

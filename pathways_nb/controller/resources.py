@@ -6,20 +6,111 @@ that carry the fewest slices so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from pathways_nb.errors import PlaceError
+from pathways_nb.program.memory import overlap
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.plan import Placement
 
 
-class Resources:
-    """Which devices each virtual slice lies on. ``islands`` holds the number of devices of each island."""
+class Counts:
+    """A whole number for each device of an island, kept for runs of devices that have the same."""
 
-    def __init__(self, islands: Sequence[int]):
+    def __init__(self, devices: int):
+        self.edges = [0, devices]
+        self.values = [0]
+        self.total = 0
+        """Of all devices."""
+
+    def add(self, first: int, count: int, by: int) -> None:
+        """Each of ``count`` devices from ``first`` on has so many more."""
+        low, high = self._cut(first), self._cut(first + count)
+        for at in range(low, high):
+            self.values[at] += by
+        for at in (high, low):
+            if 0 < at < len(self.values) and self.values[at - 1] == self.values[at]:
+                del self.values[at], self.edges[at]
+        self.total += by * count
+
+    def _cut(self, edge: int) -> int:
+        at = bisect_left(self.edges, edge)
+        if self.edges[at] != edge:
+            self.edges.insert(at, edge)
+            self.values.insert(at, self.values[at - 1])
+        return at
+
+    def most_and_sum(self, first: int, count: int) -> tuple[int, int]:
+        """The largest number of these devices, and the sum of them all."""
+        most = total = 0
+        after = first + count
+        for at in range(bisect_right(self.edges, first) - 1, bisect_left(self.edges, after)):
+            value = self.values[at]
+            most = max(most, value)
+            total += value * (min(self.edges[at + 1], after) - max(self.edges[at], first))
+        return most, total
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """First device, number of devices, and what each of them has."""
+        for first, after, value in zip(self.edges, self.edges[1:], self.values, strict=False):
+            yield first, after - first, value
+
+
+class Resources:
+    """Which devices each virtual slice lies on.
+
+    Args:
+        islands: the number of devices of each.
+        lock: keeps apart the threads of those who ask; one that the same thread may take again.
+    """
+
+    def __init__(self, islands: Sequence[int], lock: AbstractContextManager[Any] | None = None):
         self.islands = tuple(islands)
-        self.placements: dict[int, Placement] = {}
-        self._load = [[0] * count for count in self.islands]
+        self._lock = lock or nullcontext()
+        self._placements: dict[int, Placement] = {}
+        self._forgotten = deque[int]()
+        """Slices that are gone, and whose devices carry them still."""
+        self._moved: set[int] = set()
+        """Slices that had to move since all devices were there."""
+        self._load = [Counts(count) for count in self.islands]
+        """How many slices lie on each device."""
+        self._gone = [Counts(count) for count in self.islands]
+        """1 for each device that is lost."""
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        with self._lock:
+            while self._forgotten:
+                serial = self._forgotten.popleft()
+                self._drop(serial)
+                self._moved.discard(serial)
+            yield
+
+    def _drop(self, serial: int) -> None:
+        placement = self._placements.pop(serial, None)
+        if placement is not None:
+            self._load[placement.island].add(placement.first, placement.count, -1)
+
+    @property
+    def placements(self) -> dict[int, Placement]:
+        """Where slices lie now, by serial; a copy."""
+        with self._settled():
+            return dict(self._placements)
+
+    @property
+    def lost(self) -> list[Placement]:
+        """Devices that are lost, each once, in runs."""
+        with self._lock:
+            return [
+                Placement(island, first, count)
+                for island, gone in enumerate(self._gone)
+                for first, count, lost in gone.runs()
+                if lost
+            ]
 
     def place(self, slices: Iterable[VirtualSlice]) -> dict[int, Placement]:
         """Place slices that have no devices yet, oldest first; return the placement of each by serial.
@@ -28,60 +119,124 @@ class Resources:
             PlaceError: no island has that many devices, or the island asked for does not exist.
         """
         wanted = sorted(slices, key=lambda slice_: slice_.serial)
-        for slice_ in wanted:
-            if slice_.serial not in self.placements:
-                self.placements[slice_.serial] = self._choose(slice_)
-        return {slice_.serial: self.placements[slice_.serial] for slice_ in wanted}
+        with self._settled():
+            for slice_ in wanted:
+                if slice_.serial not in self._placements:
+                    self._placements[slice_.serial] = self._choose(slice_)
+            return {slice_.serial: self._placements[slice_.serial] for slice_ in wanted}
 
     def forget(self, serial: int) -> None:
-        """A slice is gone: its devices carry one slice less."""
-        placement = self.placements.pop(serial, None)
-        if placement is not None:
-            self._add(placement, -1)
+        """A slice is gone. Safe in finalizers: it takes no lock, and the next one who asks sees to it."""
+        self._forgotten.append(serial)
+
+    def remove(self, where: Placement) -> None:
+        """Devices are lost: slices that touch them are placed elsewhere when they are needed next."""
+        gone, after = self._gone[where.island], where.first + where.count
+        with self._settled():
+            for first, count, lost in tuple(gone.runs()):
+                begin, end = max(first, where.first), min(first + count, after)
+                if begin < end and not lost:
+                    gone.add(begin, end - begin, 1)
+            for serial in [serial for serial, placement in self._placements.items() if overlap(placement, where)]:
+                self._drop(serial)
+                self._moved.add(serial)
+
+    def restore(self, island: int) -> None:
+        """Lost devices of an island are there again."""
+        with self._settled():
+            self._gone[island] = Counts(self.islands[island])
+            self._spread_again()
+
+    def add(self, devices: int) -> None:
+        """An island more."""
+        with self._settled():
+            self.islands = (*self.islands, devices)
+            self._load.append(Counts(devices))
+            self._gone.append(Counts(devices))
+            self._spread_again()
+
+    def _spread_again(self) -> None:
+        """Devices have come: slices that a loss had crowded together are placed anew when they are needed next."""
+        for serial in self._moved:
+            self._drop(serial)
+        if not any(gone.total for gone in self._gone):
+            self._moved.clear()
 
     def _choose(self, slice_: VirtualSlice) -> Placement:
-        candidates = self._candidates(slice_)
-        size = slice_.size
+        islands = self._asked(slice_)
+        windows = [(island, first) for island in islands for first in self._windows(island, slice_.size)]
+        if not windows:
+            raise PlaceError(self._does_not_fit(slice_, islands))
 
         def crowding(at: tuple[int, int]) -> tuple[int, int, int, int]:
             island, first = at
-            load = self._load[island][first : first + size]
-            return max(load), sum(load), sum(self._load[island]), island
+            return *self._load[island].most_and_sum(first, slice_.size), self._load[island].total, island
 
-        windows = [(island, first) for island in candidates for first in range(self.islands[island] - size + 1)]
         island, first = min(windows, key=crowding)
-        placement = Placement(island, first, size)
-        self._add(placement, 1)
-        return placement
+        self._load[island].add(first, slice_.size, 1)
+        return Placement(island, first, slice_.size)
 
-    def _candidates(self, slice_: VirtualSlice) -> list[int]:
-        shape = " × ".join(map(str, slice_.shape))
-        what = f"{slice_.label} asks for {slice_.size} devices ({shape})" if len(slice_.shape) > 1 else (
-            f"{slice_.label} asks for {slice_.size} device{'s' * (slice_.size > 1)}"
-        )  # fmt: skip
-        have = f"{len(self.islands)} island{'s' * (len(self.islands) > 1)} of {_sizes(self.islands)} devices"
-        if slice_.island is not None and not 0 <= slice_.island < len(self.islands):
-            raise PlaceError(f"{what} of island {slice_.island}, but there are {have}, numbered from 0.")
-        islands = range(len(self.islands)) if slice_.island is None else [slice_.island]
-        fitting = [island for island in islands if self.islands[island] >= slice_.size]
-        if not fitting:
-            total, largest = sum(self.islands), max(self.islands[island] for island in islands)
-            half = -(-slice_.size // 2)
-            fix = (
-                f"A slice lies within one island: use two, pw.virtual_slice({half}) and "
-                f"pw.virtual_slice({slice_.size - half})"
-                if half <= largest and slice_.size <= total
-                else f"Ask for at most {largest}"
-            )
-            raise PlaceError(
-                f"{what}, but there are {have}. {fix}, or attach more: "
-                f'pw.attach("cpu", islands={len(self.islands)}, devices_per_island={slice_.size}).'
-            )
-        return fitting
+    def _windows(self, island: int, size: int) -> list[int]:
+        """Where a slice could begin, in order.
 
-    def _add(self, placement: Placement, sign: int) -> None:
-        for device in range(placement.first, placement.first + placement.count):
-            self._load[placement.island][device] += sign
+        Only where it begins or ends with a run of devices that carry the same: a window that moves on between such
+        ends changes by the same from step to step, so that one of them is as good as any.
+        """
+        gone, last = self._gone[island], self.islands[island] - size
+        edges = {*self._load[island].edges, *gone.edges}
+        firsts = sorted({first for edge in edges for first in (edge, edge - size) if 0 <= first <= last})
+        return [first for first in firsts if not gone.total or not gone.most_and_sum(first, size)[0]]
+
+    def _asked(self, slice_: VirtualSlice) -> Sequence[int]:
+        """The islands in which it may lie."""
+        if slice_.island is None:
+            return range(len(self.islands))
+        if not 0 <= slice_.island < len(self.islands):
+            raise PlaceError(f"{_words(slice_)} of island {slice_.island}, but there {self._have()}, numbered from 0.")
+        return [slice_.island]
+
+    def _have(self) -> str:
+        several, sizes = len(self.islands) > 1, _sizes(self.islands)
+        have = f"{'are' if several else 'is'} {len(self.islands)} island{'s' * several} of {sizes} device"
+        have += "s" * (sizes != "1")
+        if lost := self.lost:
+            are = "is" if sum(where.count for where in lost) == 1 else "are"
+            have += f", of which {', '.join(map(_devices, lost))} {are} lost"
+        return have
+
+    def _does_not_fit(self, slice_: VirtualSlice, islands: Sequence[int]) -> str:
+        left = {i: [count for _, count, times in gone.runs() if not times] for i, gone in enumerate(self._gone)}
+        total, largest = sum(map(sum, left.values())), max(max(left[island], default=0) for island in islands)
+        if slice_.island is not None and any(slice_.size <= count for counts in left.values() for count in counts):
+            fixes = f"Leave out island={slice_.island} to let it lie on another, "
+            fixes += f"ask for at most {largest}, or " if largest else "or "
+            there = f"{_words(slice_)} of island {slice_.island}, but there {self._have()}"
+            return f"{there}. {fixes}{self._where_more(slice_, islands)}."
+        half = -(-slice_.size // 2)
+        if half <= largest and slice_.size <= total:
+            fixes = f"a slice lies within one island: use two, pw.virtual_slice({half}) and "
+            fixes += f"pw.virtual_slice({slice_.size - half}), or "
+        else:
+            fixes = f"ask for at most {largest}, or " if largest else ""
+        fixes += self._where_more(slice_, islands)
+        return f"{_words(slice_)}, but there {self._have()}. {fixes[0].upper()}{fixes[1:]}."
+
+    def _where_more(self, slice_: VirtualSlice, islands: Sequence[int]) -> str:
+        """Devices that were lost, if they would do; others to attach."""
+        enough = [island for island in islands if slice_.size <= self.islands[island]]
+        if enough:
+            return f"give back what was lost: controller.add(island={enough[0]})"
+        return f'attach more: pw.attach("cpu", islands={len(self.islands)}, devices_per_island={slice_.size})'
+
+
+def _words(slice_: VirtualSlice) -> str:
+    text = f"{slice_.label} asks for {slice_.size} device{'s' * (slice_.size > 1)}"
+    return f"{text} ({' × '.join(map(str, slice_.shape))})" if len(slice_.shape) > 1 else text
+
+
+def _devices(where: Placement) -> str:
+    last = where.first + where.count - 1
+    return f"device{f's {where.first}–{last}' if where.count > 1 else f' {last}'} of island {where.island}"
 
 
 def _sizes(islands: Sequence[int]) -> str:

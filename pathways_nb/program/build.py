@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from pathways_nb.program.fuse import fuse
 from pathways_nb.program.graph import Graph, Node, Value
-from pathways_nb.program.items import Const, Flat, Item, constant
+from pathways_nb.program.items import Const, Flat, Group, Item, constant
 from pathways_nb.program.places import VirtualSlice
 
 
@@ -27,20 +28,20 @@ class Code:
     outputs: tuple[int, ...]
 
     @property
-    def computation(self) -> Item | None:
-        """The item whose shardings are declared, if this node is a computation."""
-        return self.items[0] if self.items[0].place is not None else None
+    def computations(self) -> tuple[Item, ...]:
+        """The items whose shardings are declared: none, one, or several that were fused."""
+        return tuple(item for item in self.items if item.place is not None)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it is declared to last, if all of it is."""
+        declared = [item.seconds for item in self.items if item.seconds is not None]
+        return sum(declared) if len(declared) == len(self.items) else None
 
     @property
     def kind(self) -> str:
         """What its events are: ``"collective"`` if devices do nothing but exchange values, else ``"compute"``."""
         return "collective" if len(self.items) == 1 and self.items[0].is_collective else "compute"
-
-
-@dataclass
-class _Group:
-    place: int
-    items: list[Item] = field(default_factory=list)
 
 
 class Builder:
@@ -49,7 +50,7 @@ class Builder:
     def __init__(self, flat: Flat, places: Mapping[int, VirtualSlice]):
         self.flat, self.places = flat, places
         self.order = {item: index for index, item in enumerate(flat.items)}
-        self.groups: list[_Group] = []
+        self.groups: list[Group] = []
         self.made_in: dict[int, int] = {}
         """Which group makes a value; arguments are absent."""
         self.open: dict[int, int] = {}
@@ -58,7 +59,7 @@ class Builder:
         self.copies: dict[tuple[int, int], int] = {}
         self.home: dict[int, int] = {}
 
-    def build(self) -> list[_Group]:
+    def build(self) -> list[Group]:
         """Place every item; afterwards ``flat.results`` names placed values only."""
         default = next((item.place for item in self.flat.items if item.place is not None), min(self.places))
         assert default is not None
@@ -116,13 +117,13 @@ class Builder:
         return self._copy(operand, default)
 
     def _new_group(self, place: int, item: Item) -> None:
-        self.groups.append(_Group(place))
+        self.groups.append(Group(place))
         self._add(len(self.groups) - 1, item)
 
     def _join(self, place: int, item: Item) -> None:
         group = self.open.get(place)
         if group is None or any(self.made_in.get(value, -1) > group for value in item.values()):
-            self.groups.append(_Group(place))
+            self.groups.append(Group(place))
             group = self.open[place] = len(self.groups) - 1
         self._add(group, item)
 
@@ -134,7 +135,7 @@ class Builder:
 
 
 def build(
-    name: str, flat: Flat, places: Mapping[int, VirtualSlice], parameters: list[str]
+    name: str, flat: Flat, places: Mapping[int, VirtualSlice], parameters: list[str], fused: bool = False
 ) -> tuple[Graph, dict[int, Code]]:
     """The graph of a flat program, and what each of its nodes computes.
 
@@ -143,8 +144,10 @@ def build(
         flat: its items; ``flat.results`` is rewritten to name placed values.
         places: the virtual slices by serial; at least one.
         parameters: for each argument leaf, the name of its parameter.
+        fused: whether groups that follow each other at one place become one node.
     """
     groups = Builder(flat, places).build()
+    groups = fuse(groups) if fused else groups
     used: Counter[int] = Counter(flat.results)  # type: ignore[arg-type]
     for group in groups:
         used.update(value for item in group.items for value in item.values())
@@ -155,31 +158,24 @@ def build(
     codes = {}
     for group in groups:
         code = _code(group, used, set(flat.results))
-        computation = code.computation
-        kind = "computation" if computation else "operations"
+        kind = "computation" if group.is_computation else "operations"
         line = next((item.line for item in group.items if item.line), "")
         parts = tuple(item.name for item in group.items)
         place = places[group.place]
-        nodes.append(Node(len(nodes), kind, code.name, place, code.inputs, code.outputs, line, parts))  # type: ignore[arg-type]
+        node = Node(len(nodes), kind, code.name, place, code.inputs, code.outputs, line, parts, code.seconds)  # type: ignore[arg-type]
+        nodes.append(node)
         codes[nodes[-1].id] = code
     nodes.append(Node(len(nodes), "result", "result", None, flat.results, ()))  # type: ignore[arg-type]
     values = tuple(Value(i, aval.shape, str(aval.dtype), aval.bytes) for i, aval in enumerate(flat.avals))
     return Graph(name, tuple(nodes), values), codes
 
 
-def _code(group: _Group, used: Counter[int], results: set[Any]) -> Code:
+def _code(group: Group, used: Counter[int], results: set[Any]) -> Code:
     made = {value for item in group.items for value in item.outputs}
     here = Counter(value for item in group.items for value in item.values())
     inputs = tuple(dict.fromkeys(v for item in group.items for v in item.values() if v not in made))
-    if group.items[0].place is not None:
+    if group.is_computation and len(group.items) == 1:
         outputs = group.items[0].outputs
     else:
         outputs = tuple(v for item in group.items for v in item.outputs if used[v] > here[v] or v in results)
-    return Code(_name(group), tuple(group.items), inputs, outputs)
-
-
-def _name(group: _Group) -> str:
-    names = list(dict.fromkeys(item.name for item in group.items))
-    if group.items[0].place is not None or len(names) <= 2:
-        return ", ".join(names)
-    return f"{names[0]} +{len(group.items) - 1} ops"
+    return Code(group.name, tuple(group.items), inputs, outputs)

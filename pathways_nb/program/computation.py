@@ -13,7 +13,7 @@ import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
@@ -24,7 +24,7 @@ from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.signature import Signature, Statics
 
 Form = Literal["jit", "shard_map"]
-_NAME = re.compile(r"pw__(\d+)__(.*)", re.DOTALL)
+_NAME = re.compile(r"pw__(\d+)(?:~([^_]+))?__(.*)", re.DOTALL)
 
 
 _serials = itertools.count()
@@ -35,6 +35,9 @@ class Computation:
 
     Made by ``pw.jit`` and ``pw.shard_map``. Inside a ``pw.program`` a call is one node of its graph.
     """
+
+    seconds: float | None = None
+    """How long it is declared to last, if it is (``pw.work``); its name carries it to the nodes of a graph."""
 
     def __init__(
         self,
@@ -131,14 +134,15 @@ class Computation:
             assert computation is not None, "only its own call traces it"
             return computation._trace_body(call, mesh, leaf_specs, leaves)
 
-        body.__name__ = body.__qualname__ = f"pw__{self.place.serial}__{self.name}"
+        declared = "" if self.seconds is None else f"~{self.seconds!r}"
+        body.__name__ = body.__qualname__ = f"pw__{self.place.serial}{declared}__{self.name}"
         place_on = functools.partial(NamedSharding, mesh)
         out_shardings = jax.tree.map(
             lambda s: None if s is None else place_on(s), self.out_specs, is_leaf=specs.is_spec
         )
         return jax.jit(
             body,
-            in_shardings=tuple(place_on(spec or PartitionSpec()) for spec in leaf_specs),
+            in_shardings=tuple(None if spec is None else place_on(spec) for spec in leaf_specs),
             out_shardings=out_shardings,
             donate_argnums=call.donated,
             keep_unused=True,
@@ -178,10 +182,18 @@ class Computation:
         return f"<computation {self.name} on {self.place.label}>"
 
 
-def place_of(name: str) -> tuple[int, str] | None:
-    """The serial of the place and the plain name that an equation's name carries, if it is a computation's."""
-    match = _NAME.fullmatch(name)
-    return (int(match[1]), match[2]) if match else None
+class Named(NamedTuple):
+    """What the name of a computation's equation carries: the serial of its place, its declared time, its plain name."""
+
+    place: int
+    seconds: float | None
+    name: str
+
+
+def named(equation: str) -> Named | None:
+    """What an equation's name carries, if it is a computation's."""
+    match = _NAME.fullmatch(equation)
+    return Named(int(match[1]), float(match[2]) if match[2] else None, match[3]) if match else None
 
 
 def _make(fn: Callable[..., Any] | None, form: Form, on: VirtualSlice, *rest: Any, **options: Any) -> Any:

@@ -59,6 +59,9 @@ class Runner(Protocol):
     def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a call of a program, wait, return its run."""
 
+    def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """How much memory one run of a program needs, for each place."""
+
     def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The graph for these arguments."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -29,22 +30,31 @@ def emit(code: Code, mesh: Mesh, arriving: Sequence[Any]) -> Callable[..., list[
     Args:
         code: the node's items.
         mesh: the devices it was placed on.
-        arriving: the sharding each input arrives with; where the computation declares another, it is constrained
-            inside, so that the compiler does the resharding.
+        arriving: the sharding each input arrives with; where a computation declares another, it is constrained
+            inside, so that the compiler does the resharding. Values between fused computations likewise.
     """
     bodies = [jex.jaxpr_as_fun(_on_mesh(item.jaxpr, mesh)) for item in code.items]
-    wanted = _declared(code, mesh)
+    layouts = dict(zip(code.inputs, arriving, strict=True))
+    layouts.update(zip(code.outputs, out_shardings(code, mesh, frozenset()), strict=False))
+
+    def laid_out(value: int, array: Any, spec: PartitionSpec | None) -> Any:
+        if spec is None:
+            return array
+        target, actual = NamedSharding(mesh, spec), layouts.get(value)
+        if actual is not None and target.is_equivalent_to(actual, array.ndim):
+            return array
+        return jax.lax.with_sharding_constraint(array, target)
 
     def node(*arrays: Any) -> list[Any]:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            values: dict[int, Any] = {}
-            for value, array, actual in zip(code.inputs, arrays, arriving, strict=True):
-                target = wanted.get(value)
-                differs = target is not None and not target.is_equivalent_to(actual, array.ndim)
-                values[value] = jax.lax.with_sharding_constraint(array, target) if differs else array
+            values: dict[int, Any] = dict(zip(code.inputs, arrays, strict=True))
             for item, body in zip(code.items, bodies, strict=True):
-                operands = [x.value if isinstance(x, Const) else values[x] for x in item.inputs]
-                values.update(zip(item.outputs, body(*operands), strict=True))
+                operands = [
+                    x.value if isinstance(x, Const) else laid_out(x, values[x], spec)
+                    for x, spec in zip_longest(item.inputs, item.in_specs)
+                ]
+                for x, array, spec in zip_longest(item.outputs, body(*operands), item.out_specs):
+                    values[x] = laid_out(x, array, spec)
             # A node without outputs (a print) still needs one to wait on.
             return [values[v] for v in code.outputs] or [jax.numpy.zeros(())]
 
@@ -69,11 +79,11 @@ def out_shardings(code: Code, mesh: Mesh, replicated: frozenset[int]) -> list[Na
         mesh: its devices.
         replicated: values that travel to a place with another number of devices, and so leave whole.
     """
-    item = code.computation
+    declared = {x: spec for item in code.computations for x, spec in zip(item.outputs, item.out_specs, strict=True)}
     found: list[NamedSharding | None] = []
-    for index, value in enumerate(code.outputs):
-        spec = item.out_specs[index] if item is not None else None
-        if value in replicated or not code.inputs:
+    for value in code.outputs:
+        spec = declared.get(value)
+        if value in replicated or (spec is None and not code.inputs):
             spec = PartitionSpec()
         found.append(None if spec is None else NamedSharding(mesh, spec))
     return found or [NamedSharding(mesh, PartitionSpec())]
@@ -115,14 +125,6 @@ def _callbacks(closed: jex.ClosedJaxpr) -> Iterator[tuple[str, Hashable]]:
             yield from ((eqn.primitive.name, (k, _param_key(v))) for k, v in sorted(eqn.params.items()))
         for jaxpr in jex.jaxprs_in_params(eqn.params):
             yield from _callbacks(jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ()))
-
-
-def _declared(code: Code, mesh: Mesh) -> dict[int, NamedSharding]:
-    item = code.computation
-    if item is None:
-        return {}
-    pairs = zip(item.inputs, item.in_specs, strict=True)
-    return {x: NamedSharding(mesh, spec) for x, spec in pairs if spec is not None and not isinstance(x, Const)}
 
 
 def _body_key(closed: jex.ClosedJaxpr, computation: bool) -> Hashable:

@@ -39,6 +39,7 @@ class Node:
         inputs, outputs: value ids.
         line: where the user wrote it, as ``"Cell In[3], line 4"`` or ``"train.py:12"``.
         parts: the names of the operations merged into it.
+        seconds: how long it is declared to last (``pw.work``); ``None`` if it is not.
     """
 
     id: int
@@ -49,6 +50,7 @@ class Node:
     outputs: tuple[int, ...]
     line: str = ""
     parts: tuple[str, ...] = ()
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ They are lifted out here, so that each is a node of its own; loops cannot be, an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,11 @@ import jax.extend.core as jex
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program import lines, specs
-from pathways_nb.program.computation import place_of
+from pathways_nb.program.computation import Named, named
 from pathways_nb.program.signature import Aval
 
+_MOST_NAMED = 4
+"""Different parts of a fused node that its name tells."""
 _TRANSPARENT = frozenset(
     {"jit", "pjit", "remat2", "checkpoint", "remat", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
 )
@@ -55,6 +58,8 @@ class Item:
     out_specs: tuple[specs.Spec, ...] = ()
     donated: tuple[bool, ...] = ()
     line: str = ""
+    seconds: float | None = None
+    """How long it is declared to last (``pw.work``)."""
 
     @property
     def has_effects(self) -> bool:
@@ -70,6 +75,33 @@ class Item:
     def values(self) -> Iterator[int]:
         """Its operands that are values."""
         return (operand for operand in self.inputs if not isinstance(operand, Const))
+
+
+@dataclass
+class Group:
+    """Items of one place that run as one node: a computation, ordinary operations, or several groups fused."""
+
+    place: int
+    items: list[Item] = field(default_factory=list)
+    fused: tuple[str, ...] = ()
+    """The names of the groups that were fused into it."""
+
+    @property
+    def is_computation(self) -> bool:
+        """Whether a computation is among its items."""
+        return any(item.place is not None for item in self.items)
+
+    @property
+    def name(self) -> str:
+        """What pictures call its node."""
+        if self.fused:
+            times = Counter(self.fused)
+            parts = [name if count == 1 else f"{name} ×{count}" for name, count in times.items()]
+            return " + ".join(parts if len(parts) <= _MOST_NAMED else [*parts[: _MOST_NAMED - 1], "…"])
+        names = list(dict.fromkeys(item.name for item in self.items))
+        if self.is_computation or len(names) <= 2:
+            return ", ".join(names)
+        return f"{names[0]} +{len(self.items) - 1} ops"
 
 
 @dataclass
@@ -115,7 +147,7 @@ class Flat:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _is_nest(self, eqn: Any) -> bool:
-        if place_of(str(eqn.params.get("name", ""))) is not None:
+        if _named(eqn) is not None:
             return False
         inside = next(_computations_in(eqn.params), None)
         if inside is not None and eqn.primitive.name not in _TRANSPARENT:
@@ -127,21 +159,22 @@ class Flat:
 
     def _append(self, eqn: Any, read: Any, backward: bool) -> Iterator[int]:
         outputs = [self.new(var.aval) for var in eqn.outvars]
-        named = place_of(str(eqn.params.get("name", "")))
-        if named is not None:
+        carried = _named(eqn)
+        if carried is not None:
             again = "rematted" in str(eqn.source_info.name_stack)
             suffix = " (again)" if again else " (bwd)" if backward else ""
             self.items.append(
                 Item(
-                    named[1] + suffix,
+                    carried.name + suffix,
                     eqn.params["jaxpr"],
                     tuple(map(read, eqn.invars)),
                     tuple(outputs),
-                    named[0],
+                    carried.place,
                     tuple(map(specs.settle, eqn.params["in_shardings"])),
                     tuple(map(specs.settle, eqn.params["out_shardings"])),
                     tuple(eqn.params["donated_invars"]),
                     _line(eqn),
+                    carried.seconds,
                 )
             )
         else:
@@ -186,6 +219,10 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
             yield from _primitives(inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner)
 
 
+def _named(eqn: Any) -> Named | None:
+    return named(str(eqn.params.get("name", "")))
+
+
 def _dropped(var: Any) -> bool:
     return isinstance(var, jex.DropVar)
 
@@ -211,9 +248,9 @@ def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 def _computations_in(params: dict[str, Any]) -> Iterator[str]:
     for jaxpr in _jaxprs(params):
         for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
-            named = place_of(str(eqn.params.get("name", "")))
-            if named is not None:
-                yield named[1]
+            carried = _named(eqn)
+            if carried is not None:
+                yield carried.name
             else:
                 yield from _computations_in(eqn.params)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from functools import cache
 from types import TracebackType
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -21,6 +22,7 @@ def describe(filename: str, line: int) -> str:
     return f"{os.path.basename(filename)}:{line}"
 
 
+@cache
 def is_users(filename: str) -> bool:
     """Whether a file is the user's own: not this package, not a library."""
     return not any(part in filename for part in _LIBRARIES)

@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pathways_nb.errors import is_index
+
 _serials = itertools.count()
 
 
@@ -112,4 +114,6 @@ def virtual_slice(
             f"virtual_slice(shape={shape!r}, axes={axes!r}): {len(sizes)} sizes need "
             f"{len(sizes)} different axis names, got {len(names)}: {names}."
         )
+    if island is not None and not is_index(island):
+        raise ValueError(f"virtual_slice(island={island!r}): the index of an island is needed, such as island=0.")
     return VirtualSlice(sizes, names, island, name)

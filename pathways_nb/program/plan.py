@@ -117,6 +117,11 @@ class Plan:
         return {island: tuple(self._gangs(island)) for island in self.orders}
 
     @cached_property
+    def stops(self) -> dict[int, tuple[int, ...]]:
+        """For each island, where each of its gangs stops."""
+        return {island: tuple(gang.stop for gang in gangs) for island, gangs in self.gangs.items()}
+
+    @cached_property
     def sequence(self) -> tuple[Gang, ...]:
         """All gangs in program order."""
         return tuple(sorted((g for gangs in self.gangs.values() for g in gangs), key=self._last))
@@ -135,11 +140,15 @@ class Plan:
         steps = [self.steps[index] for index in self.orders[island][start:stop]]
         after: dict[int, int] = {}
         for producer in (p for step in steps for p in step.producers):
-            where, position = self._positions[producer]
+            where, position = self.position(producer)
             if where != island:
                 after[where] = max(after.get(where, 0), position + 1)
         placement = self.placements.get(steps[-1].place)
         return Gang(steps[-1].node, placement.count if placement else 1, island, start, stop, tuple(after.items()))
+
+    def position(self, step: int) -> tuple[int, int]:
+        """The island of a step, and its position in that island's order."""
+        return self._positions[step]
 
     @cached_property
     def _positions(self) -> dict[int, tuple[int, int]]:

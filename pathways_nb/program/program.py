@@ -21,6 +21,7 @@ from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.items import Flat, closed_over
+from pathways_nb.program.memory import Peak
 from pathways_nb.program.places import VirtualSlice, by_serial, keep_for
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
 
@@ -55,9 +56,9 @@ class Traced:
 class Program:
     """A traced function over computations. Calling it dispatches the whole graph and returns futures at once."""
 
-    def __init__(self, fn: Callable[..., Any], statics: Statics, name: str = ""):
+    def __init__(self, fn: Callable[..., Any], statics: Statics, name: str = "", fuse: bool = False):
         functools.update_wrapper(self, fn, updated=())
-        self.fn, self.statics = fn, statics.bound_to(fn)
+        self.fn, self.statics, self.fuse = fn, statics.bound_to(fn), fuse
         self.name = name or getattr(fn, "__name__", type(fn).__name__)
         self._traced: dict[Any, Traced] = {}
 
@@ -75,6 +76,10 @@ class Program:
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The sharded dataflow graph for these arguments, without running it."""
         return context.runner().graph_of(self, args, kwargs)
+
+    def peaks(self, *args: Any, **kwargs: Any) -> tuple[Peak, ...]:
+        """How much memory one run needs at most, for each place, without running it (Pathways, section 4.6)."""
+        return context.runner().peaks_of(self, args, kwargs)
 
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         """The call's arguments, flattened, with static ones set apart."""
@@ -115,7 +120,7 @@ class Program:
             if item.place is not None:
                 keep_for(item.jaxpr, by_serial(item.place))
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
-        graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters)
+        graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters, self.fuse)
         results: tuple[Any, ...] = flat.results  # which ``build`` has placed
         values = tuple(flat.avals)
         traced = Traced(graph, places, codes, values, flat.arguments, results, out_tree[0], call.donated)
@@ -125,10 +130,13 @@ class Program:
     def _make_jaxpr(self, flat_fn: Callable[..., Any], avals: tuple[Aval, ...]) -> Any:
         try:
             return jax.make_jaxpr(flat_fn)(*(aval.struct for aval in avals))
-        except jax.errors.TracerBoolConversionError as error:
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, AttributeError) as error:
+            does = _needs_value(error)
+            if not does:
+                raise
             line = lines.users_line(error.__traceback__)
             raise UsageError(
-                f"the program {self.name!r} branches on a value that is not known while it is traced ({line}). "
+                f"the program {self.name!r} {does} a value that is not known while it is traced ({line}). "
                 f"Use jax.lax.cond inside a computation, or branch in a cell, outside the program, on y.result()."
             ) from error
 
@@ -183,6 +191,7 @@ def program(
     donate_argnums: int | Iterable[int] = (),
     donate_argnames: str | Iterable[str] = (),
     name: str = "",
+    fuse: bool = False,
 ) -> Any:
     """Make a function over computations a program (Pathways, section 3). Also a decorator, with or without options.
 
@@ -190,13 +199,26 @@ def program(
         fn: the function; it may be the result of ``jax.grad`` and the like.
         static_argnums, static_argnames, donate_argnums, donate_argnames: as in ``jax.jit``.
         name: what pictures and errors call it; by default the function's name.
+        fuse: make one executable and one node of computations and operations that follow each other at one place,
+            where no other place waits longer for it (Pathways, Figure 5: "Fused"). A launch less for each, and less
+            to see in the graph.
 
     Raises:
         UsageError: ``fn`` is not a function.
     """
     statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if fn is None:
-        return lambda fn: Program(fn, statics, name)
+        return lambda fn: Program(fn, statics, name, fuse)
     if not callable(fn):
         raise UsageError(f"pw.program({fn!r}) needs a function, got a {type(fn).__name__}.")
-    return Program(fn, statics, name)
+    return Program(fn, statics, name, fuse)
+
+
+def _needs_value(error: Exception) -> str:
+    """What was done with a traced value that only a known one allows; nothing if that is not why ``error`` came."""
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return "branches on"
+    if not isinstance(error, AttributeError):
+        return "turns into a host value"
+    is_future = error.name in ("result", "wait", "done", "array")
+    return "asks for" if is_future and isinstance(error.obj, jax.core.Tracer) else ""

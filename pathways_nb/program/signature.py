@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -109,6 +110,8 @@ class Statics:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
         """Positional arguments, the rest, and a name for each positional one."""
+        if not kwargs and self._plain is not None and len(args) == len(self._plain):
+            return args, kwargs, self._plain
         if self.parameters is None:
             return args, kwargs, [f"argument {i}" for i in range(len(args))]
         try:
@@ -124,8 +127,22 @@ class Statics:
                 names.append(f"argument {parameter.name}")
         return bound.args, bound.kwargs, names[: len(bound.args)]
 
+    @cached_property
+    def _plain(self) -> list[str] | None:
+        """What errors call the parameters of a function that takes each by its position and no others."""
+        parameters = self.parameters.parameters.values() if self.parameters is not None else ()
+        if self.parameters is None or any(parameter.kind not in _NAMED for parameter in parameters):
+            return None
+        return [f"argument {parameter.name}" for parameter in parameters]
+
+    @cached_property
+    def _any_static(self) -> bool:
+        return bool(self.static_numbers or self.static_names)
+
     def is_static(self, number: int, name: str) -> bool:
         """Whether the parameter with this number or name is static."""
+        if not self._any_static:
+            return False
         return number in self.static_numbers or name.removeprefix("argument ") in self.static_names
 
     def donated_leaves(self, owned: Sequence[tuple[int, str, Any]]) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """Two records side by side: events matched by what they are, and how much earlier or longer each was.
 
-An event is known by its kind, program, name, node, stage, microbatch and token slice, and by which occurrence of these
-it is. Times count from the first thing that happened on a device or was dispatched, so that compiling does not matter.
+An event is known by its kind, program, name, client, node, stage, microbatch and token slice, and by which occurrence
+of these it is. Times count from the first thing that happened on a device or was dispatched, so that compiling does
+not matter.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.trace.metrics import BUSY, duration, summarise
-from pathways_nb.trace.record import STORED, Events, Label
+from pathways_nb.trace.metrics import BUSY, duration, sent, summarise
+from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events, Label
 
-KEYS = ("kind", "program", "name", "node", "stage", "microbatch", "token_slice")
+KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
 TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
 _ON_DEVICES = (*BUSY, "transfer")
 
@@ -50,8 +51,9 @@ class Difference:
     def worst(self, count: int = 5) -> list[str]:
         """The nodes that took longer or shorter by most, over all their occurrences, in words."""
         total: Counter[str] = Counter()
-        for name, longer in zip(self.table["name"].tolist(), self.table["longer"].tolist(), strict=True):
-            total[name] += longer
+        columns = (self.table[column].tolist() for column in ("name", "client", "longer"))
+        for name, client, longer in zip(*columns, strict=True):
+            total[f"{name} of {client}" if client else name] += longer
         ranked = sorted(total.items(), key=lambda item: -abs(item[1]))[:count]
         return [f"{name}: {'+' if longer >= 0 else '−'}{duration(abs(longer))}" for name, longer in ranked]
 
@@ -63,17 +65,19 @@ def compare_events(first: Events, second: Events) -> Difference:
     rows = [(*key, *_times(a[key], b[key])) for key in both]
     names = (*KEYS, "occurrence", *TIMES)
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    table = {name: np.array(list(values), object if name in ("kind", "program", "name") else None)
+    table = {name: np.array(list(values), object if name in ("kind", "program", "name", "client") else None)
              for name, values in zip(names, columns, strict=True)}  # fmt: skip
     return Difference(table, len(a) - len(both), len(b) - len(both))
 
 
 def together(first: Events, second: Events, islands: int) -> Events:
-    """What both records did on devices, on one axis; the second's islands come after the first's ``islands``."""
+    """What both records did and held on devices, on one axis; the second's islands come after the ``islands`` of the
+    first.
+    """
     labels: list[Label] = []
     parts = []
     for offset, events in ((0, first), (islands, second)):
-        ours, begin = events.of_kind(*_ON_DEVICES), beginning(events)
+        ours, begin = events.of_kind(*_ON_DEVICES, *LEVEL_KINDS), beginning(events)
         shifted = {"label": ours.label + len(labels), "start": ours["start"] - begin, "end": ours["end"] - begin}
         parts.append({name: ours.stored(name) for name in STORED} | shifted)
         labels += [
@@ -84,8 +88,8 @@ def together(first: Events, second: Events, islands: int) -> Events:
 
 
 def beginning(events: Events) -> float:
-    """When the first thing was dispatched or happened on a device."""
-    spans = events.of_kind(*_ON_DEVICES, "enqueue")
+    """When the first thing was sent or dispatched, or happened on a device."""
+    spans = events.select(events.is_("kind", *_ON_DEVICES, "enqueue") | sent(events))
     return float(spans["start"].min()) if len(spans) else 0.0
 
 

@@ -79,7 +79,19 @@ def make_exact(
     rows = np.array(where)
     found = Stamps(count, len(where), _off(events["start"][rows] - start), _off(events["end"][rows] - end))
     record.correct(rows, start, end)
+    _clip_transfers(record, rows)
     return found
+
+
+def _clip_transfers(record: Record, exact: np.ndarray) -> None:
+    """A transfer's end is seen late; it was over when the launch that needs it began, of which that is known now."""
+    events = record.events()
+    key = list(zip(*(events[name].tolist() for name in ("run", "island", "node")), strict=True))
+    began = {key[row]: float(events["start"][row]) for row in exact.tolist()}
+    rows = [row for row in np.flatnonzero(events.is_("kind", "transfer")).tolist() if key[row] in began]
+    late = np.array([row for row in rows if events["end"][row] > began[key[row]]], np.int64)
+    end = np.array([began[key[row]] for row in late.tolist()])
+    record.correct(late, np.minimum(events["start"][late], end), end, "estimated")
 
 
 def _seen(spans: Sequence[Span]) -> dict[Hashable, list[tuple[float, float]]]:
@@ -97,7 +109,10 @@ def _seen(spans: Sequence[Span]) -> dict[Hashable, list[tuple[float, float]]]:
 def _launched(
     events: Events, devices: Sequence[Sequence[int]], module_of: Callable[[str], str]
 ) -> dict[Hashable, list[int]]:
-    """By devices and module: the launches of the record, which are in order of dispatch on each island."""
+    """By devices and module: the launches of the record, which are in order of dispatch on each island.
+
+    What failed without a duration did so before it was launched: no profiler saw it.
+    """
     labels = [
         (frozenset(devices[label.island][label.device : label.device + label.devices]), module_of(label.name))
         if label.kind in BUSY
@@ -105,9 +120,10 @@ def _launched(
         for label in events.labels
     ]
     found: dict[Hashable, list[int]] = defaultdict(list)
+    launched = ~events.is_("status", "failed") | (events["end"] > events["start"])
     for row, label in enumerate(events.label):
         key = labels[label]
-        if key is not None:
+        if key is not None and launched[row]:
             found[key].append(row)
     return found
 

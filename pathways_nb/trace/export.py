@@ -2,6 +2,7 @@
 
 A Chrome trace has a process for the controller and one for each device; bars of one track never overlap, as Perfetto
 requires, so work that overlaps (compiling, transfers) gets tracks of its own. Every bar carries its whole event.
+Levels of memory are counters of their devices, and whole in what the format calls other data.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.errors import UsageError
-from pathways_nb.trace.record import COLUMNS, LABEL_COLUMNS, Events, Label, Row
+from pathways_nb.trace.memory import memory_of
+from pathways_nb.trace.record import COLUMNS, LABEL_COLUMNS, LEVEL_KINDS, Events, Label, Row
 
 MICROSECONDS = 1e6
 """Chrome's unit of time."""
@@ -61,7 +63,9 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
     metadata = [_named("process_name", pid, 0, name) for pid, name in enumerate(names)]
     metadata += [_sorted(pid) for pid in range(len(names))]
     metadata += [_named("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
-    text = json.dumps({"traceEvents": metadata + bars, "displayTimeUnit": "ms"})
+    counters = list(_counters(events, islands))
+    levels = {"levels": [_plainly(event) for event in events.of_kind(*LEVEL_KINDS)]}
+    text = json.dumps({"traceEvents": metadata + bars + counters, "displayTimeUnit": "ms", "otherData": levels})
     data = text.encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
 
@@ -72,10 +76,8 @@ def from_chrome(path: str | Path) -> Events:
     content = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     found: dict[int, Row] = {}
     labels: dict[Any, Label] = {}
-    for bar in content["traceEvents"]:
-        if bar["ph"] != "X":
-            continue
-        args = bar["args"]
+    bars = (bar["args"] for bar in content["traceEvents"] if bar["ph"] == "X")
+    for args in (*bars, *content["otherData"]["levels"]):
         values: dict[str, Any] = {
             name: tuple(args[name]) if name == "parents" else args[name] for name in LABEL_COLUMNS
         }
@@ -85,9 +87,9 @@ def from_chrome(path: str | Path) -> Events:
 
 
 def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
-    first_pid = np.concatenate([[1], 1 + np.cumsum(islands)]).tolist()
-    for event in events:
-        plain = {name: _plain(value) for name, value in event.items()}
+    first_pid = _first_pids(islands)
+    for event in events.without(LEVEL_KINDS):
+        plain = _plainly(event)
         island, device = plain["island"], plain["device"]
         on_devices = 0 <= island < len(islands) and plain["kind"] in ("compute", "collective", "transfer")
         first = first_pid[island] + device if on_devices else _CONTROLLER
@@ -102,6 +104,23 @@ def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
                 "dur": max(plain["end"] - plain["start"], 0.0) * MICROSECONDS,
                 "args": plain,
             }
+
+
+def _counters(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """What each client holds on each device, whenever that changes."""
+    first_pid = _first_pids(islands)
+    for held in (held for held in memory_of(events) if 0 <= held.island < len(islands)):
+        clients = [client or "no client" for client in held.clients]
+        pids = [first_pid[held.island] + device for low, high in held.devices for device in range(low, high)]
+        for time, levels in zip(held.times.tolist(), held.levels.tolist(), strict=True):
+            args = dict(zip(clients, levels, strict=True))
+            for pid in pids:
+                yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": time * MICROSECONDS, "args": args}
+
+
+def _first_pids(islands: Sequence[int]) -> list[int]:
+    """The process of the first device of each island."""
+    return [1 + sum(islands[:island]) for island in range(len(islands))]
 
 
 def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
@@ -122,6 +141,10 @@ def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 
 def _track(kind: str) -> str:
     return "compute" if kind in ("compute", "collective") else kind
+
+
+def _plainly(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in event.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -8,18 +8,23 @@ Times are in seconds, sizes in bytes. Nothing here is live: a record only rememb
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-KINDS = ("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch")
+KINDS = (
+    *("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch"),
+    "memory",
+)
 QUALITIES = ("exact", "estimated", "interpolated")
 STATUSES = ("ok", "draining", "failed")
 CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
 """Kinds drawn on the controller's lane; the others happen on devices."""
+LEVEL_KINDS = frozenset({"memory"})
+"""Kinds that are no happening but a level: ``bytes`` on each device are held by ``client`` from start to end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +40,10 @@ class Label:
         island: index of the island, -1 for the controller.
         device, devices: first device within the island, and how many from there.
         stage, microbatch, token_slice: position in a pipeline, -1 if none.
-        bytes: bytes moved or produced. flops: floating-point operations, 0 if unknown.
+        bytes: bytes moved or produced; of ``"memory"``, those held on each device.
+        flops: floating-point operations, 0 if unknown.
         parents: node ids of the producers, in the same run.
-        route: for transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``.
+        route: for transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; for messages on their way ``"DCN"``.
         line: where the user wrote it.
     """
 
@@ -155,6 +161,12 @@ class Events:
         """The events of these kinds."""
         return self.select(self.is_("kind", *kinds))
 
+    def without(self, kinds: Collection[str]) -> Events:
+        """The events of other kinds; all of them, uncopied, where there are none of these."""
+        if not any(label.kind in kinds for label in self.labels):
+            return self
+        return self.select(~self.is_("kind", *kinds))
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Each event as a dictionary, for tests and small tables."""
         columns = {name: self[name] for name in COLUMNS}
@@ -222,13 +234,13 @@ class Record:
             ids = np.arange(self._first, self._first + self._count, dtype=np.int64)
             return Events(self._labels, {name: part[: self._count] for name, part in self._stored.items()}, ids)
 
-    def correct(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> None:
-        """Exact stamps for the events at these positions of ``events()``, all of which get new ids.
+    def correct(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray, quality: str = "exact") -> None:
+        """Better stamps for the events at these positions of ``events()``, all of which get new ids.
 
         Columns given out before stay as they are.
         """
         with self._lock:
-            for name, values in (("start", start), ("end", end), ("quality", QUALITIES.index("exact"))):
+            for name, values in (("start", start), ("end", end), ("quality", QUALITIES.index(quality))):
                 self._stored[name] = self._stored[name].copy()
                 self._stored[name][rows] = values
             self._first += self._count  # new ids, so that whoever has seen the old ones looks again

@@ -145,7 +145,7 @@ def test_reset_frees_everything_and_keeps_the_devices(controller, quiet) -> None
     y.result()
     before = ids(controller)
     pw.reset()
-    assert controller.machine.ledger.buffers == {}
+    assert controller.machine.store.buffers == {}
     assert controller.resources.placements == {}
     assert len(controller.record.events()) == 0
     with pytest.raises(pw.LostError) as error:
@@ -155,7 +155,7 @@ def test_reset_frees_everything_and_keeps_the_devices(controller, quiet) -> None
     assert ids(controller) == before
     del y
     quiet(controller)
-    assert len(controller.machine.ledger.buffers) == 0
+    assert len(controller.machine.store.buffers) == 0
 
 
 def test_futures_from_before_a_reset_release_nothing_of_after(controller, quiet) -> None:

@@ -92,3 +92,15 @@ def test_loaded_runs_compare_with_those_recorded_here(runs, tmp_path) -> None:
 def test_what_is_no_run_is_refused(runs) -> None:
     with pytest.raises(pw.UsageError, match=r"^compare: the second argument is a int, not a run"):
         pw.compare(runs[0], 3)
+
+
+def test_what_one_client_did_is_no_partner_of_what_another_did() -> None:
+    bob, eve = (Label("compute", "f", "p", client, node=1, island=0, devices=2) for client in ("bob", "eve"))
+    one = Events.from_rows([Row(bob, 0.0, 1.0), Row(eve, 1.0, 2.0)])
+    two = Events.from_rows([Row(eve, 0.0, 3.0), Row(bob, 3.0, 4.0)])
+    difference = compare_events(one, two)
+    assert difference.table["client"].tolist() == ["bob", "eve"]
+    assert difference.table["longer"].tolist() == [0.0, 2.0]
+    assert difference.worst(1) == ["f of eve: +2 s"]
+    alone = compare_events(Events.from_rows([Row(bob, 0.0, 1.0)]), Events.from_rows([Row(eve, 0.0, 1.0)]))
+    assert (len(alone), alone.only_a, alone.only_b) == (0, 1, 1)

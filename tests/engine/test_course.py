@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.course import QUESTIONS
-from pathways_nb.examples import two_stages
+from pathways_nb.course.check import QUESTIONS
+from pathways_nb.examples import mixture, two_stages
+from pathways_nb.parallel.experts import Chosen, Experts
 
 
 @pytest.fixture
@@ -31,11 +33,50 @@ def ran(controller):
     with pw.record("train") as run:
         step(params, state, tokens, targets)
     pw.runs["train"] = run
+    pw.runs["sparse"] = mixture_step()
+    with pw.record("pressure") as run, pw.client("ann"):  # 2 MB of argument and as much of result on each device
+        a(np.ones(1_000_000, np.float32)).wait()
+    pw.runs["pressure"] = run
     yield
     pw.runs.clear()
 
 
-RIGHT = {"01.crossings": 1, "01.speedup": 8 / 5}
+def mixture_step() -> pw.Run:
+    """14 tokens, two of four experts chosen with room for 16 each."""
+    router = pw.virtual_slice(1, island=0)
+    kinds = mixture.Kinds(4, 8)
+    front, params = mixture.init(kinds, 8)
+    features, error = pw.jit(mixture.features, on=router), pw.jit(mixture.error, on=router)
+    mix = Experts(mixture.expert, router, [pw.virtual_slice(1, island=1) for _ in range(4)])
+
+    @pw.program
+    def step(front, picked, x, mask, y):
+        def loss(front, picked):
+            tokens, gates = features(front, x)
+            return error(mix(picked, tokens, gates, mask, Chosen((0, 2), 16)), y)
+
+        return jax.grad(loss, argnums=(0, 1))(front, picked)
+
+    x, y = kinds.batch(9, 0, 5, 0)
+    with pw.record("sparse") as run:
+        step(front, {0: params[0], 2: params[2]}, x, np.eye(4, dtype=bool)[[0] * 9 + [2] * 5], y)
+    return run
+
+
+RIGHT = {
+    "01.crossings": 1,
+    "01.speedup": 8 / 5,
+    "02.sequential": 200.0,
+    "02.parallel": 105.0,
+    "02.hidden": 43.125,
+    "02.fused": 50.0,
+    "03.part": 3 / 8,
+    "03.luck": 1 / 6,
+    "04.peak": 3.0,
+    "04.together": 6,
+    "05.transfers": 8,
+    "05.rows": 7 / 4,
+}
 WRONG = {
     "01.crossings": {5: "from the place", 4: "counts computations", 7: "from the place"},
     "01.speedup": {
@@ -44,6 +85,31 @@ WRONG = {
         4: "only two islands",
         3: "Count turns: 4",
     },
+    "02.sequential": {100: "the stages alone", 105: "one message for all stages", 1: "costs the same"},
+    "02.parallel": {
+        100: "the stages alone",
+        110: "both are on their way",
+        200: "That is sequential",
+        1: "All messages",
+    },
+    "02.hidden": {50: "Nearly", 0.043125: "In milliseconds", 5: "For n stages of t ms"},
+    "02.fused": {80: "the chain as it was", 45: "That is parallel dispatch", 1: "as its stages together"},
+    "03.part": {
+        1 / 4: "an equal part",
+        3 / 5: "its own counts, too",
+        37.5: "between 0 and 1",
+        0.5: "compare a share with the sum of all",
+    },
+    "03.luck": {
+        1 / 2: "with three there are more",
+        5 / 6: "do not fit",
+        1 / 36: "Any order is good on the first device",
+        1 / 3: "how many of them fit?",
+    },
+    "04.peak": {5: "keeps every value", 2: "which its caller still holds", 12: "all four devices", 7: "third stage"},
+    "04.together": {7: "would not fit whole", 25: "no whole program"},
+    "05.transfers": {4: "forward half", 16: "counts all experts", 10: "counts arrows", 3: "for one chosen expert"},
+    "05.rows": {4: "rows of padding", 2: "numbers of experts", 4 / 7: "other way round", 5: "every expert has room"},
 }
 
 

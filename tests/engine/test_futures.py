@@ -221,7 +221,7 @@ def test_arithmetic_is_refused_with_both_ways_out(double, text) -> None:
         ("np.exp(y)", "np.exp(y.result())", np.exp),
         ("np.add.reduce(y)", "np.add.reduce(y.result())", np.add.reduce),
         ("y.T", "y.result().T", lambda y: y.T),
-        ("y.mean", "y.result().mean", lambda y: y.mean()),
+        ("y.mean", "y.result().mean()", lambda y: y.mean()),
     ],
 )
 def test_other_operations_are_refused_with_both_ways_out(double, text, host, operation) -> None:
@@ -269,7 +269,7 @@ def test_a_call_with_a_lost_argument_leaves_nothing_behind(double, left, control
     with pytest.raises(pw.LostError):
         both(np.ones(8), y)
     quiet(controller)
-    assert not controller.machine.ledger.buffers
+    assert not controller.machine.store.buffers
 
 
 def test_a_future_says_that_it_is_lost(double, controller) -> None:
@@ -355,12 +355,12 @@ def test_dropping_a_future_frees_its_memory(double, controller, quiet) -> None:
     y = double(v)
     y.result()
     quiet(controller)
-    before = len(controller.machine.ledger.buffers)
+    before = len(controller.machine.store.buffers)
     del y
     gc.collect()
     quiet(controller)
-    assert len(controller.machine.ledger.buffers) == before - 1
-    assert not controller.machine.ledger.buffers
+    assert len(controller.machine.store.buffers) == before - 1
+    assert not controller.machine.store.buffers
     assert not controller.driver.entries
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_widgets import live
 
 matrix = np.full((256, 256), 0.01, np.float32)
 
@@ -261,3 +262,45 @@ def test_a_cancelled_result_names_its_own_node(controller, slow, left, quiet) ->
     _, ys, _ = interrupted(slow, lambda ys: ys.extend([slow(matrix), *(both(slow(matrix)) for _ in range(30))]))
     with pytest.raises(pw.CancelledError, match=r"^second of both, run \d+, was cancelled"):
         ys[-1].result()
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """Figures are made as in a notebook, and shown nowhere."""
+    live.InteractiveShell.clear_instance()
+    live.InteractiveShell.instance()
+    monkeypatch.setattr(live, "display", lambda bundle, **_: None)
+    yield
+    live.InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_the_last_picture_shows_what_was_under_way(controller, left, notebook, error) -> None:
+    work = pw.work(0.3, on=left, name="long")
+    program = pw.program(lambda x: work(work(x)), name="two")
+    program.run(matrix[0])
+    with pytest.raises(error), pw.record(show="timeline") as run:  # noqa: PT012
+        program(matrix[0])
+        while not len(run.events.of_kind("enqueue")):
+            time.sleep(1e-3)
+        raise error
+    assert run.is_over
+    assert "2 launches" in run.view.summary
+    assert run.view.summary == run.summary_line()
+
+
+def test_a_second_interrupt_ends_the_wait_for_the_last_picture(controller, left, notebook, monkeypatch) -> None:
+    program = pw.program(pw.work(0.3, on=left, name="long"), name="one")
+    program.run(matrix[0])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), pw.record(show="timeline") as run:  # noqa: PT012
+        program(matrix[0])
+        monkeypatch.setattr(controller.driver.ended, "wait", interrupt)
+        raise KeyboardInterrupt
+    monkeypatch.undo()
+    assert run.finished
+    assert run.view.summary
+    assert not controller.recordings

@@ -197,7 +197,7 @@ def test_pathways_before_attach_and_without_the_extension_s_default(fresh_python
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("--show bad", "there is no view 'bad'; choose from graph, timeline or none"),
+        ("--show bad", "there is no view 'bad'; choose from graph, timeline, memory or none"),
         (
             "--shows none",
             "unrecognized arguments: --shows none.\nUsage: %%pathways [--show graph,timeline] [--run NAME]",
@@ -350,6 +350,8 @@ def test_a_profiled_cell_has_exact_stamps(ready) -> None:
 def test_the_line_magic_attaches_as_the_function_does(ready, capsys) -> None:
     ready.ok("%pathways attach cpu --islands 1 --devices-per-island 2 --dispatch sequential --no-pin")
     assert "<controller cpu: 1 island × 2 devices, sequential dispatch>" in capsys.readouterr().out
+    ready.ok("%pathways attach cpu --dcn-latency 0.001")
+    assert "2 islands × 4 devices, parallel dispatch, messages take 1 ms>" in capsys.readouterr().out
     error = ready.fails("%pathways attach cpu --dispatch fast")
     assert "attach(dispatch='fast'): choose one of" in str(error)
     ready.ok(CELL_ONE)

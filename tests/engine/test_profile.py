@@ -83,6 +83,21 @@ def test_the_nth_is_the_nth_whatever_order_the_profiler_tells_them_in(names, ran
     np.testing.assert_array_equal(record.events()["start"], np.arange(len(names)) + 0.25)
 
 
+def test_a_transfer_is_over_when_the_launch_that_needs_it_begins() -> None:
+    """What was seen late is not drawn beyond it; what was over before stays, and no stamp of it is called exact."""
+    record = Record()
+    for name, node, start, end in (("late", 1, 0.0, 5.0), ("early", 2, 0.0, 1.0)):
+        record.add(Row(Label("transfer", name, island=0, node=node), start, end, run=3))
+    for node in (1, 2):
+        label = Label("compute", f"f{node}", island=0, device=0, devices=1, node=node)
+        record.add(Row(label, 5.0, 6.0, run=3))
+    exact(record, [seen("f1", 100, 1, 3.0, 4.0), seen("f2", 100, 2, 4.0, 5.0)])
+    moved = record.events().of_kind("transfer")
+    assert moved["start"].tolist() == [0.0, 0.0]
+    assert moved["end"].tolist() == [3.0, 1.0]
+    assert set(moved["quality"].tolist()) == {"estimated"}
+
+
 def test_columns_given_out_before_stay_as_they_were() -> None:
     record = launches(("f", 0, 0, 1))
     before = record.events()
@@ -229,3 +244,32 @@ def test_a_failed_launch_leaves_the_others_exact(controller) -> None:
     assert qualities["good"] == "exact"
     assert run.stamps is not None
     assert run.stamps.matched == sum(quality == "exact" for quality in qualities.values())
+
+
+def test_a_launch_that_never_came_to_be_leaves_those_of_its_kind_exact(controller, left) -> None:
+    square = pw.program(pw.jit(lambda x: x @ x, on=left), name="square")
+    square(matrix).wait()
+    with pw.inject_fault(after=1, times=1), pw.profile() as run:
+        ys = [square(matrix) for _ in range(3)]
+    with pytest.raises(pw.NodeError):
+        ys[1].result()
+    assert run.events.of_kind("compute")["status"].tolist().count("failed") == 1
+    assert run.stamps is not None
+    assert (run.stamps.matched, run.stamps.launches) == (2, 2)
+
+
+def test_levels_of_memory_end_before_the_profile_is_read(controller, left, monkeypatch) -> None:
+    stop, stamps = Profiler.stop, []
+
+    def stamped(self):
+        stamps.append(self.clock())
+        return stop(self)
+
+    monkeypatch.setattr(Profiler, "stop", stamped)
+    square = pw.program(pw.jit(lambda x: x @ x, on=left), name="square")
+    with pw.profile() as run:
+        y = square(matrix)
+    y.wait()
+    levels = run.events.of_kind("memory")
+    assert len(levels)
+    assert levels["end"].max() + run.record.origin <= stamps[0]

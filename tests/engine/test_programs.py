@@ -396,3 +396,27 @@ def test_a_donated_optax_state(fresh_python) -> None:
     """
     )
     assert done.returncode == 0, done.stderr[-500:]
+
+
+@pytest.mark.parametrize(
+    ("use", "does"),
+    [
+        (lambda y: float(y.sum()), "turns into a host value"),
+        (np.asarray, "turns into a host value"),
+        (lambda y: y.result(), "asks for"),
+        (lambda y: y if y.sum() > 0 else y + 1, "branches on"),
+    ],
+)
+def test_a_program_that_needs_a_value_says_where_and_what_to_do(controller, left, use, does) -> None:
+    add = on(left, lambda x: x + 1)
+
+    @pw.program
+    def needs(x):
+        use(add(x))
+        return x
+
+    with pytest.raises(pw.UsageError) as error:
+        needs(np.zeros(8, np.float32))
+    text = str(error.value)
+    assert f"the program 'needs' {does} a value that is not known while it is traced (test_programs.py:" in text
+    assert "branch in a cell, outside the program, on y.result()" in text

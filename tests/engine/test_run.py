@@ -56,7 +56,7 @@ def test_a_thousand_steps_without_a_wait(controller, dispatch, quiet) -> None:
                 after_100 = (live(here), len(here.driver.entries))
         np.testing.assert_array_equal(y.result(), v + 3 * steps)
         quiet(here)
-        assert len(here.machine.ledger.buffers) == len(here.driver.entries) == 1
+        assert len(here.machine.store.buffers) == len(here.driver.entries) == 1
         assert here.machine.runs == {}
         assert here.driver.runs == {}
         assert live(here) <= 40, "a few that idle threads still hold"

@@ -245,3 +245,12 @@ def test_the_archive_holds_no_pickle(run, tmp_path) -> None:
     with zipfile.ZipFile(tmp_path / "a.run") as archive:
         for name in archive.namelist():
             assert b"|O" not in archive.read(name)[:128]
+
+
+def test_how_long_nodes_are_declared_to_last_comes_back(controller, left, tmp_path) -> None:
+    work, add = pw.work(1e-3, on=left, name="work"), pw.jit(lambda x: x + 1, on=left)
+    run = pw.program(lambda x: add(work(x)), name="both").run(v)
+    run.save(tmp_path / "a.run")
+    (mine,), (again,) = run.programs, pw.load(tmp_path / "a.run").programs
+    assert [node.seconds for node in again.graph.nodes] == [node.seconds for node in mine.graph.nodes]
+    assert 1e-3 in [node.seconds for node in again.graph.nodes]

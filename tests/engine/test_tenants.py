@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from collections import deque
@@ -16,13 +17,93 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.controller.machine import Machine, check_invariants
-from pathways_nb.controller.messages import Completed, Fail, Launch, Opened, Submitted
+from pathways_nb import tenants
+from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.controller.machine import Machine
+from pathways_nb.controller.messages import Cancelled, Completed, Fail, Launch, Opened, Submitted, Waited
 from pathways_nb.controller.policies import POLICIES
-from tests.engine.test_machine import plan_of
+from tests.engine.machine_devices import plan_of
 
 v = np.arange(8, dtype=np.float32)
 matrix = np.full((64, 64), 0.01, np.float32)
+
+
+def test_what_was_cancelled_is_not_held_against_its_client() -> None:
+    machine, plan = Machine(devices=(1,)), plan_of([0])
+    order: list[str] = []
+
+    def launched(out: list[Any]) -> list[Launch]:
+        return [each for each in out if isinstance(each, Launch)]
+
+    def call(client: str, runs: range) -> list[Launch]:
+        return [
+            launch
+            for run in runs
+            for launch in launched(machine.handle(Submitted(run, client, plan, (), (run,), (8,))))
+        ]
+
+    def done(queue: list[Launch]) -> None:
+        while queue:
+            launch = queue.pop(0)
+            order.append("" if launch.run in given_up else "ann" if launch.run >= 100 else "bob")
+            seconds = 0.0 if launch.run in given_up else 1.0
+            queue += launched(machine.handle(Completed(launch.run, 0, launch.start, launch.stop, seconds)))
+
+    given_up = range(100, 140)
+    done(call("ann", range(200, 201)) + call("bob", range(1)))
+    queue = call("bob", range(10, 50)) + call("ann", given_up)
+    queue += launched(machine.handle(Cancelled(tuple(given_up))))
+    skipped = [launch for launch in queue if launch.run in given_up]
+    queue = [launch for launch in queue if launch.run not in given_up]
+    done(skipped)
+    assert machine.clients["ann"].seconds == pytest.approx(1.0)
+    order.clear()
+    done(queue + call("ann", range(300, 340)))
+    assert {order[:20].count("ann"), order[:20].count("bob")} <= set(range(7, 14)), order
+
+
+def test_who_stands_still_while_others_go_on_is_said_to_wait_and_nobody_else() -> None:
+    """A client with work under way does not wait; one that had to stand still does, though the others have ended."""
+
+    def bob_first(ready: Any, state: Any) -> Any:
+        return next((gang for gang in ready if gang.client == "bob"), ready[0])
+
+    machine, long = Machine(devices=(1,), policy=bob_first), plan_of([0])
+    queue: list[Launch] = []
+    waited: dict[str, list[tuple[float, float]]] = {"ann": [], "bob": []}
+    now = 0.0
+
+    def take(event: Any) -> None:
+        for each in machine.handle(event, now):
+            if isinstance(each, Launch):
+                queue.append(each)
+            if isinstance(each, Waited):
+                assert each.reason == "waits its turn"
+                waited[machine.runs[each.run].submitted.client].append((each.since, now))
+
+    def run_all() -> str:
+        nonlocal now
+        order = ""
+        while queue:
+            launch, now = queue.pop(0), now + 1.0
+            order += machine.runs[launch.run].submitted.client[0]
+            take(Completed(launch.run, 0, launch.start, launch.stop, 1.0))
+        return order
+
+    take(Submitted(0, "ann", long, (), (0,), (8,)))
+    assert run_all() == "a"  # it is known how long one takes
+    for run, client in enumerate(["ann"] * 4 + ["bob"] * 3, 1):
+        take(Submitted(run, client, long, (), (run,), (8,)))
+    assert run_all() == "aabbbaa"
+    assert waited == {"ann": [(3.0, 5.0)], "bob": [(1.0, 2.0)]}
+
+
+def test_a_first_run_that_failed_says_nothing_about_the_next() -> None:
+    machine, plan = Machine(devices=(1,)), plan_of([0])
+    for run, seconds in enumerate([0.0, 1.0, 1.0]):
+        machine.handle(Submitted(run, "ann", plan, (), (run,), (8,)))
+        machine.handle(Completed(run, 0, 0, 1, seconds))
+    assert machine._estimates[plan].seconds == {0: [pytest.approx(1.0)]}
 
 
 class Backlogged:
@@ -194,7 +275,7 @@ def test_the_policy_of_a_notebook_is_asked_while_clients_compete(watchdog) -> No
         program(matrix).wait()
         results = []
         for name in ("ann", "bob"):
-            with pw.client(name):
+            with pw.client(name).acting():
                 results += [program(matrix) for _ in range(6)]
         pw.wait(results)
     assert asked
@@ -214,7 +295,7 @@ def test_a_policy_that_raises_names_its_line_and_the_controller_stays_usable(wat
         program(matrix).wait()
         results = []
         for name in ("ann", "bob"):
-            with pw.client(name):
+            with pw.client(name).acting():
                 results += [program(matrix) for _ in range(8)]
         with pytest.raises(pw.PolicyError, match=r"policy mine raised TypeError: .*test_tenants\.py:\d+"):
             pw.wait(results)
@@ -248,9 +329,9 @@ def test_cancelling_a_client_leaves_the_others(controller, left) -> None:
     program = pw.program(slow(left, 400), name="p")
     program(matrix).wait()
     ann, bob = pw.client("ann"), pw.client("bob")
-    with ann:
+    with ann.acting():
         hers = [program(matrix) for _ in range(12)]
-    with bob:
+    with bob.acting():
         his = [program(matrix) for _ in range(2)]
     ann.cancel()
     pw.wait(his)
@@ -258,11 +339,96 @@ def test_cancelling_a_client_leaves_the_others(controller, left) -> None:
         pw.wait(hers)
 
 
+def test_one_client_may_be_entered_by_threads_and_tasks_at_once(controller, left) -> None:
+    add = pw.jit(lambda x: x + 1, on=left, in_shardings=pw.P("x"))
+    ann, bob = pw.client("ann"), pw.client("bob")
+    both, names = threading.Barrier(2), []
+
+    def work() -> None:
+        with bob, ann:
+            both.wait()
+            add(v).wait()
+            names.append(tenants.now())
+            both.wait()
+
+    async def task(first: asyncio.Event, second: asyncio.Event) -> None:
+        with ann:
+            first.set()
+            await second.wait()  # the other enters before either ends
+            add(v).wait()
+        names.append(tenants.now())
+
+    async def tasks() -> None:
+        one, two = asyncio.Event(), asyncio.Event()
+        await asyncio.gather(task(one, two), task(two, one))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(tasks())
+    assert names == [ann, ann, None, None]
+    assert controller._opened == {}, "the last block has closed it"
+    assert "ann" not in tenants._blocks
+
+
+def test_first_calls_of_several_threads_find_one_engine(controller, left) -> None:
+    both, found = threading.Barrier(4), []
+
+    def work() -> None:
+        both.wait()
+        found.append(controller.driver)
+
+    for _ in range(5):
+        pw.reset()
+        found.clear()
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [controller.driver] * 4
+
+
+def test_a_block_closes_the_client_that_another_object_of_its_name_opened(controller, left) -> None:
+    add = pw.jit(lambda x: x + 1, on=left, in_shardings=pw.P("x"))
+    with pw.client("ann", share=1), pw.client("ann", share=3):
+        kept = add(v)
+        kept.wait()
+        assert controller.machine.clients["ann"].share == 3
+    with pytest.raises(pw.LostError):
+        kept.result()
+    with pw.client("ann", share=2):
+        add(v).wait()
+        assert controller.machine.clients["ann"].share == 2, "opened again"
+    assert controller._opened == {}
+
+
+def test_loose_calls_of_a_block_that_raises_never_run(controller, left) -> None:
+    add = pw.jit(lambda x: x + 1, on=left, in_shardings=pw.P("x"))
+    with pw.record() as run:
+        with contextlib.suppress(ZeroDivisionError), pw.client("ann"):
+            kept = add(v)
+            1 / 0  # noqa: B018
+        assert controller._opened == {}
+    with pytest.raises(pw.CancelledError, match="client ann closed before"):
+        kept.result()
+    assert run.programs == []
+    assert controller._opened == {}, "nothing opened it again"
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda: pw.client(""), "a name is needed"),
         (lambda: pw.client("ann", share=0), r"client\('ann', share=0\): a positive number is needed"),
+        (lambda: pw.client("ann", share="2"), r"client\('ann', share='2'\): a positive number is needed"),
+        (lambda: pw.client("ann", share=True), r"share=True\): a positive number is needed"),
+        (lambda: pw.client("ann", priority="high"), r"client\('ann', priority='high'\): a number is needed"),
+        (lambda: pw.client("ann", memory="4GB"), r"memory='4GB'\): a number of bytes per device of at least 1 is"),
+        (lambda: pw.client("ann", memory=0.5), r"memory=0.5\): a number of bytes per device of at least 1 is"),
+        (lambda: pw.client("ann", memory=True), r"memory=True\): a number of bytes per device"),
         (lambda: pw.attach("cpu", policy="best"), r"policy='best': choose one of 'fifo', 'stride', 'priority'"),
         (lambda: pw.attach("cpu", policy=3), "policy=3 is neither a name nor a function"),
     ],
@@ -270,3 +436,18 @@ def test_cancelling_a_client_leaves_the_others(controller, left) -> None:
 def test_wrong_words_are_refused(call, text) -> None:
     with pytest.raises(pw.UsageError, match=text):
         call()
+
+
+def test_a_policy_that_calls_or_waits_is_refused_instead_of_waiting_for_itself(watchdog) -> None:
+    made: list[Any] = []
+
+    def calls(ready: Any, state: Any) -> Any:
+        made[0](matrix).wait()
+        return ready[0]
+
+    with pw.attach("cpu", islands=1, devices_per_island=2, policy=calls):
+        program = pw.program(slow(pw.virtual_slice(2), 100), name="p")
+        program(matrix).wait()
+        made.append(program)
+        with pytest.raises(pw.PolicyError, match=r"policy calls raised UsageError: a policy chooses one of the gangs"):
+            pw.wait([program(matrix) for _ in range(8)])

@@ -12,6 +12,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.backends.watcher import Launched, _failures
+from tests.engine.computations import on
 
 matrix = np.full((128, 128), 0.01, np.float32)
 
@@ -148,3 +149,20 @@ def test_what_a_skipped_reader_did_not_read_is_waited_for(controller) -> None:
         bad.result()
     (event,) = (event for event in run.events.of_kind("compute") if event["name"] == "slow")
     assert event["status"] == "ok"
+
+
+def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before(controller, left) -> None:
+    """Of a long and a short launch seen together, the short one does not get half."""
+    long, short = pw.work(0.04, on=left, name="long"), on(left, lambda x: x + 1)
+    program = pw.program(lambda x: short(long(x)), name="p")
+    watcher = controller.driver._dispatchers[0].computing
+    v = np.zeros(8, np.float32)
+    for _ in range(3):
+        program(v).wait()
+        controller.settle()
+    watcher._cost, watcher.budget = 1.0, 1e-3  # from now on it looks as seldom as it may
+    with pw.record() as run:
+        program(v).wait()
+    events = run.events.of_kind("compute")
+    lasted = dict(zip(events["name"].tolist(), (events["end"] - events["start"]).tolist(), strict=True))
+    assert lasted["long"] > 2 * sum(seconds for name, seconds in lasted.items() if name != "long")

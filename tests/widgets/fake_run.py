@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from pathways_nb.program.graph import Graph, Node, Value
 from pathways_nb.program.places import VirtualSlice
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import Events, Label, Record, Row
 
 MICROBATCHES = 8
 NAMES = ("left", "right")
@@ -23,6 +23,7 @@ class FakeProgram:
     where: Mapping[int, str]
     routes: Mapping[tuple[int, int], str]
     runs: int = 1
+    needed: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -36,6 +37,7 @@ class FakeRun:
     name: str = "fake"
     finished: bool = True
     shown: int | None = None
+    hbm: tuple[int, ...] = (0, 0)
 
     @property
     def events(self) -> Events:
@@ -182,3 +184,36 @@ def many_rows(count: int, devices: int = 8, seconds: float = 10.0) -> list[Row]:
     each = seconds / (count / devices)
     starts = [(i // devices) * each for i in range(count)]
     return [Row(labels[i % devices], start, start + 0.6 * each) for i, start in enumerate(starts)]
+
+
+def memory_rows(clients: Sequence[str] = ("me", "bob")) -> list[Row]:
+    """Levels over the pipeline of ``fake_run``: of the first client on all devices, of the second on some of one island.
+
+    The second island is divided while the second client holds something on half of it.
+    """
+    rows = []
+    edges = [0.05 + 0.017 * i for i in range(2 * MICROBATCHES + 1)]
+    for island in (0, 1):
+        kept, each = 3_000_000, 1_100_000
+        levels = [kept + each * min(i, 2 * MICROBATCHES - i) * (1 + island) // 2 for i in range(2 * MICROBATCHES)]
+        parts = [(0, 4)] if island == 0 else [(0, 2), (2, 2)]
+        for held, start, end in zip(levels, edges[:-1], edges[1:], strict=True):
+            for first, count in parts:
+                rows.append(_level(clients[0], held, start, end, island, first, count))
+    rows.append(_level(clients[1], 2_500_000, 0.12, 0.22, 1, 2, 2))
+    return sorted(rows, key=lambda row: row.end)
+
+
+def _level(client: str, held: int, start: float, end: float, island: int, first: int, count: int) -> Row:
+    label = Label("memory", "memory", "", client, island=island, device=first, devices=count, bytes=held)
+    return Row(label, start, end, quality="exact")
+
+
+def memory_run(hbm: tuple[int, ...] = (16_000_000, 16_000_000), clients: Sequence[str] = ("me", "bob")) -> FakeRun:
+    """The training step with levels of memory of two clients."""
+    run = fake_run()
+    everything = Record.of(run.recorded)
+    for row in memory_rows(clients):
+        everything.add(row)
+    run.recorded, run.hbm = everything.events(), hbm
+    return run

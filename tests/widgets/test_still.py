@@ -14,7 +14,7 @@ from PIL import Image
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_widgets import palette, style
 from pathways_widgets.graph import GraphView
-from pathways_widgets.scene import Curve, Rect, Scene, Text
+from pathways_widgets.scene import Curve, Rect, Scene, Text, text_width
 from pathways_widgets.still import scene_of, write
 from pathways_widgets.timeline import Timeline
 from tests.widgets.fake_run import FakeRun, fake_run, many_events
@@ -38,6 +38,16 @@ def test_a_picture_says_what_the_live_one_says() -> None:
     )
     assert {f"{kind.letter} {kind.name}" for kind in palette.KINDS} <= set(found), "the legend is in the picture"
     assert run.summary_line() in found
+
+
+def test_a_value_that_python_needed_is_marked() -> None:
+    run = fake_run()
+    assert not any("value needed" in text for text in texts(scene_of(run).svg()))
+    run.programs[0].needed = {6: ("Cell In[4], line 3", 2)}  # of the result, at the lower end of the picture
+    scene = scene_of(run, ["graph"])
+    assert {"← value needed ×2", "Cell In[4], line 3"} <= set(texts(scene.svg()))
+    (tab,) = [s for s in scene.shapes if isinstance(s, Rect) and s.line == palette.NEEDED]
+    assert tab.y + tab.height <= scene.height
 
 
 def test_every_box_is_drawn_in_its_colour_and_proportion() -> None:
@@ -183,3 +193,15 @@ def test_unknown_styles_are_refused() -> None:
         style.choose("poster")
     with pytest.raises(ValueError, match="a positive number"):
         style.choose("paper", 0)
+
+
+@pytest.mark.parametrize("width", [200.0, 317.0])
+def test_a_long_part_of_the_summary_is_broken_at_spaces(monkeypatch, width: float) -> None:
+    words = f"makespan 1 s · {'bob waited 3 ms (for the memory of others), ' * 6}· 2 failed"
+    monkeypatch.setattr(FakeRun, "summary_line", lambda self: words)
+    scene = scene_of(fake_run(), ["timeline"], width)
+    lines = [shape for shape in scene.shapes if isinstance(shape, Text) and shape.x == 12]
+    written, said = (re.sub("[ ·]", "", text) for text in ("".join(line.text for line in lines), words))
+    assert written == said
+    for line in lines:
+        assert line.x + text_width(line.text, line.size) <= width

@@ -14,6 +14,7 @@ from pathways_nb.trace.metrics import duration, size
 from pathways_nb.trace.record import Events
 from pathways_widgets.fold import drawn
 from pathways_widgets.graph import GraphView
+from pathways_widgets.graph_labels import Curve, Labels
 from pathways_widgets.layout import layered, layers_of
 from pathways_widgets.views import Columns
 from tests.widgets.fake_run import FakeProgram, FakeRun, fake_run, training_step, unrolled
@@ -124,6 +125,42 @@ def test_many_programs_are_counted_not_drawn() -> None:
     assert titles[-1] == "… and 3 more programs"
 
 
+def test_a_value_that_python_needed_has_a_tab_under_the_box_that_makes_it() -> None:
+    step = training_step()
+    assert sources_of(step)["graph_needed"]["text"] == []
+    step.needed = {3: ("Cell In[4], line 3", 10)}
+    sources = sources_of(step)
+    tab, nodes = sources["graph_needed"], sources["graph_nodes"]
+    assert tab["text"] == ["← value needed ×10\nCell In[4], line 3"]
+    box = nodes["name"].index("stage1")
+    assert [i for i, text in enumerate(nodes["needed"]) if text] == [box]
+    assert nodes["needed"][box] == "Cell In[4], line 3"
+    assert (tab["x"][0], tab["width"][0]) == (nodes["x"][box], nodes["width"][box])
+    assert tab["y"][0] - tab["height"][0] / 2 == pytest.approx(nodes["y"][box] + nodes["height"][box] / 2)
+
+
+def test_a_tab_has_room_of_its_own_and_a_new_one_is_drawn() -> None:
+    view, run = GraphView(), fake_run()
+    view.update(run)
+    run.programs[0].needed = dict.fromkeys(range(7), ("train.py:12", 1))
+    sources = view.update(run)
+    assert set(sources["graph_needed"]["text"]) == {"← value needed\ntrain.py:12"}
+    parts = [list(zip(*(sources[name][side] for side in ("x", "y", "width", "height")), strict=True))
+             for name in ("graph_nodes", "graph_needed")]  # fmt: skip
+    for (x, y, width, height), (other_x, other_y, other_width, other_height) in itertools.product(*parts):
+        assert (
+            abs(x - other_x) >= (width + other_width) / 2 - 1e-6
+            or abs(y - other_y) >= (height + other_height) / 2 - 1e-6
+        )
+
+
+def test_folded_nodes_share_a_tab_with_the_first_line_and_all_counts() -> None:
+    pipeline = unrolled(20)
+    ends = [node.id for node in pipeline.graph.nodes if node.name == "stage1"]
+    pipeline.needed = {ends[1]: ("train.py:9", 2), ends[0]: ("train.py:4", 1)}
+    assert sources_of(pipeline)["graph_needed"]["text"] == ["← value needed ×3\ntrain.py:9"]
+
+
 def test_an_empty_run_is_an_empty_picture() -> None:
     run: FakeRun = fake_run()
     run.programs = [FakeProgram(Graph("empty", (), ()), {}, {})]
@@ -191,3 +228,11 @@ def test_a_place_keeps_its_colour_from_picture_to_picture() -> None:
     again = colour("other", "decoder", "encoder")
     assert {name: again[name] for name in first} == first
     assert len(set(colour(*map(str, range(7))).values())) == 7
+
+
+def test_a_label_stands_on_its_edge_where_it_covers_neither_box_nor_label() -> None:
+    flat, after = Curve(0, 0, 100, 0, 50, 0, 50, 0), Curve(100, 0, 200, 0, 150, 0, 150, 0)
+    labels = Labels([{"x": 50, "y": 0, "width": 100, "height": 30}])
+    assert labels.place([flat, after], "2 KB ICI") == (150, -9)
+    assert labels.place([Curve(100, 0, 200, 0, 100, 0, 250, 0), after], "2 KB DCN")[0] > 190
+    assert Labels([]).place([flat], "1 B ICI") == (50, -9)

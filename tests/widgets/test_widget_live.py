@@ -15,7 +15,7 @@ from pathways_widgets.packing import pack
 from pathways_widgets.panel import Panel
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import Columns, Moment
-from tests.widgets.fake_run import fake_run, many_events
+from tests.widgets.fake_run import fake_run, many_events, memory_run
 
 
 def unpack(block: bytes) -> dict[str, list[Any]]:
@@ -43,8 +43,8 @@ def test_columns_survive_packing(size: int) -> None:
 
 
 def test_every_column_that_a_glyph_reads_is_sent() -> None:
-    run = fake_run()
-    made = Panel(("graph", "timeline"), run.islands)
+    run = memory_run()
+    made = Panel(("graph", "timeline", "memory"), run.islands)
     made.update(Moment.of(run))
     for view in made.views.values():
         for name, table in view.tables.items():
@@ -52,8 +52,8 @@ def test_every_column_that_a_glyph_reads_is_sent() -> None:
 
 
 def test_named_models_exist_for_properties_and_themes() -> None:
-    run = fake_run()
-    made = Panel(("graph", "timeline"), run.islands)
+    run = memory_run()
+    made = Panel(("graph", "timeline", "memory"), run.islands)
     made.update(Moment.of(run))
     named = {model.name: model for model in made.root.references() if model.name}
     for wanted in (made.properties, *made.themes.values()):
@@ -107,7 +107,7 @@ def test_the_item_holds_the_data() -> None:
 
 
 def test_unknown_views_are_named() -> None:
-    with pytest.raises(ValueError, match="there is no view 'graf'; choose from graph, timeline"):
+    with pytest.raises(ValueError, match="there is no view 'graf'; choose from graph, timeline, memory or none"):
         LiveDisplay(fake_run(), ("graf",))
 
 

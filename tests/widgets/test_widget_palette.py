@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import pathways_widgets
-from pathways_nb.trace.record import CONTROLLER_KINDS, KINDS
+from pathways_nb.trace.record import CONTROLLER_KINDS, KINDS, LEVEL_KINDS
 from pathways_widgets import palette
-from pathways_widgets.lanes import WAITING_KINDS
+from pathways_widgets.lanes import CONTROLLER_ROWS
 from tests.widgets.colour_science import ciede2000, contrast, least_distance, lightness
 
 
@@ -33,8 +33,8 @@ def test_kinds_of_one_lane_can_be_told_apart(group: tuple[palette.Kind, ...]) ->
 
 
 DEVICE_LANE = [kind for kind in palette.DEVICE_KINDS if kind.name != "transfer"]
-WAITING = [kind for kind in palette.CONTROLLER_KINDS if kind.name in WAITING_KINDS]
-WORKING = [kind for kind in palette.CONTROLLER_KINDS if kind.name not in WAITING_KINDS]
+WAITING = [kind for kind in palette.CONTROLLER_KINDS if kind.name in CONTROLLER_ROWS]
+WORKING = [kind for kind in palette.CONTROLLER_KINDS if kind.name not in CONTROLLER_ROWS]
 
 
 @pytest.mark.parametrize("lane", [DEVICE_LANE, WAITING, WORKING])
@@ -49,8 +49,22 @@ def test_places_can_be_told_apart() -> None:
         assert least_distance(one, other) >= 10, (one, other)
 
 
+def test_clients_can_be_told_apart_and_the_first_from_what_devices_do() -> None:
+    assert len(set(palette.CLIENTS)) == len(palette.CLIENTS)
+    for one, other in itertools.combinations(palette.CLIENTS, 2):
+        assert least_distance(one, other) >= 10, (one, other)
+    for kind in palette.DEVICE_KINDS:
+        assert min(least_distance(palette.client_colour(i), kind.colour) for i in range(3)) >= 10, kind
+    assert palette.client_colour(7) == palette.client_colour(0)
+
+
+@pytest.mark.parametrize("theme", palette.THEMES.values())
+def test_the_first_two_clients_stand_out_from_the_ground(theme: dict[str, str]) -> None:
+    assert min(contrast(palette.client_colour(i), theme["background"]) for i in range(2)) >= 3.0
+
+
 def test_every_kind_of_event_has_a_letter_and_a_colour() -> None:
-    assert {kind.name for kind in palette.KINDS} == {*KINDS, "backward"}
+    assert {kind.name for kind in palette.KINDS} == {*KINDS, "backward"} - LEVEL_KINDS, "a level is no box"
     assert {kind.name for kind in palette.CONTROLLER_KINDS} == CONTROLLER_KINDS
     letters = [kind.letter for kind in palette.KINDS]
     assert len(set(letters)) == len(letters)

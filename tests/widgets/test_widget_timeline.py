@@ -58,6 +58,10 @@ def test_the_controllers_work_is_in_its_lane(kind: str) -> None:
     assert columns["code"][0] == palette.CODES[kind]
 
 
+def test_a_box_says_which_line_waited() -> None:
+    assert boxes_of(one_event(Label("fetch", "loss", line="Cell In[4], line 3")))["line"] == ["Cell In[4], line 3"]
+
+
 def test_transfers_have_their_lane_below_all_devices() -> None:
     columns = boxes_of(one_event(Label("transfer", "x", island=1, bytes=1_500_000, route="DCN")))
     assert columns["top"][0] > CONTROLLER_HEIGHT + 8 + 2 * BUSY_HEIGHT
@@ -203,3 +207,10 @@ def test_a_window_shows_single_events_again() -> None:
     assert set(columns["name"]) == {"step"}
     assert columns["right"].min() <= 2.96
     assert columns["left"].max() >= 3.14
+
+
+def test_what_is_waited_for_and_who_waits_are_rows_of_their_own() -> None:
+    lanes = Lanes((4,))
+    rows = [lanes.band(kind, -1, -1, 0) for kind in ("enqueue", "stall", "wait")]
+    assert all(above[1] <= below[0] for above, below in pairwise(rows))
+    assert lanes.band("fetch", -1, -1, 0) == rows[2]

@@ -12,7 +12,7 @@ from bokeh.plotting import figure
 from pathways_widgets import palette, style
 from pathways_widgets.live import Figure
 from pathways_widgets.scene import Curve, Rect, Scene, Text
-from pathways_widgets.still import round_steps
+from pathways_widgets.time_axis import round_steps
 from pathways_widgets.views import FULL_WIDTH
 
 _AXIS = {

@@ -1,12 +1,14 @@
 """Level of detail: which boxes to draw for any number of events.
 
-Events become numbers once, as they arrive. A *track* is a band of lanes together with a kind; what is too short to be
-seen is merged per track and per bin of about one pixel, into a box as long as the busy time that it stands for.
+Events become numbers once, as they arrive. A *track* is a band of lanes together with a kind and a client; what is too
+short to be seen is merged per track and per bin of about one pixel, into a box as long as the busy time that it stands
+for. Tracks that differ only in the client are one *row*: their boxes in a bin stand side by side, as their events did.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +35,11 @@ class Digest:
         self.top: list[float] = []
         self.bottom: list[float] = []
         self.code: list[int] = []
-        self._tracks: dict[tuple[str, bool, int, int, int], int] = {}
+        self.client: list[str] = []
+        self.row: list[int] = []
+        """Of each track; the other lists are of tracks, too."""
+        self._tracks: dict[tuple[Any, ...], int] = {}
+        self._rows: dict[tuple[Any, ...], int] = {}
         self._last_id = -1
 
     def extend(self, events: Events) -> None:
@@ -52,11 +58,6 @@ class Digest:
         self.well = np.concatenate([self.well, fresh.is_("status", "ok")])
         self._last_id = int(events["id"][-1])
 
-    @property
-    def extent(self) -> float:
-        """When the last event ended, in seconds since the start of the run."""
-        return float(self.end.max()) if len(self.end) else 0.0
-
     def within(self, window: Window) -> np.ndarray:
         """Indices of the events that touch ``window``."""
         return np.flatnonzero((self.end >= window[0]) & (self.start <= window[1]))
@@ -70,10 +71,12 @@ class Digest:
     def _track(self, label: Label) -> int:
         kind, island, device, devices = label.kind, label.island, label.device, label.devices
         code = code_of(kind, label.name)
-        key = (kind, code_of(kind, "") != code, island, device, devices)
-        track = self._tracks.get(key)
+        row = (kind, code_of(kind, "") != code, island, device, devices)
+        track = self._tracks.get((row, label.client))
         if track is None:
-            track = self._tracks[key] = len(self._tracks)
+            track = self._tracks[row, label.client] = len(self._tracks)
+            self.row.append(self._rows.setdefault(row, len(self._rows)))
+            self.client.append(label.client)
             top, bottom = self._lanes.band(kind, island, device, devices)
             self.top.append(top)
             self.bottom.append(bottom)
@@ -132,6 +135,18 @@ def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> B
     position[used] = np.arange(len(used))
     first = np.full(len(count), np.inf)
     np.minimum.at(first, cell, start)
-    busy = np.bincount(cell, lasts)
+    busy = np.bincount(cell, lasts)[used]
     track = (used // per_track).astype(np.int32)
-    return Boxes(alone, track, first[used], busy[used], count[used], members, position[cell])
+    group = np.array(digest.row, np.int64)[track] * per_track + used % per_track
+    start = _side_by_side(group, first[used], busy)
+    return Boxes(alone, track, start, busy, count[used], members, position[cell])
+
+
+def _side_by_side(group: np.ndarray, start: np.ndarray, lasts: np.ndarray) -> np.ndarray:
+    """Starts such that no box of a group begins before the one before it ends."""
+    order = np.lexsort((start, group))
+    group, before = group[order], np.cumsum(lasts[order]) - lasts[order]
+    apart = np.concatenate([[0], np.cumsum(group[1:] != group[:-1])]) * (2 * (start.max(initial=0) + lasts.sum()))
+    found = np.empty_like(start)
+    found[order] = np.maximum.accumulate(start[order] - before + apart) - apart + before
+    return found

@@ -20,6 +20,9 @@ const setProperties = (doc, byModel) => {
   for (const [name, properties] of Object.entries(byModel)) doc.get_model_by_name(name)?.setv(properties)
 }
 
+// The figures that share a time axis.
+const overTime = (doc) => ["timeline", "memory"].map((name) => doc.get_model_by_name(name)).filter((figure) => figure)
+
 // The same in the JSON of an item, so that its first paint is already right.
 const dress = (node, byModel) => {
   if (node === null || typeof node !== "object") return
@@ -83,6 +86,55 @@ const searchField = (find) => {
   return field
 }
 
+// A button for each client, once there are several: pressed while its boxes are seen. The figure's tags say who there is
+// (number, name, colour), the source `timeline_hidden` whose boxes are left out.
+const clientRow = (doc) => {
+  const figure = doc.get_model_by_name("timeline"), hidden = doc.get_model_by_name("timeline_hidden")
+  if (!figure || !hidden) return null
+  const row = document.createElement("div")
+  row.style.cssText = "font: 12px sans-serif; padding: 4px 12px 0; display: none; gap: 4px 12px; flex-wrap: wrap"
+  row.setAttribute("role", "group")
+  row.setAttribute("aria-label", "Clients: press to hide or show")
+  row.dataset.lmSuppressShortcuts = "true"
+  row.addEventListener("keydown", (event) => event.stopPropagation())
+  const away = new Set()
+  const fill = () => {
+    row.replaceChildren(...figure.tags.map(([, name, colour]) => {
+      const button = clientButton(name, colour)
+      button.addEventListener("click", () => {
+        if (!away.delete(name)) away.add(name)
+        hide()
+        press(button, !away.has(name))
+      })
+      press(button, !away.has(name))
+      return button
+    }))
+    row.style.display = figure.tags.length ? "flex" : "none"
+    hide()
+  }
+  const hide = () => {
+    const numbers = figure.tags.filter(([, name]) => away.has(name)).map(([number]) => number)
+    if (numbers.join() !== hidden.data.client.join()) hidden.data = {client: numbers}
+  }
+  fill()
+  figure.properties.tags.change.connect(fill)
+  return row
+}
+
+const clientButton = (name, colour) => {
+  const button = document.createElement("button"), swatch = document.createElement("span")
+  Object.assign(button, {type: "button", title: `Hide or show what is done for ${name}`})
+  button.style.cssText = "font: inherit; color: inherit; background: none; border: none; padding: 0; cursor: pointer; display: flex; gap: 4px; align-items: center"
+  swatch.style.cssText = `width: 12px; height: 12px; background: ${colour}`
+  button.append(swatch, document.createTextNode(name))
+  return button
+}
+
+const press = (button, shown) => {
+  button.setAttribute("aria-pressed", String(shown))
+  button.style.opacity = shown ? "1" : "0.4"
+}
+
 // The summary goes in as text, never as HTML.
 const mount = async (Bokeh, item, element) => {
   const host = document.createElement("div"), foot = document.createElement("div"), summary = document.createElement("div")
@@ -99,11 +151,13 @@ const mount = async (Bokeh, item, element) => {
   const unwatch = onThemeChange(() => {
     setProperties(doc, theme())
     // Laid out anew, or recoloured legends slide over the lanes.
-    const figure = doc.get_model_by_name("timeline")
-    if (!figure) return
-    figure.height += 1
-    setTimeout(() => { figure.height -= 1 }, 50)
+    for (const figure of overTime(doc)) {
+      figure.height += 1
+      setTimeout(() => { figure.height -= 1 }, 50)
+    }
   })
+  const clients = clientRow(doc)
+  if (clients) host.before(clients)
   const {mark, field} = link(doc)
   foot.append(...[summary, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }

@@ -9,22 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 from bokeh.models import ColumnDataSource, HoverTool, Range1d, TapTool, WheelZoomTool
 from bokeh.plotting import figure
 
-from pathways_widgets import palette, style
+from pathways_widgets import palette
 from pathways_widgets.graph_columns import MARGIN, WIDEST, Picture, columns_of, legend, picture, stacked
 from pathways_widgets.style import Style
-from pathways_widgets.views import CLIPPED, DIMMED, FULL_WIDTH, Columns, DrawnProgram, RunLike, Window, empty_source
+from pathways_widgets.views import CLIPPED, DIMMED, FULL_WIDTH, Columns, DrawnProgram, RunLike, View, Window
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
 """Pixels that are shown at once; more is reached by dragging."""
 
 _SOURCES = {
-    "graph_nodes": "x y width height fill name sub outline lift title kind place outputs line parts ids".split(),
+    "graph_nodes": "x y width height fill name sub outline lift title kind place outputs line needed parts ids".split(),
+    "graph_needed": "x y width height text".split(),
     "graph_local": "x0 y0 x1 y1 cx0 cy0 cx1 cy1".split(),
     "graph_transfers": "x0 y0 x1 y1 cx0 cy0 cx1 cy1 width".split(),
     "graph_heads": "x y".split(),
@@ -39,31 +39,24 @@ _TOOLTIPS = [
     ("where", "@place"),
     ("makes", "@outputs"),
     ("written in", "@line"),
+    ("value needed in", "@needed"),
     ("holds", "@parts"),
 ]
 
 
-class GraphView:
+class GraphView(View):
     """Draws the programs of a run; islands and their names are taken for the sake of the contract and not needed.
 
     ``page`` is the width in pixels of a picture that cannot be dragged: all of the graph is to be seen on it.
     """
 
     def __init__(self, islands: tuple[int, ...] = (), names: tuple[str, ...] = (), page: float | None = None):
-        self.sources: dict[str, Columns] = {name: {column: [] for column in _SOURCES[name]} for name in _SOURCES}
-        self.properties: dict[str, dict[str, Any]] = {}
-        self.roles = _roles()
-        self.style = style.now()
+        super().__init__(_SOURCES, _roles())
         # Everything is laid out for text of the screen's size; larger text means fewer such pixels in the same cell.
         self._room = (page or FULL_WIDTH) / self.style.factor
         self._widest = math.inf if page else self._room * WIDEST / FULL_WIDTH
         self._drawn: object = None
         self._pictures: dict[object, Picture] = {}
-
-    @cached_property
-    def tables(self) -> dict[str, ColumnDataSource]:
-        """Where the glyphs read the sources, by the same names; made when needed: still pictures have none."""
-        return {name: empty_source(name, columns) for name, columns in _SOURCES.items()}
 
     @cached_property
     def root(self) -> figure:
@@ -84,7 +77,8 @@ class GraphView:
         shown = programs[:MOST_PROGRAMS]
         places = {place.serial: place.label for program in shown for place in program.graph.places}
         colours = _colours(dict(sorted(places.items())))
-        pictures = [self._picture(program, colours) for program in shown]
+        known, self._pictures = self._pictures, {}
+        pictures = [self._picture(program, colours, known) for program in shown]
         chips, top = legend(shown, colours, self._room)
         titles = [_title(program, one, self._widest) for program, one in zip(shown, pictures, strict=True)]
         if len(programs) > len(shown):
@@ -102,10 +96,9 @@ class GraphView:
             "graph_y": {"start": seen, "end": 0.0},
         }
 
-    def _picture(self, program: DrawnProgram, colours: dict[int, str]) -> Picture:
+    def _picture(self, program: DrawnProgram, colours: dict[int, str], known: dict[object, Picture]) -> Picture:
         key = (_key(program), tuple(colours[place.serial] for place in program.graph.places))
-        if key not in self._pictures:
-            self._pictures[key] = picture(program, colours, self._room)
+        self._pictures[key] = known.get(key) or picture(program, colours, self._room)
         return self._pictures[key]
 
 
@@ -130,7 +123,8 @@ def _title(program: DrawnProgram, one: Picture, most: float) -> str:
 
 def _key(program: DrawnProgram) -> tuple[object, ...]:
     names = tuple(place.label for place in program.graph.places)
-    return id(program.graph), names, tuple(program.where.items()), tuple(program.routes.items())
+    tables = program.where, program.routes, program.needed
+    return id(program.graph), names, *(tuple(table.items()) for table in tables)
 
 
 def _frame() -> figure:
@@ -174,6 +168,8 @@ def _draw(fig: figure, source: dict[str, ColumnDataSource], style: Style) -> Non
             line_color=None,
         )
     look = {"fill_color": "fill", "line_color": "outline", "line_width": 2 * style.line}
+    tab = {"fill_color": palette.pale(palette.NEEDED), "line_color": palette.NEEDED, "line_width": style.line}
+    fig.rect("x", "y", "width", "height", border_radius=3, source=source["graph_needed"], **tab)
     boxes = fig.rect("x", "y", "width", "height", border_radius=5, source=source["graph_nodes"], **look, **DIMMED)
     fig.rect("x", "y", width=12, height=12, source=source["graph_chips"], **look)
     _write(fig, source, style.factor)
@@ -186,6 +182,8 @@ def _write(fig: figure, source: dict[str, ColumnDataSource], factor: float) -> N
     fig.text(
         "x", "y", "sub", y_offset=7.0 * factor, text_font_size=f"{10 * factor}px", text_color=palette.INK, **inside
     )
+    tab = {"source": source["graph_needed"], "text_align": "center", "text_baseline": "middle"}
+    fig.text("x", "y", "text", text_font_size=f"{10 * factor}px", text_color=palette.INK, **tab)
     for name, size, weight, align in (
         ("graph_labels", 10, "normal", "center"),
         ("graph_titles", 13, "bold", "left"),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pathways_nb.trace.metrics import size
 from pathways_widgets import palette
 from pathways_widgets.fold import DrawnEdge, DrawnNode, drawn
+from pathways_widgets.graph_labels import Curve, Labels
 from pathways_widgets.layout import Layout, layered
 from pathways_widgets.views import FULL_WIDTH, Columns, DrawnProgram, node_id
 
@@ -23,7 +24,8 @@ _NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
 _GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
 """Least and natural space between layers, without and with labels on the edges between."""
 _LONGEST_NAME = 26
-_LABEL_HEIGHT = 13.0
+_TAB = 28.0
+"""Height of the two lines under a box that say where its value was needed."""
 
 
 @dataclass
@@ -47,25 +49,34 @@ class _Spot(NamedTuple):
     y: float
 
 
-class _Curve(NamedTuple):
-    """A cubic Bézier curve."""
+class _Box(NamedTuple):
+    """What is written in a box and on the tab under it, and the room that takes, in pixels."""
 
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-    cx0: float
-    cy0: float
-    cx1: float
-    cy1: float
+    name: str
+    sub: str
+    tab: str
 
-    def at(self, t: float) -> tuple[float, float]:
-        """The point at parameter ``t`` from 0 to 1."""
-        u = 1 - t
-        weights = u**3, 3 * u * u * t, 3 * u * t * t, t**3
-        xs, ys = (self.x0, self.cx0, self.cx1, self.x1), (self.y0, self.cy0, self.cy1, self.y1)
-        x, y = (sum(w * end for w, end in zip(weights, ends, strict=True)) for ends in (xs, ys))
-        return x, y
+    @property
+    def width(self) -> float:
+        longest = max(len(line) for line in f"{self.sub}\n{self.tab}".split("\n"))
+        return max(len(self.name) * _NAME_LETTER, longest * _SUB_LETTER) + 14.0
+
+    @property
+    def height(self) -> float:
+        return 24.0 + 12.0 * self._lines if self.sub else 22.0
+
+    @property
+    def below(self) -> float:
+        return _TAB if self.tab else 0.0
+
+    @property
+    def lift(self) -> float:
+        """How far the name stands from the middle; upwards is negative."""
+        return -7.0 * self._lines
+
+    @property
+    def _lines(self) -> int:
+        return self.sub.count("\n") + 1 if self.sub else 0
 
 
 def picture(program: DrawnProgram, colours: Mapping[int, str], room: float = FULL_WIDTH) -> Picture:
@@ -89,34 +100,44 @@ def _picture(
     with_place: bool,
     room: float,
 ) -> Picture:
-    texts = [_texts(node, program, with_place) for node in nodes]
-    widths = [_width(name, sub) for name, sub in texts]
-    heights = [24.0 + 12.0 * (sub.count("\n") + 1) if sub else 22.0 for _, sub in texts]
-    layout = layered(heights, [(edge.source, edge.target) for edge in edges])
-    spans = _spans(widths, layout, edges, room)
+    boxes = [_box(node, program, with_place) for node in nodes]
+    pairs = [(edge.source, edge.target) for edge in edges]
+    layout = layered([box.height + box.below for box in boxes], pairs)
+    spans = _spans([box.width for box in boxes], layout, edges, room)
     result = Picture(width=spans[-1][1] if spans else 0.0, height=layout.height)
     spots = []
-    for node, (name, sub), width, height, layer, y in zip(
-        nodes, texts, widths, heights, layout.layer, layout.y, strict=True
-    ):
-        middle = sum(spans[layer]) / 2
-        spots.append(_Spot(middle - width / 2, middle + width / 2, y))
-        shape = {"x": middle, "y": y, "width": width, "height": height}
-        result.add("graph_nodes", **shape, name=name, sub=sub, **_look(sub), **_details(node, program, colours))
+    for node, box, layer, centre in zip(nodes, boxes, layout.layer, layout.y, strict=True):
+        x, y = sum(spans[layer]) / 2, centre - box.below / 2
+        spots.append(_Spot(x - box.width / 2, x + box.width / 2, y))
+        shape = {"x": x, "y": y, "width": box.width, "height": box.height, "lift": box.lift}
+        result.add("graph_nodes", **shape, name=box.name, sub=box.sub, **_details(node, program, colours))
+        if box.tab:
+            tab = {"y": y + (box.height + box.below) / 2, "height": box.below, "text": box.tab}
+            result.add("graph_needed", x=x, width=box.width, **tab)
+    labels = Labels(result.rows.get("graph_nodes", []))
     for edge in edges:
-        _add_edge(result, edge, _curves(edge, spots, spans, layout))
+        _add_edge(result, edge, _curves(edge, spots, spans, layout), labels)
     return result
 
 
-def _texts(node: DrawnNode, program: DrawnProgram, with_place: bool) -> tuple[str, str]:
+def _box(node: DrawnNode, program: DrawnProgram, with_place: bool) -> _Box:
+    line, count = _needed(node, program)
+    times = f" ×{count}" if count > 1 else ""
+    tab = f"← value needed{times}\n{_short(line)}" if count else ""
     place = node.node.place
     if not with_place:
         base, ending = _split(node.title)
-        return _short(base), ending
+        return _Box(_short(base), ending, tab)
     if place is None:
-        return _short(node.title), ""
+        return _Box(_short(node.title), "", tab)
     where = program.where.get(place.serial, "")
-    return _short(node.title), _short(place.label) + (f"\n{_short(where)}" if where else "")
+    return _Box(_short(node.title), _short(place.label) + (f"\n{_short(where)}" if where else ""), tab)
+
+
+def _needed(node: DrawnNode, program: DrawnProgram) -> tuple[str, int]:
+    """The first line that stopped for a value of these nodes, and after how many runs one did."""
+    found = [needed for number, needed in program.needed.items() if number in node.ids]
+    return (found[0][0] if found else "", sum(count for _, count in found))
 
 
 _ENDING = re.compile(r"(?: \(\w+\)| \+\d+ ops)?(?: ×\d+)?$")
@@ -135,17 +156,6 @@ def _short(text: str) -> str:
     return text[: _LONGEST_NAME - 1 - len(kept)] + "…" + kept
 
 
-def _width(name: str, sub: str) -> float:
-    longest = max((len(line) for line in sub.split("\n")), default=0)
-    return max(len(name) * _NAME_LETTER, longest * _SUB_LETTER) + 14.0
-
-
-def _look(sub: str) -> dict[str, float]:
-    """How far, in pixels, name and place stand from the middle of the box."""
-    lines = sub.count("\n") + 1 if sub else 0
-    return {"lift": -7.0 * lines}
-
-
 def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str]) -> dict[str, str]:
     place = node.node.place
     where = program.where.get(place.serial, "") if place else ""
@@ -158,6 +168,7 @@ def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str])
         "place": " · ".join(filter(None, (place.label if place else "", where))),
         "outputs": f"{node.shapes} ({size(node.bytes)})" if node.shapes else "",
         "line": node.node.line,
+        "needed": _needed(node, program)[0],
         "ids": " ".join(node_id(program.graph.name, number) for number in node.ids),
         "parts": ", ".join(node.node.parts[:8]) + (" …" if len(node.node.parts) > 8 else ""),
     }
@@ -183,13 +194,13 @@ def _spans(
     return spans
 
 
-def _curves(edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]], layout: Layout) -> list[_Curve]:
+def _curves(edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]], layout: Layout) -> list[Curve]:
     """From the right of the source through the layers between to the left of the target."""
     source, target = spots[edge.source], spots[edge.target]
     if layout.layer[edge.source] >= layout.layer[edge.target]:
         low = max(source.y, target.y) + 60
         right, left = source.right, target.left
-        return [_Curve(right, source.y, left, target.y, right + 40, low, left - 40, low)]
+        return [Curve(right, source.y, left, target.y, right + 40, low, left - 40, low)]
     stops = [(source.right, source.y)]
     for layer, y in layout.bends.get((edge.source, edge.target), []):
         stops += [(spans[layer][0], y), (spans[layer][1], y)]
@@ -197,12 +208,12 @@ def _curves(edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]
     return [_smooth(*start, *end) for start, end in pairwise(stops)]
 
 
-def _smooth(x0: float, y0: float, x1: float, y1: float) -> _Curve:
+def _smooth(x0: float, y0: float, x1: float, y1: float) -> Curve:
     middle = (x0 + x1) / 2
-    return _Curve(x0, y0, x1, y1, middle, y0, middle, y1)
+    return Curve(x0, y0, x1, y1, middle, y0, middle, y1)
 
 
-def _add_edge(result: Picture, edge: DrawnEdge, curves: list[_Curve]) -> None:
+def _add_edge(result: Picture, edge: DrawnEdge, curves: list[Curve], labels: Labels) -> None:
     last = curves[-1]
     if not edge.is_transfer:
         for curve in curves:
@@ -213,20 +224,9 @@ def _add_edge(result: Picture, edge: DrawnEdge, curves: list[_Curve]) -> None:
     for curve in curves:
         result.add("graph_transfers", **curve._asdict(), width=width)
     result.add("graph_arrows", x=last.x1 - 4, y=last.y1)
-    x, y = _free_point(result.rows.get("graph_labels", []), curves[0])
-    result.add("graph_labels", x=x, y=y, text=f"{size(edge.bytes)} {edge.route}")
-
-
-def _free_point(taken: Sequence[Mapping[str, Any]], curve: _Curve) -> tuple[float, float]:
-    """A point on the curve where a label covers no other; below the middle if there is none."""
-    lift = 9.0 if abs(curve.y1 - curve.y0) < 2 * _LABEL_HEIGHT else 0.0
-    for t in (0.5, 0.38, 0.62, 0.25, 0.75):
-        x, y = curve.at(t)
-        y -= lift
-        if all(abs(label["y"] - y) >= _LABEL_HEIGHT or abs(label["x"] - x) >= _LABEL_GAP[0] for label in taken):
-            return x, y
-    x, y = curve.at(0.5)
-    return x, max(y, *(label["y"] for label in taken if abs(label["x"] - x) < _LABEL_GAP[0])) + _LABEL_HEIGHT
+    text = f"{size(edge.bytes)} {edge.route}"
+    x, y = labels.place(curves, text)
+    result.add("graph_labels", x=x, y=y, text=text)
 
 
 def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str], room: float) -> tuple[Picture, float]:

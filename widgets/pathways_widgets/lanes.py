@@ -2,7 +2,8 @@
 
 One lane for the controller; for each island one per device and one for how many are busy; one for transfers; counted
 from the top.
-The controller's work fills the upper half of its lane and its waiting the lower; transfers are stacked by island.
+The controller's lane has three rows: its work, what programs waited for, and whom Python waited for; transfers are
+stacked by island.
 Above 32 devices each island is one lane, in which a device has its share of the height.
 """
 
@@ -14,9 +15,10 @@ from itertools import accumulate
 from pathways_nb.trace.record import CONTROLLER_KINDS
 
 MOST_DEVICE_LANES = 32
-WAITING_KINDS = frozenset({"wait", "stall", "fetch"})
-CONTROLLER_HEIGHT = 1.5
-"""In device lanes: two half lanes that can hold a word each."""
+CONTROLLER_ROWS = {"stall": 1, "wait": 2, "fetch": 2}
+"""Row of the controller's lane by kind; all its other work is in row 0."""
+CONTROLLER_HEIGHT = 2.1
+"""In device lanes: three rows that can hold a word each."""
 BUSY_HEIGHT = 1.0
 MARGIN = 0.08
 
@@ -83,7 +85,7 @@ class Lanes:
         if kind == "transfer":
             return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))
         if kind in CONTROLLER_KINDS or not placed:
-            return self._share(0.0, CONTROLLER_HEIGHT, int(kind in WAITING_KINDS), 2)
+            return self._share(0.0, CONTROLLER_HEIGHT, CONTROLLER_ROWS.get(kind, 0), 3)
         (top, bottom), size = self.devices(island), max(self.islands[island], 1)
         unit = (bottom - top) / size
         last = min(device + devices, size) if devices else size

@@ -35,7 +35,7 @@ const PATIENCE = 250
 // Until the reader pans or zooms, the time axis shows all of the run; `reset` goes back to that. Boxes come with half a
 // window to spare on each side, so a pan is right at once, and the next ones are asked for before they are needed.
 const follow = (doc, model) => {
-  const figure = doc.get_model_by_name("timeline"), range = doc.get_model_by_name("timeline_x")
+  const range = doc.get_model_by_name("timeline_x")
   if (!range) return {show: () => {}, arrived: () => {}, stop: () => {}}
   let following = true, moving = false, timer = null, asked = [], askedAt = 0
   const show = () => {
@@ -58,7 +58,8 @@ const follow = (doc, model) => {
     else send([range.start, range.end])
   }
   range.change.connect(() => { if (!moving) { following = false; ask() } })
-  figure.on_event("reset", () => { clearTimeout(timer); following = true; show(); send([]) })
+  const reset = () => { clearTimeout(timer); following = true; show(); send([]) }
+  for (const figure of overTime(doc)) figure.on_event("reset", reset)
   if (model.get("view").length) send([])
   return {show, arrived: () => { askedAt = 0; ask() }, stop: () => clearTimeout(timer)}
 }
@@ -72,7 +73,7 @@ const draw = async (model, el) => {
       const data = unpack(model.get(`_data_${name}`))
       if (data) doc.get_model_by_name(name).data = data
       if (name === "graph_nodes" || name === "timeline_boxes") mark()
-      if (name === "timeline_boxes") arrived()
+      if (name === "timeline_boxes" || name === "memory_levels") arrived()
     })
   }
   on("_properties", () => {

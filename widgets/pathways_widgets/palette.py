@@ -1,4 +1,4 @@
-"""Every colour of the project: kinds of events, places, and the light and dark themes.
+"""Every colour of the project: kinds of events, places, clients, and the light and dark themes.
 
 Event colours are Okabe and Ito's without black; their dark blue is replaced by a light grey because dark text on it
 would fall under a contrast of 4.5:1. Work on devices has capital letters, the controller's work has small ones:
@@ -56,11 +56,17 @@ BACKWARD_SUFFIX = "(bwd)"
 PLACES = (SKY, ORANGE, GREEN, VERMILION, PURPLE, BLUE, YELLOW)
 """Outlines of virtual slices, in the order in which their names were first drawn; they repeat after seven."""
 
+CLIENTS = (BLUE, VERMILION, YELLOW, ORANGE, PURPLE, GREEN, SKY)
+"""Strips and shares of clients, by name: first those that stand for no work on devices."""
+
 NEUTRAL = "#8A8A8A"
 """Outline of arguments and results, which have no place, and of edges within a place."""
 
 TRANSFER = PURPLE
 """Edges that cross a network."""
+
+NEEDED = GREEN
+"""Tab of a node for whose value Python stopped; the timeline shows it as a fetch."""
 
 BOX_EDGE = "#3A3A3A"
 """Thin line around an event's box where it is wide enough."""
@@ -105,6 +111,11 @@ def pale(colour: str) -> str:
 def place_colour(position: int) -> str:
     """The colour of the place at this position among all places drawn."""
     return PLACES[position % len(PLACES)]
+
+
+def client_colour(position: int) -> str:
+    """The colour of the client at this position among all clients of a run; they repeat after seven."""
+    return CLIENTS[position % len(CLIENTS)]
 
 
 def themed(roles: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, str]]]:

@@ -13,15 +13,19 @@ from typing import Any
 from bokeh.embed import json_item
 from bokeh.layouts import column
 from bokeh.models import Column
+from bokeh.plotting import figure
 
 from pathways_widgets import palette
 from pathways_widgets.graph import GraphView
+from pathways_widgets.memory import MemoryView
+from pathways_widgets.time_axis import TIME_RANGE
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import Columns, Moment, RunLike, View, Window, Words
 
 VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
     "graph": GraphView,
     "timeline": lambda islands, names: Timeline(islands, names=names),
+    "memory": lambda islands, names: MemoryView(islands, names=names),
 }
 DEFAULT_SHOW = ("graph", "timeline")
 
@@ -49,7 +53,9 @@ class Panel:
         self.views: dict[str, View] = {}
         for name in check_show(show):
             self._guard(name, partial(self._make, name))
-        self.root: Column = column([view.root for view in self.views.values()], sizing_mode="stretch_width")
+        roots = [view.root for view in self.views.values()]
+        _pan_together(roots)
+        self.root: Column = column(roots, sizing_mode="stretch_width")
         self.summary = ""
 
     def update(self, moment: Moment, window: Window | None = None) -> None:
@@ -91,6 +97,13 @@ class Panel:
             self.failures.pop(name, None)
         except Exception as error:
             self.failures[name] = f"The {name} could not be drawn: {type(error).__name__}: {error}"
+
+
+def _pan_together(roots: Sequence[figure]) -> None:
+    """Let all pictures over time have the range of the first."""
+    over_time = [root for root in roots if root.x_range.name == TIME_RANGE]
+    for root in over_time[1:]:
+        root.x_range = over_time[0].x_range
 
 
 def figure_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW) -> dict[str, Any]:

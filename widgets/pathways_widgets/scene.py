@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from functools import cache
 from html import escape
 from typing import Any, Literal
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from pathways_widgets import palette
@@ -24,7 +26,7 @@ _STEPS = 16
 _HATCH_GAP = 6.0
 _FONTS = ("LiberationSans-Regular.ttf", "Arial.ttf", "Helvetica.ttc", "DejaVuSans.ttf")
 """Fonts to look for on this machine, for a PNG; else Pillow's own, which lacks some signs."""
-_PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "µ": "u", "…": "..."})
+_PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "←": "<", "µ": "u", "…": "..."})
 """What stands for the signs that Pillow's own font lacks."""
 
 
@@ -45,18 +47,31 @@ class Rect:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through points; four points and ``bezier`` make a cubic curve."""
+    """A line through points; four points and ``bezier`` make a cubic curve.
+
+    ``dash`` is the length of the dashes of a straight line between two points, 0 for a whole line.
+    """
 
     points: tuple[tuple[float, float], ...]
     line: str
     line_width: float = 1.0
     bezier: bool = False
+    dash: float = 0.0
 
     def straight(self) -> list[tuple[float, float]]:
         """The points of a polyline that looks the same."""
         if not self.bezier:
             return list(self.points)
         return [_on_bezier(self.points, step / _STEPS) for step in range(_STEPS + 1)]
+
+    def strokes(self) -> list[list[tuple[float, float]]]:
+        """The polylines that are seen of it."""
+        if not self.dash:
+            return [self.straight()]
+        (x0, y0), (x1, y1) = self.points
+        length = max(math.dist(*self.points), 1e-9)
+        parts = [(at / length, min((at + self.dash) / length, 1.0)) for at in np.arange(0, length, 1.5 * self.dash)]
+        return [[(x0 + part * (x1 - x0), y0 + part * (y1 - y0)) for part in ends] for ends in parts]
 
 
 @dataclass(frozen=True)
@@ -168,7 +183,8 @@ def _svg(shape: Shape) -> Iterator[str]:
         case Curve():
             first, *rest = (f"{x:.2f} {y:.2f}" for x, y in shape.points)
             way = f"M{first}{'C' if shape.bezier else 'L'}{' '.join(rest)}"
-            yield f'<path d="{way}" fill="none" stroke="{shape.line}" stroke-width="{shape.line_width:g}"/>'
+            dashes = f' stroke-dasharray="{shape.dash:g} {shape.dash / 2:g}"' if shape.dash else ""
+            yield f'<path d="{way}" fill="none" stroke="{shape.line}" stroke-width="{shape.line_width:g}"{dashes}/>'
         case Polygon():
             yield f'<polygon points="{" ".join(f"{x:.2f},{y:.2f}" for x, y in shape.points)}" fill="{shape.fill}"/>'
         case Text():
@@ -182,7 +198,7 @@ def _svg(shape: Shape) -> Iterator[str]:
 
 
 def _behind(shape: Text) -> Rect:
-    width = _width(shape.text, shape.size) + 4
+    width = text_width(shape.text, shape.size) + 4
     left = shape.x - {"start": 2.0, "middle": width / 2, "end": width - 2}[shape.align]
     return Rect(left, shape.y - 0.65 * shape.size, width, 1.3 * shape.size, shape.background)
 
@@ -198,8 +214,9 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
                 points = [(scale * x, scale * y) for x, y in ends]
                 draw.line(points, f"{palette.INK}{round(255 * palette.HATCH_ALPHA):02X}", max(round(0.7 * scale), 1))
         case Curve():
-            points = [(scale * x, scale * y) for x, y in shape.straight()]
-            draw.line(points, shape.line, max(round(scale * shape.line_width), 1), joint="curve")
+            for stroke in shape.strokes():
+                points = [(scale * x, scale * y) for x, y in stroke]
+                draw.line(points, shape.line, max(round(scale * shape.line_width), 1), joint="curve")
         case Polygon():
             draw.polygon([(scale * x, scale * y) for x, y in shape.points], shape.fill)
         case Text():
@@ -211,7 +228,8 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
             draw.text(place, _written(shape.text), shape.fill, font, anchor, stroke_width=bold)
 
 
-def _width(text: str, size: float) -> float:
+def text_width(text: str, size: float) -> float:
+    """Pixels that ``text`` takes on one line."""
     return float(_font(size).getlength(_written(text)))
 
 

@@ -1,4 +1,4 @@
-"""Graph and timeline as a scene: the same columns that Bokeh draws, placed on a page without scripts."""
+"""Pictures of a run as a scene: the same columns that Bokeh draws, placed on a page without scripts."""
 
 from __future__ import annotations
 
@@ -9,31 +9,35 @@ from pathlib import Path
 import numpy as np
 
 from pathways_widgets import palette, style
+from pathways_widgets.clients import TINTS, legend_of
 from pathways_widgets.graph import GraphView
 from pathways_widgets.panel import DEFAULT_SHOW, check_show
-from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text, length_parts
+from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text, length_parts, text_width
+from pathways_widgets.still_frame import AXIS, LABELS, LIGHT, LINE, RIGHT, Frame, Swatch, legend, title
+from pathways_widgets.still_memory import memory_shapes
+from pathways_widgets.time_axis import TIME_RANGE
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import FULL_WIDTH, Columns, Moment, RunLike
 
 NARROWEST, WIDEST = 200.0, 10_000.0
-LABELS = 104.0
-"""Pixels left of the time axis, for the names of lanes."""
-_RIGHT, _AXIS, _LEGEND_ROW, _LINE = 12.0, 26.0, 16.0, 18.0
-_LIGHT = palette.THEMES["light"]
+_MARGIN = 12.0
+"""Pixels left of the summary."""
+KIND_ROWS = (palette.DEVICE_KINDS, palette.CONTROLLER_KINDS)
 
 
 def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FULL_WIDTH) -> Scene:
     """The views named in ``show`` of ``run`` below one another, ``width`` pixels wide, with legends and the summary."""
     moment = Moment.of(run)
-    scene = Scene(width, 0.0, _LIGHT["background"])
+    scene = Scene(width, 0.0, LIGHT["background"])
     for name in check_show(show):
         shapes, height = _PARTS[name](moment, width, scene.height)
         scene.shapes += shapes
         scene.height += height
     font, factor = style.now().font, style.now().factor
-    for line in _wrapped(moment.summary_line(), int(width / (0.5 * font))):
-        scene.shapes.append(Text(12, scene.height + factor * _LINE / 2, line, font, _LIGHT["soft"]))
-        scene.height += factor * _LINE
+    room = width - _MARGIN - RIGHT
+    for line in _wrapped(moment.summary_line(), lambda words: text_width(words, font) <= room):
+        scene.shapes.append(Text(_MARGIN, scene.height + factor * LINE / 2, line, font, LIGHT["soft"]))
+        scene.height += factor * LINE
     scene.height += 4
     return scene
 
@@ -78,14 +82,27 @@ def _in_pixels(width: str | float) -> float:
     return number * {"px": 1.0, "in": 96.0, "cm": 96 / 2.54, "mm": 9.6 / 2.54, "pt": 96 / 72}[unit]
 
 
-def _wrapped(text: str, most: int) -> Iterator[str]:
+def _wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
+    """Lines of ``text``, broken between its parts, and at spaces within a part that is longer than a line."""
     line = ""
     for part in text.split(" · "):
-        if line and len(line) + len(part) + 3 > most:
+        if line and not fits(f"{line} · {part}"):
             yield line
             line = ""
-        line = f"{line} · {part}" if line else part
+        *full, line = _at_spaces(f"{line} · {part}" if line else part, fits)
+        yield from full
     yield line
+
+
+def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if fits(longer):
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [line for line in lines if line] or [""]
 
 
 # ---- the graph
@@ -95,7 +112,9 @@ def _graph(moment: Moment, width: float, top: float) -> tuple[list[Shape], float
     view = GraphView(page=width)
     sources = view.update(moment)
     natural = float(view.properties["graph_x"]["end"]) if view.properties else FULL_WIDTH
-    lowest = max((y + height / 2 for y, height in _pairs(sources["graph_nodes"], "y", "height")), default=0.0)
+    boxes = (box for name in ("graph_nodes", "graph_needed") for box in _pairs(sources[name], "y", "height"))
+    bends = (y for name in ("graph_local", "graph_transfers") for y in sources[name]["y1"])
+    lowest = max([0.0, *(y + height / 2 for y, height in boxes), *bends])
     scale = min(width / natural, view.style.factor)
 
     def at(x: float, y: float) -> tuple[float, float]:
@@ -132,6 +151,9 @@ def _boxes(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
         yield Rect(
             *at(x - width / 2, y - height / 2), scale * width, scale * height, fill, outline, 2 * scale, 5 * scale
         )
+    for x, y, width, height in _pairs(sources["graph_needed"], "x", "y", "width", "height"):
+        corner, fill, line = at(x - width / 2, y - height / 2), palette.pale(palette.NEEDED), palette.NEEDED
+        yield Rect(*corner, scale * width, scale * height, fill, line, scale, 3 * scale)
     for x, y, fill, outline in _pairs(sources["graph_chips"], "x", "y", "fill", "outline"):
         yield Rect(*at(x - 6, y - 6), 12 * scale, 12 * scale, fill, outline, 2 * scale)
 
@@ -139,117 +161,89 @@ def _boxes(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
 def _words(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Shape]:
     for x, y, name, sub, lift in _pairs(sources["graph_nodes"], "x", "y", "name", "sub", "lift"):
         yield Text(*at(x, y + lift / style.now().factor), name, 11 * scale, palette.INK, "middle")
-        lines = sub.split("\n") if sub else []
-        for number, line in enumerate(lines):
-            yield Text(*at(x, y + 7 + 12 * (number - (len(lines) - 1) / 2)), line, 10 * scale, palette.INK, "middle")
+        yield from _lines(sub, x, y + 7, at, scale)
+    for x, y, text in _pairs(sources["graph_needed"], "x", "y", "text"):
+        yield from _lines(text, x, y, at, scale)
     for x, y, text in _pairs(sources["graph_labels"], "x", "y", "text"):
-        yield Text(*at(x, y), text, 10 * scale, _LIGHT["text"], "middle", background=_LIGHT["background"])
+        yield Text(*at(x, y), text, 10 * scale, LIGHT["text"], "middle", background=LIGHT["background"])
     for name, size in (("graph_titles", 13), ("graph_legend", 11)):
         for x, y, text in _pairs(sources[name], "x", "y", "text"):
-            yield Text(*at(x, y), text, size * scale, _LIGHT["text"], bold=name == "graph_titles")
+            yield Text(*at(x, y), text, size * scale, LIGHT["text"], bold=name == "graph_titles")
+
+
+def _lines(text: str, x: float, y: float, at: Place, scale: float) -> Iterator[Shape]:
+    """Small lines of a box, centred at ``(x, y)``."""
+    lines = text.split("\n") if text else []
+    for number, line in enumerate(lines):
+        yield Text(*at(x, y + 12 * (number - (len(lines) - 1) / 2)), line, 10 * scale, palette.INK, "middle")
 
 
 # ---- the timeline
 
 
 def _timeline(moment: Moment, width: float, top: float) -> tuple[list[Shape], float]:
-    font, factor, lines = style.now().font, style.now().factor, style.now().line
-    labels = factor * LABELS
-    plot = width - labels - _RIGHT
-    view = Timeline(moment.islands, plot, moment.island_names)
-    sources = view.update(moment)
-    begin, end = (float(view.properties["timeline_x"][side]) for side in ("start", "end"))
-    legend, legend_height = _legend(top + factor * _LINE, width)
-    head = factor * _LINE + legend_height + 4
-    lane = float(view.lanes.pixels)
-    bottom = top + head + view.lanes.bounds[-1] * lane
-
-    def x(time: float) -> float:
-        return labels + (time - begin) / (end - begin) * plot
-
-    def y(position: float) -> float:
-        return top + head + position * lane
-
-    title = view.properties["timeline_title"]["text"]
-    shapes: list[Shape] = [Text(width - _RIGHT, top + factor * _LINE / 2, title, font, _LIGHT["soft"], "end")]
-    shapes += legend
-    for tick, text in _ticks(max(begin, 0.0), end, max(int(plot / (90 * factor)), 3)):
-        shapes.append(Curve(((x(tick), y(0)), (x(tick), bottom)), _LIGHT["grid"], lines))
-        shapes.append(Text(x(tick), bottom + factor * _AXIS / 2, text, font, _LIGHT["text"], "middle"))
-    for source, fill in (("timeline_busy", palette.NEUTRAL), ("timeline_boxes", "")):
-        shapes += _bars(sources[source], x, y, fill)
+    factor = style.now().factor
+    plot = factor * LABELS, width - RIGHT
+    view = Timeline(moment.islands, plot[1] - plot[0], moment.island_names)
+    sources, span, lane = view.update(moment), view.properties[TIME_RANGE], float(view.lanes.pixels)
+    clients = [Swatch(name, colour) for _, name, colour in legend_of(moment.events)]
+    shapes, used = legend([*map(_swatches, KIND_ROWS), clients], top + factor * LINE, width)
+    first = top + factor * LINE + used + 4
+    bottom = first + view.lanes.bounds[-1] * lane
+    frame = Frame(*plot, first, bottom, span["start"], span["end"], lane)
+    x, y = frame.x, frame.y
+    shapes.append(title(view.properties["timeline_title"]["text"], top, width))
+    shapes += frame.time_axis()
+    shapes += _tinted(sources["timeline_busy"], x, y, "top")
+    shapes += _bars(sources["timeline_boxes"], x, y)
+    shapes += _tinted(sources["timeline_boxes"], x, y, "strip") if view.properties["timeline_strips"]["visible"] else ()
     for name, hatch in palette.HATCHES.items():
         for left, right, high, low in _pairs(sources[f"timeline_{name}"], "left", "right", "top", "bottom"):
             shapes.append(Rect(x(left), y(high), x(right) - x(left), y(low) - y(high), hatch=hatch))
-    shapes += _between_lanes(view, x(begin), width - _RIGHT, y)
+    shapes += _between_lanes(view, frame)
     for time, position, text in _pairs(sources["timeline_marks"], "x", "y", "text"):
-        shapes.append(Text(x(time), y(position), text, font, palette.INK, "middle"))
-    for position, text in view.lanes.labels.items():
-        shapes.append(Text(labels - 8, y(position), text, font, _LIGHT["text"], "end"))
-    return shapes, bottom + factor * _AXIS - top
+        shapes.append(Text(x(time), y(position), text, style.now().font, palette.INK, "middle"))
+    shapes += frame.names(view.lanes.labels)
+    return shapes, bottom + factor * AXIS - top
 
 
-def _legend(top: float, width: float) -> tuple[list[Shape], float]:
-    """Two rows of kinds, more where the picture is narrow, and the height of all."""
-    shapes: list[Shape] = []
-    font, factor = style.now().font, style.now().factor
-    y, row = top, factor * _LEGEND_ROW
-    for kinds in (palette.DEVICE_KINDS, palette.CONTROLLER_KINDS):
-        x = factor * LABELS
-        for kind in kinds:
-            text = f"{kind.letter} {kind.name}"
-            needed = 15 * factor + 0.55 * font * len(text)
-            if x > factor * LABELS and x + needed > width:
-                x, y = factor * LABELS, y + row
-            hatch = palette.HATCHES.get(kind.pattern, "")
-            shapes.append(Rect(x, y + row / 2 - 5 * factor, 10 * factor, 10 * factor, kind.colour, hatch=hatch))
-            shapes.append(Text(x + 15 * factor, y + row / 2, text, font, _LIGHT["text"]))
-            x += needed + 12 * factor
-        y += row
-    return shapes, y - top
+def _swatches(kinds: Sequence[palette.Kind]) -> list[Swatch]:
+    return [Swatch(f"{kind.letter} {kind.name}", kind.colour, palette.HATCHES.get(kind.pattern, "")) for kind in kinds]
 
 
-def _bars(columns: Columns, x: Callable[[float], float], y: Callable[[float], float], fill: str) -> Iterator[Shape]:
-    nothing = np.zeros(len(columns["left"]), int)
-    codes, edges = columns.get("code", nothing), columns.get("edge", nothing)
-    for left, right, top, bottom, code, edge in zip(
-        *(columns[side] for side in ("left", "right", "top", "bottom")), codes, edges, strict=True
-    ):
-        colour = fill or palette.KINDS[code].colour
+Along = Callable[[float], float]
+
+
+def _bars(columns: Columns, x: Along, y: Along) -> Iterator[Shape]:
+    for left, right, top, bottom, code, edge in _pairs(columns, "left", "right", "top", "bottom", "code", "edge"):
         line = palette.BOX_EDGE if edge == len(palette.KINDS) else ""
-        yield Rect(x(left), y(top), max(x(right) - x(left), 0.3), y(bottom) - y(top), colour, line, 0.5)
+        yield Rect(x(left), y(top), _width(left, right, x), y(bottom) - y(top), palette.KINDS[code].colour, line, 0.5)
 
 
-def _between_lanes(view: Timeline, left: float, right: float, y: Callable[[float], float]) -> Iterator[Shape]:
+def _tinted(columns: Columns, x: Along, y: Along, upper: str) -> Iterator[Shape]:
+    """Boxes in the colours of their clients, from the column ``upper`` down."""
+    for left, right, top, bottom, tint in _pairs(columns, "left", "right", upper, "bottom", "tint"):
+        if top < bottom:
+            yield Rect(x(left), y(top), _width(left, right, x), y(bottom) - y(top), TINTS[tint])
+
+
+def _width(left: float, right: float, x: Along) -> float:
+    return max(x(right) - x(left), 0.3)
+
+
+def _between_lanes(view: Timeline, frame: Frame) -> Iterator[Shape]:
+    left, right, y = frame.left, frame.right, frame.y
     bounds = view.lanes.bounds[1:-1]
     for top, bottom in pairwise(bounds):
         if not view.lanes.grouped:
             for position in np.arange(top + 1, bottom - 1):
-                yield Curve(((left, y(position)), (right, y(position))), _LIGHT["background"], 0.6)
+                yield Curve(((left, y(position)), (right, y(position))), LIGHT["background"], 0.6)
     for position in bounds:
-        yield Curve(((left, y(position)), (right, y(position))), _LIGHT["island"])
-
-
-def round_steps(begin: float, end: float, most: int) -> list[float]:
-    """The multiples of a round number from ``begin`` to ``end``: at most about ``most``."""
-    rough = max(end - begin, 1e-12) / max(most, 1)
-    power = 10.0 ** np.floor(np.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
-    return [number * step for number in range(int(np.ceil(begin / step)), int(np.floor(end / step)) + 1)]
-
-
-def _ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
-    """Round times and their words, at most about ``most``."""
-    times = round_steps(begin, end, most)
-    step = times[1] - times[0] if len(times) > 1 else end - begin
-    unit, scale = ("s", 1.0) if step >= 2 else ("ms", 1e3) if step >= 2e-3 else ("µs", 1e6)
-    if step >= 0.2:
-        unit, scale = "s", 1.0
-    for time in times:
-        yield time, f"{time * scale:.6g} {unit}"
+        yield Curve(((left, y(position)), (right, y(position))), LIGHT["island"])
 
 
 _PARTS: dict[str, Callable[[Moment, float, float], tuple[list[Shape], float]]] = {
     "graph": _graph,
     "timeline": _timeline,
+    "memory": memory_shapes,
 }

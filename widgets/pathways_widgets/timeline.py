@@ -1,7 +1,8 @@
 """The timeline: a lane for the controller, one for each device, one for transfers; time runs to the right.
 
 An event of a gang is one box over all its devices. Gaps are drawn as gaps: nothing is stretched to fill them.
-Colour, letter and pattern give the kind, slanted hatching a bad end. Times are in seconds since the start of the run.
+Colour, letter and pattern give the kind, slanted hatching a bad end, a strip along a box its client where there are
+several. Times are in seconds since the start of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from bokeh.models import (
     CustomJS,
     CustomJSFilter,
     CustomJSHover,
-    CustomJSTickFormatter,
     FixedTicker,
     GlyphRenderer,
     Grid,
@@ -29,37 +29,35 @@ from bokeh.models import (
     Quad,
     Range1d,
     TapTool,
-    WheelZoomTool,
 )
 from bokeh.plotting import figure
 
-from pathways_widgets import palette, style
+from pathways_nb.trace.record import LEVEL_KINDS
+from pathways_widgets import palette
+from pathways_widgets.busy import busy_columns
+from pathways_widgets.clients import TINTS, legend_of
 from pathways_widgets.detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.lanes import Lanes
 from pathways_widgets.style import Style
-from pathways_widgets.timeline_columns import SIDES, SOURCES, Scale, busy_columns, columns_of, title_of
-from pathways_widgets.views import CLIPPED, DIMMED, Columns, RunLike, Window, empty_source
+from pathways_widgets.time_axis import (
+    BYTES,
+    LEGEND_ROLES,
+    SECONDS,
+    TIME_RANGE,
+    last_end,
+    time_figure,
+    time_roles,
+    time_span,
+)
+from pathways_widgets.timeline_columns import SIDES, SOURCES, Scale, columns_of, title_of
+from pathways_widgets.views import DIMMED, Columns, RunLike, View, Window, empty_source
 
-_SECONDS = """
-    const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
-    return `${Number((value * scale).toPrecision(4))} ${unit}`
-"""
-_BYTES = """
-    if (!value) return ""
-    const units = ["B", "KB", "MB", "GB", "TB"]
-    let left = value, unit = 0
-    while (left >= 999.5 && unit < 4) { left /= 1000; unit += 1 }
-    return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
-"""
-_TICKS = """
-    const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
-    const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
-    return `${Number((tick * scale).toPrecision(10))} ${unit}`
-"""
 _AT: dict[str, Any] = {side: side for side in SIDES}
 _SEEN = """
-    const hidden = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
-    return hidden.size ? Array.from(source.data.code, (code) => !hidden.has(code)) : null
+    const kinds = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
+    const clients = new Set(hidden.data.client), whose = source.data.client
+    if (!kinds.size && !clients.size) return null
+    return Array.from(source.data.code, (code, i) => !kinds.has(code) && !clients.has(whose[i]))
 """
 _TOOLTIPS = [
     ("what", "@name · @kind"),
@@ -68,25 +66,18 @@ _TOOLTIPS = [
     ("start", "@left{custom}"),
     ("takes", "@duration{custom} (@quality, @status)"),
     ("moves", "@bytes{custom} @route"),
+    ("line", "@line"),
 ]
 
 
-class Timeline:
+class Timeline(View):
     """Draws the events of runs on ``islands`` (number of devices of each island); words fit a width of ``pixels``."""
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
-        self.style = style.now()
+        super().__init__(SOURCES, _roles())
         self.lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
-        self.sources: dict[str, Columns] = {name: {column: [] for column in SOURCES[name]} for name in SOURCES}
-        self.properties: dict[str, dict[str, Any]] = {}
-        self.roles = _roles()
         self._digest = Digest(self.lanes)
-
-    @cached_property
-    def tables(self) -> dict[str, ColumnDataSource]:
-        """Where the glyphs read the sources, by the same names; made when needed: still pictures have none."""
-        return {name: empty_source(name, columns) for name, columns in SOURCES.items()}
 
     @cached_property
     def root(self) -> figure:
@@ -99,60 +90,33 @@ class Timeline:
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """The boxes to draw for ``window`` with half of it again on each side, and the marks written on them."""
-        events = run.events
+        everything = run.events
+        events, span = everything.without(LEVEL_KINDS), time_span(everything)
         self._digest.extend(events)
-        extent = self._digest.extent or 1.0
-        visible = window or (0.0, extent)
+        visible = window or (0.0, last_end(everything))
         margin = (visible[1] - visible[0]) / 2 if window else 0.0
         around = visible[0] - margin, visible[1] + margin
         boxes = choose_boxes(self._digest, around)
         scale = Scale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
+        clients = legend_of(events)
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
-            "timeline_x": {"start": -0.01 * extent, "end": 1.01 * extent},
+            TIME_RANGE: span,
+            "timeline": {"tags": clients},  # of which ``figure.js`` makes a row of names
+            "timeline_strips": {"visible": bool(clients)},
         }
         return self.sources
 
 
 def _frame(lanes: Lanes, style: Style) -> figure:
-    fig = figure(
-        name="timeline",
-        height=max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor),
-        sizing_mode="stretch_width",
-        x_range=Range1d(0, 1, name="timeline_x"),
-        y_range=Range1d(lanes.bounds[-1], 0),
-        tools="xpan,xbox_zoom,reset,save",
-        active_drag="xpan",
-        output_backend="canvas",
-        lod_threshold=None,  # Bokeh would leave boxes out during a drag
-        background_fill_color=None,
-        border_fill_color=None,
-        stylesheets=[CLIPPED],
-    )
-    fig.add_tools(WheelZoomTool(dimensions="width", modifiers="ctrl"))
-    fig.toolbar.logo = None
-    fig.toolbar.autohide = True
-    fig.title.name = "timeline_title"
-    fig.title.text = "0 events"
-    fig.title.text_font_size = f"{style.font}px"
-    fig.title.text_font_style = "normal"
-    fig.title.align = "right"
-    _style_axes(fig, lanes, style)
-    return fig
-
-
-def _style_axes(fig: figure, lanes: Lanes, style: Style) -> None:
-    time, places = fig.xaxis[0], fig.yaxis[0]
-    time.major_label_text_font_size = places.major_label_text_font_size = f"{style.font}px"
-    time.name, places.name, fig.xgrid[0].name = "timeline_time", "timeline_places", "timeline_grid"
-    time.formatter = CustomJSTickFormatter(code=_TICKS)
-    places.ticker = FixedTicker(ticks=list(lanes.labels))
-    places.major_label_overrides = lanes.labels
-    places.major_tick_line_color = places.axis_line_color = time.minor_tick_line_color = None
+    height = max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor)
+    fig = time_figure("timeline", height, Range1d(lanes.bounds[-1], 0), style)
+    fig.yaxis[0].ticker = FixedTicker(ticks=list(lanes.labels))
+    fig.yaxis[0].major_label_overrides = lanes.labels
     fig.ygrid[0].visible = False
-    fig.outline_line_color = None
+    return fig
 
 
 def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
@@ -169,8 +133,12 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
         line_width=0.5 * style.line,
         **DIMMED,
     )
-    busy = fig.quad(**_AT, source=tables["timeline_busy"], fill_color=palette.NEUTRAL, line_color=None)
-    fig.add_tools(HoverTool(renderers=[busy], tooltips=[("busy", "@share{0%} of island @island")]))
+    clients = {"field": "tint", "transform": LinearColorMapper(TINTS, low=-0.5, high=len(TINTS) - 0.5)}
+    strip = _AT | {"top": "strip", "fill_color": clients, "line_color": None}
+    strips = fig.quad(**strip, source=tables["timeline_boxes"], nonselection_fill_alpha=0.15)
+    strips.name, strips.visible = "timeline_strips", False
+    busy = fig.quad(**_AT, source=tables["timeline_busy"], fill_color=clients, line_color=None)
+    fig.add_tools(HoverTool(renderers=[busy], tooltips=[("busy", "@share{0%} of island @island@whose")]))
     for name in palette.HATCHES:
         pattern = Quad(**_AT, fill_color=None, line_color=None, **_hatch(name))
         fig.add_glyph(tables[f"timeline_{name}"], pattern)  # without the glyphs of a selection, which cost time to make
@@ -192,8 +160,8 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
 
 
 def _formatters() -> dict[str, Any]:
-    seconds = CustomJSHover(code=_SECONDS)
-    return {"@left": seconds, "@duration": seconds, "@bytes": CustomJSHover(code=_BYTES)}
+    seconds = CustomJSHover(code=SECONDS)
+    return {"@left": seconds, "@duration": seconds, "@bytes": CustomJSHover(code=BYTES)}
 
 
 def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
@@ -236,9 +204,11 @@ def _hatch(name: str) -> dict[str, Any]:
 
 
 def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
-    """Everything that has a code is seen as long as the swatch of its kind is."""
-    seen = CustomJSFilter(args={"swatches": list(swatches)}, code=_SEEN)
+    """Everything that has a code is seen as long as the swatch of its kind is, and its client is not hidden."""
+    hidden = empty_source("timeline_hidden", ["client"])  # which the row of names fills
+    seen = CustomJSFilter(args={"swatches": list(swatches), "hidden": hidden}, code=_SEEN)
     changed = CustomJS(args={"seen": seen}, code="seen.change.emit()")
+    hidden.js_on_change("data", changed)
     for swatch in swatches:
         swatch.js_on_change("visible", changed)
     for renderer in fig.renderers:
@@ -247,15 +217,9 @@ def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
 
 
 def _roles() -> dict[str, dict[str, str]]:
-    text = {"major_label_text_color": "text"}
-    legend = {"label_text_color": "text", "background_fill_color": "background", "inactive_fill_color": "background"}
-    return {
-        "timeline_title": {"text_color": "soft"},
-        "timeline_time": text | {"axis_line_color": "lane", "major_tick_line_color": "lane"},
-        "timeline_places": text,
-        "timeline_grid": {"grid_line_color": "grid"},
+    return time_roles("timeline") | {
         "timeline_lanes": {"grid_line_color": "background"},
         "timeline_islands": {"grid_line_color": "island"},
-        "timeline_legend0": legend,
-        "timeline_legend1": legend,
+        "timeline_legend0": LEGEND_ROLES,
+        "timeline_legend1": LEGEND_ROLES,
     }

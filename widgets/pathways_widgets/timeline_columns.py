@@ -7,26 +7,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.metrics import BUSY, busy_between
 from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
 from pathways_widgets import palette
+from pathways_widgets.busy import BUSY_COLUMNS
+from pathways_widgets.clients import numbered, sharing, tints
 from pathways_widgets.detail import MOST_CELLS, Boxes, Digest
-from pathways_widgets.lanes import MARGIN, Lanes
-from pathways_widgets.views import Columns, Window, Words, node_id
+from pathways_widgets.lanes import MARGIN
+from pathways_widgets.views import Columns, Words, node_id
 
 MOST_MARKS = 500
 MOST_IDS = 32
 """Nodes that a merged box names one by one."""
-BINS = 300
-"""Steps of the curve of busy devices."""
 _NARROW = 3
 """Pixels below which a box has no line around it."""
+_SEEN = 3
+"""Pixels of the pattern of a bad end at least: what failed before it was launched has no duration."""
+_STRIP = 4
+"""Pixels of the strip in its client's colour along the bottom of a box, of which it takes a third at most."""
 SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "timeline_boxes": [
         *SIDES,
         "code",
         "edge",
+        "client",
+        "tint",
+        "strip",
         "duration",
         "bytes",
         "run",
@@ -35,13 +41,14 @@ SOURCES = {
         "place",
         "program",
         "route",
+        "line",
         "status",
         "quality",
         "id",
     ],
-    "timeline_busy": [*SIDES, "share", "island"],
-    "timeline_marks": ["x", "y", "text", "code"],
-    **{f"timeline_{name}": [*SIDES, "code"] for name in palette.HATCHES},
+    "timeline_busy": list(BUSY_COLUMNS),
+    "timeline_marks": ["x", "y", "text", "code", "client"],
+    **{f"timeline_{name}": [*SIDES, "code", "client"] for name in palette.HATCHES},
 }
 
 
@@ -58,29 +65,10 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: Scale) -> di
     columns = _boxes(digest, boxes, events)
     wide = columns["duration"] >= _NARROW * scale.seconds
     columns["edge"] = np.where(wide, len(palette.KINDS), columns["code"]).astype(np.uint8)
-    hatched = {f"timeline_{name}": _hatched(columns, name, wide) for name in palette.HATCHES}
+    high = np.minimum(_STRIP * scale.font / 11 * scale.lanes, (columns["bottom"] - columns["top"]) / 3)
+    columns["strip"] = (columns["bottom"] - np.where(columns["tint"], high, 0)).astype(np.float32)
+    hatched = {f"timeline_{name}": _hatched(columns, name, wide, scale.seconds) for name in palette.HATCHES}
     return {"timeline_boxes": columns, "timeline_marks": _marks(columns, boxes, events, scale), **hatched}
-
-
-def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
-    """How many devices of each island are busy, as boxes whose heights add up to the summary's utilisation.
-
-    Args:
-        events: of the run. lanes: where the boxes lie. window: the part of the time axis to cut into bins, in seconds.
-    """
-    edges = np.linspace(*window, BINS + 1)
-    near = (events["end"] > window[0]) & (events["start"] < window[1]) & events.is_("kind", *BUSY)
-    parts: list[Columns] = []
-    for island, devices in enumerate(lanes.islands):
-        used = busy_between(events.select(near & events.is_("island", island)), devices, edges)
-        share = used / np.maximum(np.diff(edges) * devices, 1e-30)
-        some = share > 0
-        top, bottom = lanes.busy(island)
-        sides = {"left": edges[:-1], "right": edges[1:], "top": bottom - share * (bottom - top)}
-        parts.append({name: values[some] for name, values in (sides | {"share": share}).items()})
-        parts[-1] |= {"bottom": np.full(some.sum(), bottom), "island": np.full(some.sum(), island)}
-    names = SOURCES["timeline_busy"]
-    return {name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0) for name in names}
 
 
 def title_of(boxes: Boxes, events: Events) -> str:
@@ -100,8 +88,11 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
     lasts = np.concatenate([digest.end[boxes.alone] - digest.start[boxes.alone], boxes.busy])
     codes = code[track] if len(track) else np.zeros(0, np.uint8)
     bands = (top[track], bottom[track]) if len(track) else (np.zeros(0), np.zeros(0))
+    numbers = np.array(numbered(sharing(events), digest.client), np.int32)
+    clients = numbers[track] if len(track) else np.zeros(0, np.int32)
     columns: Columns = {"left": start, "right": start + lasts, "duration": lasts, "code": codes}
     columns |= {"top": bands[0].astype(np.float32), "bottom": bands[1].astype(np.float32)}
+    columns |= {"client": clients, "tint": tints(clients)}
     return columns | _details(boxes, events, codes)
 
 
@@ -121,6 +112,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
     columns["place"] = text([_where(label) for label in labels], [""])
     columns["program"] = text([_whose(label) for label in labels], ["several"])
     columns["route"] = text([label.route for label in labels], [""])
+    columns["line"] = text([label.line for label in labels], [""])
     for name, words, filler in (("status", STATUSES, "ok"), ("quality", (*QUALITIES, "merged"), "merged")):
         numbers = np.concatenate([events.stored(name)[alone], np.full(merged, words.index(filler), np.uint8)])
         columns[name] = Words(words, numbers)
@@ -175,14 +167,15 @@ def _where(label: Label) -> str:
     return f"{label.place} · {where}" if label.place else where
 
 
-def _hatched(columns: Columns, name: str, wide: np.ndarray) -> Columns:
-    """The boxes under one pattern: all of a bad end, and of a kind those that are wide enough."""
+def _hatched(columns: Columns, name: str, wide: np.ndarray, pixel: float) -> Columns:
+    """The boxes under one pattern: all of a bad end, wide enough to be seen, and of a kind those that are wide."""
     if name in STATUSES:
         which = np.flatnonzero(columns["status"].numbers == STATUSES.index(name))
     else:
         codes = [palette.CODES[kind.name] for kind in palette.KINDS if kind.pattern == name]
         which = np.flatnonzero(np.isin(columns["code"], codes) & wide)
-    return {column: columns[column][which] for column in (*SIDES, "code")}
+    found = {column: columns[column][which] for column in (*SIDES, "code", "client")}
+    return found | {"right": np.maximum(found["right"], found["left"] + _SEEN * pixel)} if name in STATUSES else found
 
 
 def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Columns:
@@ -203,7 +196,8 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Colu
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]
     half = (bottom - top) / 2
     lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # of a gang, a lane near its middle
-    return {"x": middle, "y": lane.astype(np.float32), "text": texts, "code": columns["code"][chosen]}
+    marks: Columns = {"x": middle, "y": lane.astype(np.float32), "text": texts}
+    return marks | {name: columns[name][chosen] for name in ("code", "client")}
 
 
 def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font: float) -> np.ndarray:

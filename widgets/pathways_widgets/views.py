@@ -6,8 +6,10 @@ so it is tested by reading its columns. Times are in seconds, sizes in bytes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +18,7 @@ from bokeh.plotting import figure
 
 from pathways_nb.program.graph import Graph
 from pathways_nb.trace.record import Events
+from pathways_widgets import style
 
 Columns = dict[str, Any]
 """Equally long columns: NumPy arrays, ``Words``, or lists of text."""
@@ -65,6 +68,10 @@ class DrawnProgram(Protocol):
     def runs(self) -> int:
         """How many times it ran."""
 
+    @property
+    def needed(self) -> Mapping[int, tuple[str, int]]:
+        """Node for whose value Python stopped -> the first line that did, and after how many of the runs."""
+
 
 class RunLike(Protocol):
     """A run that can be drawn while it goes on."""
@@ -80,6 +87,10 @@ class RunLike(Protocol):
     @property
     def island_names(self) -> tuple[str, ...]:
         """What its islands are called; empty for their numbers."""
+
+    @property
+    def hbm(self) -> tuple[int, ...]:
+        """Bytes of memory of each device, for each island; 0 where none is known."""
 
     @property
     def programs(self) -> Sequence[DrawnProgram]:
@@ -105,6 +116,7 @@ class Drawn:
     where: Mapping[int, str]
     routes: Mapping[tuple[int, int], str]
     runs: int
+    needed: Mapping[int, tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,7 @@ class Moment:
     name: str
     islands: tuple[int, ...]
     island_names: tuple[str, ...]
+    hbm: tuple[int, ...]
     programs: tuple[DrawnProgram, ...]
     finished: bool
     events: Events
@@ -123,8 +136,9 @@ class Moment:
     def of(cls, run: RunLike) -> Moment:
         """Look at ``run`` now."""
         finished = run.finished
-        programs = tuple(Drawn(one.graph, one.where, one.routes, one.runs) for one in run.programs)
-        return cls(run.name, run.islands, run.island_names, programs, finished, run.events, run.summary_line())
+        programs = tuple(Drawn(one.graph, one.where, one.routes, one.runs, dict(one.needed)) for one in run.programs)
+        where = run.islands, run.island_names, run.hbm
+        return cls(run.name, *where, programs, finished, run.events, run.summary_line())
 
     def summary_line(self) -> str:
         """The summary of this moment."""
@@ -133,28 +147,34 @@ class Moment:
     @property
     def size(self) -> tuple[object, ...]:
         """Changes whenever there is something new to draw."""
-        runs = tuple((id(program.graph), program.runs) for program in self.programs)
+        runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
         return len(self.events), runs, self.islands, self.finished, self.summary
 
 
-class View(Protocol):
-    """A small object that draws one aspect of a run."""
+class View(ABC):
+    """A small object that draws one aspect of a run; ``columns``: those of each of its sources."""
 
-    sources: dict[str, Columns]
-    """The columns last returned by ``update``."""
-    properties: dict[str, dict[str, Any]]
-    """Model name -> properties that follow the data: heights, ranges, titles."""
-    roles: dict[str, dict[str, str]]
-    """Model name -> property -> role in the theme."""
+    def __init__(self, columns: Mapping[str, Sequence[str]], roles: dict[str, dict[str, str]]):
+        self._columns = columns
+        self.style = style.now()
+        self.roles = roles
+        """Model name -> property -> role in the theme."""
+        self.sources: dict[str, Columns] = {name: {column: [] for column in columns[name]} for name in columns}
+        """The columns last returned by ``update``."""
+        self.properties: dict[str, dict[str, Any]] = {}
+        """Model name -> properties that follow the data: heights, ranges, titles."""
 
-    @property
-    def root(self) -> figure:
-        """The Bokeh figure."""
-
-    @property
+    @cached_property
     def tables(self) -> dict[str, ColumnDataSource]:
-        """Where the glyphs of ``root`` read the sources, by the same names."""
+        """Where the glyphs read the sources, by the same names; made when needed: still pictures have none."""
+        return {name: empty_source(name, columns) for name, columns in self._columns.items()}
 
+    @cached_property
+    @abstractmethod
+    def root(self) -> figure:
+        """The Bokeh figure; made when first needed."""
+
+    @abstractmethod
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """The columns of every source for what is in ``window``; all of the run if ``None``."""
 

@@ -1,0 +1,136 @@
+"""Controller: a program costs it the same on 2 devices and on 65,536 (Pathways, sections 4.2, 4.3 and 4.6).
+
+The notebook's training step, two stages on two islands, is traced, placed, lowered and scheduled for islands of 2,
+2,048 and 65,536 devices that do not exist: a node is one node whatever its number of shards. The batch grows with the
+devices, so that each holds the same. Timed is the pure controller alone: a call, its completion, its release.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+
+import pathways_nb as pw
+from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.controller.machine import Dispatch, Machine
+from pathways_nb.controller.messages import Completed, Instruction, Launch, Released, Stored, Submitted
+from pathways_nb.controller.resources import Resources
+from pathways_nb.examples import two_stages
+from pathways_nb.program.memory import Sizes, needs_of
+from pathways_nb.program.plan import lower
+
+SHARDS, ROWS = (2, 2048, 65_536), 3
+"""Of every node; rows of the batch on each device."""
+ROUNDS, CALLS = 60, 5
+
+
+def run() -> dict[str, Any]:
+    """Sizes of graph, plan and messages, and the controller's time, for every number of shards."""
+    figures: dict[str, float] = {}
+    stories = {shards: Story(shards) for shards in SHARDS}
+    for shards, story in stories.items():
+        figures |= {f"{what}_{shards}": number for what, number in story.sizes().items()}
+    seconds = interleaved({str(n): partial(_repeat, story.tell, CALLS) for n, story in stories.items()}, ROUNDS)
+    each = {n: [s / CALLS for s in times] for n, times in seconds.items()}
+    figures |= {f"controller_us_{n}": median(times) * 1e6 for n, times in each.items()}
+    figures["controller_65536_over_2"] = ratio(each, "65536", "2")
+    gangs = {n: Story(n, "sequential") for n in SHARDS}
+    one_by_one = interleaved({str(n): partial(_repeat, story.tell, 1) for n, story in gangs.items()}, ROUNDS)
+    figures["controller_sequential_65536_over_2"] = ratio(one_by_one, "65536", "2")
+    placing = interleaved(
+        {"2": partial(place, 2, 1), "65536": partial(place, 65_536, 1), "2048 of 32": partial(place, 32, 2048)}, 5
+    )
+    figures["place_us_2"] = median(placing["2"]) * 1e6
+    figures["place_us_65536"] = median(placing["65536"]) * 1e6
+    figures["place_us_each_2048_of_32"] = median(placing["2048 of 32"]) / 2048 * 1e6
+    detail = [
+        {"shards": n, "dispatch": dispatch} | {f"us, {k}": round(v) for k, v in spread([s * 1e6 for s in t]).items()}
+        for dispatch, all_times in (("parallel", each), ("sequential", one_by_one))
+        for n, t in all_times.items()
+    ]
+    return {"figures": figures, "detail": detail}
+
+
+def place(size: int, count: int) -> None:
+    """Place so many slices of ``size`` devices on an island that they fill."""
+    Resources((size * count,)).place([pw.virtual_slice(size) for _ in range(count)])
+
+
+def _repeat(call: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+class Story:
+    """A training step on two islands of ``shards`` devices each, told to a controller again and again."""
+
+    def __init__(self, shards: int, dispatch: Dispatch = "parallel"):
+        step = two_stages.pipelined(pw.virtual_slice(shards), pw.virtual_slice(shards))
+        params, state, tokens, _ = two_stages.start()
+        batch = jax.ShapeDtypeStruct((len(tokens), ROWS * shards, tokens.shape[-1]), np.int32)
+        call = step.signature((params, state, batch, batch), {})
+        traced = step.trace(call, call.avals(), "cpu", _mesh)
+        islands = Resources((shards, shards))
+        self.graph = traced.graph
+        self.plan = lower(traced.graph, islands.place(traced.places), traced.arguments, traced.places[0])
+        held = [_per_device(traced.avals[slot.value], shards) for slot in self.plan.slots]
+        self.needs = needs_of(self.plan, Sizes(tuple(held), {}, {}))
+        peak = max(peak.bytes for peak in self.needs.peaks(self.graph))
+        self.machine = Machine(dispatch, devices=islands.islands, budgets=(peak, peak))
+        self.result_bytes = tuple(traced.avals[value].bytes for value in traced.results)
+        self.buffers, self.serials = itertools.count(), itertools.count()
+        self.arguments = tuple(next(self.buffers) for _ in traced.arguments)
+        self.messages = 0
+        self._store()
+
+    def _store(self) -> None:
+        """Put the arguments where they are needed first; what a second place needs is sent there by every call."""
+        brought = [step.argument for step in self.plan.steps if step.kind == "bring"]
+        self.moved = tuple(i for i, argument in enumerate(brought) if argument in brought[:i])
+        for argument, buffer in enumerate(self.arguments):
+            where = self.needs.inputs[brought.index(argument)] if argument in brought else None
+            self.machine.handle(Stored(buffer, "", 0, "an argument", where))
+
+    def tell(self) -> list[Instruction]:
+        """One call from its submission to the release of its results: all that the controller says."""
+        run, now = next(self.serials), 0.0
+        results = tuple(next(self.buffers) for _ in self.plan.results)
+        call = Submitted(run, "", self.plan, self.arguments, results, self.result_bytes, self.needs, self.moved)
+        told = self.machine.handle(call, now)
+        events = 2
+        for instruction in told:  # which grows meanwhile
+            if isinstance(instruction, Launch):
+                done = Completed(run, instruction.island, instruction.start, instruction.stop, 1e-3)
+                told += self.machine.handle(done, now)
+                events += 1
+        told += self.machine.handle(Released(results), now)
+        self.messages = events + len(told)
+        return told
+
+    def sizes(self) -> dict[str, int]:
+        """Of the graph, of the plan, and events and instructions of one call."""
+        self.tell()
+        self.tell()  # as every later one: the first tells all levels of memory
+        edges = sum(1 for _ in self.graph.edges())
+        return {
+            "graph_nodes": len(self.graph.nodes),
+            "graph_edges": edges,
+            "plan_steps": len(self.plan.steps),
+            "messages": self.messages,
+        }
+
+
+def _mesh(place: pw.VirtualSlice) -> AbstractMesh:
+    return AbstractMesh(place.shape, place.axes, axis_types=(AxisType.Auto,) * len(place.axes))
+
+
+def _per_device(aval: Any, shards: int) -> int:
+    """Bytes on each device: what has the batch among its axes is split along it, everything else is whole."""
+    return int(aval.bytes // shards if ROWS * shards in aval.shape else aval.bytes)

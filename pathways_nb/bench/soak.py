@@ -1,0 +1,203 @@
+"""Soak: clients that come, go, fail and are cancelled, with little memory; all they are told is right, nothing is left.
+
+Eight threads of users call 20,000 programs over two islands and keep or drop what comes back, while launches are made
+to fail at random; for a part of the time devices go and come back. Every result asked for must be NumPy's to the last
+bit, or an error that says which of the things done to it was the reason. Afterwards no byte is held, no logical buffer,
+run, array or thread is left.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import itertools
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pathways_nb as pw
+from pathways_nb.bench._users import REASONS, Crowd, Kind, User, fresh, kinds
+from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.controller.memory import IslandMemory
+
+PROGRAMS, USERS, DEVICES = 20_000, 8, 4
+BUDGET = 8
+"""Memory of each device, as a multiple of the largest peak of any program."""
+FAULTS = 0.03
+"""Share of launches that fail."""
+PATIENCE = 60.0
+"""Seconds in which no program ends, after which something hangs."""
+SETTLING = 10.0
+"""Seconds in which what nobody holds must be gone."""
+LEFT = ("bytes_left", "buffers_left", "runs_left", "arrays_left", "threads_left")
+"""What is counted when all users have gone."""
+
+
+def latest(ready: Any, state: Any) -> Any:
+    """A user's own policy: the newest program first."""
+    return max(ready, key=lambda gang: gang.serial)
+
+
+class Phase(NamedTuple):
+    """An equal part of the programs: under which policy, how dispatched, and whether devices go and come back."""
+
+    policy: Any
+    dispatch: Any = "parallel"
+    losing: bool = False
+
+
+PHASES = (
+    Phase("stride"),
+    Phase("fifo"),
+    Phase("priority"),
+    Phase("shortest"),
+    Phase(latest),
+    Phase("stride", dispatch="sequential"),
+    Phase("stride", losing=True),
+)
+
+
+def run() -> dict[str, Any]:
+    """20,000 programs of 8 threads."""
+    return soak(PROGRAMS)
+
+
+def soak(programs: int, users: int = USERS, seed: int = 0) -> dict[str, Any]:
+    """Call so many programs, under each policy in turn, and count what became of them and what was left.
+
+    Raises:
+        RuntimeError: no program has ended for a minute; where every thread stands is on standard error.
+    """
+    known = kinds(pw.virtual_slice(DEVICES, island=0, name="left"), pw.virtual_slice(DEVICES, island=1, name="right"))
+    with pw.attach("cpu", islands=2, devices_per_island=DEVICES) as unlimited:
+        hbm = BUDGET * _largest_peak(unlimited, known)
+    rows = []
+    for number, phase in enumerate(PHASES):
+        share = programs * (number + 1) // len(PHASES) - programs * number // len(PHASES)
+        rows.append(_phase(phase, known, hbm, share, users, seed + number))
+    unexplained = [text for row in rows for text in row["unexplained"]]
+    return {"figures": _figures(rows), "detail": {"outcomes": _table(rows), "unexplained": unexplained or "none"}}
+
+
+def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of all phases: programs by what became of them, what was left, and programs per second."""
+    outcomes = sum((row["outcomes"] for row in rows), Counter[str]())
+    unexplained = sum(len(row["unexplained"]) for row in rows)
+    return {
+        "programs": outcomes.total() + unexplained,
+        "right": outcomes["right"],
+        "failed": sum(outcomes[reason] for reason in REASONS),
+        "unexplained": unexplained,
+        **{name.replace(" ", "_"): outcomes[name] for name in (*REASONS, "dropped unseen")},
+        **{name: sum(row[name] for row in rows) for name in LEFT},
+        "programs_per_second": sum(row["programs"] for row in rows) / sum(row["seconds"] for row in rows),
+    }
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        row["phase"]
+        | {"per second": round(row["programs"] / row["seconds"])}
+        | {name: row["outcomes"][name] for name in ("right", *REASONS, "dropped unseen")}
+        for row in rows
+    ]
+
+
+def _phase(phase: Phase, known: Sequence[Kind], hbm: int, programs: int, users: int, seed: int) -> dict[str, Any]:
+    """Users at work under one policy; the controller is let go afterwards."""
+    before, crowd = set(threading.enumerate()), Crowd(known, hbm / 2)
+    policy, dispatch, losing = phase
+    with pw.attach(
+        "cpu", islands=2, devices_per_island=DEVICES, policy=policy, dispatch=dispatch, hbm=hbm
+    ) as controller:
+        _call_each(known)
+        began = time.perf_counter()
+        with pw.inject_fault(times=programs, probability=FAULTS, seed=seed):
+            everyone = [User(crowd, n, programs // users + (n < programs % users), seed) for n in range(users)]
+            _work(crowd, everyone, _losses(controller) if losing else itertools.repeat(None))
+        seconds = time.perf_counter() - began
+        crowd.passed_on.clear()
+        left = _left(controller)
+    threads = [thread for thread in threading.enumerate() if thread not in before]
+    about = {"policy": getattr(policy, "__name__", policy), "dispatch": dispatch, "devices lost": losing}
+    return left | {
+        "phase": about, "programs": programs, "seconds": seconds, "threads_left": len(threads),
+        "outcomes": crowd.outcomes, "unexplained": crowd.unexplained,
+    }  # fmt: skip
+
+
+def _losses(controller: pw.Controller) -> Iterator[None]:
+    """Some devices of one island go for a while, then of the other, and so on."""
+    for turn in itertools.count():
+        island = turn % 2
+        controller.remove(island, first=turn % DEVICES)
+        yield
+        controller.add(island=island)
+        yield from itertools.repeat(None, 40)
+
+
+def _call_each(known: Sequence[Kind]) -> None:
+    """Once before the clock starts, so that everything is compiled."""
+    for kind in known:
+        value = fresh(random.Random(0))
+        pw.get(kind.program(value if kind.takes is None else pw.put(value, on=kind.takes, shardings=pw.P("x"))))
+
+
+def _largest_peak(controller: pw.Controller, known: Sequence[Kind]) -> int:
+    """Bytes that the most demanding program needs on a device."""
+    _call_each(known)
+    peaks = []
+    for kind in known:
+        call = kind.program.signature((fresh(random.Random(0)),), {})
+        traced = kind.program.cached(call, call.avals(), controller.platform)
+        assert traced is not None
+        peaks += [peak.bytes for peak in controller.lowered(traced).peaks]
+    return max(peaks)
+
+
+def _work(crowd: Crowd, users: Sequence[User], meanwhile: Iterator[None]) -> None:
+    """Let all users do their work; ``meanwhile`` goes on all the time."""
+    for user in users:
+        user.start()
+    seen, since = -1, time.monotonic()
+    while any(user.is_alive() for user in users):
+        time.sleep(0.02)
+        next(meanwhile)
+        if (count := crowd.outcomes.total()) != seen:
+            seen, since = count, time.monotonic()
+        elif time.monotonic() > since + PATIENCE:
+            faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)
+            raise RuntimeError(f"soak: nothing has ended for {PATIENCE:.0f} s after {seen} programs")
+
+
+def _left(controller: pw.Controller) -> dict[str, int]:
+    """What is held though nobody holds anything: all of it should be gone in a moment."""
+    driver, machine = controller.driver, controller.machine
+    deadline = time.monotonic() + SETTLING
+    while True:
+        gc.collect()
+        found = {
+            "bytes_left": sum(map(_bytes, machine.memory.islands)),
+            "buffers_left": len(machine.store.buffers) + len(driver.entries),
+            "runs_left": len(machine.runs) + len(driver.runs),
+            "arrays_left": _arrays(controller),
+        }
+        if not any(found.values()) or time.monotonic() > deadline:
+            check_invariants(machine)
+            return found
+        time.sleep(0.01)
+
+
+def _bytes(island: IslandMemory) -> int:
+    """Held on all its devices together."""
+    spans = zip(island.edges, island.edges[1:], island.totals, strict=False)
+    return sum((after - first) * each for first, after, each in spans)
+
+
+def _arrays(controller: pw.Controller) -> int:
+    """Arrays alive on the islands."""
+    return sum(len(island.devices[0].client.live_arrays()) for island in controller.driver.attachment.islands)

@@ -1,0 +1,76 @@
+"""What must hold of the controller's state after every event; the tests check it after every test that used one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pathways_nb.controller.machine import Machine
+from pathways_nb.program.memory import covers
+
+
+def check_invariants(state: Machine) -> None:
+    """Raise ``AssertionError`` if the state contradicts itself.
+
+    No buffer without somebody who holds it, no count that differs from what the runs hold, no island's order that
+    contradicts another's, nothing done that was not launched, no memory unaccounted for or beyond the budget, and for
+    every admitted program enough to finish.
+    """
+    _check_buffers(state)
+    _check_orders(state)
+    _check_clients(state)
+    _check_memory(state)
+
+
+def _check_buffers(state: Machine) -> None:
+    held = Counter(b for run in state.runs.values() for b in (*run.submitted.arguments, *run.submitted.results))
+    for buffer in held:
+        assert buffer in state.store.buffers, f"buffer {buffer} is freed while a run needs it"
+    for buffer, entry in state.store.buffers.items():
+        assert entry.runs == held[buffer], f"buffer {buffer}: {entry.runs} references, held by {held[buffer]} runs"
+        assert entry.held, f"buffer {buffer} is held by nobody"
+    for buffer, same in state.store.same.items():
+        assert buffer in same <= state.store.buffers.keys(), f"buffer {buffer} is the same as one that is gone"
+        assert sum(state.store.buffers[each].holding is not None for each in same) == 1, f"{same} are one array"
+
+
+def _check_orders(state: Machine) -> None:
+    for run in state.runs.values():
+        for island, order in run.plan.orders.items():
+            assert 0 <= run.done[island] <= run.launched[island] <= len(order), (run, island)
+    for island, lane in state.lanes.items():
+        enqueued = state.orders.get(island, [])
+        assert enqueued == sorted(enqueued), "islands' orders contradict the total order"
+        assert sorted(run for run, _ in lane.in_flight) == sorted(run for _, run in enqueued), island
+    assert all(run in state.runs for enqueued in state.orders.values() for _, run in enqueued)
+    waiting = {serial for runs in state.waiting.values() for serial in runs}
+    assert waiting == {serial for serial, run in state.runs.items() if not run.enqueued}
+    assert all(run.behind <= waiting for run in state.runs.values()), "a run waits for one that is enqueued"
+
+
+def _check_clients(state: Machine) -> None:
+    for name, client in state.clients.items():
+        assert client.unfinished == sum(run.submitted.client == name for run in state.runs.values()), name
+    of_client = Counter(state.runs[run].submitted.client for lane in state.lanes.values() for run, _ in lane.in_flight)
+    assert {name: client.in_flight for name, client in state.clients.items() if client.in_flight} == of_client
+    assert state.active == sum(client.unfinished > 0 for client in state.clients.values())
+
+
+def _check_memory(state: Machine) -> None:
+    holdings = [(e.owner, e.holding) for e in state.store.buffers.values() if e.holding is not None]
+    claims = [(run.submitted.client, claim) for run in state.runs.values() for c in run.claims.values() for claim in c]
+    for number, island in enumerate(state.memory.islands):
+        for first, held, total in zip(island.edges, island.held, island.totals, strict=False):
+            expected: Counter[str] = Counter()
+            for owner, holding in holdings:
+                expected[owner] += holding.bytes if covers(holding.placement, number, first) else 0
+            stored = expected.total()
+            for client, claim in claims:
+                expected[client] += claim.bytes if covers(claim.where, number, first) else 0
+            assert held == {client: size for client, size in expected.items() if size}, (number, first)
+            assert total == expected.total(), (number, first)
+            assert total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
+    for run in state.runs.values():
+        assert not (run.admitted and run.blocked is not None and run.submitted.run in state.admission.blocked)
+        for number, mine in run.claims.items():
+            done = run.gangs_done(number)
+            assert all(claim.bytes >= claim.inputs + claim.course.peaks[done] for claim in mine), "it cannot finish"

@@ -1,0 +1,124 @@
+"""Orders of enqueues that fit together, or do not (Pathways, section 4.4).
+
+A device runs what it was sent in the order in which it was sent, and a gang begins when it is first in line on all of
+its devices. If two devices were sent two gangs in opposite orders, each gang waits behind the other for ever. Here such
+a cycle is found, of any length, by playing the orders until all gangs have run or none can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pathways_nb.errors import UsageError
+
+Gang = Hashable
+"""Whatever names a gang; it is the same one wherever the name comes again."""
+
+
+class Before(NamedTuple):
+    """On ``island`` the gang ``earlier`` was enqueued before ``later``."""
+
+    island: Hashable
+    earlier: Gang
+    later: Gang
+
+    def __str__(self) -> str:
+        where = f"island {self.island}" if isinstance(self.island, int) else str(self.island)
+        return f"{where} has {self.earlier} before {self.later}"
+
+
+@dataclass(frozen=True)
+class OrderCheck:
+    """Whether orders of enqueues fit together: true, or false with the ``cycle`` of gangs that wait for each other."""
+
+    orders: int
+    gangs: int
+    cycle: tuple[Before, ...] = ()
+
+    def __bool__(self) -> bool:
+        return not self.cycle
+
+    def __repr__(self) -> str:
+        if not self.cycle:
+            return f"<{self.gangs} gangs in {self.orders} orders, which fit together>"
+        other = "other" if len(self.cycle) == 2 else "next"
+        return f"<{', '.join(map(str, self.cycle))}: each waits for the {other} for ever>"
+
+
+def check_orders(orders: Mapping[Hashable, Sequence[Gang]]) -> OrderCheck:
+    """Whether gangs that were enqueued in these orders can all run, or wait for each other (Pathways, section 4.4).
+
+    Args:
+        orders: for each island, or device, the gangs enqueued there, first to last; a gang that needs several of them
+            is in the orders of all.
+
+    Returns:
+        Something true if all can run; else it is false, names a cycle of gangs, and has it as ``cycle``.
+
+    Raises:
+        UsageError: they are no dictionary, or an island has the same gang twice.
+    """
+    if not isinstance(orders, Mapping):
+        raise UsageError(
+            f"check_orders({orders!r}): a dictionary is needed, with the gangs of each island in order, such as "
+            f"pw.check_orders({{0: ['a', 'b'], 1: ['b', 'a']}})."
+        )
+    gangs = {gang for order in orders.values() for gang in order}
+    return OrderCheck(len(orders), len(gangs), tuple(find_cycle(orders) or ()))
+
+
+def find_cycle(orders: Mapping[Hashable, Sequence[Gang]]) -> list[Before] | None:
+    """A cycle in the union of the orders, ``None`` if there is none; in time proportional to their total length.
+
+    Each ``later`` is the next one's ``earlier``, the last one's the first's; no island comes twice.
+
+    Raises:
+        UsageError: an island has the same gang twice.
+    """
+    needs = _needs(orders)
+    first = _play(orders, needs)
+    if not first:
+        return None
+    chain: dict[Gang, Before] = {}
+    gang = next(iter(first.values()))
+    while gang not in chain:
+        island = next(island for island in needs[gang] if first[island] != gang)
+        chain[gang] = Before(island, first[island], gang)
+        gang = first[island]
+    links = list(chain.values())
+    return links[list(chain).index(gang) :][::-1]
+
+
+def _needs(orders: Mapping[Hashable, Sequence[Gang]]) -> dict[Gang, list[Hashable]]:
+    """The islands of each gang."""
+    needs: dict[Gang, list[Hashable]] = {}
+    for island, order in orders.items():
+        for gang in order:
+            islands = needs.setdefault(gang, [])
+            if islands and islands[-1] == island:
+                raise UsageError(
+                    f"check_orders: {island!r} has {gang!r} twice. A gang is enqueued once: give each its own name, "
+                    f"such as {(gang, 0)!r} and {(gang, 1)!r}."
+                )
+            islands.append(island)
+    return needs
+
+
+def _play(orders: Mapping[Hashable, Sequence[Gang]], needs: Mapping[Gang, Sequence[Hashable]]) -> dict[Hashable, Gang]:
+    """Run every gang that is first wherever it is needed, until none is; what is first on each island then."""
+    done = dict.fromkeys(orders, 0)
+    arrived = dict.fromkeys(needs, 0)
+    moved = list(orders)
+    while moved:
+        island = moved.pop()
+        if done[island] == len(orders[island]):
+            continue
+        gang = orders[island][done[island]]
+        arrived[gang] += 1
+        if arrived[gang] == len(needs[gang]):
+            for each in needs[gang]:
+                done[each] += 1
+            moved += needs[gang]
+    return {island: order[done[island]] for island, order in orders.items() if done[island] < len(order)}

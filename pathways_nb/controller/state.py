@@ -1,0 +1,186 @@
+"""What the controller remembers of clients, of the programs they called, and of what is enqueued on islands."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pathways_nb.controller.messages import Submitted
+from pathways_nb.program.memory import Course
+from pathways_nb.program.plan import Gang, Placement, Plan
+
+GUESS = 1e-3
+"""Seconds that a gang is taken to last before it has run."""
+
+
+class Estimates:
+    """How long each gang of a plan takes, in seconds, learnt as it runs."""
+
+    def __init__(self, plan: Plan):
+        self.seconds: dict[int, list[float | None]] = {i: [None] * len(gangs) for i, gangs in plan.gangs.items()}
+
+    def of(self, island: int, gang: int) -> float:
+        """The seconds to reckon with."""
+        found = self.seconds[island][gang]
+        return GUESS if found is None else found
+
+    def work(self, gangs: Sequence[Gang], first: int) -> float:
+        """Device-seconds to reckon with for an island's gangs from number ``first`` on."""
+        return sum([self.of(gang.island, number) * gang.devices for number, gang in enumerate(gangs, first)])
+
+    def learn(self, island: int, gangs: range, seconds: float) -> None:
+        """All of ``gangs`` took ``seconds``: share them out as they were expected, and move a part of the way."""
+        known = self.seconds[island]
+        before = [self.of(island, gang) for gang in gangs]
+        scale = seconds / (sum(before) or 1.0)
+        for gang, old in zip(gangs, before, strict=True):
+            new = old * scale if sum(before) else seconds / len(gangs)
+            known[gang] = new if known[gang] is None else old + 0.3 * (new - old)
+
+
+@dataclass
+class ClientState:
+    """A tenant: what it was promised, and what it has had, in device-seconds."""
+
+    share: float = 1.0
+    priority: float = 0.0
+    memory: int = 0
+    """Limit in bytes per device; 0: none."""
+    seconds: float = 0.0
+    passed: float = 0.0
+    unfinished: int = 0
+    closed: bool = False
+    in_flight: int = 0
+    """Ranges of its programs that are enqueued and not done."""
+    enqueued_at: float = 0.0
+    still_since: float = 0.0
+    """When something of it was enqueued last, and since when nothing is under way though programs of it wait."""
+
+    def charge(self, seconds: float, contended: bool) -> None:
+        """It has had so many more device-seconds; fewer if negative. What nobody else wanted is not held against it."""
+        self.seconds += seconds
+        self.passed += seconds / self.share if contended else 0.0
+
+
+@dataclass
+class RunState:
+    """One submitted program: what is enqueued and what is done on each island, as counts of its order there."""
+
+    submitted: Submitted
+    since: float
+    estimates: Estimates
+    launched: dict[int, int]
+    done: dict[int, int]
+    next_gang: dict[int, int]
+    ended: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By island: ranges that are done beyond those counted in ``done``, from start to stop."""
+    touches: set[int] = field(default_factory=set)
+    """Islands on which it will give memory back."""
+    cancelled: bool = False
+    behind: set[int] = field(default_factory=set)
+    """Runs that must be wholly enqueued before it: they make its arguments, or read what it takes over."""
+    ahead_of: list[RunState] = field(default_factory=list, repr=False)
+    """Runs that are behind it."""
+    admitted: bool = False
+    """Whether the memory that it needs to finish is set aside for it."""
+    claims: dict[int, list[Claim]] = field(default_factory=dict)
+    """That memory, by island."""
+    blocked: Blocked | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """What is run."""
+        return self.submitted.plan
+
+    def next_on(self, island: int) -> Gang | None:
+        """The next gang on an island, if what it needs from other islands has been enqueued there."""
+        gangs = self.plan.gangs.get(island, ())
+        position = self.next_gang.get(island, 0)
+        if position == len(gangs) or any(self.launched[other] < stop for other, stop in gangs[position].after):
+            return None
+        return gangs[position]
+
+    def went_on(self, island: int, start: int, stop: int) -> None:
+        """Steps ``start`` to ``stop`` are done; those before them on other devices may not be yet."""
+        ended = self.ended.setdefault(island, {})
+        ended[start] = stop
+        while self.done[island] in ended:
+            self.done[island] = ended.pop(self.done[island])
+
+    def gangs_done(self, island: int) -> int:
+        """How many gangs of an island are done."""
+        return bisect_right(self.plan.stops[island], self.done[island])
+
+    @property
+    def enqueued(self) -> bool:
+        """Whether all of it is."""
+        return all(self.next_gang[island] == len(gangs) for island, gangs in self.plan.gangs.items())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it is."""
+        return all(self.done[island] == len(order) for island, order in self.plan.orders.items())
+
+
+@dataclass
+class Claim:
+    """Memory set aside for a run on devices that its course is told of.
+
+    Args:
+        where: the devices. course: what is needed there as the run goes on.
+        inputs: bytes per device of arguments that it brings there itself.
+        bytes: set aside now, per device, those of inputs included.
+    """
+
+    where: Placement
+    course: Course
+    inputs: int
+    bytes: int
+
+
+@dataclass
+class Blocked:
+    """Why a run is not admitted.
+
+    Args:
+        since: when it first was not, in seconds.
+        where: devices on which too little is left. short: bytes that lack there.
+        reason: who holds the memory, in words.
+        passed: others that were admitted meanwhile.
+        patience: seconds to wait once it is alone; longer where another client holds some of the memory.
+        alone_since: since when nothing is under way there that could give memory back.
+        tried: how often memory had been given back when it was last tried.
+    """
+
+    since: float
+    where: Placement
+    short: int
+    reason: str
+    passed: int = 0
+    patience: float = 0.0
+    alone_since: float | None = None
+    tried: int = 0
+
+
+@dataclass
+class Lane:
+    """What is enqueued on an island and not done.
+
+    By run and end of the range: device-seconds expected, and whether clients competed when it was enqueued.
+    """
+
+    in_flight: dict[tuple[int, int], tuple[float, bool]] = field(default_factory=dict)
+    work: float = 0.0
+    """Device-seconds expected of all."""
+
+    def add(self, run: int, stop: int, work: float, contended: bool) -> None:
+        """A range is enqueued."""
+        self.in_flight[run, stop] = work, contended
+        self.work += work
+
+    def take(self, run: int, stop: int) -> tuple[float, bool]:
+        """A range is done; returns what was said of it."""
+        work, contended = self.in_flight.pop((run, stop))
+        self.work = self.work - work if self.in_flight else 0.0
+        return work, contended

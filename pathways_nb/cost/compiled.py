@@ -1,0 +1,196 @@
+"""Collectives of whole-array code: what the partitioner makes of it for a few CPU devices, scaled to the wanted mesh.
+
+The jaxpr of a data-parallel step holds no collective; they are the compiler's choice. So the node is compiled for a
+small mesh of the same axes, and once more with each longer axis in turn lengthened. How the arrays of each collective
+grow or shrink with that axis tells the power with which they scale.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.cost.collective import Collective, CollectiveKind, Origin, merged
+from pathways_nb.cost.exchanges import Exchange, exchanges_of
+from pathways_nb.cost.hlo import parse
+from pathways_nb.errors import UsageError
+
+_NODE = 500_000  # ids of its devices lie far from those of every island
+
+_GROWTH: dict[CollectiveKind, int] = {
+    "all-reduce": 0,
+    "all-gather": 0,
+    "reduce-scatter": 0,
+    "all-to-all": -1,
+    "permute": 0,
+    "broadcast": 0,
+}
+"""The power of an axis's size with which bytes on a device grow that go over it, where only one size was compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Collectives of a node, the axis sizes they were compiled for, and what could not be known."""
+
+    collectives: tuple[Collective, ...]
+    sizes: tuple[dict[str, int], ...]
+    notes: tuple[str, ...] = ()
+
+
+def collectives_by_compiling(
+    fn: Callable[..., Any],
+    avals: Sequence[Any],
+    in_specs: Sequence[Any],
+    out_specs: Any,
+    axis_sizes: Mapping[str, int],
+    devices: Sequence[Any] | None = None,
+    most_devices: int = 16,
+) -> Compiled:
+    """The collectives of whole-array code on a mesh of ``axis_sizes``.
+
+    A mesh of up to ``most_devices`` devices is compiled as it is. For a larger one each axis is cut to its smallest
+    prime factor, so that arrays still divide, and lengthened once by the next factor to see how sizes change; powers
+    are whole numbers. The number of collectives is that of the small mesh. Where the lengthened mesh is too large, or
+    gives another list of collectives, an axis that a collective goes over scales it by rule: an all-to-all's part is
+    inverse to the axis, the rest stays; and an axis that it does not go over leaves it as it is. ``notes`` say so.
+
+    Args:
+        fn: a function of whole arrays. avals: its positional arguments, pytrees of arrays or ``ShapeDtypeStruct``.
+        in_specs, out_specs: ``PartitionSpec`` trees, prefixes as in ``jax.jit``; ``None`` is the compiler's choice.
+        axis_sizes: devices along each axis, in the mesh's order.
+        devices: CPU devices to compile for; made when needed if left out. Nothing runs on them.
+        most_devices: how many of them a mesh may take.
+
+    Raises:
+        UsageError: an axis has no small factor, or this JAX can make no CPU devices.
+    """
+    compile_for = functools.partial(_exchanges, fn, avals, in_specs, out_specs, devices)
+    small = _small(axis_sizes, most_devices)
+    base = compile_for(small)
+    notes = [] if all(e.sure for e in base) else ["a loop of unknown length, or a branch, is counted once"]
+    powers: list[list[dict[str, int]]] = [[{} for _ in e.parts] for e in base]
+    sizes = [small]
+    for axis, longer in _lengthened(small, axis_sizes) if base else ():
+        fits = math.prod(longer.values()) <= most_devices
+        other = compile_for(longer) if fits else []
+        sizes += [longer] if fits else []
+        if not _alike(base, other):
+            notes.append(f"how collectives scale with {axis!r} is a rule, not measured")
+        _fill(powers, base, other, axis, longer[axis] / small[axis])
+    found = (_scaled(e, p, small, axis_sizes) for e, p in zip(base, powers, strict=True))
+    return Compiled(merged(found), tuple(sizes), tuple(notes))
+
+
+def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:
+    """Sizes to compile for: the wanted ones if they are few devices, else prime factors of them."""
+    if math.prod(axis_sizes.values()) <= most:
+        return dict(axis_sizes)
+    small = {axis: _prime(size) for axis, size in axis_sizes.items()}
+    if math.prod(small.values()) > most:
+        sizes = ", ".join(f"{axis!r}: {size}" for axis, size in axis_sizes.items())
+        raise UsageError(
+            f"collectives_by_compiling(axis_sizes={{{sizes}}}): cut to their smallest prime factors, the axes still "
+            f"take {math.prod(small.values())} devices, more than {most}. Use fewer axes, or sizes with small "
+            f"factors such as powers of two."
+        )
+    return small
+
+
+def _lengthened(small: Mapping[str, int], wanted: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """For each axis that is cut, the small mesh with that axis longer by one more factor."""
+    for axis, size in wanted.items():
+        if size != small[axis]:
+            yield axis, {**small, axis: small[axis] * _prime(size // small[axis])}
+
+
+def _prime(size: int) -> int:
+    return next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
+
+
+def _exchanges(
+    fn: Callable[..., Any],
+    avals: Sequence[Any],
+    in_specs: Any,
+    out_specs: Any,
+    devices: Sequence[Any] | None,
+    sizes: Mapping[str, int],
+) -> list[Exchange]:
+    count = math.prod(sizes.values())
+    chosen = (devices if devices is not None and len(devices) >= count else cpu_devices(count))[:count]
+    kinds = (AxisType.Auto,) * len(sizes)
+    mesh = Mesh(np.array(chosen).reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
+
+    def place(tree: Any) -> Any:
+        leaf = lambda spec: spec is None or isinstance(spec, PartitionSpec)  # noqa: E731
+        return jax.tree.map(lambda s: None if s is None else NamedSharding(mesh, s), tree, is_leaf=leaf)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        jitted = jax.jit(fn, in_shardings=place(tuple(in_specs)), out_shardings=place(out_specs), keep_unused=True)
+        text = jitted.lower(*avals).compile().as_text() or ""
+    return sorted(exchanges_of(parse(text), sizes), key=_order)
+
+
+@functools.cache
+def cpu_devices(count: int) -> Sequence[Any]:
+    """Devices to compile for: those there are, else of a client of our own, where nothing ever runs."""
+    there = jax.devices("cpu")
+    if len(there) >= count:
+        return there
+    from jaxlib import xla_client
+
+    maker = getattr(xla_client, "make_cpu_client", None)
+    if maker is None:
+        raise UsageError(
+            f"collectives_by_compiling needs {count} CPU devices, JAX has {len(there)} and can make no others. Pass "
+            f'devices=, or set jax.config.update("jax_numcpu_devices", {count}) before JAX starts.'
+        )
+    return maker(num_devices=count, node_id=_NODE + count).devices()
+
+
+def _alike(one: Sequence[Exchange], other: Sequence[Exchange]) -> bool:
+    return [_form(e) for e in one] == [_form(e) for e in other]
+
+
+def _order(exchange: Exchange) -> tuple[Any, ...]:
+    """The same for each mesh, so that one module's collectives are found again in another's."""
+    sizes = [math.prod(dims) for _, dims in exchange.parts]
+    return exchange.kind, exchange.axes, exchange.times, len(sizes), sum(sizes)
+
+
+def _form(exchange: Exchange) -> tuple[Any, ...]:
+    return exchange.kind, exchange.axes, exchange.times, [bits for bits, _ in exchange.parts]
+
+
+def _fill(
+    powers: list[list[dict[str, int]]], base: Sequence[Exchange], other: Sequence[Exchange], axis: str, ratio: float
+) -> None:
+    """Note with which power of the axis each part grows."""
+    measured = _alike(base, other)
+    for number, exchange in enumerate(base):
+        for part, (_, dims) in enumerate(exchange.parts):
+            power = _GROWTH[exchange.kind] if axis in exchange.axes else 0
+            if measured and (before := math.prod(dims)):
+                after = math.prod(other[number].parts[part][1])
+                power = round(math.log(max(after, 1) / before, ratio))
+            powers[number][part][axis] = power
+
+
+def _scaled(
+    exchange: Exchange, powers: Iterable[Mapping[str, int]], small: Mapping[str, int], wanted: Mapping[str, int]
+) -> Collective:
+    total = 0.0
+    for (bits, dims), power in zip(exchange.parts, powers, strict=True):
+        factor = math.prod((wanted[axis] / small[axis]) ** by for axis, by in power.items())
+        total += math.prod(dims) * bits / 8 * factor
+    group = math.prod(wanted[axis] for axis in exchange.axes) if exchange.axes else exchange.group
+    origin: Origin = "compiled" if dict(small) == dict(wanted) else "scaled"
+    return Collective(exchange.kind, round(total), exchange.axes, group, exchange.times, origin)

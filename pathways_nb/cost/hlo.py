@@ -1,0 +1,180 @@
+"""The text of compiled XLA programs, as far as it tells which collectives run and how often.
+
+The grammar (XLA's ``HloModule::ToString``): a module is a list of computations, ``[ENTRY] %name (…) -> type {`` to
+``}``; each line within is ``[ROOT] %name = type opcode(operands), attributes``. A type is ``dtype[dims]{layout}`` or a
+tuple of types. What is read of the attributes: the computations it calls, a loop's known trip count, groups of devices.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
+_LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,<=]*)\]")
+_NAME = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"(?:body|to_apply|calls|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One array of a type."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def bits(self) -> int:
+        """Of one element: 32 of ``f32``, 8 of ``f8e4m3fn`` and ``pred``, 0 of what is no number."""
+        found = re.search(r"\d+", self.dtype)
+        return int(found[0]) if found else 8 * (self.dtype == "pred")
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+    opcode: str
+    inside: str
+    """What stands between its parentheses: operands, or the number of a parameter."""
+    attributes: str
+    is_root: bool
+
+    @property
+    def operands(self) -> list[str]:
+        """The names of what it reads."""
+        return _NAME.findall(self.inside)
+
+    @property
+    def called(self) -> list[str]:
+        """Computations that it runs; of a loop the body."""
+        branches = _BRANCHES.search(self.attributes)
+        return _CALLED.findall(self.attributes) + (re.findall(r"[\w.\-]+", branches[1]) if branches else [])
+
+    @property
+    def trips(self) -> int | None:
+        """How often it runs what it calls; ``None`` if the compiler does not know."""
+        known = _TRIPS.search(self.attributes)
+        return int(known[1]) if known else None if self.opcode == "while" else 1
+
+    @property
+    def operation(self) -> str:
+        """The JAX operation it stems from, if it says so."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found[1].rpartition("/")[2] if found else ""
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Instructions by name, in order."""
+
+    name: str
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+
+    @cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """Who reads each instruction."""
+        found: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions.values():
+            for operand in dict.fromkeys(instruction.operands):
+                found.setdefault(operand, []).append(instruction)
+        return found
+
+    @cached_property
+    def parameters(self) -> dict[int, str]:
+        """The name of each parameter, by number."""
+        chosen = [i for i in self.instructions.values() if i.opcode == "parameter"]
+        return {int(i.inside): i.name for i in chosen}
+
+
+class Runs(NamedTuple):
+    """How often an instruction runs, and whether that is certain: each branch of a conditional counts as run."""
+
+    times: int
+    sure: bool
+
+
+@dataclass(frozen=True)
+class Module:
+    """Computations by name."""
+
+    computations: dict[str, Computation]
+    entry: str
+
+    def runs(
+        self, name: str = "", times: int = 1, sure: bool = True
+    ) -> Iterator[tuple[Computation, Instruction, Runs]]:
+        """Each instruction that runs, from the entry on, and how often; a fusion as one instruction."""
+        computation = self.computations[name or self.entry]
+        for instruction in computation.instructions.values():
+            yield computation, instruction, Runs(times, sure)
+            if instruction.opcode in ("while", "call", "conditional", "async-start"):
+                trips = instruction.trips
+                known = sure and trips is not None and instruction.opcode != "conditional"
+                for called in instruction.called:
+                    yield from self.runs(called, times * (1 if trips is None else trips), known)
+
+
+def parse(text: str) -> Module:
+    """Read a compiled module, as ``compiled.as_text()`` gives it.
+
+    Raises:
+        ValueError: it has no entry, or a line within a computation is none of the grammar.
+    """
+    computations: dict[str, Computation] = {}
+    entry, current = "", None
+    for line in text.splitlines():
+        head = _HEAD.match(line)
+        if head:
+            current = computations[head[2]] = Computation(head[2])
+            entry = head[2] if head[1] else entry
+        elif line.startswith("}"):
+            current = None
+        elif current is not None and line.strip():
+            instruction = _instruction(line)
+            current.instructions[instruction.name] = instruction
+    if not entry:
+        raise ValueError("This is no compiled XLA module: it has no line that begins with ENTRY.")
+    return Module(computations, entry)
+
+
+def _instruction(line: str) -> Instruction:
+    found = _LINE.match(line)
+    if not found:
+        raise ValueError(f"No instruction of a compiled XLA module: {line.strip()[:120]!r}.")
+    rest = re.sub(r"/\*.*?\*/", "", found[3])
+    end = _closing(rest) if rest.startswith("(") else rest.index(" ")
+    kind, rest = rest[:end], rest[end:].strip()
+    opcode, _, rest = rest.partition("(")
+    end = _closing("(" + rest) - 2
+    shapes = tuple(Shape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(kind))
+    return Instruction(found[2], shapes, opcode, rest[:end], rest[end + 1 :], bool(found[1]))
+
+
+def _dims(text: str) -> tuple[int, ...]:
+    """``<=8`` is a dimension of at most 8."""
+    return tuple(int(n.lstrip("<=")) for n in text.split(",") if n)
+
+
+def _closing(text: str) -> int:
+    """Where the parenthesis that ``text`` begins with is closed, and one further."""
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return at + 1
+    raise ValueError(f"A parenthesis is never closed: {text[:120]!r}.")

@@ -1,0 +1,1 @@
+"""The course: its questions, a file for each notebook, and ``pw.check``."""

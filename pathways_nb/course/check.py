@@ -1,0 +1,61 @@
+"""Questions of the course and ``pw.check``: answers are computed from the reader's own run or a closed form."""
+
+from __future__ import annotations
+
+import math
+from numbers import Number
+from typing import Any
+
+from pathways_nb.course import dispatch, experts, memory, quickstart, tenants
+from pathways_nb.course.question import TOLERANCE, NotYetError, Question
+from pathways_nb.errors import UsageError
+
+QUESTIONS: dict[str, Question] = {
+    **quickstart.QUESTIONS,
+    **dispatch.QUESTIONS,
+    **tenants.QUESTIONS,
+    **memory.QUESTIONS,
+    **experts.QUESTIONS,
+}
+
+
+def check(name: str, answer: object) -> bool:
+    """Say whether ``answer`` to the question ``name`` is right, and if not, why it may be wrong.
+
+    Args:
+        name: of the question, as the notebook gives it.
+        answer: a number or a text; ``...`` stands for none yet.
+
+    Returns:
+        Whether it is right, for whoever grades.
+
+    Raises:
+        UsageError: there is no such question.
+    """
+    if name not in QUESTIONS:
+        raise UsageError(f"check({name!r}): there is no such question; there are {', '.join(QUESTIONS)}.")
+    right, text = _judge(QUESTIONS[name], answer)
+    print(f"{name}: {text}")
+    return right
+
+
+def _judge(question: Question, answer: object) -> tuple[bool, str]:
+    if answer is ...:
+        return False, "not answered yet. Put your answer in place of the dots."
+    try:
+        expected = question.expected()
+    except NotYetError as error:
+        return False, str(error)
+    if isinstance(expected, Number) and not isinstance(answer, Number):
+        return False, f"{answer!r} is a {type(answer).__name__}; a number is wanted."
+    if _same(answer, expected):
+        return True, "right."
+    return False, f"{answer!r} is not it. {question.why(answer, expected)}"
+
+
+def _same(answer: Any, expected: Any) -> bool:
+    if isinstance(expected, int):
+        return bool(answer == expected)
+    return (
+        math.isclose(answer, expected, rel_tol=TOLERANCE) if isinstance(expected, float) else bool(answer == expected)
+    )

@@ -1,0 +1,77 @@
+"""Questions of notebook 02: closed forms for stages and messages that each take some milliseconds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pathways_nb.course.question import TOLERANCE, Question
+
+_STAGE = _MESSAGE = 5.0
+_STAGES, _MORE_STAGES = 8, 20
+_SLACK = 1.1
+"""Sequential dispatch counts as hidden if it takes at most a tenth longer."""
+
+
+def _in_sequence(stages: int, stage: float = _STAGE) -> float:
+    return stages * (_MESSAGE + stage)
+
+
+def _in_parallel(stages: int, stage: float = _STAGE) -> float:
+    return _MESSAGE + stages * stage
+
+
+def _hidden() -> float:
+    """The stage time at which sequential dispatch takes ``_SLACK`` times as long as parallel."""
+    return (_STAGES - _SLACK) * _MESSAGE / ((_SLACK - 1) * _STAGES)
+
+
+def _fused() -> float:
+    half = _STAGES / 2
+    return 2 * (_MESSAGE + half * _STAGE)
+
+
+def _is(answer: Any, value: float) -> bool:
+    return math.isclose(answer, value, rel_tol=TOLERANCE)
+
+
+def _why_sequential(answer: Any, expected: float) -> str:
+    if _is(answer, _MORE_STAGES * _STAGE):
+        return "That is the stages alone. Before each of them, a message is on its way."
+    if _is(answer, _in_parallel(_MORE_STAGES)):
+        return "That has one message for all stages; in sequence each stage is sent when the one before is done."
+    return f"Each of {_MORE_STAGES} stages costs the same: what happens between the end of one and the end of the next?"
+
+
+def _why_parallel(answer: Any, expected: float) -> str:
+    if _is(answer, _MORE_STAGES * _STAGE):
+        return "That is the stages alone. The first of them cannot begin before it has been sent."
+    if _is(answer, expected + _MESSAGE):
+        return "There are two messages, one to each island, but both are on their way at the same time."
+    if _is(answer, _in_sequence(_MORE_STAGES)):
+        return "That is sequential dispatch. How many messages does the last stage wait for now?"
+    return "All messages leave at the beginning; the stages still need each other's results."
+
+
+def _why_hidden(answer: Any, expected: float) -> str:
+    if _is(answer, _MESSAGE / (_SLACK - 1)):
+        return "Nearly: that compares with stages that wait for no message at all. Parallel dispatch waits for one."
+    if _is(answer, expected / 1000):
+        return "In milliseconds, please."
+    return f"For n stages of t ms, when is n·({_MESSAGE:g} + t) at most {_SLACK} times {_MESSAGE:g} + n·t?"
+
+
+def _why_fused(answer: Any, expected: float) -> str:
+    if _is(answer, _in_sequence(_STAGES)):
+        return "That is the chain as it was. How many nodes are left, and how many messages?"
+    if _is(answer, _in_parallel(_STAGES)):
+        return "That is parallel dispatch. In sequence the second node is sent when the first is done."
+    return "Each fused node lasts as long as its stages together, and waits for one message."
+
+
+QUESTIONS = {
+    "02.sequential": Question(lambda: _in_sequence(_MORE_STAGES), _why_sequential),
+    "02.parallel": Question(lambda: _in_parallel(_MORE_STAGES), _why_parallel),
+    "02.hidden": Question(_hidden, _why_hidden),
+    "02.fused": Question(_fused, _why_fused),
+}

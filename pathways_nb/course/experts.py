@@ -1,0 +1,67 @@
+"""Questions of notebook 05: a mixture of experts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pathways_nb.course.question import TOLERANCE, Question, program_of
+from pathways_nb.program.graph import Graph
+
+
+def _step() -> Graph:
+    """The training step of the chosen experts."""
+    return program_of("sparse", "step").graph
+
+
+def _sent() -> int:
+    """Values times the places that they are sent to; one that several nodes of a place read is sent there once."""
+    home = {value: node.place for node in _step().nodes if node.place is not None for value in node.outputs}
+    read = {(value, node.place) for node in _step().nodes if node.place is not None for value in node.inputs}
+    return sum(value in home and home[value] is not place for value, place in read)
+
+
+def _expert_rows() -> list[int]:
+    """The rows of each chosen expert, capacity each."""
+    graph = _step()
+    return [graph.values[node.outputs[0]].shape[0] for node in graph.nodes if node.name == "expert"]
+
+
+def _routed() -> tuple[int, int]:
+    """How many tokens and experts there are, by the shape of the mask."""
+    graph = _step()
+    tokens, experts = next(graph.values[node.outputs[0]].shape for node in graph.nodes if node.name == "mask")
+    return tokens, experts
+
+
+def _why_sent(answer: Any, expected: int) -> str:
+    chosen, (_, experts) = len(_expert_rows()), _routed()
+    if answer == 2 * chosen:
+        return "That is the forward half: backward, gradients travel the same ways in the other direction."
+    if answer in (2 * experts, 4 * experts):
+        return "That counts all experts. Which of them are in the graph?"
+    if answer == sum(route in ("ICI", "DCN") for route in program_of("sparse", "step").routes.values()):
+        return "That counts arrows. An array that a forward and a backward node of one place read is sent there once."
+    return "Count for one chosen expert: what comes, what goes, and the gradient of each. Then count the experts."
+
+
+def _more_rows() -> float:
+    tokens, experts = _routed()
+    return tokens * experts / sum(_expert_rows())
+
+
+def _why_more_rows(answer: Any, expected: float) -> str:
+    chosen, (_, experts) = len(_expert_rows()), _routed()
+    if math.isclose(answer, experts, rel_tol=TOLERANCE):
+        return "That compares with the number of tokens. A chosen expert computes rows of padding as well."
+    if math.isclose(answer, experts / chosen, rel_tol=TOLERANCE):
+        return "That compares numbers of experts. How many rows does each compute, in one case and in the other?"
+    if math.isclose(answer * expected, 1.0, rel_tol=TOLERANCE):
+        return "The other way round."
+    return "All: every expert has room for every token. Waits: chosen experts times the capacity that choose() printed."
+
+
+QUESTIONS = {
+    "05.transfers": Question(_sent, _why_sent),
+    "05.rows": Question(_more_rows, _why_more_rows),
+}

@@ -1,0 +1,49 @@
+"""Questions of notebook 01: the graph and the pipeline of the quickstart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pathways_nb.course.question import TOLERANCE, Question, program_of
+
+
+def _crossings() -> int:
+    return sum(route == "DCN" for route in program_of("figure2", "f").routes.values())
+
+
+def _why_crossings(answer: Any, expected: int) -> str:
+    graph = program_of("figure2", "f").graph
+    if answer == len(list(graph.edges())):
+        return "That counts all edges. Which of them lead from one place to the other?"
+    if answer == sum(node.kind == "computation" for node in graph.nodes):
+        return "That counts computations. A value crosses only where producer and consumer are on different slices."
+    return "Follow each value from the place that makes it to the place that reads it; arguments come from the host."
+
+
+def _microbatches() -> int:
+    graph = program_of("train", "train_step").graph
+    first = next(node.place for node in graph.nodes if node.kind == "computation")
+    return sum(node.kind == "computation" and node.place is first and "(bwd)" not in node.name for node in graph.nodes)
+
+
+def _speedup() -> float:
+    m = _microbatches()
+    return 2 * m / (m + 1)
+
+
+def _why_speedup(answer: Any, expected: float) -> str:
+    m = _microbatches()
+    if math.isclose(answer, 2.0, rel_tol=TOLERANCE):
+        return "Two islands would halve the time if both worked from the first moment. When does the second begin?"
+    if math.isclose(answer, (m + 1) / (2 * m), rel_tol=TOLERANCE):
+        return "That is parallel over sequential; the question is how many times faster, the other way round."
+    if math.isclose(answer, m, rel_tol=TOLERANCE):
+        return f"{m} microbatches keep the islands busy, but there are only two islands to share the work."
+    return f"Count turns: {m} microbatches through 2 stages one after another, and with both stages at work at once."
+
+
+QUESTIONS = {
+    "01.crossings": Question(_crossings, _why_crossings),
+    "01.speedup": Question(_speedup, _why_speedup),
+}

@@ -1,0 +1,92 @@
+"""Values on their way into the object store and out of it: arguments, ``pw.put``, and the futures of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.backends.lowering import Lowered, per_device
+from pathways_nb.errors import UsageError
+from pathways_nb.futures import Future
+from pathways_nb.program import lines, specs
+from pathways_nb.program.memory import Holding
+from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.plan import Placement
+from pathways_nb.program.signature import aval_of
+from pathways_nb.trace.record import Row, label_of
+
+if TYPE_CHECKING:
+    from pathways_nb.attached import Controller
+
+
+def hold(controller: Controller, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
+    """A logical buffer for each argument, and those made only for this call."""
+    driver = controller.driver
+    held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
+    # All of them before the first is stored: one that is lost must leave nothing behind.
+    values = {at: _value(leaves[at]) for at, buffer in enumerate(held) if buffer is None}
+    stored = {
+        at: driver.store(value, getattr(value, "nbytes", 0), client, "an argument") for at, value in values.items()
+    }
+    return [stored[at] if buffer is None else buffer for at, buffer in enumerate(held)], list(stored.values())
+
+
+def put(controller: Controller, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
+    """Place every leaf; see ``pw.put``."""
+    leaves, structure = jax.tree.flatten(tree)
+    specs.check_tree(shardings, "shardings", "put", place)
+    wanted = specs.spread(shardings, tree, "shardings", "put")
+    where = controller.located(place)
+    placed = [_put(controller, leaf, spec, place, *where) for leaf, spec in zip(leaves, wanted, strict=True)]
+    return jax.tree.unflatten(structure, placed)
+
+
+def futures(controller: Controller, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
+    """The results of a run, held by these buffers."""
+    driver = controller.driver
+    made: list[Future] = []
+    for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
+        future = Future(controller, aval, lowered.name)
+        future.bind(buffer, driver.entry_of(buffer), lowered.shardings[slot], driver.release)
+        made.append(future)
+    return made
+
+
+def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
+    aval = aval_of(leaf)
+    if aval is None:
+        raise UsageError(f"put({leaf!r}): a {type(leaf).__name__} is not an array, a number or a future.")
+    specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
+    value, driver, clock = _value(leaf), controller.driver, controller.driver.clock
+    sharding = NamedSharding(mesh, spec or PartitionSpec())
+    name = f"put on {place.label}" + (f" ({line})" if (line := lines.here()) else "")
+    began = clock()
+    buffer = driver.place(
+        Holding(placement, per_device(aval, sharding)),
+        aval.bytes,
+        controller.client(),
+        name,
+        lambda: jax.device_put(value, sharding),
+    )
+    label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
+                     device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
+    controller.active_record().add(Row(label, began, clock()))
+    future = Future(controller, aval, f"put on {place.label}")
+    future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
+    return future
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.result() if isinstance(leaf, Future) else snapshot(leaf)
+
+
+def snapshot(value: Any) -> Any:
+    """A value that the caller can no longer change: NumPy arrays are copied, JAX's need not be."""
+    if isinstance(value, jax.Array):
+        return value
+    aval = aval_of(value)
+    return np.array(value, dtype=None if aval is None else aval.dtype)

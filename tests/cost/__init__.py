@@ -1,0 +1,1 @@
+"""The cost model: chips, networks, topologies, closed forms."""

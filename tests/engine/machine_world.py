@@ -1,0 +1,372 @@
+"""A world of random programs, clients, faults and lost devices around the pure controller.
+
+``World`` is a Hypothesis state machine: it plays users, and asks imagined devices (``machine_devices``) what these
+instructions would do. Three islands of four devices, and more that come later; places overlap, so that devices of one
+island hold different things.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import zlib
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.controller.machine import Machine
+from pathways_nb.controller.messages import (
+    Added,
+    Cancelled,
+    Closed,
+    Opened,
+    Released,
+    Removed,
+    Stored,
+    Submitted,
+    Woke,
+)
+from pathways_nb.controller.policies import POLICIES
+from pathways_nb.program.memory import Holding, Needs, Sizes, needs_of, overlap
+from pathways_nb.program.plan import Placement, Plan
+from tests.engine.machine_devices import Devices, plan_of
+
+ISLANDS, DEVICES, MOST_ISLANDS = 3, 4, 5
+CLIENTS = ("ann", "bob", "eve")
+_CUTS = ((0, 4), (0, 2), (2, 2), (1, 2))
+PLACES = {
+    number: Placement(island, *cut)
+    for number, (cut, island) in enumerate(itertools.product(_CUTS, range(MOST_ISLANDS)))
+}
+"""First all whole islands, then parts of them, some of which overlap."""
+
+plans = st.builds(plan_of, st.lists(st.integers(0, 2), min_size=0, max_size=6), st.integers(0, 3))
+
+
+seldom = precondition(lambda self: len(self.log) % 4 == 0)
+"""Of rules that would otherwise leave little to compete."""
+
+
+def contrary(ready: Any, state: Any) -> Any:
+    """A user's policy that nobody would want."""
+    return max(ready, key=lambda gang: (_chance(gang.serial, gang.client, len(ready)), gang.serial))
+
+
+def moody(ready: Any, state: Any) -> Any:
+    """A user's policy that fails at times."""
+    if _chance(len(ready), *(gang.serial for gang in ready)) % 5 == 0:
+        raise RuntimeError("not now")
+    return contrary(ready, state)
+
+
+def _chance(*what: Any) -> int:
+    return zlib.crc32(repr(what).encode())  # ``hash`` of a text differs from process to process
+
+
+class World(RuleBasedStateMachine):
+    """Users of several clients; see the module."""
+
+    dispatch: Any = "parallel"
+    twin_every = 1
+    """Every so many events a copy of the machine must answer alike; it costs more than all the rest."""
+
+    @initialize(
+        policy=st.sampled_from([*POLICIES.values(), contrary, moody]),
+        budgets=st.one_of(st.just((0,) * ISLANDS), st.tuples(*[st.integers(4, 12)] * ISLANDS)),
+        most_passed=st.sampled_from([0, 1, 4, 16]),
+    )
+    def begin(self, policy: Any, budgets: tuple[int, ...], most_passed: int) -> None:
+        self.policy, self.budgets, self.most_passed = policy, budgets, most_passed
+        self.machine, self.devices = self.fresh(), Devices(budgets)
+        self.buffers, self.serials = itertools.count(), itertools.count()
+        self.handles: dict[int, str] = {}
+        """Buffers that a user holds, and whose they are."""
+        self.given: set[int] = set()
+        """Of these, those whose memory a program has been given to take over."""
+        self.stale: list[int] = []
+        """Handles to what is no longer there."""
+        self.where: dict[int, Holding | None] = {}
+        """Where each buffer lies, or will."""
+        self.too_large = 0
+        """Programs refused when they were lowered."""
+        self.log: list[tuple[Any, float]] = []
+
+    def fresh(self) -> Machine:
+        machine = Machine(self.dispatch, self.policy, (DEVICES,) * ISLANDS, self.budgets)
+        machine.admission.most_passed = self.most_passed
+        return machine
+
+    # ---- messages
+
+    def send(self, event: Any, later: float = 1e-3) -> None:
+        self.devices.now += later
+        now = self.devices.now
+        twin = self.twin() if len(self.log) % self.twin_every == 0 else None
+        out = self.machine.handle(event, now)
+        if twin is not None:
+            again = [repr(instruction) for instruction in twin.handle(event, now)]
+            assert again == [*map(repr, out)], "the same state and event gave other instructions"
+        self.log.append((event, now))
+        for instruction in out:
+            self.devices.obey(instruction)
+        self.devices.check_order()
+        for buffer in self.devices.lost & self.where.keys():
+            self.where[buffer] = None
+
+    def twin(self) -> Machine:
+        """A copy of the machine that shares only what never changes."""
+        shared: list[Any] = []
+        for event in self.devices.submitted.values():
+            shared += (event, event.plan, event.needs, *event.needs.results)
+            shared += itertools.chain.from_iterable(event.needs.courses.values())
+        return copy.deepcopy(self.machine, {id(each): each for each in shared})
+
+    def step(self, island: int, seconds: float, fails: bool = False) -> None:
+        for event in self.devices.carry_out(island, seconds, fails):
+            self.send(event)
+
+    # ---- devices
+
+    @precondition(lambda self: self.devices.runnable())
+    @rule(
+        data=st.data(),
+        steps=st.integers(1, 4),
+        seconds=st.sampled_from([0.0, 1e-4, 1e-3, 1.0]),
+        fails=st.sampled_from([False] * 7 + [True]),
+    )
+    def complete(self, data: st.DataObject, steps: int, seconds: float, fails: bool) -> None:
+        for _ in range(steps):
+            if islands := self.devices.runnable():
+                self.step(data.draw(st.sampled_from(islands)), seconds, fails)
+
+    @seldom
+    @rule(place=st.sampled_from(sorted(PLACES)))
+    def lose(self, place: int) -> None:
+        """Devices go: what lay there is lost, and what is to run there fails."""
+        where = self.place(place)
+        self.devices.gone.append(where)
+        self.send(Removed(where))
+        for entry in self.machine.store.buffers.values():
+            assert not (entry.holding and overlap(entry.holding.placement, where))
+
+    @precondition(lambda self: self.devices.gone)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        """They are there again, empty."""
+        island = data.draw(st.sampled_from(sorted({where.island for where in self.devices.gone})))
+        self.devices.gone = [where for where in self.devices.gone if where.island != island]
+        self.send(Added(island, DEVICES, self.devices.budgets[island]))
+
+    @precondition(lambda self: len(self.machine.memory.islands) < MOST_ISLANDS)
+    @rule(budget=st.sampled_from([0, 8]))
+    def more(self, budget: int) -> None:
+        """An island more."""
+        self.devices.budgets.append(budget)
+        self.send(Added(len(self.machine.memory.islands), DEVICES, budget))
+
+    @precondition(lambda self: self.devices.wake is not None)
+    @rule(late=st.sampled_from([0.0, 0.5]))
+    def wake(self, late: float) -> None:
+        at, self.devices.wake = self.devices.wake, None
+        assert at is not None
+        self.send(Woke(), max(at - self.devices.now, 0.0) + late)
+
+    # ---- users
+
+    def place(self, number: int) -> Placement:
+        """One of the places there are."""
+        where = PLACES[number]
+        return Placement(where.island % len(self.machine.memory.islands), where.first, where.count)
+
+    @rule(size=st.integers(0, 3), place=st.sampled_from(sorted(PLACES)), client=st.sampled_from(CLIENTS))
+    def store(self, size: int, place: int, client: str) -> None:
+        where = self.place(place)
+        room = self.machine.admission.room(where, client)
+        fits = size and (room is None or size <= room)
+        holding = Holding(where, size) if fits else None
+        buffer = next(self.buffers)
+        self.send(Stored(buffer, client, 8, f"put {buffer}", holding))
+        self.handles[buffer], self.where[buffer] = client, holding
+        if holding is not None:
+            self.devices.hold(buffer, holding)
+
+    @rule(
+        client=st.sampled_from(CLIENTS),
+        share=st.sampled_from([1.0, 2.0, 8.0]),
+        priority=st.integers(0, 2),
+        memory=st.sampled_from([0, 0, 5, 8]),
+    )
+    def open(self, client: str, share: float, priority: int, memory: int) -> None:
+        self.send(Opened(client, share, priority, memory))
+
+    @rule(
+        places=st.lists(st.sampled_from(sorted(PLACES)), max_size=6),
+        reads=st.lists(st.lists(st.integers(0, 7), max_size=2), max_size=6),
+        kept=st.lists(st.integers(0, 7), max_size=3),
+        client=st.sampled_from(CLIENTS),
+        times=st.sampled_from([1, 1, 2, 4]),
+        data=st.data(),
+    )
+    def submit(
+        self, places: list[int], reads: list[list[int]], kept: list[int], client: str, times: int, data: st.DataObject
+    ) -> None:
+        """The same program several times; the last may take its arguments' memory over.
+
+        What it reads may have gone with its client while the call was on its way.
+        """
+        usable = sorted({*self.handles, *self.stale[-2:]} - self.given)
+        known = st.lists(st.sampled_from(usable), max_size=2, unique=True) if usable and places else st.just([])
+        arguments = tuple(data.draw(known))
+        gone = [buffer for buffer in arguments if buffer not in self.machine.store.buffers]
+        count, where = len(places) + len(arguments), {number: self.place(number) for number in places}
+        results = [(count - 1 - slot) % count for slot in kept] if count else []  # the last are most often kept
+        plan = plan_of(places, results, len(arguments), where, reads)
+        sizes = Sizes(
+            tuple(data.draw(st.integers(0, 2)) for _ in plan.slots), {i: i % 2 for i in range(len(plan.steps))}, {}
+        )
+        taken = tuple(i for i in range(len(arguments)) if data.draw(st.booleans()) and i not in plan.results)
+        needs = [needs_of(plan, sizes, taken if last else ()) for last in [*[False] * (times - 1), True]]
+        if self.is_too_large(needs[0], client):
+            self.too_large += 1
+            return
+        for each in needs:
+            self.submit_once(plan, sizes, each, arguments, client)
+            assert not gone or max(self.devices.submitted) in self.devices.stopped
+        self.given |= {arguments[i] for i in taken}
+
+    def is_too_large(self, needs: Needs, client: str) -> bool:
+        """Whether lowering or the call would refuse it."""
+        limit = self.machine.clients[client].memory if client in self.machine.clients else 0
+        for island, courses in needs.courses.items():
+            for course in courses:
+                assert course.peaks == tuple(sorted(course.peaks[:-1], reverse=True)) + course.peaks[-1:]
+                peak = course.peaks[0] + needs.input_bytes(island, course.first)
+                if any(0 < most < peak for most in (self.devices.budgets[island], limit)):
+                    return True
+        return False
+
+    def submit_once(self, plan: Plan, sizes: Sizes, needs: Needs, arguments: tuple[int, ...], client: str) -> None:
+        moved = tuple(i for i, b in enumerate(arguments) if self.where[b] != needs.inputs[i])
+        results = tuple(next(self.buffers) for _ in plan.results)
+        event = Submitted(next(self.serials), client, plan, arguments, results, (8,) * len(results), needs, moved)
+        self.devices.submit(event, sizes)
+        for buffer, holding in zip(results, needs.results, strict=True):
+            self.handles[buffer], self.where[buffer] = client, holding
+        self.send(event)
+
+    @precondition(lambda self: self.handles)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        buffers = data.draw(st.lists(st.sampled_from(sorted(self.handles)), min_size=1, max_size=3, unique=True))
+        for buffer in buffers:
+            del self.handles[buffer]
+        self.send(Released((*buffers, *self.stale[:1])))
+
+    @precondition(lambda self: self.devices.submitted)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """Also runs that have finished: the news may come late."""
+        runs = st.sampled_from(sorted(self.devices.submitted)[-8:])
+        self.send(Cancelled(tuple(data.draw(st.lists(runs, min_size=1, max_size=3)))))
+
+    @seldom
+    @rule(client=st.sampled_from(CLIENTS))
+    def close(self, client: str) -> None:
+        mine = [buffer for buffer, owner in self.handles.items() if owner == client]
+        for buffer in mine:
+            del self.handles[buffer]
+        self.stale += mine
+        self.send(Closed(client))
+        left = [number for number, entry in self.machine.store.buffers.items() if entry.owner == client]
+        assert all(self.machine.store.buffers[number].runs for number in left), "a closed client still holds memory"
+
+    # ---- what must hold
+
+    @invariant()
+    def whole(self) -> None:
+        if hasattr(self, "machine"):
+            check_invariants(self.machine)
+
+    @invariant()
+    def nothing_in_use_is_freed(self) -> None:
+        if hasattr(self, "machine"):
+            used = {b for r in self.machine.runs.values() for b in (*r.submitted.arguments, *r.submitted.results)}
+            assert not self.devices.freed & (used | set(self.handles))
+            assert set(self.machine.store.buffers) == used | set(self.handles)
+            assert self.devices.freed & set(self.stale) <= self.devices.lost, "freed, and its user does not know why"
+
+    @invariant()
+    def never_a_deadlock(self) -> None:
+        if hasattr(self, "machine"):
+            assert self.devices.runnable() or not self.devices.busy, "every island waits for another"
+
+    @invariant()
+    def nothing_waits_for_nothing(self) -> None:
+        if hasattr(self, "machine") and not self.devices.busy:
+            waits = self.machine.admission.blocked
+            assert waits or self.devices.finished == set(self.devices.submitted)
+            assert not waits or self.devices.wake is not None, "what waits for handles must be looked at again"
+
+    @invariant()
+    def sequential_means_one_gang_at_a_time(self) -> None:
+        if hasattr(self, "machine") and self.dispatch == "sequential":
+            under_way = {(launch.run, launch.start) for queue in self.devices.order.values() for launch, _ in queue}
+            if not any(run in self.devices.stopped for run, _ in under_way):
+                assert len(under_way) <= 1
+
+    @invariant()
+    def what_is_told_of_memory_is_so(self) -> None:
+        if hasattr(self, "machine"):
+            for number, island in enumerate(self.machine.memory.islands):
+                spans = zip(island.edges, island.edges[1:], island.held, strict=False)
+                held = [each for first, after, each in spans for _ in range(after - first)]
+                assert self.devices.told_of(number, DEVICES) == held
+
+    @invariant()
+    def what_lies_there_is_accounted_for_once(self) -> None:
+        if hasattr(self, "machine"):
+            for number in range(len(self.machine.memory.islands)):
+                for device in range(DEVICES):
+                    where = Placement(number, device, 1)
+                    held = sum(each for _, each in self.machine.store.at(where))
+                    assert held == self.devices.used(number, device), where
+
+    def teardown(self) -> None:
+        if not hasattr(self, "machine"):
+            return
+        self.run_dry()
+        for buffer in [*self.handles, *self.stale]:
+            self.send(Released((buffer,)))
+        check_invariants(self.machine)
+        assert not self.machine.runs
+        assert not self.machine.store.buffers
+        assert not any(any(island.totals) for island in self.machine.memory.islands), "bytes are left"
+        assert not any(self.machine.orders.values())
+        assert not self.machine.precedence.touching
+        assert not self.machine.store.same
+        again = self.fresh()
+        for event, now in self.log:
+            again.handle(event, now)
+        assert again.store.buffers == self.machine.store.buffers
+        assert again.clients == self.machine.clients
+
+    def run_dry(self) -> None:
+        """Everything ends: what waits for memory that only handles hold ends with an error."""
+        patience = 2_000
+        while self.devices.busy or self.machine.admission.blocked:
+            patience -= 1
+            assert patience, "something waits for ever"
+            if self.devices.busy:
+                self.never_a_deadlock()
+                self.step(self.devices.runnable()[0], 1e-3)
+            else:
+                self.wake(0.0)
+        assert self.devices.finished == set(self.devices.submitted)
+
+
+class SequentialWorld(World):
+    """The same with sequential dispatch."""
+
+    dispatch = "sequential"

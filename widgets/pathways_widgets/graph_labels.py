@@ -1,0 +1,68 @@
+"""Where the labels of transfers stand in the picture of a graph: on their edges, where they cover the least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+HEIGHT = 13.0
+"""Of a label, in pixels."""
+_LETTER = 5.2
+_ALONG = (0.5, 0.38, 0.62, 0.25, 0.75)
+"""Where on each part of an edge a label may stand, the best first."""
+_LABEL_COUNTS = 3.0
+"""How many times as bad as a box it is to cover another label, whose text is all there is of it."""
+
+
+class Curve(NamedTuple):
+    """A cubic Bézier curve."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    cx0: float
+    cy0: float
+    cx1: float
+    cy1: float
+
+    def at(self, t: float) -> tuple[float, float]:
+        """The point at parameter ``t`` from 0 to 1."""
+        u = 1 - t
+        weights = u**3, 3 * u * u * t, 3 * u * t * t, t**3
+        xs, ys = (self.x0, self.cx0, self.cx1, self.x1), (self.y0, self.cy0, self.cy1, self.y1)
+        x, y = (sum(w * end for w, end in zip(weights, ends, strict=True)) for ends in (xs, ys))
+        return x, y
+
+
+class Labels:
+    """The places that are taken: those of ``boxes`` (rows with ``x``, ``y``, ``width``, ``height``) and of labels."""
+
+    def __init__(self, boxes: Iterable[Mapping[str, Any]]):
+        self._taken = [(box["x"], box["y"], box["width"], box["height"], 1.0) for box in boxes]
+
+    def place(self, curves: Sequence[Curve], text: str) -> tuple[float, float]:
+        """The centre of a new label on the edge that consists of ``curves``."""
+        width = _LETTER * len(text)
+        points = [_beside(curve, t) for t in _ALONG for curve in curves]
+        x, y = points[int(np.argmin(self._covered(points, width)))]
+        self._taken.append((x, y, width, HEIGHT, _LABEL_COUNTS))
+        return x, y
+
+    def _covered(self, points: Sequence[tuple[float, float]], width: float) -> np.ndarray:
+        """How much a label at each of the points would cover, in square pixels."""
+        x, y, wide, high, counts = np.array(self._taken, float).reshape(-1, 5).T
+        at = np.array(points)
+        across = (width + wide) / 2 - np.abs(at[:, :1] - x)
+        down = (HEIGHT + high) / 2 - np.abs(at[:, 1:] - y)
+        across = np.minimum(across, np.minimum(width, wide))
+        down = np.minimum(down, np.minimum(HEIGHT, high))
+        return np.asarray((np.maximum(across, 0.0) * np.maximum(down, 0.0) * counts).sum(1))
+
+
+def _beside(curve: Curve, t: float) -> tuple[float, float]:
+    """A point on the curve, or just above where that is flat."""
+    x, y = curve.at(t)
+    return x, y - (9.0 if abs(curve.y1 - curve.y0) < 2 * HEIGHT else 0.0)
