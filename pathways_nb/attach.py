@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from pathways_nb import current
 from pathways_nb.attached import Controller, Specification
 from pathways_nb.backends import islands as islands_module
+from pathways_nb.backends.executables import Executables
+from pathways_nb.backends.local import LocalDriver
 from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.errors import PlaceError, UsageError, is_number
 from pathways_nb.run import runs
 
 KINDS = ("auto", "cpu", "gpu", "tpu")
+_executables = Executables(time.perf_counter)
 
 
 def attach(
@@ -78,12 +82,19 @@ def _controller(specification: Specification, islands: Any, devices: list[Any]) 
         attachment = islands_module.attach_accelerators(specification.kind, devices, islands)  # type: ignore[arg-type]
         counts = tuple(len(island.devices) for island in attachment.islands)
         hbm = [int(specification.hbm or islands_module.capacity(island)) for island in attachment.islands]
-        return Controller(specification, lambda: attachment, counts, tuple(hbm))
+        return Controller(specification, lambda c: _local(c, attachment), counts, tuple(hbm))
     count, each = specification.islands, specification.devices_per_island or 0
     budgets = (int(specification.hbm or 0),) * count
-    return Controller(
-        specification, lambda: islands_module.attach_cpu(count, each, specification.pin), (each,) * count, budgets
-    )
+
+    def start(controller: Controller) -> LocalDriver:
+        return _local(controller, islands_module.attach_cpu(count, each, specification.pin))
+
+    return Controller(specification, start, (each,) * count, budgets)
+
+
+def _local(controller: Controller, attachment: islands_module.Attachment) -> LocalDriver:
+    latency = controller.specification.dcn_latency
+    return LocalDriver(attachment, controller.machine, controller.clock, _executables, controller.note, latency)
 
 
 def _choose(kind: str, found: str | None) -> str:

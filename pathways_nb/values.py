@@ -70,7 +70,7 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
         aval.bytes,
         controller.client(),
         name,
-        lambda: jax.device_put(value, sharding),
+        lambda: driver.put(value, sharding),
     )
     label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
                      device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
