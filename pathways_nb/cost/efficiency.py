@@ -68,9 +68,14 @@ _ASSUMED: dict[str, tuple[float, str]] = {
     "random": (0.5, "bits are computed, not only written"),
     "other": (0.3, "operations whose arithmetic is not counted"),
 }
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
+_WHOLE = Origin("assumed", "what the chip's link_efficiency leaves of its links")
 EFFICIENCY = Efficiency(
     base="usual shares",
-    origins=MappingProxyType({name: Origin("assumed", source) for name, (_, source) in _ASSUMED.items()}),
+    origins=MappingProxyType(
+        {name: Origin("assumed", source) for name, (_, source) in _ASSUMED.items()}
+        | dict.fromkeys(_COLLECTIVES, _WHOLE)
+    ),
     **{name: share for name, (share, _) in _ASSUMED.items()},  # type: ignore[arg-type]
 )
 """Where nothing was measured."""

@@ -176,7 +176,7 @@ class Model:
         if route == "local":
             return FREE
         if route == "host":
-            return over_pcie(bytes / _chips(topology, target), self.chip)
+            return over_pcie(bytes * self.efficiency.crowd(target) / _chips(topology, target), self.chip)
         if route == "DCN":
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, min(source, target)))
         if route != "ICI":
