@@ -4,9 +4,11 @@ from jax.sharding import PartitionSpec as P
 
 from pathways_nb.attach import attach, reset
 from pathways_nb.attached import Controller
+from pathways_nb.calibrate import calibrate, calibration
 from pathways_nb.calls import get, profile, put, record, wait
 from pathways_nb.comparison import Comparison, compare
 from pathways_nb.controller.orders import OrderCheck, check_orders
+from pathways_nb.cost.calibration import Calibration
 from pathways_nb.cost.chips import Chip, chip
 from pathways_nb.cost.networks import Network, network
 from pathways_nb.course.check import check
@@ -36,6 +38,7 @@ from pathways_nb.tenants import Tenant, client
 from pathways_nb.work import work
 
 __all__ = [
+    "Calibration",
     "CancelledError",
     "Chip",
     "Comparison",
@@ -60,6 +63,8 @@ __all__ = [
     "UsageError",
     "VirtualSlice",
     "attach",
+    "calibrate",
+    "calibration",
     "check",
     "check_orders",
     "chip",

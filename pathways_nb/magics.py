@@ -19,6 +19,7 @@ from IPython.display import display
 
 from pathways_nb import calls, current
 from pathways_nb.attach import attach, reset
+from pathways_nb.calibrate import calibrate
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.program.graph import Graph
 from pathways_nb.run import runs, show_graph
@@ -79,13 +80,19 @@ def _attach_parser() -> _Parser:
 
 def _action_parser() -> _Parser:
     parser = _Parser("%pathways")
-    parser.add_argument("action", nargs="?", default="status", choices=("attach", "status", "reset"))
+    parser.add_argument("action", nargs="?", default="status", choices=("attach", "calibrate", "status", "reset"))
+    return parser
+
+
+def _calibrate_parser() -> _Parser:
+    parser = _Parser("%pathways calibrate")
+    parser.add_argument("--quick", action="store_true")
     return parser
 
 
 @magics_class
 class PathwaysMagics(Magics):
-    """``%%pathways`` records and shows a cell; ``%pathways`` attaches, resets and tells the status."""
+    """``%%pathways`` records and shows a cell; ``%pathways`` attaches, calibrates, resets and tells the status."""
 
     shell: Any
 
@@ -113,12 +120,17 @@ class PathwaysMagics(Magics):
 
     @line_magic("pathways")  # type: ignore[arg-type]
     def pathways_line(self, line: str) -> None:
-        """``%pathways attach [KIND] [--islands N] …``, ``%pathways status``, ``%pathways reset``."""
+        """``%pathways attach [KIND] [--islands N] …``, ``calibrate [--quick]``, ``status``, ``reset``."""
         words = _split(line)
         if words[:1] == ["attach"]:
             options = _attach_parser().parse(words[1:])
             if options is not None:
                 print(attach(**vars(options)))
+            return
+        if words[:1] == ["calibrate"]:
+            options = _calibrate_parser().parse(words[1:])
+            if options is not None:
+                display(calibrate(quick=options.quick))
             return
         chosen = _action_parser().parse(words)
         if chosen is None:

@@ -36,6 +36,15 @@ class Collective:
     count: int = 1
     origin: Origin = "jaxpr"
 
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of the full logical array, as the closed forms of ``formulas`` take them.
+
+        ``bytes`` is already that of what every device ends or begins with (all-reduce, all-gather, reduce-scatter,
+        broadcast); of an all-to-all or permute, each device holds one part of ``group``.
+        """
+        return self.bytes * self.group if self.kind in ("all-to-all", "permute") else self.bytes
+
 
 def merged(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
     """Equal ones counted together, in the order of the first of each."""

@@ -44,7 +44,7 @@ def find(cls: type[P], section: str, what: Any) -> P:
     if isinstance(what, PathLike) or (isinstance(what, str) and what.endswith(".json")):
         return _from_file(cls, section, Path(what))
     if isinstance(what, str) and what in _table()[section]:
-        return _built(cls, "hardware.json", what, _table()[section][what])
+        return built(cls, "hardware.json", what, _table()[section][what])
     asked, known = f"{cls.__name__.lower()}({what!r})", names(section)
     near = nearest(what, known) if isinstance(what, str) else []
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
@@ -68,11 +68,18 @@ def _from_file(cls: type[P], section: str, path: Path) -> P:
         under = None if base is None else find(cls, section, base)
     except UsageError as error:
         raise UsageError(f"{path}: base: {error}") from None
-    return _built(cls, str(path), name, written, under)
+    return built(cls, str(path), name, written, under)
 
 
-def _built(cls: type[P], where: str, name: str, written: Mapping[str, Any], base: P | None = None) -> P:
-    """From a table's entries, over those of ``base``."""
+def built(cls: type[P], where: str, name: str, written: Mapping[str, Any], base: P | None = None) -> P:
+    """From a table's entries, over those of ``base``.
+
+    Args:
+        where: the table's name, for errors. name: of what is made. written: field to value, or to value and origin.
+
+    Raises:
+        UsageError: a field that does not exist (the nearest are named), that is missing, or that no hardware has.
+    """
     values = {n: getattr(base, n) for n in rules(cls)} if base else {}
     origins = dict(base.origins) if base else {}
     for field, entry in written.items():
@@ -82,6 +89,12 @@ def _built(cls: type[P], where: str, name: str, written: Mapping[str, Any], base
     if missing:
         raise UsageError(f'{where}: lacks {", ".join(missing)}. Write them, or "base": NAME to take them from there.')
     return cls(base=name, origins=MappingProxyType(origins), **values)
+
+
+def entries(parameters: Parameters) -> dict[str, Any]:
+    """What ``built`` reads: each field that has a value as a list of it, its kind of origin and its source."""
+    values = {name: getattr(parameters, name) for name in rules(type(parameters))}
+    return {name: [value, *parameters.origin(name)] for name, value in values.items() if value is not None}
 
 
 def _value_and_origin(where: str, field: str, entry: Any) -> tuple[Any, Origin]:

@@ -1,0 +1,81 @@
+"""How much of a chip's peak each class of operations reaches, and each collective of the links' bandwidth.
+
+One share for each class of ``work.Amount``: one set for all of them would be wrong by a factor of three (measured).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from pathways_nb.cost.parameters import Origin, Parameters, fraction, optional_rate
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Efficiency(Parameters):
+    """Shares of a chip's peaks, above 0 and at most 1.
+
+    Fields:
+        matmul, conv: of its FLOP/s. matmul_bw, conv_bw: of its memory's bandwidth.
+        elementwise, reduction, movement, sort, random, other: of its memory's bandwidth.
+        elementwise_flops, reduction_flops, sort_flops, random_flops: FLOP/s of one device in operations of that
+            class; None where only their bytes count.
+        all_reduce, all_gather, reduce_scatter, all_to_all, permute, broadcast: of the bandwidth of links and NICs.
+        at_once: how many devices of one node run at full speed at the same time; virtual CPU devices share cores.
+            None: all of them.
+    """
+
+    matmul: float = fraction()
+    conv: float = fraction()
+    matmul_bw: float = fraction()
+    conv_bw: float = fraction()
+    elementwise: float = fraction()
+    reduction: float = fraction()
+    movement: float = fraction()
+    sort: float = fraction()
+    random: float = fraction()
+    other: float = fraction()
+    elementwise_flops: float | None = optional_rate("FLOP/s")
+    reduction_flops: float | None = optional_rate("FLOP/s")
+    sort_flops: float | None = optional_rate("FLOP/s")
+    random_flops: float | None = optional_rate("FLOP/s")
+    all_reduce: float = fraction(1.0)
+    all_gather: float = fraction(1.0)
+    reduce_scatter: float = fraction(1.0)
+    all_to_all: float = fraction(1.0)
+    permute: float = fraction(1.0)
+    broadcast: float = fraction(1.0)
+    at_once: float | None = optional_rate("devices")
+
+    def bandwidth(self, kind: str) -> float:
+        """The share of the memory's bandwidth that a class of operations reaches."""
+        return getattr(self, f"{kind}_bw" if kind in ("matmul", "conv") else kind)
+
+    def crowd(self, devices: int) -> float:
+        """How many times longer each of so many devices takes when all of them work: 1 unless they share cores."""
+        return max(1.0, devices / self.at_once) if self.at_once else 1.0
+
+
+_ASSUMED: dict[str, tuple[float, str]] = {
+    "matmul": (0.7, "large products reach 60 to 80 % of the data sheet's rate"),
+    "conv": (0.6, "a little less than products of matrices"),
+    "matmul_bw": (0.8, "as a stream of memory"),
+    "conv_bw": (0.8, "as a stream of memory"),
+    "elementwise": (0.85, "a stream of memory reaches 80 to 90 % of the data sheet's bandwidth"),
+    "reduction": (0.8, "nearly as a stream of memory"),
+    "movement": (0.6, "transpositions and look-ups do not stream"),
+    "sort": (0.05, "many passes over the data"),
+    "random": (0.5, "bits are computed, not only written"),
+    "other": (0.3, "operations whose arithmetic is not counted"),
+}
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
+_WHOLE = Origin("assumed", "what the chip's link_efficiency leaves of its links")
+EFFICIENCY = Efficiency(
+    base="usual shares",
+    origins=MappingProxyType(
+        {name: Origin("assumed", source) for name, (_, source) in _ASSUMED.items()}
+        | dict.fromkeys(_COLLECTIVES, _WHOLE)
+    ),
+    **{name: share for name, (share, _) in _ASSUMED.items()},  # type: ignore[arg-type]
+)
+"""Where nothing was measured."""

@@ -1,0 +1,198 @@
+"""From what was measured to a model of this machine, and how far each class of it can be trusted.
+
+One after another: the launch, from chains of tiny nodes; how devices share cores; a roofline for each class of
+operations beyond the launch; collectives beyond both; transfers. Each is judged by the sizes that its fit has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median
+from typing import NamedTuple
+
+from pathways_nb.cost.collectives import collective
+from pathways_nb.cost.fitting import Roofline, held_out, nonnegative, roofline
+from pathways_nb.cost.samples import Chain, Measured, Sample
+from pathways_nb.cost.topology import Topology
+from pathways_nb.cost.work import Work
+
+COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute")
+Predict = Callable[[Sample], float]
+
+
+class Check(NamedTuple):
+    """One class of a calibration.
+
+    ``noise`` is the median distance of the quartiles of its measurements, over their median; ``error`` the mean
+    relative error of a fit on every second size on the others, None where there are too few.
+    """
+
+    kind: str
+    samples: int
+    noise: float
+    error: float | None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The parameters of one machine in seconds, as ``measured`` while all devices of all islands work.
+
+    Args:
+        unit: an island like those measured, whose links carry a byte a second without any latency.
+    """
+
+    measured: Measured
+    unit: Topology
+
+    @cached_property
+    def line(self) -> tuple[float, float]:
+        """Of a program of tiny nodes: what it takes anyway, and what each node takes."""
+        return line_of(self.measured.chains)
+
+    @property
+    def node(self) -> float:
+        """Seconds that a node takes before its own work."""
+        return self.line[1]
+
+    @cached_property
+    def crowd(self) -> float:
+        """How many times longer a device takes while all others of its island work, too."""
+        ratios = [together / alone for alone, together in self.measured.alone]
+        most = float(self.measured.devices)
+        return min(most, max(1.0, median(ratios))) if ratios and self.measured.shared else 1.0
+
+    @cached_property
+    def rooflines(self) -> Mapping[str, Roofline]:
+        """Of each class that was measured."""
+        return {kind: self._roofline(samples) for kind, samples in self.measured.samples.items() if _computes(kind)}
+
+    def _roofline(self, samples: Sequence[Sample]) -> Roofline:
+        works = [sample.work for sample in samples]
+        bytes = [work.read + work.written for work in works]
+        return roofline([work.flops for work in works], bytes, [sample.seconds for sample in samples], self.node)
+
+    def compute(self, work: Work) -> float:
+        """Seconds of the operations of a node; a class that was not measured counts as elementwise."""
+        usual = self.rooflines.get("elementwise", Roofline(0.0, 0.0))
+        lines = ((self.rooflines.get(amount.kind, usual), amount) for amount in work.amounts)
+        return sum(line.seconds(amount.flops, amount.read + amount.written) for line, amount in lines)
+
+    @cached_property
+    def exchanges(self) -> Mapping[str, float]:
+        """Seconds before any collective (under ``""``), and of each a byte over one link."""
+        return self._exchanges(self._of(COLLECTIVE))
+
+    def _of(self, kinds: Sequence[str]) -> list[Sample]:
+        return [sample for kind in kinds for sample in self.measured.samples.get(kind, ())]
+
+    def _exchanges(self, samples: Sequence[Sample]) -> Mapping[str, float]:
+        kinds = list(dict.fromkeys(sample.kind for sample in samples))
+        if not kinds:
+            return {}
+        terms = [(1.0, *(self.over_link(s) if s.kind == kind else 0.0 for kind in kinds)) for s in samples]
+        before = [self.node + self.compute(sample.work) for sample in samples]
+        found = nonnegative(terms, [sample.seconds for sample in samples], before)
+        return dict(zip(("", *kinds), found.tolist(), strict=True))
+
+    def over_link(self, sample: Sample) -> float:
+        """Bytes that its collectives put on one link, by the closed forms."""
+        return sum(
+            one.count * collective(one.kind.replace("-", "_"), one.whole_bytes, self.unit, one.group).bandwidth
+            for one in sample.work.collectives
+        )
+
+    @cached_property
+    def from_host(self) -> tuple[float, float]:
+        """Of an array brought to an island: what it takes anyway, and each byte."""
+        return self._moves(self.measured.host_to_island)
+
+    @cached_property
+    def between(self) -> tuple[float, float]:
+        """Of an array moved to another island: what it takes anyway, and each byte."""
+        return self._moves(self.measured.island_to_island)
+
+    def _moves(self, samples: Sequence[Sample]) -> tuple[float, float]:
+        if not samples:
+            return 0.0, 0.0
+        before = [self.node + self.compute(sample.work) for sample in samples]
+        found = nonnegative([(1.0, s.bytes) for s in samples], [s.seconds for s in samples], before)
+        return float(found[0]), float(found[1])
+
+    @cached_property
+    def host(self) -> dict[str, float]:
+        """Seconds of the controller and the hosts, which add up to what a program takes anyway.
+
+        Stages overlap, so each counts only as far as those before it leave room; the client's notice is the rest.
+        """
+        left, chains, found = self.line[0], self.measured.chains, {}
+        for name in ("call", "launch", "sent"):
+            found[name] = min(left, max(0.0, median(getattr(chain, name) for chain in chains)))
+            left -= found[name]
+        return {
+            "call": found["call"],
+            "message": found["sent"] / self.measured.islands,
+            "launch": found["launch"],
+            "notice": left,
+        }
+
+    def judge(self) -> list[Check]:
+        """Every class that was measured, with the noise and its error on sizes that its fit has not seen."""
+        measured = self.measured
+        found = [_check("launch", measured.chains, held_out(measured.chains, _predict_chains, lambda c: c.total))]
+        for kind, samples in measured.samples.items():
+            judge = self._judge_roofline if _computes(kind) else self._judge_exchange
+            found.append(_check(kind, samples, judge(kind, samples)))
+        for kind, samples in (
+            ("host to island", measured.host_to_island),
+            ("island to island", measured.island_to_island),
+        ):
+            if samples:
+                found.append(_check(kind, samples, self._held_out(samples, self._predict_moves)))
+        return found
+
+    def _held_out(self, samples: Sequence[Sample], fit: Callable[[list[Sample]], Predict]) -> list[float]:
+        ordered = sorted(samples, key=lambda sample: sample.size)
+        return held_out(ordered, fit, lambda sample: sample.seconds)
+
+    def _judge_roofline(self, kind: str, samples: Sequence[Sample]) -> list[float]:
+        def fit(seen: list[Sample]) -> Predict:
+            line = self._roofline(seen)
+            return lambda s: self.node + line.seconds(s.work.flops, s.work.read + s.work.written)
+
+        return self._held_out(samples, fit)
+
+    def _judge_exchange(self, kind: str, samples: Sequence[Sample]) -> list[float]:
+        def fit(seen: list[Sample]) -> Predict:
+            found = self._exchanges(seen)
+            return lambda s: self.node + self.compute(s.work) + found[""] + found[kind] * self.over_link(s)
+
+        return self._held_out(samples, fit)
+
+    def _predict_moves(self, seen: list[Sample]) -> Predict:
+        anyway, byte = self._moves(seen)
+        return lambda s: self.node + self.compute(s.work) + anyway + byte * s.bytes
+
+
+def _computes(kind: str) -> bool:
+    return kind not in COLLECTIVE
+
+
+def line_of(chains: Sequence[Chain]) -> tuple[float, float]:
+    """Seconds that a program of tiny nodes takes anyway, and that each of its nodes takes."""
+    fixed, node = nonnegative([(1, chain.nodes) for chain in chains], [chain.total for chain in chains])
+    return float(fixed), float(node)
+
+
+def _predict_chains(seen: list[Chain]) -> Callable[[Chain], float]:
+    fixed, node = line_of(seen)
+    return lambda chain: fixed + node * chain.nodes
+
+
+def _check(kind: str, samples: Sequence[Sample | Chain], errors: Sequence[float]) -> Check:
+    return Check(kind, len(samples), median(sample.noise for sample in samples), _mean([abs(e) for e in errors]))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

@@ -1,0 +1,92 @@
+"""Fits of measured seconds: relative, never negative, judged by sizes that the fit has not seen.
+
+Relative, because a launch of 0.1 ms and a product of 100 ms count alike; never negative, because no time is. Terms are
+few, so every set of them that may be other than zero is tried: the best such fit is found exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+Seconds = Callable[[T], float]
+"""A prediction."""
+
+
+def nonnegative(terms: Any, seconds: Any, before: Any = 0.0) -> np.ndarray:
+    """Coefficients of at least 0 with the least sum of squared relative errors of ``before + terms @ coefficients``.
+
+    Args:
+        terms: a row for each measurement, a column for each term. seconds: measured, above 0. before: what is known.
+    """
+    t = np.asarray(seconds, float)
+    rows, rest = np.asarray(terms, float) / t[:, None], 1 - np.asarray(before) / t
+    best, found = float(np.sum(rest**2)), np.zeros(rows.shape[1])
+    for count in range(1, rows.shape[1] + 1):
+        for chosen in itertools.combinations(range(rows.shape[1]), count):
+            part = np.linalg.lstsq(rows[:, chosen], rest, rcond=None)[0]
+            error = float(np.sum((rows[:, chosen] @ part - rest) ** 2))
+            if (part >= 0).all() and error < best - 1e-12:
+                best, found = error, np.zeros(rows.shape[1])
+                found[list(chosen)] = part
+    return found
+
+
+class Roofline(NamedTuple):
+    """Seconds of each operation and of each byte; 0 where it never decides."""
+
+    per_flop: float
+    per_byte: float
+
+    def seconds(self, flops: float, bytes: float) -> float:
+        """The longer of both."""
+        return max(flops * self.per_flop, bytes * self.per_byte)
+
+
+def roofline(flops: Any, bytes: Any, seconds: Any, before: float = 0.0) -> Roofline:
+    """The roofline under which ``before + max(flops · p, bytes · b)`` is nearest to ``seconds``, relatively.
+
+    What more operations to a byte are done in is bound by operations: every such cut of the measurements is tried.
+    """
+    F, B, t = (np.asarray(column, float) for column in (flops, bytes, seconds))
+    order = np.argsort(F / np.maximum(B, 1.0))
+    best, found = math.inf, Roofline(0.0, 0.0)
+    for cut in range(len(order) + 1):
+        one = Roofline(_slope(F, t, before, order[cut:]), _slope(B, t, before, order[:cut]))
+        predicted = before + np.maximum(F * one.per_flop, B * one.per_byte)
+        error = float(np.sum((predicted / t - 1) ** 2))
+        if error < best:
+            best, found = error, one
+    return found
+
+
+def _slope(amounts: np.ndarray, seconds: np.ndarray, before: float, chosen: np.ndarray) -> float:
+    rows, rest = amounts[chosen] / seconds[chosen], 1 - before / seconds[chosen]
+    return max(0.0, float(rows @ rest / (rows @ rows))) if len(chosen) and rows.any() else 0.0
+
+
+def halves(samples: Sequence[T]) -> tuple[list[T], list[T]]:
+    """What is fitted, and what the fit is judged by: every second one, in the order of their sizes."""
+    return list(samples[::2]), list(samples[1::2])
+
+
+def held_out(samples: Sequence[T], fit: Callable[[list[T]], Seconds[T]], seconds: Seconds[T]) -> list[float]:
+    """Relative errors of a fit on every second sample, on the others.
+
+    Args:
+        samples: in the order of their sizes. fit: makes a prediction of samples. seconds: what was measured.
+    """
+    seen, unseen = halves(samples)
+    predict = fit(seen) if unseen else None
+    return [predict(sample) / seconds(sample) - 1 for sample in unseen] if predict else []
+
+
+def noise(seconds: Sequence[float]) -> float:
+    """The distance of the quartiles of repeated measurements over their median: errors below it mean nothing."""
+    lower, middle, upper = np.percentile(seconds, (25, 50, 75))
+    return float((upper - lower) / middle)

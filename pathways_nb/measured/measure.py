@@ -1,0 +1,163 @@
+"""All measurements of one calibration: every program is prepared, then they take turns, round after round.
+
+So whatever else the machine does meanwhile hits all of them alike, and a launch is told apart from the work behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+
+import numpy as np
+
+from pathways_nb.attached import Controller
+from pathways_nb.cost.fitted import line_of
+from pathways_nb.cost.fitting import noise
+from pathways_nb.cost.samples import Chain, Measured, Sample
+from pathways_nb.cost.work import Work
+from pathways_nb.machine import machine
+from pathways_nb.measured import kernels
+from pathways_nb.measured.kernels import Kernel
+from pathways_nb.measured.runs import Bench, Stages, Start, seconds_of, stages_of
+
+NODES, HOPS = 8, 4
+"""Nodes of a chain, and of one that changes islands: enough for what a program takes anyway to count little."""
+LENGTHS = (1, 4, 16, 32)
+"""Nodes of the chains that tell what launches take."""
+_LEAST, _MOST = 3, 25
+"""Rounds."""
+_SECONDS, _QUICK = 20.0, 5.0
+"""After which no further round begins."""
+_PATIENCE, _PAUSE = 2.0, 1.0
+"""Seconds before the first line of progress, and between two."""
+
+
+class Progress:
+    """Says what is being done, and how far that is, once it has taken two seconds."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say, self.began, self.told = say, time.monotonic(), 0.0
+
+    @property
+    def passed(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
+
+    def step(self, what: str) -> None:
+        """This is next."""
+        if self.passed > max(_PATIENCE, self.told + _PAUSE):
+            self.told = self.passed
+            self.say(f"calibrating: {what} ({self.told:.0f} s)")
+
+
+@dataclass(eq=False)
+class _Item:
+    """A program of so many nodes of a kernel on each island, which moves an array of so many bytes at each of them."""
+
+    group: str
+    kernel: Kernel
+    prepare: Callable[[], Start]
+    nodes: int = NODES
+    bytes: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+
+def measure(controller: Controller, quick: bool, say: Callable[[str], None]) -> Measured:
+    """Measure a controller's devices, all islands at the same time.
+
+    Args:
+        controller: the current one, with nothing under way. quick: fewer classes, sizes and repeats.
+        say: told of progress.
+    """
+    return _Session(controller, quick, Progress(say)).measured()
+
+
+class _Session:
+    def __init__(self, controller: Controller, quick: bool, progress: Progress):
+        self.controller, self.bench, self.quick, self.progress = controller, Bench(controller), quick, progress
+        self.shared = controller.platform == "cpu"  # only virtual devices share cores
+        self.chains: dict[int, list[Stages]] = {nodes: [] for nodes in LENGTHS}
+        self.items = [*self._work(), *self._moves()]
+
+    def _work(self) -> Iterator[_Item]:
+        bench, devices = self.bench, self.bench.devices
+        exchanges = kernels.collectives(devices, self.quick) if devices > 1 else ()
+        for kernel in (*kernels.operations(self.quick), *exchanges):
+            yield _Item("class", kernel, partial(bench.chains, kernel, bench.places, NODES))
+        for kernel in kernels.large(self.quick) if devices > 1 and self.shared else ():
+            yield _Item("alone", kernel, partial(bench.chains, kernel, bench.on(1), NODES))
+            yield _Item("together", kernel, partial(bench.chains, kernel, bench.places, NODES))
+
+    def _moves(self) -> Iterator[_Item]:
+        bench = self.bench
+        for exponent in range(10, 21, 5 if self.quick else 2):
+            array = np.ones(2**exponent // bench.devices, np.float32)
+            moved = array.nbytes * bench.devices
+            part = Kernel("host to island", lambda s: s[:1], (array,))
+            yield _Item("host", part, partial(bench.brought, part), 1, moved)
+            if bench.islands > 1:
+                whole = Kernel("island to island", lambda s: s + 1.0, (array,))
+                yield _Item("between", whole, partial(bench.handed, whole, HOPS), HOPS, moved)
+
+    def measured(self) -> Measured:
+        """Prepare, take turns, and give every program its share."""
+        self._take_turns(*self._prepared())
+        chains = tuple(_chain(nodes, stages) for nodes, stages in self.chains.items())
+        anyway, _ = line_of(chains)
+        samples: dict[str, list[Sample]] = {}
+        for item in self.items:
+            key = item.kernel.kind if item.group == "class" else item.group
+            samples.setdefault(key, []).append(self._sample(item, anyway))
+        alone, together = (samples.pop(name, []) for name in ("alone", "together"))
+        host, between = (tuple(samples.pop(name, ())) for name in ("host", "between"))
+        return Measured(
+            self.bench.devices,
+            self.bench.islands,
+            self._memory(),
+            self.shared,
+            chains,
+            {kind: tuple(sorted(found, key=lambda one: one.size)) for kind, found in samples.items()},
+            tuple((one.seconds, many.seconds) for one, many in zip(alone, together, strict=True)),
+            host,
+            between,
+        )
+
+    def _prepared(self) -> tuple[list[Start], list[Start]]:
+        chains = [self.bench.chains(kernels.tiny(), self.bench.places, nodes) for nodes in LENGTHS]
+        starts = []
+        for number, item in enumerate(self.items, 1):
+            self.progress.step(f"preparing {number} of {len(self.items)}, {item.kernel.kind}")
+            starts.append(item.prepare())
+        return chains, starts
+
+    def _take_turns(self, chains: list[Start], starts: list[Start]) -> None:
+        until, order = _QUICK if self.quick else _SECONDS, np.random.default_rng(0)
+        for number in range(_MOST):
+            if number >= _LEAST and self.progress.passed > until:
+                break
+            for nodes, start in zip(LENGTHS, chains, strict=True):
+                self.chains[nodes].append(stages_of(start, nodes * self.bench.islands))
+            for index in order.permutation(len(starts)):  # what came before a program must not always be the same
+                item = self.items[index]
+                self.progress.step(f"round {number + 1} of {_MOST} at most, {item.kernel.kind}")
+                item.seconds.append(seconds_of(starts[index]))
+
+    def _sample(self, item: _Item, anyway: float) -> Sample:
+        """A node's share of a chain, without what its program takes anyway; above 0 even where noise hides it."""
+        total = median(item.seconds)
+        work = Work() if item.group == "host" else item.kernel.work(self.bench.devices)
+        share = max(total - anyway, total / 10) / item.nodes
+        return Sample(item.kernel.kind, work, share, noise(item.seconds), item.bytes)
+
+    def _memory(self) -> float:
+        """Bytes of one device: what it tells, or its part of the machine's."""
+        return float(max(self.controller.budgets) or machine()["memory_bytes"] / sum(self.controller.islands))
+
+
+def _chain(nodes: int, stages: list[Stages]) -> Chain:
+    totals = [one.total for one in stages]
+    total, call, sent, launch = (float(median(column)) for column in zip(*stages, strict=True))
+    return Chain(nodes, total, call, sent, launch, noise(totals))
