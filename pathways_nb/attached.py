@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -55,11 +55,19 @@ class Specification:
     policy: str | Policy = "stride"
     hbm: float | None = None
     dcn_latency: float = 0.0
+    chip: Any = None
+    network: Any = None
+    devices_per_host: int | None = None
+    topology: tuple[int, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; a policy of the user's by its name."""
-        policy = self.policy if isinstance(self.policy, str) else getattr(self.policy, "__name__", repr(self.policy))
-        return asdict(self) | {"policy": policy}
+        """Plain data; a policy of the user's, a chip and a network by their names."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("policy", "chip", "network"):
+            value = plain[name]
+            if value is not None and not isinstance(value, str):
+                plain[name] = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
+        return plain
 
 
 class _Epoch:

@@ -96,6 +96,10 @@ class Driver(ABC):
         """A plan made ready to be carried out here; ``say`` tells of progress."""
 
     @abstractmethod
+    def take(self, leaf: Any, name: str) -> Any:
+        """A value from outside as it is kept here until a program brings it to its place; ``name``: what errors say."""
+
+    @abstractmethod
     def put(self, value: Any, sharding: Any) -> Any:
         """An array on devices."""
 

@@ -19,8 +19,10 @@ from pathways_nb.backends.lowering import Lowered, Lowering
 from pathways_nb.backends.watcher import Portion
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Completed, Launch, Voided
+from pathways_nb.errors import UsageError
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
+from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.trace.record import Record, Row
 
 _open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
@@ -61,6 +63,15 @@ class LocalDriver(Driver):
     def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
         """A plan with executables; compiles what is not compiled yet."""
         return Lowering(traced, plan, self.attachment.islands, self.executables).lower(record, say)
+
+    def take(self, leaf: Any, name: str) -> Any:
+        """A copy of what its owner may change."""
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise UsageError(
+                f"{name} is a jax.ShapeDtypeStruct, which has a shape but no values, and these are real devices. Pass "
+                f'an array, or simulate them: pw.attach("sim", chip="tpu_v5p").'
+            )
+        return leaf.result() if isinstance(leaf, Deferred) else snapshot(leaf)
 
     def put(self, value: Any, sharding: Any) -> Any:
         """An array on devices."""

@@ -30,11 +30,11 @@ from pathways_nb.trace.record import Label, Record
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """A step ready to be carried out: what to call or where to send, and how to label it."""
+    """A step ready to be carried out: what to call (or, simulated, what it costs) or where to send, and its label."""
 
     step: Step
     label: Label
-    call: Callable[..., Any] | None = None
+    call: Any = None
     target: Any = None
     waits_for: tuple[int, ...] = ()
     """Producers whose end does not follow from its devices being free: transfers, and launches on none of them."""
@@ -71,6 +71,11 @@ class Lowered:
     needs: Needs
     lasts: dict[int, float] = field(default_factory=dict)
     """By step that is a launch: the seconds it took when its end was watched last."""
+
+    @cached_property
+    def brings(self) -> tuple[int, ...]:
+        """The steps that bring arguments, in the order of ``brought``."""
+        return tuple(index for index, step in enumerate(self.plan.steps) if step.kind == "bring")
 
     @cached_property
     def peaks(self) -> tuple[Peak, ...]:
@@ -206,7 +211,8 @@ class Lowering:
             self._sharding(slot)
         executable = self._executable(index)
         size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
-        label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops)
+        basis = getattr(executable.call, "origin", "")
+        label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops, basis)
         return Action(
             step,
             label,
@@ -253,7 +259,7 @@ class Lowering:
                     return spec
         return PartitionSpec()
 
-    def _label(self, step: Step, kind: str, size: int, flops: float = 0.0) -> Label:
+    def _label(self, step: Step, kind: str, size: int, flops: float = 0.0, basis: str = "") -> Label:
         node, placement = self.nodes[step.node], self.plan.placements[step.place]
         parents = tuple(sorted({self.plan.steps[p].node for p in step.producers}))
         name = node.name if step.kind == "launch" else self._transfer_name(step)
@@ -271,6 +277,7 @@ class Lowering:
             parents=parents,
             route=step.route,
             line=node.line,
+            basis=basis,
         )
 
     def _transfer_name(self, step: Step) -> str:

@@ -59,13 +59,13 @@ class Clockwork:
         """Each transfer has one of its own."""
         return task, 0.0
 
-    def ended(self, task: Task) -> None:
+    def step_ended(self, task: Task) -> None:
         """Count its device time."""
         timed = task.portion.run.timed
         step = timed.plan.steps[task.index]
         task.portion.device_seconds += timed.seconds[task.index] * timed.plan.placements[step.place].count
 
-    def completed(self, portion: Portion) -> None:
+    def launch_ended(self, portion: Portion) -> None:
         """Tell the controller."""
         launch = portion.launch
         self._tell(Completed(launch.run, launch.island, launch.start, launch.stop, portion.device_seconds))

@@ -26,14 +26,14 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._entries: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._entries: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._serials = itertools.count()
 
     def clock(self) -> float:
         """The time."""
         return self.now
 
-    def at(self, time: float, happen: Callable[..., None], *args: Any) -> None:
+    def at(self, time: float, happen: Callable[..., object], *args: Any) -> None:
         """Put something down."""
         heapq.heappush(self._entries, (time, next(self._serials), happen, args))
 
@@ -101,7 +101,7 @@ class Task:
     Args:
         lacks: what it waits for: producers, turns on its devices, and whatever else its owner counts.
         earliest: when its host has enqueued it. queues: of its devices.
-        start: when it began, -1 before.
+        start: when it began, -1 before. label: see below.
     """
 
     portion: Portion
@@ -110,6 +110,8 @@ class Task:
     earliest: float
     queues: Sequence[deque[Task]] = ()
     start: float = -1.0
+    label: Any = None
+    """What its owner will call it in the record; ``None``: nothing."""
 
 
 class Owner(Protocol):
@@ -124,10 +126,10 @@ class Owner(Protocol):
     def link(self, task: Task) -> tuple[Hashable, float]:
         """What a transfer takes turns on, and for how many of its seconds it leaves that to the next."""
 
-    def ended(self, task: Task) -> None:
+    def step_ended(self, task: Task) -> None:
         """A step has ended, now."""
 
-    def completed(self, portion: Portion) -> None:
+    def launch_ended(self, portion: Portion) -> None:
         """All steps of a launch have."""
 
 
@@ -219,7 +221,7 @@ class Islands:
         run = portion.run
         run.done[index] = 1
         del run.tasks[index]
-        self.owner.ended(task)
+        self.owner.step_ended(task)
         for queue in task.queues:
             queue.popleft()
             if queue:
@@ -230,4 +232,4 @@ class Islands:
                 self.supply(waiting)
         portion.left -= 1
         if not portion.left:
-            self.owner.completed(portion)
+            self.owner.launch_ended(portion)
