@@ -8,17 +8,16 @@ the consumer's executable, by the compiler's collectives, never through the host
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pathways_nb.backends.executables import Executable, Executables, Progress, Request, like_for_like
-from pathways_nb.backends.islands import Island
+from pathways_nb.backends.executables import Executable, Progress, Request, like_for_like
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
 from pathways_nb.program.memory import Needs, Peak, Sizes, needs_of
@@ -88,10 +87,17 @@ class Lowered:
         return self.plan.graph.name
 
 
+class Compiler(Protocol):
+    """Whoever makes an executable of a node, or what stands for one."""
+
+    def get(self, request: Request, record: Record) -> Future[Executable]:
+        """The executable, when it is made."""
+
+
 class Lowering:
     """Turns one plan into actions. ``islands`` are the controller's, in order."""
 
-    def __init__(self, traced: Traced, plan: Plan, islands: tuple[Island, ...], executables: Executables):
+    def __init__(self, traced: Traced, plan: Plan, islands: Sequence[Any], executables: Compiler):
         self.traced, self.plan, self.executables = traced, plan, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
         self.places = {place.serial: place for place in traced.places}
