@@ -7,6 +7,7 @@ time, each client one after another by what a call costs its thread. Values are 
 
 from __future__ import annotations
 
+import random
 import threading
 import weakref
 from collections import defaultdict
@@ -136,6 +137,7 @@ class SimDriver(Driver):
         pod: its islands. machine: the controller's pure core. model: what everything costs.
         agenda: virtual time. note: told of what happens to no program in particular.
         dcn_latency: seconds that a launch takes to an island's host, beside what its message costs the controller.
+        noise, seed: the standard deviation of the logarithm of a factor on each duration, and of which numbers.
     """
 
     def __init__(
@@ -146,7 +148,10 @@ class SimDriver(Driver):
         agenda: Agenda,
         note: Callable[[Row], None] = lambda row: None,
         dcn_latency: float = 0.0,
+        noise: float = 0.0,
+        seed: int = 0,
     ):
+        self.noise, self._random = noise, random.Random(seed)
         self.engine: VirtualEngine
         self.agenda, self.model = agenda, model
         ended = Passing(lambda: self.engine, model.host.notice)
@@ -226,6 +231,10 @@ class SimDriver(Driver):
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step; none of what is skipped, fails, or is there already."""
+        seconds = self._lasts(task)
+        return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
+
+    def _lasts(self, task: Task) -> float:
         run, index = self.runs[task.portion.run.serial], task.index
         if (run.stopped or run.errors) and self._skip(run, index):
             return 0.0
