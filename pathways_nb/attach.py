@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Literal
 
-from pathways_nb import current
+from pathways_nb import current, simulate
 from pathways_nb.attached import Controller, Specification
 from pathways_nb.backends import islands as islands_module
+from pathways_nb.backends.executables import Executables
+from pathways_nb.backends.local import LocalDriver
 from pathways_nb.controller.policies import Policy, policy_of
+from pathways_nb.cost.chips import Chip
+from pathways_nb.cost.networks import Network
 from pathways_nb.errors import PlaceError, UsageError, is_number
 from pathways_nb.run import runs
 
-KINDS = ("auto", "cpu", "gpu", "tpu")
+KINDS = ("auto", "cpu", "gpu", "tpu", "sim")
+_executables = Executables(time.perf_counter)
 
 
 def attach(
-    kind: Literal["auto", "cpu", "gpu", "tpu"] = "auto",
+    kind: Literal["auto", "cpu", "gpu", "tpu", "sim"] | str = "auto",
     *,
     islands: int | Sequence[Sequence[int]] | None = None,
     devices_per_island: int | None = None,
+    devices_per_host: int | None = None,
     dispatch: Literal["parallel", "sequential"] = "parallel",
     pin: bool = True,
     policy: str | Policy = "stride",
     hbm: float | None = None,
     dcn_latency: float = 0.0,
+    chip: str | PathLike[str] | Chip | None = None,
+    network: str | Network | None = None,
+    topology: Sequence[int] | None = None,
 ) -> Controller:
     """Attach devices and make their controller the current one.
 
     Args:
         kind: ``"cpu"`` makes virtual devices, ``"gpu"`` and ``"tpu"`` take what JAX shows, ``"auto"`` takes
-            accelerators if there are any and says what it chose.
+            accelerators if there are any and says what it chose. ``"sim"`` simulates any number of devices of ``chip``
+            with the same controller; ``"sim:tpu_v3:4x32"`` says chip, islands and devices of each.
         islands: how many (default 2 on CPU), or on accelerators a list of device positions for each.
         devices_per_island: on CPU, default 4.
         dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: steps go out one after another (Pathways, Fig. 4).
@@ -42,13 +54,19 @@ def attach(
             what devices tell, which virtual CPU devices do not.
         dcn_latency: seconds that each message of the controller takes to an island's host, emulated. Messages overlap:
             two that are sent at once arrive at once. What comes back, and values between islands, is not delayed.
+        chip: of simulated devices: a name (``"tpu_v5p"``), ``pw.chip(…).replace(…)``, or the path of a file.
+        network: between simulated islands; by default what the NICs of the chip's hosts give.
+        devices_per_host, topology: of simulated islands: devices of each host, and chips along each axis of the torus.
 
     Raises:
         PlaceError: the numbers do not fit what there is. UsageError: an unknown kind or mode of dispatch, an ``hbm``
             of less than a byte, no latency.
     """
     before = current.peek()
-    _check_choice("kind", kind, KINDS)
+    is_sim = simulate.is_simulated(kind)
+    if not is_sim:
+        _check_choice("kind", kind, KINDS)
+        _refuse_for_real(kind, devices_per_host=devices_per_host, chip=chip, network=network, topology=topology)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     policy_of(policy)
     if hbm is not None and not (is_number(hbm) and hbm >= 1):
@@ -56,6 +74,14 @@ def attach(
             f"attach(hbm={hbm!r}): a number of bytes per device of at least 1 is needed, such as hbm=16e9."
         )
     _check_latency(dcn_latency)
+    if is_sim:
+        asked_for = {"chip": chip, "islands": islands, "devices_per_island": devices_per_island}
+        said = simulate.spelled_out(kind, asked_for)
+        return _simulate(
+            Specification("sim", said["islands"] or 1, said["devices_per_island"] or 8, dispatch, pin, policy, hbm,
+                          float(dcn_latency), said["chip"], network, devices_per_host, _hashable_shape(topology)),
+            before,
+        )  # fmt: skip
     found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
     if chosen == "cpu":
@@ -73,17 +99,46 @@ def attach(
     return made
 
 
+def _simulate(asked: Specification, before: Controller | None) -> Controller:
+    if before is not None and before.specification == asked:
+        return before
+    model = simulate.model_of(asked.chip, asked.network)
+    pod = simulate.pod_of(model, asked.islands, asked.devices_per_island or 0, asked.devices_per_host, asked.topology)
+    made = simulate.simulated(asked, model, pod)
+    current.replace(made)
+    return made
+
+
+def _refuse_for_real(kind: str, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(
+                f'attach({kind!r}, {name}={value!r}): {name} is for simulated devices: pw.attach("sim", {name}=…).'
+            )
+
+
+def _hashable_shape(topology: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if topology is None else tuple(topology)
+
+
 def _controller(specification: Specification, islands: Any, devices: list[Any]) -> Controller:
     if specification.kind != "cpu":
         attachment = islands_module.attach_accelerators(specification.kind, devices, islands)  # type: ignore[arg-type]
         counts = tuple(len(island.devices) for island in attachment.islands)
         hbm = [int(specification.hbm or islands_module.capacity(island)) for island in attachment.islands]
-        return Controller(specification, lambda: attachment, counts, tuple(hbm))
+        return Controller(specification, lambda c: _local(c, attachment), counts, tuple(hbm))
     count, each = specification.islands, specification.devices_per_island or 0
     budgets = (int(specification.hbm or 0),) * count
-    return Controller(
-        specification, lambda: islands_module.attach_cpu(count, each, specification.pin), (each,) * count, budgets
-    )
+
+    def start(controller: Controller) -> LocalDriver:
+        return _local(controller, islands_module.attach_cpu(count, each, specification.pin))
+
+    return Controller(specification, start, (each,) * count, budgets)
+
+
+def _local(controller: Controller, attachment: islands_module.Attachment) -> LocalDriver:
+    latency = controller.specification.dcn_latency
+    return LocalDriver(attachment, controller.machine, controller.clock, _executables, controller.note, latency)
 
 
 def _choose(kind: str, found: str | None) -> str:

@@ -12,17 +12,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from pathways_nb import current, elastic, tenants, values
-from pathways_nb.backends.executables import Executables
-from pathways_nb.backends.islands import Attachment
-from pathways_nb.backends.local import QUEUED, LocalDriver
-from pathways_nb.backends.lowering import Lowered, Lowering
+from pathways_nb.backends.driver import QUEUED, Driver
+from pathways_nb.backends.engine import Clock
+from pathways_nb.backends.lowering import Lowered
 from pathways_nb.backends.pauses import Pauses
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.policies import Policy, policy_of
@@ -38,8 +37,6 @@ from pathways_nb.status import status_of
 from pathways_nb.trace.metrics import counted, duration
 from pathways_nb.trace.record import Label, Record, Row, label_of
 
-clock = time.perf_counter
-_executables = Executables(clock)
 _HISTORY = 2_000
 """Events remembered of what runs outside any recording."""
 _LONG_LOWERING = 1.0
@@ -58,11 +55,19 @@ class Specification:
     policy: str | Policy = "stride"
     hbm: float | None = None
     dcn_latency: float = 0.0
+    chip: Any = None
+    network: Any = None
+    devices_per_host: int | None = None
+    topology: tuple[int, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; a policy of the user's by its name."""
-        policy = self.policy if isinstance(self.policy, str) else getattr(self.policy, "__name__", repr(self.policy))
-        return asdict(self) | {"policy": policy}
+        """Plain data; a policy of the user's, a chip and a network by their names."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("policy", "chip", "network"):
+            value = plain[name]
+            if value is not None and not isinstance(value, str):
+                plain[name] = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
+        return plain
 
 
 class _Epoch:
@@ -78,11 +83,14 @@ class Controller:
     def __init__(
         self,
         specification: Specification,
-        attach: Callable[[], Attachment],
+        start: Callable[[Controller], Driver],
         devices: tuple[int, ...],
         budgets: tuple[int, ...] = (),
+        clock: Clock = time.perf_counter,
     ):
-        self.specification, self._attach = specification, attach
+        self.specification, self._start_driver = specification, start
+        self.clock = clock
+        """Seconds; everything recorded is on it."""
         self.islands = devices
         self.budgets = budgets or (0,) * len(devices)
         """Bytes of memory per device of each island; 0 where nobody knows."""
@@ -90,7 +98,7 @@ class Controller:
         self.resources = Resources(devices, threading.RLock())
         self.machine = self._machine()
         self.record = Record(limit=_HISTORY)
-        self.driver_or_none: LocalDriver | None = None
+        self.driver_or_none: Driver | None = None
         self._life = threading.RLock()
         """Held while the engine starts or ends, or devices change: other threads must find all of it or nothing."""
         self._pauses: Pauses | None = None
@@ -110,7 +118,7 @@ class Controller:
     # ---- devices
 
     @property
-    def driver(self) -> LocalDriver:
+    def driver(self) -> Driver:
         """The engine on the devices, started when first needed.
 
         Raises:
@@ -128,15 +136,13 @@ class Controller:
                 driver = self.driver_or_none or self._start()
         return driver
 
-    def _start(self) -> LocalDriver:
-        _share_python_often()
-        attachment = self._attach()
-        driver = self.driver_or_none = LocalDriver(
-            attachment, self.machine, clock, _executables, self._note, self.specification.dcn_latency
-        )
-        self._pauses = Pauses(clock, self._note)
-        if attachment.note:
-            print(attachment.note)
+    def _start(self) -> Driver:
+        driver = self.driver_or_none = self._start_driver(self)
+        if self.clock is time.perf_counter:
+            _share_python_often()
+            self._pauses = Pauses(self.clock, self.note)
+        if driver.attachment.note:
+            print(driver.attachment.note)
         return driver
 
     @property
@@ -193,7 +199,7 @@ class Controller:
     def shares_devices_with(self, other: Controller) -> bool:
         """Whether both hold the same physical devices; CPU islands are always a controller's own."""
         kinds = {self.specification.kind, other.specification.kind}
-        return not self.closed and len(kinds) == 1 and kinds != {"cpu"}
+        return not self.closed and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
 
     # ---- calls
 
@@ -214,9 +220,9 @@ class Controller:
         record = self.active_record()
         traced = program.cached(call, avals, self.platform)
         if traced is None:
-            began = clock()
+            began = self.clock()
             traced = program.trace(call, avals, self.platform, self.mesh_of)
-            record.add(Row(Label("trace", program.name, program.name), began, clock(), quality="exact"))
+            record.add(Row(Label("trace", program.name, program.name), began, self.clock(), quality="exact"))
         lowered = self.lowered(traced)
         client = self.client()
         if (tenant := tenants.now()) is not None and tenant.memory:
@@ -225,7 +231,7 @@ class Controller:
         waited = self.driver.wait_for_room(client)
         if waited > 1e-3:
             label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
-            record.add(Row(label, clock() - waited, clock(), quality="exact"))
+            record.add(Row(label, self.clock() - waited, self.clock(), quality="exact"))
         buffers, temporary = values.hold(self, call.leaves, client)
         try:
             run, results = self.driver.submit(lowered, buffers, record, client)
@@ -321,16 +327,15 @@ class Controller:
 
     def _lower(self, traced: Traced) -> Lowered:
         record = self.active_record()
-        began = clock()
+        began = self.clock()
         plan = self._plan(traced)
-        record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
-        islands = self.driver.attachment.islands
+        record.add(Row(Label("lower", traced.name, traced.name), began, self.clock(), quality="exact"))
         try:
-            lowered = Lowering(traced, plan, islands, _executables).lower(record, self._say)
+            lowered = self.driver.lower(traced, plan, record, self._say)
         finally:
             for run, _ in self.recordings[-1:]:
                 run.note = ""
-        if clock() - began > _LONG_LOWERING:
+        if self.clock() - began > _LONG_LOWERING:
             gc.collect()  # it left much behind, and would be due in the midst of a step (see ``pauses``)
         return lowered
 
@@ -358,7 +363,8 @@ class Controller:
             return run.record
         return self.record
 
-    def _note(self, row: Row) -> None:
+    def note(self, row: Row) -> None:
+        """Record what happened to no program in particular."""
         self.active_record().add(row)
 
     def gather(self) -> Gather:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from pathways_nb import current, values
-from pathways_nb.attached import Controller, clock
+from pathways_nb.attached import Controller
 from pathways_nb.backends.profiler import Profiler, ordinals
 from pathways_nb.errors import PathwaysError
 from pathways_nb.futures import Future
@@ -118,7 +119,7 @@ def profile(
     Raises:
         UsageError: JAX's profiler is in use already.
     """
-    return _recorded(name, show, source, Profiler(clock))
+    return _recorded(name, show, source, Profiler(time.perf_counter))
 
 
 @contextlib.contextmanager
@@ -132,7 +133,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     display = None
     try:
         display = _display(run, show)
-        run.record.origin = clock()  # the time axis begins when the picture is up, not while it is made
+        run.record.origin = controller.clock()  # the time axis begins when the picture is up, not while it is made
         with _carried_out(controller, run, Gather(controller)):
             yield run
         if profiler is not None:

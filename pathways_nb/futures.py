@@ -16,6 +16,7 @@ import numpy as np
 
 from pathways_nb import current
 from pathways_nb.backends.execution import Entry, lost
+from pathways_nb.backends.pod import Abstract
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
 from pathways_nb.program import context, lines
 from pathways_nb.program.signature import Aval, Deferred
@@ -349,9 +350,19 @@ for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"
     setattr(Future, f"__{_name}__", _unary)
 
 
+def _no_value(future: Future, line: str) -> UsageError:
+    needed = f" at {line}" if line else ""
+    return UsageError(
+        f"the value of {future._name} is needed{needed}, and simulated devices compute none. Wait for it with "
+        f'y.wait() instead, simulate with values=True (small programs), or attach real devices: pw.attach("cpu").'
+    )
+
+
 def _to_host(array: Any, future: Future, line: str) -> Any:
     driver = future._controller.driver_or_none
     began = driver.clock() if driver is not None else 0.0
+    if isinstance(array, Abstract):
+        raise _no_value(future, line)
     if not isinstance(array, jax.Array):
         return np.array(array)[()]
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):

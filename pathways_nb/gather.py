@@ -21,8 +21,7 @@ from pathways_nb.futures import Future
 from pathways_nb.program import context, lines
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.program import Program
-from pathways_nb.program.signature import Aval, Signature, Statics, aval_of
-from pathways_nb.values import snapshot
+from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from pathways_nb import current
-from pathways_nb.backends.virtual import makespan
+from pathways_nb.backends.makespan import makespan
 from pathways_nb.errors import UsageError
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.program import Program

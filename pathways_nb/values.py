@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.backends.lowering import Lowered, per_device
@@ -28,7 +27,7 @@ def hold(controller: Controller, leaves: Sequence[Any], client: str) -> tuple[li
     driver = controller.driver
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
-    values = {at: _value(leaves[at]) for at, buffer in enumerate(held) if buffer is None}
+    values = {at: driver.take(leaves[at], "an argument") for at, buffer in enumerate(held) if buffer is None}
     stored = {
         at: driver.store(value, getattr(value, "nbytes", 0), client, "an argument") for at, value in values.items()
     }
@@ -61,7 +60,8 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
     if aval is None:
         raise UsageError(f"put({leaf!r}): a {type(leaf).__name__} is not an array, a number or a future.")
     specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
-    value, driver, clock = _value(leaf), controller.driver, controller.driver.clock
+    driver, clock = controller.driver, controller.driver.clock
+    value = driver.take(leaf, "put: the array")
     sharding = NamedSharding(mesh, spec or PartitionSpec())
     name = f"put on {place.label}" + (f" ({line})" if (line := lines.here()) else "")
     began = clock()
@@ -70,7 +70,7 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
         aval.bytes,
         controller.client(),
         name,
-        lambda: jax.device_put(value, sharding),
+        lambda: driver.put(value, sharding),
     )
     label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
                      device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
@@ -78,15 +78,3 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
     future = Future(controller, aval, f"put on {place.label}")
     future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
     return future
-
-
-def _value(leaf: Any) -> Any:
-    return leaf.result() if isinstance(leaf, Future) else snapshot(leaf)
-
-
-def snapshot(value: Any) -> Any:
-    """A value that the caller can no longer change: NumPy arrays are copied, JAX's need not be."""
-    if isinstance(value, jax.Array):
-        return value
-    aval = aval_of(value)
-    return np.array(value, dtype=None if aval is None else aval.dtype)

@@ -133,10 +133,13 @@ class Engine:
             self._decider = 0
         for instruction in instructions:
             if isinstance(instruction, Wake):
-                self._wake = instruction.at if self._wake is None else min(instruction.at, self._wake)
-                self.inbox.put(lambda: None)  # its thread may sleep without end
+                self._wake_at(instruction.at)
             else:
                 self._carry_out(instruction)
+
+    def _wake_at(self, time: float) -> None:
+        self._wake = time if self._wake is None else min(time, self._wake)
+        self.inbox.put(lambda: None)  # its thread may sleep without end
 
     def refuse_policies(self) -> None:
         """A policy is asked in the midst of a decision: whatever it called would wait for that for ever.

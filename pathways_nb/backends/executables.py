@@ -27,9 +27,9 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """A compiled node: call it with arrays on its devices."""
+    """A compiled node: call it with arrays on its devices. A simulated one has its cost there."""
 
-    call: Callable[..., Any]
+    call: Any
     out_shardings: tuple[Any, ...]
     flops: float
     temporary: int
@@ -168,6 +168,8 @@ def _relabel(label: Label, kind: str) -> Label:
 def like_for_like(sharding: Any, mesh: Mesh) -> Any:
     """The same layout on another mesh's devices, if it has as many; else ``None``."""
     if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size == mesh.size:
+        if isinstance(mesh, jax.sharding.AbstractMesh):
+            return sharding
         kinds = (jax.sharding.AxisType.Auto,) * len(sharding.mesh.axis_names)
         moved = Mesh(mesh.devices.reshape(sharding.mesh.devices.shape), sharding.mesh.axis_names, axis_types=kinds)
         return jax.sharding.NamedSharding(moved, sharding.spec)

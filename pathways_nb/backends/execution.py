@@ -14,6 +14,7 @@ from typing import Any
 
 from pathways_nb.backends.lowering import Lowered
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
+from pathways_nb.program.plan import Placement
 from pathways_nb.trace.record import Record
 
 _reads = threading.Lock()
@@ -84,6 +85,8 @@ class Entry:
     """Whether another buffer is the same array: then its memory is not there to be taken over."""
     sharding: Any = None
     """Of the array, known before it is there; ``None`` for host values."""
+    where: Placement | None = None
+    """Its devices, if it was put there and no run made it."""
 
     def lose(self, error: PathwaysError) -> None:
         """What it held is no more."""

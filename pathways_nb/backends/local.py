@@ -1,61 +1,29 @@
-"""The local driver: carries out instructions on JAX devices of this process and reports events.
-
-It decides nothing about order, placement or memory: events go to the controller's pure core (see ``engine``), and what
-that says is carried out here.
-"""
+"""The local driver: launches on JAX devices of this process, by a dispatcher and watchers for each island."""
 
 from __future__ import annotations
 
 import atexit
-import itertools
-import threading
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
-from pathways_nb.backends.dispatcher import Dispatcher, lies_at
-from pathways_nb.backends.engine import Clock, Engine
-from pathways_nb.backends.executables import Executables
-from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
-from pathways_nb.backends.faults import Fault
-from pathways_nb.backends.islands import Attachment, Island
-from pathways_nb.backends.levels import Levels
-from pathways_nb.backends.lowering import Lowered
-from pathways_nb.backends.watcher import Portion
-from pathways_nb.controller.admission import PATIENCE
-from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import (
-    Added,
-    Cancelled,
-    Closed,
-    Completed,
-    Fail,
-    Finish,
-    Free,
-    Instruction,
-    Launch,
-    Level,
-    Lose,
-    Opened,
-    Released,
-    Removed,
-    Stop,
-    Stored,
-    Submitted,
-    Voided,
-    Waited,
-)
-from pathways_nb.errors import LostError, OutOfMemoryError
-from pathways_nb.errors import size as in_words
-from pathways_nb.program.memory import Holding
-from pathways_nb.program.plan import Placement
-from pathways_nb.trace.record import Record, Row, label_of
+import jax
 
-_LOOK_AGAIN = 0.02
-"""Seconds between two looks whether there is room for a value."""
-QUEUED = 64
-"""Programs that a client has queued before its submitting waits: client back-pressure."""
+from pathways_nb.backends.dispatcher import Dispatcher, lies_at
+from pathways_nb.backends.driver import Driver
+from pathways_nb.backends.engine import Clock
+from pathways_nb.backends.executables import Executables
+from pathways_nb.backends.execution import Bell, Entry, Execution
+from pathways_nb.backends.islands import Attachment, Island
+from pathways_nb.backends.lowering import Lowered, Lowering
+from pathways_nb.backends.watcher import Portion
+from pathways_nb.controller.machine import Machine
+from pathways_nb.controller.messages import Completed, Launch, Voided
+from pathways_nb.errors import UsageError
+from pathways_nb.program.plan import Placement, Plan
+from pathways_nb.program.program import Traced
+from pathways_nb.program.signature import Deferred, snapshot
+from pathways_nb.trace.record import Record, Row
 
 _open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
 
@@ -67,16 +35,13 @@ def _close_all() -> None:
         driver.close(patience=10.0)
 
 
-class LocalDriver:
+class LocalDriver(Driver):
     """The engine of one controller on the devices of this process.
 
     Args:
-        attachment: its islands.
-        machine: the controller's pure core.
-        clock: seconds; everything recorded is on it.
+        attachment, machine, clock, note: as for any driver.
         executables: the cache to compile with.
-        note: told of what happens to no program in particular.
-        dcn_latency: seconds that a launch takes to an island's dispatcher.
+        dcn_latency: seconds that a launch takes to an island's dispatcher, emulated.
     """
 
     def __init__(
@@ -88,230 +53,34 @@ class LocalDriver:
         note: Callable[[Row], None] = lambda row: None,
         dcn_latency: float = 0.0,
     ):
-        self.attachment, self.machine, self.clock, self.executables = attachment, machine, clock, executables
-        self.launched, self.ended = Bell(), Bell()
-        self.entries: dict[int, Entry] = {}
-        self.runs: dict[int, Execution] = {}
-        self._queued: dict[str, dict[int, Execution]] = {}
-        """The same, by client."""
-        self.closed = False
-        self._numbers = itertools.count()
-        self._buffers = itertools.count()
-        self._submitting = threading.Lock()
-        self.faults: list[Fault] = []
-        self.dcn_latency = dcn_latency
+        super().__init__(attachment, machine, clock, note, dcn_latency, Bell())
+        self.executables = executables
         self._dispatchers = [self._dispatcher(island) for island in attachment.islands]
-        self.levels = Levels(clock, note)
-        self.engine = Engine(machine, clock, self._carry_out, self.ended.ring)
         for thread in (self.engine.thread, *self._dispatchers):
             thread.start()
         _open.add(self)
 
-    # ---- for the client
+    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
+        """A plan with executables; compiles what is not compiled yet."""
+        return Lowering(traced, plan, self.attachment.islands, self.executables).lower(record, say)
 
-    def store(self, value: Any, size: int, client: str, name: str = "") -> int:
-        """Put a value that lies on no island into the store; the caller holds it until it releases it."""
-        buffer = next(self._buffers)
-        self.entries[buffer] = Entry(value, sharding=getattr(value, "sharding", None))
-        self.engine.store(Stored(buffer, client, size, name))
-        return buffer
-
-    def place(self, where: Holding, size: int, client: str, name: str, make: Callable[[], Any]) -> int:
-        """Put a value onto devices, as soon as there is room; the caller holds it until it releases it.
-
-        Args:
-            where: devices, and bytes on each. size: of the whole value. make: puts it there.
-
-        Raises:
-            OutOfMemoryError: there is too little room, and nothing under way will make any.
-        """
-        buffer = next(self._buffers)
-        self.entries[buffer] = Entry()
-        try:
-            self._wait_for_memory(Stored(buffer, client, size, name, where))
-        except OutOfMemoryError:
-            del self.entries[buffer]
-            raise
-        except BaseException:  # interrupted: it may have got its room by now
-            self.engine.ask(lambda: self._abandon(buffer))
-            raise
-        entry = self.entry_of(buffer)
-        try:
-            entry.array = array = make()
-        except BaseException:
-            self.release(buffer)
-            raise
-        entry.sharding = array.sharding
-        return buffer
-
-    def _abandon(self, buffer: int) -> None:
-        """Nobody will ever have this one."""
-        if buffer in self.machine.store.buffers:
-            self.engine.obey(Released((buffer,)))
-        else:
-            del self.entries[buffer]
-
-    def _wait_for_memory(self, stored: Stored) -> None:
-        assert stored.holding is not None
-        where = stored.holding.placement
-        began, alone = self.clock(), None
-        while (answer := self.engine.safely(lambda: self._take_room(stored))) is not True:
-            if isinstance(answer, OutOfMemoryError):
-                raise answer
-            busy = self.machine.admission.under_way.get(where.island)
-            alone = None if busy else alone or self.clock()
-            if alone is not None and self.clock() > alone + PATIENCE:
-                patience = self.engine.safely(lambda: self.machine.admission.patience(where, stored.client))
-                if self.clock() > alone + patience:
-                    raise self.engine.safely(lambda: self._no_room(stored))
-            self.check()
-            self.ended.wait(lambda: self.broken, timeout=_LOOK_AGAIN)
-        if self.clock() - began > _LOOK_AGAIN:
-            label = label_of("stall", f"back-pressure: memory for {stored.name}", client=stored.client)
-            self.levels.note(Row(label, began, self.clock()))
-
-    def _take_room(self, stored: Stored) -> bool | OutOfMemoryError:
-        """Whether there was room, or that there never will be."""
-        assert stored.holding is not None
-        where, needed, admission = stored.holding.placement, stored.holding.bytes, self.machine.admission
-        if (most := admission.capacity(where, stored.client)) is not None and most < needed:
-            return OutOfMemoryError(
-                f"{stored.name} needs {in_words(needed)} on each device of {where}, which is more than the "
-                f"{in_words(most)} that there are. Use more devices or smaller arrays, or a larger hbm= or memory=."
+    def take(self, leaf: Any, name: str) -> Any:
+        """A copy of what its owner may change."""
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise UsageError(
+                f"{name} is a jax.ShapeDtypeStruct, which has a shape but no values, and these are real devices. Pass "
+                f'an array, or simulate them: pw.attach("sim", chip="tpu_v5p").'
             )
-        room = admission.room(where, stored.client)
-        if room is not None and room < needed:
-            return False
-        self.engine.obey(stored)
-        return True
+        return leaf.result() if isinstance(leaf, Deferred) else snapshot(leaf)
 
-    def _no_room(self, stored: Stored) -> OutOfMemoryError:
-        assert stored.holding is not None
-        where, admission = stored.holding.placement, self.machine.admission
-        short = stored.holding.bytes - max(admission.room(where, stored.client) or 0, 0)
-        return OutOfMemoryError(
-            f"{stored.name} needs {in_words(stored.holding.bytes)} on each device, and lacks {in_words(short)} of "
-            f"{admission.no_room(where, stored.client)}"
-        )
+    def put(self, value: Any, sharding: Any) -> Any:
+        """An array on devices."""
+        return jax.device_put(value, sharding)
 
-    def release(self, buffer: int) -> None:
-        """The caller no longer holds a buffer. Safe in finalizers."""
-        self.engine.release(buffer)
-
-    def submit(
-        self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str
-    ) -> tuple[Execution, list[int]]:
-        """Queue a run; returns it and the buffers of its results, which the caller holds."""
-        plan = lowered.plan
-        with self._submitting:
-            buffers = [next(self._buffers) for _ in plan.results]
-            entries = [self.entry_of(argument) for argument in arguments]
-            run = Execution(
-                next(self._numbers), lowered, entries, {}, record, self.launched, self.ended, client, buffers
-            )
-            moved = tuple(
-                position
-                for position, (argument, target) in enumerate(zip(lowered.brought, lowered.targets, strict=True))
-                if not lies_at(entries[argument].sharding, target, lowered.ranks[position])
-            )
-            self._bind_results(run, buffers)
-            will_read(run.arguments[argument] for argument in lowered.brought)
-            self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
-            sizes = lowered.result_bytes
-            self.engine.submit(
-                Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, lowered.needs, moved)
-            )
-        return run, buffers
-
-    def entry_of(self, buffer: int) -> Entry:
-        """A logical buffer as it is held here, or, if another thread has closed its client, that it is no more."""
-        why = "This belonged to a client that another thread has closed. Fetch what you need before it does."
-        return self.entries.get(buffer) or Entry(error=LostError(why))
-
-    def cancel(self, runs: Sequence[int]) -> None:
-        """Give up runs: nothing more of them is dispatched."""
-        for serial in runs:
-            if (run := self.runs.get(serial)) is not None:
-                run.stop()  # at once; the controller learns of it in its own time
-        self.launched.ring()
-        self.engine.post(Cancelled(tuple(runs)))
-
-    def open(self, client: str, share: float, priority: float, memory: int) -> None:
-        """A client is there, or has changed; see ``Opened``. In turn, or it might come before its own closing."""
-        self.engine.in_turn(lambda: self.engine.obey(Opened(client, share, priority, memory)))
-
-    def close_client(self, client: str) -> Callable[[], None]:
-        """A client is gone, with its programs and all that it alone held. To wait for that, call what is returned."""
-        return self.engine.ask(lambda: self.engine.obey(Closed(client)))
-
-    def remove(self, where: Placement) -> None:
-        """Devices are lost: what would run there from now on fails."""
-        self._dispatchers[where.island].gone |= set(range(where.first, where.first + where.count))
-        self.engine.tell(Removed(where))
-
-    def restore(self, island: int, budget: int) -> None:
-        """Lost devices of an island are there again, empty."""
-        self._dispatchers[island].gone = set()
-        devices = len(self.attachment.islands[island].devices)
-        self.engine.tell(Added(island, devices, budget))
-
-    def add(self, island: Island, budget: int) -> None:
-        """An island more."""
-        self.attachment = replace(self.attachment, islands=(*self.attachment.islands, island))
-        self._dispatchers.append(self._dispatcher(island))
-        self._dispatchers[-1].start()
-        self.engine.tell(Added(island.index, len(island.devices), budget))
-
-    def _dispatcher(self, island: Island) -> Dispatcher:
-        return Dispatcher(
-            island.index, len(island.devices), self.clock, self._portion_done, self.faults, self.dcn_latency
-        )
-
-    def runs_of(self, client: str) -> list[int]:
-        """A client's programs that are queued or under way."""
-        return list(self._queued.get(client, ()))
-
-    def wait_for_room(self, client: str) -> float:
-        """Wait until fewer than ``QUEUED`` programs of ``client`` are queued; returns the seconds waited."""
-        began = self.clock()
-        self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken)
-        self.check()
-        return self.clock() - began
-
-    def wait_idle(self, timeout: float = -1) -> bool:
-        """Wait until nothing is under way; whether that is so."""
-        return self.ended.wait(lambda: not self.runs or self.broken, timeout)
-
-    def check(self) -> None:
-        """Raise what broke the engine, if anything did."""
-        self.engine.check()
-
-    def close(self, patience: float = 60.0) -> None:
-        """Cancel what is queued, end all threads, let the devices go. Results held here are lost.
-
-        Args:
-            patience: seconds to wait for what is already on the devices.
-        """
-        if self.closed:
-            return
-        self.cancel(list(self.runs))
-        self.wait_idle(patience)
-        self.closed = True
-        self.ended.ring()
-        self.engine.stop(patience)
+    def spend(self, budget: float) -> None:
+        """See ``Driver``."""
         for dispatcher in self._dispatchers:
-            dispatcher.stop()
-        for thread in (t for d in self._dispatchers for t in d.threads):
-            thread.join(patience)
-        for entry in self.entries.values():
-            entry.array = None
-        self.entries.clear()
-        self.attachment.release()
-
-    @property
-    def broken(self) -> bool:
-        """Whether waiting is in vain."""
-        return self.engine.failure is not None or self.closed
+            dispatcher.computing.budget = dispatcher.moving.budget = budget
 
     @property
     def sampled(self) -> float:
@@ -319,49 +88,34 @@ class LocalDriver:
         seen = sum(d.computing.seen for d in self._dispatchers)
         return sum(d.computing.watched for d in self._dispatchers) / seen if seen else 1.0
 
-    def spend(self, budget: float) -> None:
-        """Let each watcher keep a core busy for this share of the time; 0: look no oftener than flow control needs."""
-        for dispatcher in self._dispatchers:
-            dispatcher.computing.budget = dispatcher.moving.budget = budget
+    def _launch(self, run: Execution, launch: Launch) -> None:
+        self._dispatchers[launch.island].send(run, launch.start, launch.stop)
 
-    # ---- for the engine
+    def _lies_at(self, entry: Entry, lowered: Lowered, position: int) -> bool:
+        return lies_at(entry.sharding, lowered.targets[position], lowered.ranks[position])
 
-    def _carry_out(self, instruction: Instruction) -> None:
-        match instruction:
-            case Launch(run, island, start, stop):
-                self._dispatchers[island].send(self.runs[run], start, stop)
-            case Free(buffers):
-                for buffer in buffers:
-                    self.entries.pop(buffer).array = None  # a closed client's user may still hold the future
-            case Lose(buffers, reasons):
-                for buffer, reason in zip(buffers, reasons, strict=True):
-                    self.entries[buffer].lose(LostError(reason))
-                self.launched.ring()
-                self.ended.ring()
-            case Level():
-                self.levels.change(instruction)
-            case Waited(run, since, reason):
-                under_way = self.runs[run]
-                label = label_of("stall", reason, under_way.lowered.name, under_way.client)
-                under_way.record.add(Row(label, since, self.clock(), run, "exact"))
-            case Stop(run):
-                self.runs[run].stop()
-                self.launched.ring()
-            case Fail(run, error):
-                self.runs[run].stop(error)
-                self.launched.ring()
-            case Finish(run):
-                ended = self.runs.pop(run)
-                del self._queued[ended.client][run]
-                ended.finish()
+    def _lost(self, where: Placement) -> None:
+        self._dispatchers[where.island].gone |= set(range(where.first, where.first + where.count))
+
+    def _restored(self, island: int) -> None:
+        self._dispatchers[island].gone = set()
+
+    def _joined(self, island: Island) -> None:
+        self._dispatchers.append(self._dispatcher(island))
+        self._dispatchers[-1].start()
+
+    def _dispatcher(self, island: Island) -> Dispatcher:
+        return Dispatcher(
+            island.index, len(island.devices), self.clock, self._portion_done, self.faults, self.dcn_latency
+        )
 
     def _portion_done(self, portion: Portion, island: int) -> None:
         if portion.run.errors:
             self.engine.report(Voided(portion.run.failed_results()))
         self.engine.report(Completed(portion.run.serial, island, portion.start, portion.stop, portion.device_seconds))
 
-    def _bind_results(self, run: Execution, buffers: list[int]) -> None:
-        lowered = run.lowered
-        for buffer, slot, step in zip(buffers, lowered.plan.results, lowered.result_steps, strict=True):
-            entry = self.entries[buffer] = Entry(run=run, step=step, sharding=lowered.shardings[slot])
-            run.results.setdefault(slot, []).append(entry)
+    def _end(self, patience: float) -> None:
+        for dispatcher in self._dispatchers:
+            dispatcher.stop()
+        for thread in (t for d in self._dispatchers for t in d.threads):
+            thread.join(patience)

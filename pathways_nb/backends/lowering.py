@@ -8,17 +8,16 @@ the consumer's executable, by the compiler's collectives, never through the host
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pathways_nb.backends.executables import Executable, Executables, Progress, Request, like_for_like
-from pathways_nb.backends.islands import Island
+from pathways_nb.backends.executables import Executable, Progress, Request, like_for_like
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
 from pathways_nb.program.memory import Needs, Peak, Sizes, needs_of
@@ -30,11 +29,11 @@ from pathways_nb.trace.record import Label, Record
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """A step ready to be carried out: what to call or where to send, and how to label it."""
+    """A step ready to be carried out: what to call (or, simulated, what it costs) or where to send, and its label."""
 
     step: Step
     label: Label
-    call: Callable[..., Any] | None = None
+    call: Any = None
     target: Any = None
     waits_for: tuple[int, ...] = ()
     """Producers whose end does not follow from its devices being free: transfers, and launches on none of them."""
@@ -73,6 +72,11 @@ class Lowered:
     """By step that is a launch: the seconds it took when its end was watched last."""
 
     @cached_property
+    def brings(self) -> tuple[int, ...]:
+        """The steps that bring arguments, in the order of ``brought``."""
+        return tuple(index for index, step in enumerate(self.plan.steps) if step.kind == "bring")
+
+    @cached_property
     def peaks(self) -> tuple[Peak, ...]:
         """What one run needs at most, for each place."""
         return tuple(self.needs.peaks(self.plan.graph))
@@ -83,10 +87,17 @@ class Lowered:
         return self.plan.graph.name
 
 
+class Compiler(Protocol):
+    """Whoever makes an executable of a node, or what stands for one."""
+
+    def get(self, request: Request, record: Record) -> Future[Executable]:
+        """The executable, when it is made."""
+
+
 class Lowering:
     """Turns one plan into actions. ``islands`` are the controller's, in order."""
 
-    def __init__(self, traced: Traced, plan: Plan, islands: tuple[Island, ...], executables: Executables):
+    def __init__(self, traced: Traced, plan: Plan, islands: Sequence[Any], executables: Compiler):
         self.traced, self.plan, self.executables = traced, plan, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
         self.places = {place.serial: place for place in traced.places}
@@ -206,7 +217,8 @@ class Lowering:
             self._sharding(slot)
         executable = self._executable(index)
         size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
-        label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops)
+        basis = getattr(executable.call, "origin", "")
+        label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops, basis)
         return Action(
             step,
             label,
@@ -253,7 +265,7 @@ class Lowering:
                     return spec
         return PartitionSpec()
 
-    def _label(self, step: Step, kind: str, size: int, flops: float = 0.0) -> Label:
+    def _label(self, step: Step, kind: str, size: int, flops: float = 0.0, basis: str = "") -> Label:
         node, placement = self.nodes[step.node], self.plan.placements[step.place]
         parents = tuple(sorted({self.plan.steps[p].node for p in step.producers}))
         name = node.name if step.kind == "launch" else self._transfer_name(step)
@@ -271,6 +283,7 @@ class Lowering:
             parents=parents,
             route=step.route,
             line=node.line,
+            basis=basis,
         )
 
     def _transfer_name(self, step: Step) -> str:

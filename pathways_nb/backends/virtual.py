@@ -1,127 +1,235 @@
-"""A driver on a virtual clock: how long a plan would take, decided by the controller's own core.
+"""Virtual time: an agenda of what happens when, and islands of devices that live by it.
 
-No devices and no second scheduler: the machine that orders real gangs is fed the events that devices would report. An
-island carries out its order one step at a time, each when its producers are done. Only nodes and messages of the
-controller take time here; bringing and moving values takes none.
+They carry out the controller's launches as real islands do: a host enqueues what it is told in that order, each device
+runs its launches one after another in the order of enqueues, a launch begins when all its devices are free and all it
+needs is there, and what travels takes turns on its link. One event per gang, never one per shard: the cost of a step
+does not grow with devices. Nothing here knows JAX, threads or the machine that decides.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
 
-from pathways_nb.controller.machine import Dispatch, Machine
-from pathways_nb.controller.messages import Completed, Event, Launch, Submitted
-from pathways_nb.program.plan import Plan, Step
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """A step of a run told to an island; the last one of its launch completes that."""
-
-    run: int
-    index: int
-    launch: Launch
-    is_last: bool
+from pathways_nb.controller.messages import Launch
+from pathways_nb.program.plan import Plan
 
 
-class VirtualDriver:
-    """Carries out a machine's instructions in virtual time.
+class Agenda:
+    """A virtual clock, in seconds, and what is to happen when; of equal times, what was put down first."""
 
-    Args:
-        machine: the controller's pure core.
-        seconds: how long each node lasts, by its id.
-        dcn_latency: seconds that a launch takes to its island.
-    """
-
-    def __init__(self, machine: Machine, seconds: Mapping[int, float], dcn_latency: float = 0.0):
-        self.machine, self.seconds, self.dcn_latency = machine, seconds, dcn_latency
+    def __init__(self) -> None:
         self.now = 0.0
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        """What happens when; the serial in the middle decides between equal times."""
+        self._entries: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._serials = itertools.count()
-        self._plans: dict[int, Plan] = {}
-        self._orders: dict[int, deque[_Task]] = {}
-        """By island: what it has been told and has not begun."""
-        self._busy: set[int] = set()
-        self._done: set[tuple[int, int]] = set()
 
-    def submit(self, plan: Plan) -> None:
-        """A client calls a program now."""
-        serial = len(self._plans)
-        self._plans[serial] = plan
-        self._tell(Submitted(serial, "", plan, (), (), ()))
-
-    def run(self) -> float:
-        """Let time pass until nothing is under way; returns it, in seconds since the beginning."""
-        while self._agenda:
-            self.now, _, happen = heapq.heappop(self._agenda)
-            happen()
+    def clock(self) -> float:
+        """The time."""
         return self.now
 
-    def _after(self, seconds: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (self.now + seconds, next(self._serials), happen))
+    def at(self, time: float, happen: Callable[..., object], *args: Any) -> None:
+        """Put something down."""
+        heapq.heappush(self._entries, (time, next(self._serials), happen, args))
 
-    def _tell(self, event: Event) -> None:
-        for instruction in self.machine.handle(event, self.now):
-            if isinstance(instruction, Launch):
-                self._after(self.dcn_latency, partial(self._arrive, instruction))
+    @property
+    def next(self) -> float | None:
+        """When something happens next, if anything does."""
+        return self._entries[0][0] if self._entries else None
 
-    def _arrive(self, launch: Launch) -> None:
-        steps = self._plans[launch.run].orders[launch.island][launch.start : launch.stop]
-        tasks = (_Task(launch.run, index, launch, index == steps[-1]) for index in steps)
-        self._orders.setdefault(launch.island, deque()).extend(tasks)
-        self._begin(launch.island)
-
-    def _begin(self, island: int) -> None:
-        """Begin what is next on an island, if it is free and what that needs is there."""
-        order = self._orders.get(island)
-        if not order or island in self._busy:
-            return
-        task = order[0]
-        step = self._step(task)
-        if all((task.run, producer) in self._done for producer in step.producers):
-            self._busy.add(island)
-            self._after(self._lasts(step), partial(self._end, island, order.popleft()))
-
-    def _end(self, island: int, task: _Task) -> None:
-        self._busy.remove(island)
-        self._done.add((task.run, task.index))
-        if task.is_last:
-            self._tell(self._completed(task.launch))
-        for other in self._orders:
-            self._begin(other)
-
-    def _completed(self, launch: Launch) -> Completed:
-        plan = self._plans[launch.run]
-        steps = [plan.steps[i] for i in plan.orders[launch.island][launch.start : launch.stop]]
-        spent = sum(self._lasts(step) * plan.placements[step.place].count for step in steps)
-        return Completed(launch.run, launch.island, launch.start, launch.stop, spent)
-
-    def _step(self, task: _Task) -> Step:
-        return self._plans[task.run].steps[task.index]
-
-    def _lasts(self, step: Step) -> float:
-        return self.seconds[step.node] if step.kind == "launch" else 0.0
+    def step(self) -> bool:
+        """Let time pass until the next thing has happened; whether there was any."""
+        if not self._entries:
+            return False
+        time, _, happen, args = heapq.heappop(self._entries)
+        if time > self.now:
+            self.now = time
+        happen(*args)
+        return True
 
 
-def makespan(plan: Plan, seconds: Mapping[int, float], dispatch: Dispatch, dcn_latency: float = 0.0) -> float:
-    """Seconds from the call of a program to the end of its last node.
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """A plan, and how many seconds each of its steps lasts."""
+
+    plan: Plan
+    seconds: Sequence[float]
+
+    @cached_property
+    def consumers(self) -> tuple[tuple[int, ...], ...]:
+        """By step: those that need what it makes."""
+        found: list[list[int]] = [[] for _ in self.plan.steps]
+        for index, step in enumerate(self.plan.steps):
+            for producer in step.producers:
+                found[producer].append(index)
+        return tuple(map(tuple, found))
+
+
+@dataclass(eq=False)
+class VirtualRun:
+    """One run of a timed plan."""
+
+    serial: int
+    timed: Timed
+    done: bytearray = field(init=False)
+    tasks: dict[int, Task] = field(default_factory=dict)
+    """By step: what has been enqueued and has not ended."""
+
+    def __post_init__(self) -> None:
+        self.done = bytearray(len(self.timed.plan.steps))
+
+
+@dataclass(slots=True, eq=False)
+class Portion:
+    """A launch of the controller under way."""
+
+    run: VirtualRun
+    launch: Launch
+    left: int
+    device_seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A step on its way.
 
     Args:
-        plan: the program with its placements.
-        seconds: how long each node lasts, by its id.
-        dispatch: ``"parallel"`` or ``"sequential"`` (Pathways, section 4.5).
-        dcn_latency: seconds that a message of the controller takes to an island.
+        lacks: what it waits for: producers, turns on its devices, and whatever else its owner counts.
+        earliest: when its host has enqueued it. queues: of its devices.
+        start: when it began, -1 before. label: see below.
     """
-    sizes: dict[int, int] = {}
-    for placement in plan.placements.values():
-        sizes[placement.island] = max(sizes.get(placement.island, 1), placement.first + placement.count)
-    devices = tuple(sizes.get(island, 1) for island in range(max(plan.islands, default=0) + 1))
-    driver = VirtualDriver(Machine(dispatch, devices=devices), seconds, dcn_latency)
-    driver.submit(plan)
-    return driver.run()
+
+    portion: Portion
+    index: int
+    lacks: int
+    earliest: float
+    queues: Sequence[deque[Task]] = ()
+    start: float = -1.0
+    label: Any = None
+    """What its owner will call it in the record; ``None``: nothing."""
+
+
+class Owner(Protocol):
+    """Who wants to know what the islands do."""
+
+    def prepared(self, task: Task) -> int:
+        """A step was enqueued: how many things it must wait for that no plan tells of (arguments still to be made)."""
+
+    def lasts(self, task: Task) -> float:
+        """Seconds of a step that is about to begin; 0 for what is not carried out at all."""
+
+    def link(self, task: Task) -> tuple[Hashable, float]:
+        """What a transfer takes turns on, and for how many of its seconds it leaves that to the next."""
+
+    def step_ended(self, task: Task) -> None:
+        """A step has ended, now."""
+
+    def launch_ended(self, portion: Portion) -> None:
+        """All steps of a launch have."""
+
+
+class _Island:
+    """A host and its devices, cut into runs of devices that all launches so far treat alike: one queue each."""
+
+    def __init__(self) -> None:
+        self.host_free = 0.0
+        self.edges = [0]
+        self.queues: list[deque[Task]] = [deque()]
+
+    def queues_of(self, first: int, after: int) -> Sequence[deque[Task]]:
+        """Of devices ``first`` to ``after``."""
+        low = self._cut(first)
+        return self.queues[low : self._cut(after)]
+
+    def _cut(self, edge: int) -> int:
+        """Where the devices from ``edge`` on begin; what is enqueued on both sides of a new cut is in both queues."""
+        at = bisect_left(self.edges, edge)
+        if at == len(self.edges) or self.edges[at] != edge:
+            self.edges.insert(at, edge)
+            before = self.queues[at - 1]
+            self.queues.insert(at, deque(before))
+            for task in before:
+                task.queues = (*task.queues, self.queues[at])
+                task.lacks += task is not before[0]
+        return at
+
+
+class Islands:
+    """The hosts and devices of all islands.
+
+    Args:
+        agenda: their time. owner: told of all. launch: seconds of a host for each launch that it enqueues.
+    """
+
+    def __init__(self, agenda: Agenda, owner: Owner, launch: float = 0.0):
+        self.agenda, self.owner, self.launch = agenda, owner, launch
+        self._islands: defaultdict[int, _Island] = defaultdict(_Island)
+        self._links: dict[Hashable, float] = {}
+        """By link: when it is free."""
+
+    def arrive(self, run: VirtualRun, launch: Launch) -> float:
+        """A launch has come to its island's host; returns when the host will have enqueued all of it."""
+        portion, island = Portion(run, launch, launch.stop - launch.start), self._islands[launch.island]
+        island.host_free = max(island.host_free, self.agenda.now)
+        order = run.timed.plan.orders[launch.island][launch.start : launch.stop]
+        run.tasks.update((index, self._enqueue(portion, island, index)) for index in order)
+        for task in [run.tasks[index] for index in order]:
+            if not task.lacks:
+                self._begin(task)
+        return island.host_free
+
+    def _enqueue(self, portion: Portion, island: _Island, index: int) -> Task:
+        plan, done = portion.run.timed.plan, portion.run.done
+        step = plan.steps[index]
+        task = Task(portion, index, 0, self.agenda.now)
+        for producer in step.producers:
+            task.lacks += not done[producer]
+        if step.kind == "launch":
+            task.earliest = island.host_free = island.host_free + self.launch
+            place = plan.placements[step.place]
+            task.queues = island.queues_of(place.first, place.first + place.count)
+            for queue in task.queues:
+                task.lacks += bool(queue)
+                queue.append(task)
+        task.lacks += self.owner.prepared(task)
+        return task
+
+    def supply(self, task: Task) -> None:
+        """One thing less that a step waits for."""
+        task.lacks -= 1
+        if not task.lacks:
+            self._begin(task)
+
+    def _begin(self, task: Task) -> None:
+        """All it waits for is there; what travels waits for its turn on the link, too."""
+        lasts = self.owner.lasts(task)
+        start = max(self.agenda.now, task.earliest)
+        if lasts and not task.queues:
+            link, left = self.owner.link(task)
+            start = max(start, self._links.get(link, 0.0))
+            self._links[link] = start + max(lasts - left, 0.0)
+        task.start = start
+        self.agenda.at(start + lasts, self._end, task)
+
+    def _end(self, task: Task) -> None:
+        portion, index = task.portion, task.index
+        run = portion.run
+        run.done[index] = 1
+        del run.tasks[index]
+        self.owner.step_ended(task)
+        for queue in task.queues:
+            queue.popleft()
+            if queue:
+                self.supply(queue[0])
+        for consumer in run.timed.consumers[index]:
+            waiting = run.tasks.get(consumer)
+            if waiting is not None:
+                self.supply(waiting)
+        portion.left -= 1
+        if not portion.left:
+            self.owner.launch_ended(portion)

@@ -250,7 +250,7 @@ class TransferWatcher(Watcher):
         if ready is None and failure is None and self.clock() < deadline:
             return False
         label = launched.portion.run.lowered.actions[launched.step].label
-        label = _routed(label, launched.route) if launched.route else label
+        label = routed(label, launched.route) if launched.route else label
         self._record(launched, label, max(ready or 0.0, launched.dispatched), end, quality, failure)
         return True
 
@@ -263,7 +263,8 @@ class TransferWatcher(Watcher):
 
 
 @lru_cache(maxsize=4096)
-def _routed(label: Label, route: str) -> Label:
+def routed(label: Label, route: str) -> Label:
+    """The label, as of what travelled so."""
     return replace(label, route=route)
 
 

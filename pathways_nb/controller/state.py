@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pathways_nb.controller.messages import Submitted
+from pathways_nb.controller.policies import ReadyGang
 from pathways_nb.program.memory import Course
 from pathways_nb.program.plan import Gang, Placement, Plan
 
 GUESS = 1e-3
 """Seconds that a gang is taken to last before it has run."""
+TINY = 1e-3
+"""Seconds below which to decide on a gang alone costs more than it does."""
 
 
 class Estimates:
@@ -24,6 +27,10 @@ class Estimates:
         """The seconds to reckon with."""
         found = self.seconds[island][gang]
         return GUESS if found is None else found
+
+    def is_tiny(self, gang: Gang, number: int) -> bool:
+        """Whether it is known to take less than ``TINY``."""
+        return (self.seconds[gang.island][number] or 1.0) < TINY
 
     def work(self, gangs: Sequence[Gang], first: int) -> float:
         """Device-seconds to reckon with for an island's gangs from number ``first`` on."""
@@ -70,6 +77,8 @@ class RunState:
     submitted: Submitted
     since: float
     estimates: Estimates
+    left: int
+    """Gangs that are not enqueued."""
     launched: dict[int, int]
     done: dict[int, int]
     next_gang: dict[int, int]
@@ -87,6 +96,8 @@ class RunState:
     claims: dict[int, list[Claim]] = field(default_factory=dict)
     """That memory, by island."""
     blocked: Blocked | None = None
+    shown: ReadyGang | None = None
+    """What policies were last shown of it, until something of it is enqueued."""
 
     @property
     def plan(self) -> Plan:
@@ -97,9 +108,12 @@ class RunState:
         """The next gang on an island, if what it needs from other islands has been enqueued there."""
         gangs = self.plan.gangs.get(island, ())
         position = self.next_gang.get(island, 0)
-        if position == len(gangs) or any(self.launched[other] < stop for other, stop in gangs[position].after):
+        if position == len(gangs):
             return None
-        return gangs[position]
+        gang = gangs[position]
+        if gang.after and any(self.launched[other] < stop for other, stop in gang.after):
+            return None
+        return gang
 
     def went_on(self, island: int, start: int, stop: int) -> None:
         """Steps ``start`` to ``stop`` are done; those before them on other devices may not be yet."""
@@ -115,7 +129,7 @@ class RunState:
     @property
     def enqueued(self) -> bool:
         """Whether all of it is."""
-        return all(self.next_gang[island] == len(gangs) for island, gangs in self.plan.gangs.items())
+        return not self.left
 
     @property
     def is_done(self) -> bool:

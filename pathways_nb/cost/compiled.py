@@ -53,6 +53,7 @@ def collectives_by_compiling(
     axis_sizes: Mapping[str, int],
     devices: Sequence[Any] | None = None,
     most_devices: int = 16,
+    for_mesh: bool = False,
 ) -> Compiled:
     """The collectives of whole-array code on a mesh of ``axis_sizes``.
 
@@ -68,11 +69,14 @@ def collectives_by_compiling(
         axis_sizes: devices along each axis, in the mesh's order.
         devices: CPU devices to compile for; made when needed if left out. Nothing runs on them.
         most_devices: how many of them a mesh may take.
+        for_mesh: whether ``fn(mesh)`` gives the function, for code that names its mesh.
 
     Raises:
         UsageError: an axis has no small factor, or this JAX can make no CPU devices.
     """
-    compile_for = functools.partial(_exchanges, fn, avals, in_specs, out_specs, devices)
+    compile_for = functools.partial(
+        _exchanges, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices
+    )
     small = _small(axis_sizes, most_devices)
     base = compile_for(small)
     notes = [] if all(e.sure for e in base) else ["a loop of unknown length, or a branch, is counted once"]
@@ -116,7 +120,7 @@ def _prime(size: int) -> int:
 
 
 def _exchanges(
-    fn: Callable[..., Any],
+    fn_of: Callable[[Mesh], Callable[..., Any]],
     avals: Sequence[Any],
     in_specs: Any,
     out_specs: Any,
@@ -134,7 +138,9 @@ def _exchanges(
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        jitted = jax.jit(fn, in_shardings=place(tuple(in_specs)), out_shardings=place(out_specs), keep_unused=True)
+        jitted = jax.jit(
+            fn_of(mesh), in_shardings=place(tuple(in_specs)), out_shardings=place(out_specs), keep_unused=True
+        )
         text = jitted.lower(*avals).compile().as_text() or ""
     return sorted(exchanges_of(parse(text), sizes), key=_order)
 

@@ -7,12 +7,13 @@ work, is what a node takes in a program.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter as clock
 from typing import Any, NamedTuple
 
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from pathways_nb.attached import Controller, clock
+from pathways_nb.attached import Controller
 from pathways_nb.calls import put, record, wait
 from pathways_nb.measured.kernels import AXIS, Kernel
 from pathways_nb.program.computation import Computation, shard_map

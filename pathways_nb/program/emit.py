@@ -24,7 +24,9 @@ _ON_DEVICES = frozenset({"sharding_constraint", "jit", "pjit"})
 """Primitives whose shardings name devices; the others only describe types and stay abstract."""
 
 
-def emit(code: Code, mesh: Mesh, arriving: Sequence[Any]) -> Callable[..., list[Any]]:
+def emit(
+    code: Code, mesh: Mesh, arriving: Sequence[Any], traced: tuple[tuple[str, int], ...] = ()
+) -> Callable[..., list[Any]]:
     """The node as a function of its input arrays, in the order of ``code.inputs``.
 
     Args:
@@ -32,8 +34,10 @@ def emit(code: Code, mesh: Mesh, arriving: Sequence[Any]) -> Callable[..., list[
         mesh: the devices it was placed on.
         arriving: the sharding each input arrives with; where a computation declares another, it is constrained
             inside, so that the compiler does the resharding. Values between fused computations likewise.
+        traced: axes and sizes of the mesh it was traced on, if that is larger or smaller.
     """
-    bodies = [jex.jaxpr_as_fun(_on_mesh(item.jaxpr, mesh)) for item in code.items]
+    traced = traced or mesh.abstract_mesh.shape_tuple
+    bodies = [jex.jaxpr_as_fun(_on_mesh(item.jaxpr, mesh, traced)) for item in code.items]
     layouts = dict(zip(code.inputs, arriving, strict=True))
     layouts.update(zip(code.outputs, out_shardings(code, mesh, frozenset()), strict=False))
 
@@ -145,16 +149,16 @@ def _param_key(value: Any) -> Hashable:
     return repr(value)
 
 
-def _on_mesh(closed: jex.ClosedJaxpr, mesh: Mesh) -> jex.ClosedJaxpr:
-    return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh), closed.consts)
+def _on_mesh(closed: jex.ClosedJaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -> jex.ClosedJaxpr:
+    return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh, traced), closed.consts)
 
 
-def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh) -> jex.Jaxpr:
+def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -> jex.Jaxpr:
     abstract = mesh.abstract_mesh
 
     def value(name: str, old: Any, on_devices: bool) -> Any:
         if isinstance(old, NamedSharding) and isinstance(old.mesh, AbstractMesh):
-            if old.mesh.shape_tuple != abstract.shape_tuple:
+            if old.mesh.shape_tuple != traced:
                 # It comes from another place's type; what it says there means nothing here.
                 return NamedSharding(abstract, PartitionSpec())
             manual = jax.sharding.AxisType.Manual in old.mesh.axis_types  # inside shard_map: a type, no devices
@@ -162,9 +166,9 @@ def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh) -> jex.Jaxpr:
         if name == "mesh" and isinstance(old, AbstractMesh):
             return mesh
         if isinstance(old, jex.ClosedJaxpr):
-            return _on_mesh(old, mesh)
+            return _on_mesh(old, mesh, traced)
         if isinstance(old, jex.Jaxpr):
-            return _rebind(old, mesh)
+            return _rebind(old, mesh, traced)
         if type(old) in (tuple, list):
             return type(old)(value(name, part, on_devices) for part in old)
         return old

@@ -45,6 +45,10 @@ class Deferred:
 
     aval: Aval
 
+    def result(self) -> Any:
+        """The host value, once it is there."""
+        raise NotImplementedError
+
 
 def aval_of(leaf: Any) -> Aval | None:
     """The abstract array of an argument, a future or a ``ShapeDtypeStruct``; ``None`` if JAX could not take it."""
@@ -59,6 +63,14 @@ def aval_of(leaf: Any) -> Aval | None:
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return Aval(tuple(leaf.shape), leaf.dtype, bool(getattr(leaf, "weak_type", False)))
     return None
+
+
+def snapshot(value: Any) -> Any:
+    """A value that the caller can no longer change: NumPy arrays are copied; JAX's, and shapes alone, need not be."""
+    if isinstance(value, (jax.Array, jax.ShapeDtypeStruct)):
+        return value
+    aval = aval_of(value)
+    return np.array(value, dtype=None if aval is None else aval.dtype)
 
 
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

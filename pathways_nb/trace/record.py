@@ -19,7 +19,7 @@ KINDS = (
     *("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch"),
     "memory",
 )
-QUALITIES = ("exact", "estimated", "interpolated")
+QUALITIES = ("exact", "estimated", "interpolated", "simulated")
 STATUSES = ("ok", "draining", "failed")
 CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
 """Kinds drawn on the controller's lane; the others happen on devices."""
@@ -45,6 +45,7 @@ class Label:
         parents: node ids of the producers, in the same run.
         route: for transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; for messages on their way ``"DCN"``.
         line: where the user wrote it.
+        basis: where a simulated duration comes from, such as ``"declared"`` or ``"roofline, compiled"``.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Label:
     parents: tuple[int, ...] = ()
     route: str = ""
     line: str = ""
+    basis: str = ""
 
 
 label_of = lru_cache(maxsize=4096)(Label)
@@ -78,7 +80,8 @@ class Row(NamedTuple):
     end: float
     run: int = -1
     quality: str = "estimated"
-    """``"exact"`` (both stamps measured), ``"estimated"`` (start inferred) or ``"interpolated"`` (not sampled)."""
+    """``"exact"`` (both stamps measured), ``"estimated"`` (start inferred), ``"interpolated"`` (not sampled) or
+    ``"simulated"`` (by the cost model)."""
     status: str = "ok"
     """``"ok"``, ``"draining"`` (finished after an interrupt), ``"failed"``."""
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.backends.virtual import makespan
+from pathways_nb.backends.makespan import makespan
 from pathways_nb.program.fuse import fuse
 from pathways_nb.program.items import Group, Item, constant
 from pathways_nb.program.plan import Placement, Plan, lower

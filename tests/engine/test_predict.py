@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.backends.virtual import VirtualDriver, makespan
+from pathways_nb.backends.makespan import Clockwork, makespan
 from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.machine import Machine
 from pathways_nb.program.graph import Graph
@@ -67,7 +67,7 @@ def test_a_pipeline_of_two_stages(microbatches: int, first: float, second: float
 @given(st.integers(1, 4), st.sampled_from(["parallel", "sequential"]), times)
 def test_several_programs_leave_the_machine_whole(count: int, dispatch, latency: float) -> None:
     machine = Machine(dispatch, devices=(1, 1))
-    driver = VirtualDriver(machine, dict.fromkeys(range(4), 1e-3), latency)
+    driver = Clockwork(machine, dict.fromkeys(range(4), 1e-3), latency)
     for _ in range(count):
         driver.submit(chain(4))
     ended = driver.run()

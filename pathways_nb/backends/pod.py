@@ -1,0 +1,70 @@
+"""Simulated islands: devices that exist as numbers only, with the meshes that programs are traced and laid out on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh
+
+from pathways_nb.cost.topology import Topology
+from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.plan import Placement
+from pathways_nb.program.signature import Aval
+
+
+@dataclass(frozen=True, eq=False)
+class Abstract:
+    """What a simulated device holds: a shape, a type and a layout, no values."""
+
+    aval: Aval
+    sharding: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole array in bytes."""
+        return self.aval.bytes
+
+
+@dataclass(frozen=True)
+class SimulatedDevice:
+    """One device of an island, by its number there."""
+
+    id: int
+    device_kind: str
+
+    def memory_stats(self) -> None:
+        """Nothing is in use: see the object store."""
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedIsland:
+    """An island of a chip's devices."""
+
+    index: int
+    topology: Topology
+    cores: tuple[int, ...] = ()
+
+    @cached_property
+    def devices(self) -> tuple[SimulatedDevice, ...]:
+        """Its devices, as many as it has."""
+        name = self.topology.chip.name
+        return tuple(SimulatedDevice(number, f"simulated {name}") for number in range(self.topology.devices))
+
+    def mesh(self, placement: Placement, place: VirtualSlice) -> Any:
+        """The mesh of a virtual slice placed here: axes and sizes, no devices."""
+        return AbstractMesh(place.shape, place.axes, axis_types=(jax.sharding.AxisType.Auto,) * len(place.axes))
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The simulated islands of one controller."""
+
+    islands: tuple[SimulatedIsland, ...]
+    kind: str = "sim"
+    note: str = ""
+
+    def release(self) -> None:
+        """There is nothing to let go."""
