@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 from pathways_nb.attached import Controller, Simulated, Specification
 from pathways_nb.backends.pod import Pod, SimulatedIsland
@@ -37,7 +38,7 @@ def spelled_out(asked: Specification, attached: Controller | None) -> Specificat
     if found is None:
         raise UsageError(f'attach({asked.kind!r}): write "sim", "sim:CHIP" or "sim:CHIP:ISLANDSxDEVICES".')
     given = {"chip": options.chip, "islands": asked.islands, "devices_per_island": asked.devices_per_island}
-    said = {
+    said: dict[str, Any] = {
         "chip": found["chip"],
         "islands": found["islands"] and int(found["islands"]),
         "devices_per_island": found["devices"] and int(found["devices"]),
