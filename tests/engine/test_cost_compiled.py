@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pathways_nb.cost.collective import Collective
-from pathways_nb.cost import compiled
+import pathways_nb.cost.compiled as compiling
 from pathways_nb.cost.compiled import Compiled, collectives_by_compiling, cpu_devices
 from pathways_nb.cost.exchanges import exchanges_of
 from pathways_nb.cost.groups import axes_of, groups_of
@@ -297,9 +297,9 @@ def test_an_option_that_this_jax_lacks_is_left_out_from_then_on(monkeypatch) -> 
                 raise jax.errors.JaxRuntimeError(f"INVALID_ARGUMENT: No such compile option: '{self.unknown}'")
             return "compiled"
 
-    monkeypatch.setattr(compiled, "_quick", {"known": 0, "gone": 1})
+    monkeypatch.setattr(compiling, "_quick", {"known": 0, "gone": 1})
     lowered = Lowered("gone")
-    assert compiled._compile(lowered) == compiled._compile(lowered) == "compiled"
+    assert compiling._compile(lowered) == compiling._compile(lowered) == "compiled"
     assert lowered.tried == [["known", "gone"], ["known"], ["known"]]
     with pytest.raises(jax.errors.JaxRuntimeError, match="memory"):  # whatever else goes wrong is told
-        compiled._compile(Lowered("memory"))
+        compiling._compile(Lowered("memory"))
