@@ -203,14 +203,13 @@ class SimDriver(Driver):
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
             self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered])
-        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, self._controller_free)
+        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
-        if self.dcn_latency:
-            label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
-                             island=launch.island, route="DCN")  # fmt: skip
-            run.record.add(Row(label, sent, now, run.serial, "simulated"))
+        label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
+                         island=launch.island, route="DCN")  # fmt: skip
+        run.record.add(Row(label, sent, now, run.serial, "simulated"))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
         run.record.add(Row(label, now, through, run.serial, "simulated"))

@@ -1,8 +1,8 @@
 """Arrays that depend on nothing split are split as those who need them are: a mask, zeros to add gradients to.
 
-A partitioner carries shardings backwards, too. Where it matters most is what broadcasts to the size of the activations:
-counted as whole, it would cost a thousand devices a thousand times too much. What is returned stays whole, as XLA leaves
-it where nobody declares a layout (seen on 8 devices).
+A partitioner carries shardings backwards, too. Where it matters most is what broadcasts to the size of the
+activations: counted as whole, it would cost a thousand devices a thousand times too much. What is returned stays whole,
+as XLA leaves it where nobody declares a layout (seen on 8 devices).
 """
 
 from __future__ import annotations
