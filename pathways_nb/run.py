@@ -149,7 +149,9 @@ class Run:
 
     def summary_line(self) -> str:
         """The summary in one line of plain text."""
-        return self.note or " · ".join(map(str, filter(None, (self.summary(), self.stamps))))
+        chip = self.about.get("options", {}).get("chip")
+        where = f"simulated on {chip}" if chip else ""
+        return self.note or " · ".join(map(str, filter(None, (where, self.summary(), self.stamps))))
 
     def show(self, *views: str) -> None:
         """Display graph and timeline here.
