@@ -38,8 +38,10 @@ class Dag:
     @classmethod
     def of(cls, events: Events) -> Dag:
         """The graph of a record."""
-        kept = makes_span(events) | events.is_("kind", *COMPILING)
-        kept |= events.is_("kind", "stall") & (events["run"] >= 0)  # Python's own pauses hold no run back
+        span = makes_span(events)
+        held = events.is_("kind", "stall") & (events["run"] >= 0)  # Python's own pauses hold no run back
+        held |= events.is_("kind", *COMPILING)
+        kept = span | (held & (events["end"] > events["start"][span].min(initial=np.inf)))
         inside = events.select(kept)
         order = np.lexsort((inside["id"], inside["end"], inside["start"]))
         return cls(inside.select(order), np.sort(events.of_kind("wait")["end"]))

@@ -110,7 +110,7 @@ def test_a_pipeline_warms_up_and_drains_as_its_closed_form_says(stages: int, mic
         assert found.of(0, s) == only(busy=microbatches, warm_up=s, drain=stages - 1 - s)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(records(), st.integers(0, 30), st.integers(1, 40))
 def test_the_parts_add_up_to_the_window(events: Events, start: int, length: int) -> None:
     low, high = start / 4, (start + length) / 4
@@ -127,7 +127,7 @@ def test_the_parts_add_up_to_the_window(events: Events, start: int, length: int)
         assert part.seconds["busy"] == pytest.approx(covered(Events.from_rows(cut)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(records())
 def test_idle_time_of_each_device_adds_up(events: Events) -> None:
     found, span = idle(events, ISLANDS), summarise(events, ISLANDS).makespan
@@ -142,7 +142,7 @@ def test_idle_time_of_each_device_adds_up(events: Events) -> None:
             assert parts["busy"] == pytest.approx(busy)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_the_time_before_an_event_is_divided_as_the_path_to_it_is(made: Made) -> None:
     events = made.events()
@@ -172,7 +172,7 @@ def path_to(events: Events, row: int) -> CriticalPath:
     return critical_path(Events.from_rows(rows))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(records(), st.lists(st.integers(0, 80), min_size=2, max_size=12, unique=True))
 def test_busy_time_is_the_same_however_it_is_cut(events: Events, cuts: list[int]) -> None:
     for island in (0, 1):

@@ -26,7 +26,7 @@ def tiles(events: Events, islands: tuple[int, ...] = ISLANDS) -> None:
     assert sum(path.seconds.values()) == pytest.approx(path.length)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(schedules())
 def test_the_path_is_the_longest_chain(made: Made) -> None:
     events, makespan = made.events(), max(made.ends())
@@ -39,7 +39,7 @@ def test_the_path_is_the_longest_chain(made: Made) -> None:
     assert all(before in made.waits_for[after] for before, after in zip(chain[:-1], chain[1:], strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(schedules(shortest=0))
 def test_slack_is_what_an_event_may_lose(made: Made) -> None:
     events, ids, makespan = made.events(), made.ids(), max(made.ends())
@@ -56,7 +56,7 @@ def test_slack_is_what_an_event_may_lose(made: Made) -> None:
     assert all(by_id[identity] == 0 for identity in on_path & set(by_id))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(records())
 def test_whatever_was_recorded_is_tiled(events: Events) -> None:
     tiles(events)
