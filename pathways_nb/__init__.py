@@ -32,7 +32,11 @@ from pathways_nb.program.places import VirtualSlice, virtual_slice
 from pathways_nb.program.program import Program, program
 from pathways_nb.run import Run, runs, style
 from pathways_nb.saved import load
+from pathways_nb.sweep import Sweep, sweep
 from pathways_nb.tenants import Tenant, client
+from pathways_nb.trace.breakdown import Idle
+from pathways_nb.trace.path import CriticalPath, Slack
+from pathways_nb.trace.whatif import WhatIf
 from pathways_nb.work import work
 
 __all__ = [
@@ -41,8 +45,10 @@ __all__ = [
     "Comparison",
     "Computation",
     "Controller",
+    "CriticalPath",
     "Future",
     "Graph",
+    "Idle",
     "LostError",
     "Network",
     "NodeError",
@@ -56,9 +62,12 @@ __all__ = [
     "Program",
     "Run",
     "ShardingError",
+    "Slack",
+    "Sweep",
     "Tenant",
     "UsageError",
     "VirtualSlice",
+    "WhatIf",
     "attach",
     "check",
     "check_orders",
@@ -80,6 +89,7 @@ __all__ = [
     "runs",
     "shard_map",
     "style",
+    "sweep",
     "virtual_slice",
     "wait",
     "work",
