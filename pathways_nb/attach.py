@@ -5,16 +5,18 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from os import PathLike
 from typing import Any, Literal
 
 from pathways_nb import current, simulate
-from pathways_nb.attached import Controller, Specification
+from pathways_nb.attached import Controller, Simulated, Specification
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.local import LocalDriver
 from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.cost.chips import Chip
+from pathways_nb.cost.model import Model
 from pathways_nb.cost.networks import Network
 from pathways_nb.errors import PlaceError, UsageError, is_number
 from pathways_nb.run import runs
@@ -34,18 +36,22 @@ def attach(
     policy: str | Policy = "stride",
     hbm: float | None = None,
     dcn_latency: float = 0.0,
-    chip: str | PathLike[str] | Chip | None = None,
+    chip: str | PathLike[str] | Chip | Model | None = None,
     network: str | Network | None = None,
     topology: Sequence[int] | None = None,
+    noise: float = 0.0,
+    seed: int = 0,
+    values: bool = False,
 ) -> Controller:
     """Attach devices and make their controller the current one.
 
     Args:
         kind: ``"cpu"`` makes virtual devices, ``"gpu"`` and ``"tpu"`` take what JAX shows, ``"auto"`` takes
             accelerators if there are any and says what it chose. ``"sim"`` simulates any number of devices of ``chip``
-            with the same controller; ``"sim:tpu_v3:4x32"`` says chip, islands and devices of each.
-        islands: how many (default 2 on CPU), or on accelerators a list of device positions for each.
-        devices_per_island: on CPU, default 4.
+            with the same controller; ``"sim:tpu_v3:4x32"`` says chip, islands and devices of each, and ``"sim:here"``
+            is what is attached now, as ``pw.calibrate`` has measured it.
+        islands: how many (default 2 on CPU, 1 simulated), or on accelerators a list of device positions for each.
+        devices_per_island: on CPU, default 4; simulated, default 8.
         dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: steps go out one after another (Pathways, Fig. 4).
         pin: give each CPU island cores of its own.
         policy: which program's next gang goes first: ``"stride"`` (clients by their shares), ``"fifo"``,
@@ -54,19 +60,24 @@ def attach(
             what devices tell, which virtual CPU devices do not.
         dcn_latency: seconds that each message of the controller takes to an island's host, emulated. Messages overlap:
             two that are sent at once arrive at once. What comes back, and values between islands, is not delayed.
-        chip: of simulated devices: a name (``"tpu_v5p"``), ``pw.chip(…).replace(…)``, or the path of a file.
+        chip: of simulated devices: a name (``"tpu_v5p"``), ``pw.chip(…).replace(…)``, or the path of a file. What JAX
+            calls a device is a core on TPU v2 and v3, and a chip from v4 on.
         network: between simulated islands; by default what the NICs of the chip's hosts give.
         devices_per_host, topology: of simulated islands: devices of each host, and chips along each axis of the torus.
+        noise, seed: simulated nodes and transfers last longer or shorter at random: by a factor whose logarithm has
+            this standard deviation. The same seed and the same calls give the same record.
+        values: compute what is simulated on CPU devices, too, so that values can be asked for; small programs only.
 
     Raises:
         PlaceError: the numbers do not fit what there is. UsageError: an unknown kind or mode of dispatch, an ``hbm``
             of less than a byte, no latency.
     """
     before = current.peek()
-    is_sim = simulate.is_simulated(kind)
-    if not is_sim:
+    shape = None if topology is None else tuple(topology)
+    simulated = Simulated(chip, network, devices_per_host, shape, noise, seed, values)
+    if not simulate.is_simulated(kind):
         _check_choice("kind", kind, KINDS)
-        _refuse_for_real(kind, devices_per_host=devices_per_host, chip=chip, network=network, topology=topology)
+        _refuse_for_real(kind, simulated)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     policy_of(policy)
     if hbm is not None and not (is_number(hbm) and hbm >= 1):
@@ -74,14 +85,11 @@ def attach(
             f"attach(hbm={hbm!r}): a number of bytes per device of at least 1 is needed, such as hbm=16e9."
         )
     _check_latency(dcn_latency)
-    if is_sim:
-        asked_for = {"chip": chip, "islands": islands, "devices_per_island": devices_per_island}
-        said = simulate.spelled_out(kind, asked_for)
-        return _simulate(
-            Specification("sim", said["islands"] or 1, said["devices_per_island"] or 8, dispatch, pin, policy, hbm,
-                          float(dcn_latency), said["chip"], network, devices_per_host, _hashable_shape(topology)),
-            before,
-        )  # fmt: skip
+    if simulate.is_simulated(kind):
+        asked_for = Specification(
+            kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), simulated
+        )
+        return _simulate(simulate.spelled_out(asked_for, before), before)
     found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
     if chosen == "cpu":
@@ -102,23 +110,24 @@ def attach(
 def _simulate(asked: Specification, before: Controller | None) -> Controller:
     if before is not None and before.specification == asked:
         return before
-    model = simulate.model_of(asked.chip, asked.network)
-    pod = simulate.pod_of(model, asked.islands, asked.devices_per_island or 0, asked.devices_per_host, asked.topology)
-    made = simulate.simulated(asked, model, pod)
+    made = simulate.controller(asked, before)
+    if asked.simulated is not None and asked.simulated.values:
+        made.twin = _controller(
+            Specification("cpu", asked.islands, asked.devices_per_island, "parallel", True), None, []
+        )
     current.replace(made)
     return made
 
 
-def _refuse_for_real(kind: str, **options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
+def _refuse_for_real(kind: str, asked: Simulated) -> None:
+    usual = Simulated()
+    for option in fields(asked):
+        value = getattr(asked, option.name)
+        if value != getattr(usual, option.name):
             raise UsageError(
-                f'attach({kind!r}, {name}={value!r}): {name} is for simulated devices: pw.attach("sim", {name}=…).'
+                f"attach({kind!r}, {option.name}={value!r}): {option.name} is for simulated devices, "
+                f'pw.attach("sim", {option.name}=…).'
             )
-
-
-def _hashable_shape(topology: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if topology is None else tuple(topology)
 
 
 def _controller(specification: Specification, islands: Any, devices: list[Any]) -> Controller:

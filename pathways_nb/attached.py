@@ -44,6 +44,19 @@ _LONG_LOWERING = 1.0
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """What was asked for of simulated devices; see ``pw.attach``."""
+
+    chip: Any = None
+    network: Any = None
+    devices_per_host: int | None = None
+    topology: tuple[int, ...] | None = None
+    noise: float = 0.0
+    seed: int = 0
+    values: bool = False
+
+
+@dataclass(frozen=True)
 class Specification:
     """What was asked for; attaching the same again does nothing."""
 
@@ -55,19 +68,22 @@ class Specification:
     policy: str | Policy = "stride"
     hbm: float | None = None
     dcn_latency: float = 0.0
-    chip: Any = None
-    network: Any = None
-    devices_per_host: int | None = None
-    topology: tuple[int, ...] | None = None
+    simulated: Simulated | None = None
+    """What else simulated devices are like."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; a policy of the user's, a chip and a network by their names."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("policy", "chip", "network"):
-            value = plain[name]
-            if value is not None and not isinstance(value, str):
-                plain[name] = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
-        return plain
+        parts = (self, self.simulated) if self.simulated is not None else (self,)
+        plain = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
+        plain |= {name: _named(plain[name]) for name in ("policy", "chip", "network") if name in plain}
+        return {name: value for name, value in plain.items() if name != "simulated"}
+
+
+def _named(value: Any) -> str | None:
+    """A function, a chip or a network by its name."""
+    if value is None or isinstance(value, str):
+        return value
+    return getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
 
 
 class _Epoch:
@@ -103,6 +119,8 @@ class Controller:
         """Held while the engine starts or ends, or devices change: other threads must find all of it or nothing."""
         self._pauses: Pauses | None = None
         self.closed = False
+        self.twin: Controller | None = None
+        """Of a simulated one: real devices that compute the values, if they are asked for."""
         self.recordings: list[tuple[Run, Gather]] = []
         self.scopes: list[Controller | None] = []
         """For each ``with`` block entered: what it restores; itself if it was attached before."""
@@ -242,7 +260,10 @@ class Controller:
             consume(call)
         for recording, _ in self.recordings[-1:]:
             recording.add(run)
-        return jax.tree.unflatten(traced.out_tree, values.futures(self, lowered, results))
+        made = values.futures(self, lowered, results)
+        if self.twin is not None:
+            values.compute_beside(self.twin, program, call, made)
+        return jax.tree.unflatten(traced.out_tree, made)
 
     def client(self) -> str:
         """The name of the tenant for whom calls are made here, whom the engine has been told of."""
@@ -391,6 +412,8 @@ class Controller:
             self._epoch = _Epoch()
             self.record.clear()
             self.recordings.clear()
+            if self.twin is not None:
+                self.twin.reset()
 
     def close(self) -> None:
         """Cancel what is queued and let the devices go; results held on them are lost."""
@@ -398,6 +421,8 @@ class Controller:
             if not self.closed:
                 self.closed = True
                 self._close_driver()
+                if self.twin is not None:
+                    self.twin.close()
 
     def __enter__(self) -> Controller:
         current.enter(self)

@@ -156,7 +156,7 @@ def _shape(controller: Controller) -> _Shape:
 def _named(shape: _Shape) -> str:
     kind, islands = shape
     sizes = "+".join(map(str, islands)) if len(set(islands)) > 1 else str(islands[0])
-    return f"{counted(len(islands), 'island')} × {sizes} {kind} devices"
+    return f"{counted(len(islands), 'island')} × {sizes} {kind} {'device' if set(islands) == {1} else 'devices'}"
 
 
 def _machine(controller: Controller) -> dict[str, Any]:

@@ -65,6 +65,18 @@ class Future(Deferred):
     def __reduce__(self) -> NoReturn:
         raise UsageError(f"{self._name} is a future, which cannot be pickled: save pw.get(tree), its host values.")
 
+    def cast(self, shadow: Any) -> None:
+        """It is simulated; ``shadow``, of a real controller or the host's, has its value."""
+        assert self._entry is not None
+        self._entry.shadow = shadow
+
+    @property
+    def shadow(self) -> Any:
+        """Itself or, if it is simulated, what has its value; ``None`` if nothing has."""
+        if self._controller.specification.simulated is None:
+            return self
+        return self._entry.shadow if self._entry is not None else None
+
     def await_flush(self, flush: Callable[[], None]) -> None:
         """The call is gathered and not dispatched yet; ``flush`` dispatches it."""
         self._flush = flush
@@ -362,7 +374,10 @@ def _to_host(array: Any, future: Future, line: str) -> Any:
     driver = future._controller.driver_or_none
     began = driver.clock() if driver is not None else 0.0
     if isinstance(array, Abstract):
-        raise _no_value(future, line)
+        shadow = future.shadow
+        if shadow is None:
+            raise _no_value(future, line)
+        return shadow.result() if isinstance(shadow, Future) else np.array(shadow)[()]
     if not isinstance(array, jax.Array):
         return np.array(array)[()]
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from os import PathLike
+from dataclasses import replace
 from typing import Any
 
-from pathways_nb.attached import Controller, Specification
+from pathways_nb.attached import Controller, Simulated, Specification
 from pathways_nb.backends.pod import Pod, SimulatedIsland
 from pathways_nb.backends.sim import SimDriver
 from pathways_nb.backends.virtual import Agenda
-from pathways_nb.cost.chips import Chip
 from pathways_nb.cost.model import Model
-from pathways_nb.cost.networks import Network
 from pathways_nb.cost.parameters import is_count
-from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
+from pathways_nb.trace.metrics import counted
 
 _SHORT = re.compile(r"sim(?::(?P<chip>[^:]+))?(?::(?P<islands>\d+)x(?P<devices>\d+))?")
+HERE = "here"
+"""The chip that stands for what is attached, as it was measured."""
+_MOST_COMPUTED = 64
+"""Devices whose values are computed beside them."""
 
 
 def is_simulated(kind: object) -> bool:
@@ -24,66 +27,79 @@ def is_simulated(kind: object) -> bool:
     return isinstance(kind, str) and (kind == "sim" or kind.startswith("sim:"))
 
 
-def spelled_out(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options with those that an abbreviation such as ``"sim:tpu_v3:4x32"`` stands for.
+def spelled_out(asked: Specification, attached: Controller | None) -> Specification:
+    """With what an abbreviation such as ``"sim:tpu_v3:4x32"`` stands for, and with numbers where none were given.
 
     Raises:
-        UsageError: it is no abbreviation, or says what an option says otherwise.
+        UsageError: it is no abbreviation, an option says otherwise, or an option is none.
+        PlaceError: a number of islands or devices that is none.
     """
-    found = _SHORT.fullmatch(kind)
+    found, options = _SHORT.fullmatch(asked.kind), asked.simulated or Simulated()
     if found is None:
-        raise UsageError(
-            f'attach({kind!r}): write "sim", "sim:CHIP" or "sim:CHIP:ISLANDSxDEVICES", as sim:tpu_v3:4x32.'
-        )
-    said = {
+        raise UsageError(f'attach({asked.kind!r}): write "sim", "sim:CHIP" or "sim:CHIP:ISLANDSxDEVICES".')
+    given = {"chip": options.chip, "islands": asked.islands, "devices_per_island": asked.devices_per_island}
+    said: dict[str, Any] = {
         "chip": found["chip"],
-        "islands": int(found["islands"]) if found["islands"] else None,
-        "devices_per_island": int(found["devices"]) if found["devices"] else None,
+        "islands": found["islands"] and int(found["islands"]),
+        "devices_per_island": found["devices"] and int(found["devices"]),
     }
     for name, value in said.items():
-        if value is not None and options.get(name) is not None:
-            raise UsageError(
-                f"attach({kind!r}, {name}={options[name]!r}): the abbreviation says {name}={value!r} already."
-            )
-    return options | {name: value for name, value in said.items() if value is not None}
+        if value is not None and given[name] is not None:
+            raise UsageError(f"attach({asked.kind!r}, {name}={given[name]!r}): {asked.kind!r} says {name}={value!r}.")
+    chip, islands, devices = (given[name] if value is None else value for name, value in said.items())
+    like = attached.islands if chip == HERE and attached is not None else (8,)
+    islands = len(like) if islands is None else islands
+    devices = like[0] if devices is None else devices
+    _check(options, islands=islands, devices_per_island=devices)
+    return replace(
+        asked, kind="sim", islands=islands, devices_per_island=devices, simulated=replace(options, chip=chip)
+    )
 
 
-def model_of(chip: str | PathLike[str] | Chip | Model | None, network: str | Network | None) -> Model:
-    """The cost model that is asked for.
-
-    Raises:
-        UsageError: no chip, or an unknown one.
-    """
-    if isinstance(chip, Model):
-        return chip
-    if chip is None:
-        raise UsageError('attach("sim"): which chip? Add chip="tpu_v5p", or pw.chip(…).replace(…), or a file of yours.')
-    return Model.of(chip, network)
-
-
-def pod_of(model: Model, islands: int, devices: int, per_host: int | None, topology: tuple[int, ...] | None) -> Pod:
-    """Islands of a model's chip.
-
-    Raises:
-        PlaceError: a number that is none, or a topology that the chip cannot have.
-    """
-    counts = {"islands": islands, "devices_per_island": devices}
-    if per_host is not None:
-        counts["devices_per_host"] = per_host
+def _check(options: Simulated, **counts: object) -> None:
+    if options.devices_per_host is not None:
+        counts["devices_per_host"] = options.devices_per_host
     for name, count in counts.items():
         if not is_count(count):
             raise PlaceError(f"attach({name}={count!r}): a whole number of at least 1 is needed.")
-    one = model.topology(devices, per_host, topology)
-    return Pod(tuple(SimulatedIsland(index, one) for index in range(islands)))
+    if not is_number(options.noise) or options.noise < 0:
+        raise UsageError(f"attach(noise={options.noise!r}): a number of at least 0 is needed, such as noise=0.05.")
+    if not is_index(options.seed):
+        raise UsageError(f"attach(seed={options.seed!r}): a whole number is needed.")
+    devices = int(counts["islands"]) * int(counts["devices_per_island"])  # type: ignore[call-overload]
+    if options.values and devices > _MOST_COMPUTED:
+        raise UsageError(
+            f"attach(values=True): {counted(devices, 'device')} are simulated, and values are computed on as many "
+            f"virtual CPU devices, at most {_MOST_COMPUTED}. Simulate fewer, or leave values out."
+        )
 
 
-def simulated(specification: Specification, model: Model, pod: Pod) -> Controller:
-    """A controller on a pod."""
-    agenda = Agenda()
-    counts = tuple(len(island.devices) for island in pod.islands)
-    budget = int(specification.hbm or model.chip.device.hbm_bytes)
+def controller(asked: Specification, attached: Controller | None) -> Controller:
+    """A controller on simulated islands.
 
-    def start(controller: Controller) -> SimDriver:
-        return SimDriver(pod, controller.machine, model, agenda, controller.note, specification.dcn_latency)
+    Raises:
+        UsageError: no chip, or an unknown one. PlaceError: a topology that the chip cannot have.
+    """
+    options = asked.simulated or Simulated()
+    model = _model(options, attached)
+    island = model.topology(asked.devices_per_island or 0, options.devices_per_host, options.topology)
+    pod = Pod(tuple(SimulatedIsland(index, island) for index in range(asked.islands)))
+    budget, agenda = int(asked.hbm or model.chip.device.hbm_bytes), Agenda()
 
-    return Controller(specification, start, counts, (budget,) * len(counts), agenda.clock)
+    def start(one: Controller) -> SimDriver:
+        return SimDriver(pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed)
+
+    counts = (asked.devices_per_island or 0,) * asked.islands
+    return Controller(asked, start, counts, (budget,) * asked.islands, agenda.clock)
+
+
+def _model(options: Simulated, attached: Controller | None) -> Model:
+    if options.chip is None:
+        raise UsageError('attach("sim"): which chip? Add chip="tpu_v5p", or pw.chip(…).replace(…), or a file of yours.')
+    if isinstance(options.chip, Model):
+        return options.chip
+    if options.chip == HERE:
+        from pathways_nb.calibrate import calibrated  # late: it attaches what it measures
+
+        return calibrated(attached)
+    return Model.of(options.chip, options.network)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,7 +16,8 @@ from pathways_nb.program import lines, specs
 from pathways_nb.program.memory import Holding
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.plan import Placement
-from pathways_nb.program.signature import aval_of
+from pathways_nb.program.program import Program
+from pathways_nb.program.signature import Signature, aval_of
 from pathways_nb.trace.record import Row, label_of
 
 if TYPE_CHECKING:
@@ -55,6 +57,17 @@ def futures(controller: Controller, lowered: Lowered, buffers: Sequence[int]) ->
     return made
 
 
+def compute_beside(twin: Controller, program: Program, call: Signature, made: Sequence[Future]) -> None:
+    """Compute on real devices what simulated ones only take the time of; ``made`` are to have those values."""
+    leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
+    for name, leaf in zip(call.names, leaves, strict=True):
+        if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
+            raise UsageError(f"{name} has a shape but no values, and values=True computes with them. Pass an array.")
+    results = jax.tree.leaves(twin.dispatch(program, replace(call, leaves=leaves)))
+    for future, result in zip(made, results, strict=True):
+        future.cast(result)
+
+
 def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
     aval = aval_of(leaf)
     if aval is None:
@@ -77,4 +90,6 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
     controller.active_record().add(Row(label, began, clock()))
     future = Future(controller, aval, f"put on {place.label}")
     future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
+    if controller.twin is not None:
+        future.cast(leaf.shadow if isinstance(leaf, Future) else leaf)
     return future

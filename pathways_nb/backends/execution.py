@@ -85,6 +85,8 @@ class Entry:
     """Whether another buffer is the same array: then its memory is not there to be taken over."""
     sharding: Any = None
     """Of the array, known before it is there; ``None`` for host values."""
+    shadow: Any = None
+    """Where it is simulated: what has its value, if anything does."""
     where: Placement | None = None
     """Its devices, if it was put there and no run made it."""
 

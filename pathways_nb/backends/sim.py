@@ -7,6 +7,7 @@ time, each client one after another by what a call costs its thread. Values are 
 
 from __future__ import annotations
 
+import random
 import threading
 import weakref
 from collections import defaultdict
@@ -136,6 +137,7 @@ class SimDriver(Driver):
         pod: its islands. machine: the controller's pure core. model: what everything costs.
         agenda: virtual time. note: told of what happens to no program in particular.
         dcn_latency: seconds that a launch takes to an island's host, beside what its message costs the controller.
+        noise, seed: the standard deviation of the logarithm of a factor on each duration, and of which numbers.
     """
 
     def __init__(
@@ -146,7 +148,10 @@ class SimDriver(Driver):
         agenda: Agenda,
         note: Callable[[Row], None] = lambda row: None,
         dcn_latency: float = 0.0,
+        noise: float = 0.0,
+        seed: int = 0,
     ):
+        self.noise, self._random = noise, random.Random(seed)
         self.engine: VirtualEngine
         self.agenda, self.model = agenda, model
         ended = Passing(lambda: self.engine, model.host.notice)
@@ -198,14 +203,13 @@ class SimDriver(Driver):
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
             self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered], run)
-        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, self._controller_free)
+        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
-        if self.dcn_latency:
-            label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
-                             island=launch.island, route="DCN")  # fmt: skip
-            run.record.add(Row(label, sent, now, run.serial, "simulated"))
+        label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
+                         island=launch.island, route="DCN")  # fmt: skip
+        run.record.add(Row(label, sent, now, run.serial, "simulated"))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
         run.record.add(Row(label, now, through, run.serial, "simulated"))
@@ -215,7 +219,10 @@ class SimDriver(Driver):
     def prepared(self, task: Task) -> int:
         """An argument may be another run's result that is not there yet."""
         run: Execution = task.portion.run.execution
-        entry = run.arguments[run.lowered.plan.steps[task.index].argument]
+        position = run.lowered.plan.steps[task.index].argument
+        if position < 0:
+            return 0
+        entry = run.arguments[position]
         if entry.run is None or entry.settled:
             return 0
         self._expecting[entry.run.serial, entry.step].append(task)
@@ -223,6 +230,10 @@ class SimDriver(Driver):
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step; none of what is skipped, fails, or is there already."""
+        seconds = self._lasts(task)
+        return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
+
+    def _lasts(self, task: Task) -> float:
         run, index = task.portion.run.execution, task.index
         if (run.stopped or run.errors) and self._skip(run, index):
             return 0.0

@@ -70,14 +70,11 @@ class Timed:
         return tuple(map(tuple, found))
 
     @cached_property
-    def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None, bool], ...]:
-        """By step: its producers, the first of its devices and the one after the last, and whether it brings anything.
-
-        What only travels has no devices. Looked up here once, for this is asked at every enqueue.
-        """
+    def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None], ...]:
+        """By step: its producers, and the first of its devices and the one after the last; none of what travels."""
         where = {serial: (p.first, p.first + p.count) for serial, p in self.plan.placements.items()}
         return tuple(
-            (step.producers, where[step.place] if step.kind == "launch" else None, step.argument >= 0)
+            (step.producers, where[step.place] if step.kind == "launch" else None)
             for step in self.plan.steps
         )
 
@@ -131,7 +128,7 @@ class Owner(Protocol):
     """Who wants to know what the islands do."""
 
     def prepared(self, task: Task) -> int:
-        """How many things a step that brings an argument, just enqueued, must wait for that no plan tells of."""
+        """A step was enqueued: how many things it must wait for that no plan tells of (arguments still to be made)."""
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step that is about to begin; 0 for what is not carried out at all."""
@@ -204,7 +201,7 @@ class Islands:
 
     def _enqueue(self, portion: Portion, island: _Island, index: int) -> Task:
         run = portion.run
-        producers, devices, brings = run.timed.wants[index]
+        producers, devices = run.timed.wants[index]
         task = Task(portion, index, 0, self.agenda.now)
         for producer in producers:
             if not run.done[producer]:
@@ -216,8 +213,7 @@ class Islands:
                 if queue:
                     task.lacks += 1
                 queue.append(task)
-        if brings:
-            task.lacks += self.owner.prepared(task)
+        task.lacks += self.owner.prepared(task)
         return task
 
     def supply(self, task: Task) -> None:

@@ -49,10 +49,10 @@ from pathways_nb.program.plan import Gang, Plan
 Dispatch = Literal["parallel", "sequential"]
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work enqueued ahead on an island while clients compete, and while one has it to itself."""
-TURN = 6
+TURN = 5
 """Tiny gangs that a client of the usual share has in a row.
 
-One by one, each end would wake another client's thread, which costs more than such a gang; in rows of six shares still
+One by one, each end would wake another client's thread, which costs more than such a gang; in rows of five shares still
 hold within 5 % over 400 gangs.
 """
 FEW, SOON = 32, 10e-3

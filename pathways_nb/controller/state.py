@@ -23,19 +23,14 @@ class Estimates:
     def __init__(self, plan: Plan):
         self.seconds: dict[int, list[float | None]] = {i: [None] * len(gangs) for i, gangs in plan.gangs.items()}
 
-    def of(self, island: int, gang: int) -> float:
-        """The seconds to reckon with."""
-        found = self.seconds[island][gang]
-        return GUESS if found is None else found
-
     def is_tiny(self, gang: Gang, number: int) -> bool:
         """Whether it is known to take less than ``TINY``."""
         return (self.seconds[gang.island][number] or 1.0) < TINY
 
     def work(self, gangs: Sequence[Gang], first: int) -> float:
         """Device-seconds to reckon with for an island's gangs from number ``first`` on."""
-        known = self.seconds[gangs[0].island][first:] if gangs else ()
-        return sum([(GUESS if s is None else s) * gang.devices for gang, s in zip(gangs, known, strict=False)])
+        expected = self.expected(gangs[0].island, range(first, first + len(gangs)))
+        return sum([gang.devices * seconds for gang, seconds in zip(gangs, expected, strict=True)])
 
     def expected(self, island: int, gangs: range) -> list[float]:
         """The seconds to reckon with, of each of ``gangs``."""

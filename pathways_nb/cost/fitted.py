@@ -65,19 +65,21 @@ class Fit:
 
     @cached_property
     def rooflines(self) -> Mapping[str, Roofline]:
-        """Of each class that was measured."""
-        return {kind: self._roofline(samples) for kind, samples in self.measured.samples.items() if _computes(kind)}
+        """Of each class that was measured; elementwise operations first, as others come with some of them."""
+        found: dict[str, Roofline] = {}
+        for kind in sorted(filter(_computes, self.measured.samples), key=lambda kind: kind != "elementwise"):
+            found[kind] = self._roofline(kind, self.measured.samples[kind], found)
+        return found
 
-    def _roofline(self, samples: Sequence[Sample]) -> Roofline:
-        works = [sample.work for sample in samples]
-        bytes = [work.read + work.written for work in works]
-        return roofline([work.flops for work in works], bytes, [sample.seconds for sample in samples], self.node)
+    def _roofline(self, kind: str, samples: Sequence[Sample], others: Mapping[str, Roofline]) -> Roofline:
+        own, rest = zip(*(_parted(sample.work, kind) for sample in samples), strict=True)
+        before = [self.node + _seconds(work, others) for work in rest]
+        bytes = [work.read + work.written for work in own]
+        return roofline([work.flops for work in own], bytes, [sample.seconds for sample in samples], before)
 
     def compute(self, work: Work) -> float:
-        """Seconds of the operations of a node; a class that was not measured counts as elementwise."""
-        usual = self.rooflines.get("elementwise", Roofline(0.0, 0.0))
-        lines = ((self.rooflines.get(amount.kind, usual), amount) for amount in work.amounts)
-        return sum(line.seconds(amount.flops, amount.read + amount.written) for line, amount in lines)
+        """Seconds of the operations of a node."""
+        return _seconds(work, self.rooflines)
 
     @cached_property
     def exchanges(self) -> Mapping[str, float]:
@@ -157,9 +159,12 @@ class Fit:
         return held_out(ordered, fit, lambda sample: sample.seconds)
 
     def _judge_roofline(self, kind: str, samples: Sequence[Sample]) -> list[float]:
+        others = {name: line for name, line in self.rooflines.items() if name != kind}
+        dtypeless = kind.split()[0]
+
         def fit(seen: list[Sample]) -> Predict:
-            line = self._roofline(seen)
-            return lambda s: self.node + line.seconds(s.work.flops, s.work.read + s.work.written)
+            lines = {**others, dtypeless: self._roofline(kind, seen, others)}
+            return lambda s: self.node + _seconds(s.work, lines)
 
         return self._held_out(samples, fit)
 
@@ -177,6 +182,19 @@ class Fit:
 
 def _computes(kind: str) -> bool:
     return kind not in COLLECTIVE
+
+
+def _parted(work: Work, kind: str) -> tuple[Work, Work]:
+    """The operations of one class, which may name a dtype, too; and the others."""
+    of_class = [amount for amount in work.amounts if amount.kind == kind.split()[0]]
+    return Work(tuple(of_class)), Work(tuple(amount for amount in work.amounts if amount not in of_class))
+
+
+def _seconds(work: Work, lines: Mapping[str, Roofline]) -> float:
+    """Seconds of operations; a class that was not measured counts as elementwise."""
+    usual = lines.get("elementwise", Roofline(0.0, 0.0))
+    each = ((lines.get(amount.kind, usual), amount) for amount in work.amounts)
+    return sum(line.seconds(amount.flops, amount.read + amount.written) for line, amount in each)
 
 
 def line_of(chains: Sequence[Chain]) -> tuple[float, float]:

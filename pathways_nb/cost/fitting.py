@@ -48,26 +48,27 @@ class Roofline(NamedTuple):
         return max(flops * self.per_flop, bytes * self.per_byte)
 
 
-def roofline(flops: Any, bytes: Any, seconds: Any, before: float = 0.0) -> Roofline:
+def roofline(flops: Any, bytes: Any, seconds: Any, before: Any = 0.0) -> Roofline:
     """The roofline under which ``before + max(flops · p, bytes · b)`` is nearest to ``seconds``, relatively.
 
-    What more operations to a byte are done in is bound by operations: every such cut of the measurements is tried.
+    Measurements with more operations to a byte than others are bound by operations before those are. Every such cut
+    is tried that leaves two at least on either side, as one alone tells nothing; first those that leave none.
     """
     F, B, t = (np.asarray(column, float) for column in (flops, bytes, seconds))
+    rest = 1 - np.asarray(before) / t
     order = np.argsort(F / np.maximum(B, 1.0))
     best, found = math.inf, Roofline(0.0, 0.0)
-    for cut in range(len(order) + 1):
-        one = Roofline(_slope(F, t, before, order[cut:]), _slope(B, t, before, order[:cut]))
-        predicted = before + np.maximum(F * one.per_flop, B * one.per_byte)
-        error = float(np.sum((predicted / t - 1) ** 2))
-        if error < best:
+    for cut in (0, len(order), *range(2, len(order) - 1)):
+        one = Roofline(_slope(F / t, rest, order[cut:]), _slope(B / t, rest, order[:cut]))
+        error = float(np.sum((np.maximum(F * one.per_flop, B * one.per_byte) / t - rest) ** 2))
+        if error < best - 1e-12:
             best, found = error, one
     return found
 
 
-def _slope(amounts: np.ndarray, seconds: np.ndarray, before: float, chosen: np.ndarray) -> float:
-    rows, rest = amounts[chosen] / seconds[chosen], 1 - before / seconds[chosen]
-    return max(0.0, float(rows @ rest / (rows @ rows))) if len(chosen) and rows.any() else 0.0
+def _slope(amounts: np.ndarray, rest: np.ndarray, chosen: np.ndarray) -> float:
+    rows = amounts[chosen]
+    return max(0.0, float(rows @ rest[chosen] / (rows @ rows))) if rows.any() else 0.0
 
 
 def halves(samples: Sequence[T]) -> tuple[list[T], list[T]]:
@@ -76,14 +77,16 @@ def halves(samples: Sequence[T]) -> tuple[list[T], list[T]]:
 
 
 def held_out(samples: Sequence[T], fit: Callable[[list[T]], Seconds[T]], seconds: Seconds[T]) -> list[float]:
-    """Relative errors of a fit on every second sample, on the others.
+    """Relative errors of a fit on every second sample, on the others; none where fewer than three tell nothing.
 
     Args:
         samples: in the order of their sizes. fit: makes a prediction of samples. seconds: what was measured.
     """
     seen, unseen = halves(samples)
-    predict = fit(seen) if unseen else None
-    return [predict(sample) / seconds(sample) - 1 for sample in unseen] if predict else []
+    if len(seen) < 2:
+        return []
+    predict = fit(seen)
+    return [predict(sample) / seconds(sample) - 1 for sample in unseen]
 
 
 def noise(seconds: Sequence[float]) -> float:

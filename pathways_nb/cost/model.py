@@ -181,10 +181,12 @@ class Model:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, min(source, target)))
         if route != "ICI":
             raise UsageError(f"transfer(route={route!r}): choose one of 'host', 'local', 'ICI', 'DCN'.")
+        devices = min(source, target)
         if source + target > topology.domain:
-            return over_dcn(bytes, topology.network, hosts=_hosts(topology, min(source, target)))
+            return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))
-        return over_links(bytes / _chips(topology, min(source, target)), topology, hops=hops)
+        part = bytes * self.efficiency.crowd(devices) / self.efficiency.permute / _chips(topology, devices)
+        return over_links(part, topology, hops=hops)
 
 
 @cache

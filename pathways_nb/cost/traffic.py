@@ -66,7 +66,14 @@ def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, in
         update = op.inputs[_UPDATES[op.name]].bytes
         again = update if "add" in op.name or "mul" in op.name else 0
         return again + sum(value.bytes for value in op.inputs[1:]), update
-    return sum(value.bytes for value in arrays), made
+    return sum(_read(op, value) for value in arrays), made
+
+
+def _read(op: Op, value: Value) -> int:
+    """Of a whole array next to split ones of its size, a device reads its own part."""
+    out = op.outputs[0]
+    alike = value.shape == out.shape and kind_of(op) == "elementwise"
+    return min(value.bytes, out.bytes // out.itemsize * value.itemsize) if alike and out.itemsize else value.bytes
 
 
 @dataclass

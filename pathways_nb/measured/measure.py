@@ -29,7 +29,7 @@ LENGTHS = (1, 4, 16, 32)
 """Nodes of the chains that tell what launches take."""
 _LEAST, _MOST = 3, 25
 """Rounds."""
-_SECONDS, _QUICK = 20.0, 5.0
+_SECONDS, _QUICK = 22.0, 5.0
 """After which no further round begins."""
 _PATIENCE, _PAUSE = 2.0, 1.0
 """Seconds before the first line of progress, and between two."""

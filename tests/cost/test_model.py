@@ -143,6 +143,16 @@ def test_within_an_island_of_gpus_a_domain_is_left_over_nics() -> None:
     assert H100.transfer(10**9, "ICI", island, 4, 4).formula == "through a switch"
 
 
+def test_a_move_within_an_island_reaches_what_a_permute_reaches_and_shares_cores() -> None:
+    shares = V5E.efficiency.replace(permute=0.5, at_once=2.0)
+    slower = Model.of("tpu_v5e", efficiency=shares)
+    full, found = (m.transfer(10**9, "ICI", m.topology(16), 4, 4) for m in (V5E, slower))
+    assert found.bandwidth == pytest.approx(full.bandwidth * 4 / 2 / 0.5)
+    assert slower.transfer(10**9, "host", slower.topology(16), 0, 4).bandwidth == pytest.approx(
+        2 * 1e9 / 4 / 15e9, rel=1e-3
+    )
+
+
 def test_an_unknown_route_is_refused() -> None:
     with pytest.raises(pw.UsageError, match="choose one of 'host', 'local', 'ICI', 'DCN'"):
         V3.transfer(1, "ether", V3.topology(8), 4, 4)

@@ -309,13 +309,23 @@ def test_the_line_magic(ready, capsys) -> None:
 
 
 @pytest.mark.parametrize(("line", "text"), [
-    ("%pathways --help", "{attach,status,reset}"), ("%pathways attach --help", "--islands N"),
+    ("%pathways --help", "{attach,calibrate,status,reset}"), ("%pathways attach --help", "--islands N"),
+    ("%pathways calibrate --help", "%pathways calibrate [--quick]"),
     ("%%pathways --help\nx = a(v)", "--run NAME"),
 ])  # fmt: skip
 def test_help_is_printed(ready, capsys, line, text) -> None:
     ready.ok(line)
     assert text in capsys.readouterr().out
     assert "x" not in ready.names
+
+
+def test_calibrating_shows_what_was_found(ready, capsys, monkeypatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("pathways_nb.magics.calibrate", lambda quick: asked.append(quick) or "found")
+    ready.ok("%pathways calibrate\n%pathways calibrate --quick")
+    assert asked == [False, True]
+    assert capsys.readouterr().out.count("found") == 2
+    assert "unrecognized arguments: --slow" in str(ready.fails("%pathways calibrate --slow"))
 
 
 def test_a_named_run_can_be_reached_afterwards(ready) -> None:

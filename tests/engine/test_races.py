@@ -295,14 +295,14 @@ def test_devices_that_change_while_a_program_is_lowered_do_not_leave_it_there(co
 
 
 def test_the_first_calls_of_several_threads_start_one_engine(controller, monkeypatch) -> None:
-    started, attach = [], controller._attach
+    started, start = [], controller._start_driver
 
-    def slowly() -> Any:
+    def slowly(controller: Any) -> Any:
         started.append(1)
         time.sleep(0.05)
-        return attach()
+        return start(controller)
 
-    monkeypatch.setattr(controller, "_attach", slowly)
+    monkeypatch.setattr(controller, "_start_driver", slowly)
     assert controller.driver_or_none is None
     threads = [threading.Thread(target=lambda: controller.driver) for _ in range(4)]
     for thread in threads:

@@ -1,0 +1,80 @@
+"""A machine that is known exactly, and what a calibration would measure on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pathways_nb.cost.collective import Collective
+from pathways_nb.cost.collectives import collective
+from pathways_nb.cost.fitted import COLLECTIVE
+from pathways_nb.cost.fitting import Roofline
+from pathways_nb.cost.here import fit
+from pathways_nb.cost.samples import Chain, Measured, Sample
+from pathways_nb.cost.work import Amount, Work
+
+NODE, CROWD, START, BYTE = 4e-4, 3.2, 5e-5, 2e-10
+CALL, SENT, LAUNCH, NOTICE = 1e-4, 2e-4, 3e-5, 7e-5
+FROM_HOST, BETWEEN = (2e-4, 1e-9), (3e-4, 5e-10)
+LINES = {
+    "matmul": Roofline(4e-11, 1e-10),
+    "elementwise": Roofline(1e-9, 4e-10),
+    "reduction": Roofline(0.0, 5e-10),
+    "sort": Roofline(4e-8, 0.0),
+}
+"""Seconds while all four devices of both islands work."""
+SHARES = {"all-reduce": 1.0, "all-gather": 0.5, "reduce-scatter": 0.8, "all-to-all": 0.4, "permute": 1.0}
+
+
+def amount(kind: str, size: float, intensity: float) -> Amount:
+    dtype = "float32" if kind == "matmul" else ""
+    return Amount(kind, dtype, 0.0 if kind == "reduction" else size * intensity, size / 2, size / 2)
+
+
+def measured(wobble: float = 0.0, seed: int = 0, islands: int = 2, devices: int = 4) -> Measured:
+    """What would be measured with so much noise (the deviation of its logarithm)."""
+    random = np.random.default_rng(seed)
+
+    def noisy(seconds: float) -> float:
+        return float(seconds * random.lognormal(0, wobble)) if wobble else seconds
+
+    samples = {kind: tuple(_of_class(kind, noisy)) for kind in LINES}
+    empty = Measured(devices, islands, 1e9, True, (), {}, (), (), ())
+    if devices > 1:
+        samples |= {kind: tuple(_of_collective(kind, fit(empty).unit, noisy)) for kind in COLLECTIVE}
+    fixed = CALL + SENT + LAUNCH + NOTICE
+    return Measured(
+        devices,
+        islands,
+        1e9,
+        True,
+        tuple(Chain(n, noisy(fixed + n * NODE), CALL, SENT, LAUNCH, 0.1) for n in (1, 4, 16, 32)),
+        samples,
+        tuple((noisy(1e-3), noisy(CROWD * 1e-3)) for _ in range(2)) if devices > 1 else (),
+        tuple(_move("host to island", *FROM_HOST, noisy)),
+        tuple(_move("island to island", *BETWEEN, noisy)) if islands > 1 else (),
+    )
+
+
+def _of_class(kind: str, noisy: Callable[[float], float]):
+    """Every second one has all intensities, on both sides of the ridge."""
+    for total, intensity in zip(np.geomspace(1e5, 1e8, 8), (0.1, 0.3, 10, 30) * 2, strict=True):
+        size = float(total) / (1 + intensity * (kind != "reduction"))
+        parts = [amount(kind, size, intensity)]
+        if kind == "sort":  # comes with some of another class
+            parts.append(amount("elementwise", size / 100, 1.0))
+        seconds = sum(LINES[one.kind].seconds(one.flops, one.read + one.written) for one in parts)
+        yield Sample(kind, Work(tuple(parts)), noisy(NODE + seconds), 0.1)
+
+
+def _of_collective(kind: str, unit, noisy: Callable[[float], float]):
+    for size in (10**4, 10**5, 10**6, 10**7, 10**8):
+        one = Collective(kind, size, ("x",), unit.devices)
+        over = collective(kind.replace("-", "_"), one.whole_bytes, unit).bandwidth
+        yield Sample(kind, Work((), (one,)), noisy(NODE + START + over * BYTE / SHARES[kind]), 0.1)
+
+
+def _move(kind: str, anyway: float, byte: float, noisy: Callable[[float], float]):
+    for size in (10**3, 10**4, 10**5, 10**6, 10**7):
+        yield Sample(kind, Work(), noisy(NODE + anyway + byte * size), 0.1, size)
