@@ -7,6 +7,7 @@ time, each client one after another by what a call costs its thread. Values are 
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import weakref
@@ -77,14 +78,15 @@ class VirtualEngine(Engine):
         self, ready: Callable[[], bool], until: float | None = None, given_up: Callable[[], bool] = lambda: False
     ) -> None:
         """Let time pass until ``ready()``, until a time, or until nothing happens any more. In the engine's thread."""
-        agenda = self.agenda
-        while not (ready() or given_up()):
-            upcoming = agenda.next
-            if until is not None and (upcoming is None or upcoming > until):
-                agenda.now = max(agenda.now, until)
+        agenda, upto = self.agenda, math.inf if until is None else until
+        goes_on = True
+        while goes_on:
+            agenda.paused = False  # first: what changes while we look pauses it again
+            if ready() or given_up():
                 return
-            if not agenda.step():
-                return
+            goes_on = agenda.run(upto)
+        if until is not None:
+            agenda.now = max(agenda.now, until)
 
     def _happen(self, event: Event) -> None:
         self.obey(event)
@@ -108,7 +110,8 @@ class Passing(Bell):
         self._engine_of, self._notice = engine_of, notice
 
     def ring(self) -> None:
-        """Nobody sleeps: who waits makes the time pass."""
+        """Who makes the time pass looks whether that was what it waits for."""
+        self._engine_of().agenda.paused = True
 
     def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
         """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
@@ -126,6 +129,7 @@ class Passing(Bell):
             engine.in_turn(pass_time)
         except BaseException:
             stop.set()
+            self.ring()
             raise
         return ready()
 
@@ -230,26 +234,30 @@ class SimDriver(Driver):
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step; none of what is skipped, fails, or is there already."""
-        seconds = self._lasts(task)
+        run: Execution = task.portion.run.execution
+        task.label = run.lowered.actions[task.index].label
+        seconds = task.portion.run.timed.seconds[task.index]
+        if run.stopped or run.errors or self._gone or self.faults or not task.queues:
+            seconds = self._hindered(run, task, seconds)
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
-    def _lasts(self, task: Task) -> float:
-        run, index = task.portion.run.execution, task.index
-        if (run.stopped or run.errors) and self._skip(run, index):
+    def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
+        """The same, of what may not be carried out, or not as planned: ``label`` says what is."""
+        label, task.label = task.label, None
+        if (run.stopped or run.errors) and self._skip(run, task.index):
             return 0.0
-        action = run.lowered.actions[index]
-        if action.step.kind == "bring":
+        if run.lowered.plan.steps[task.index].kind == "bring":
             return self._bring(run, task)
         if self._gone or self.faults:
             try:
-                self._strike(run, action.label)
+                self._strike(run, label)
             except (InjectedFault, LostError) as cause:
-                label = owned(action.label, run.client) if run.client else action.label
-                run.record.add(Row(label, self.agenda.now, self.agenda.now, run.serial, "simulated", "failed"))
-                run.fail(index, run.node_error(index, cause))
+                failed = owned(label, run.client) if run.client else label
+                run.record.add(Row(failed, self.agenda.now, self.agenda.now, run.serial, "simulated", "failed"))
+                run.fail(task.index, run.node_error(task.index, cause))
                 return 0.0
-        task.label = action.label
-        return task.portion.run.timed.seconds[index]
+        task.label = label
+        return seconds
 
     def link(self, task: Task) -> tuple[Hashable, float]:
         """Hosts into an island, places within one, and each pair of islands have a link of their own."""
@@ -295,6 +303,7 @@ class SimDriver(Driver):
             for entry in run.results.get(slot, ()):
                 aval = run.lowered.results[plan.results.index(slot)]
                 entry.array = Abstract(aval, run.lowered.shardings[slot])
+        self.ended.ring()
 
     def _bring(self, run: Execution, task: Task) -> float:
         """Bring an argument: most often it is there already."""
