@@ -369,6 +369,7 @@ for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"
 
 
 def _no_value(future: Future, line: str) -> UsageError:
+    line = line or lines.here()
     needed = f" at {line}" if line else ""
     return UsageError(
         f"the value of {future._name} is needed{needed}, and simulated devices compute none. Wait for it with "

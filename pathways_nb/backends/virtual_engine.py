@@ -34,8 +34,15 @@ class VirtualEngine(Engine):
         self.thread.start()
 
     def report(self, event: Event) -> None:
-        """Put an event down for the time at which the client's thread gets to it."""
-        self._guarded(lambda: self.agenda.at(self._due(event), self._happen, event))
+        """Put an event down for the time at which the client's thread gets to it, if that is not now."""
+        self._guarded(lambda: self._put_down(event, self._due(event)))
+
+    def _put_down(self, event: Event, due: float) -> None:
+        upcoming = self.agenda.next
+        if due > self.agenda.now or (upcoming is not None and upcoming <= due):
+            self.agenda.at(due, self._happen, event)
+        else:
+            self._happen(event)
 
     def at_once(self, event: Stored | Opened) -> None:
         """What needs no room, or who calls, is there before any call that needs it: no time passes for that."""
@@ -58,7 +65,7 @@ class VirtualEngine(Engine):
 
     def catch_up(self) -> None:
         """Let time pass until the clients' threads are through with what they have called."""
-        self.advance(lambda: False, max(self._busy_until.values(), default=0.0))
+        self.advance(lambda: False, max(self.agenda.now, *self._busy_until.values(), 0.0))
 
     def advance(
         self, ready: Callable[[], bool], until: float | None = None, given_up: Callable[[], bool] = lambda: False
