@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pathways_nb.cost.collective import Collective
 import pathways_nb.cost.compiled as compiling
+from pathways_nb.cost.collective import Collective
 from pathways_nb.cost.compiled import Compiled, collectives_by_compiling, cpu_devices
 from pathways_nb.cost.exchanges import exchanges_of
 from pathways_nb.cost.groups import axes_of, groups_of
