@@ -25,7 +25,7 @@ from pathways_nb.backends.pod import Abstract, Pod
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, VirtualRun
 from pathways_nb.backends.watcher import owned, routed
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import Completed, Event, Launch, Submitted, Voided, Woke
+from pathways_nb.controller.messages import Completed, Event, Launch, Opened, Submitted, Voided, Woke
 from pathways_nb.cost.formulas import FREE, Cost
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import CancelledError, LostError
@@ -53,8 +53,8 @@ class VirtualEngine(Engine):
         self._guarded(lambda: self.agenda.at(self._due(event), self._happen, event))
 
     def store(self, event: Any) -> None:
-        """What needs no room is there at once."""
-        self.in_turn(lambda: self.obey(event))
+        """What needs no room is there at once; no client's thread waits for another's."""
+        super().ask(lambda: self.obey(event))()
 
     def safely(self, work: Callable[[], Any]) -> Any:
         """All state belongs to the engine's thread here."""
@@ -91,6 +91,8 @@ class VirtualEngine(Engine):
 
     def _due(self, event: Event) -> float:
         now = self.agenda.now
+        if isinstance(event, Opened):
+            return max(now, self._busy_until.get(event.client, 0.0))
         if not isinstance(event, Submitted):
             return max(now, *self._busy_until.values()) if self._busy_until else now
         due = self._busy_until[event.client] = max(now, self._busy_until.get(event.client, 0.0)) + self.pace
@@ -160,6 +162,10 @@ class SimDriver(Driver):
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
         self._timed: weakref.WeakKeyDictionary[Lowered, Timed] = weakref.WeakKeyDictionary()
+        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """By program and launch: how many hosts it is for."""
         self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
         """By run and step: brings of other runs that need what it makes."""
         self._controller_free = 0.0
@@ -194,16 +200,32 @@ class SimDriver(Driver):
         at_home = _whereabouts(entry) == where
         return at_home and lies_at(entry.sharding, lowered.targets[position], lowered.ranks[position])
 
+    def open(self, client: str, share: float, priority: float, memory: int) -> None:
+        """A client is there, or has changed, when its own thread gets to it: it waits for nobody else's."""
+        self.engine.post(Opened(client, share, priority, memory))
+
     # ---- launches
 
     def _launch(self, run: Execution, launch: Launch) -> None:
         """One message after another leaves the controller; all of them travel at the same time."""
         now, host = self.agenda.now, self.model.host
-        hosts = self._topology(launch.island).hosts
+        hosts = self._hosts_of(run.lowered, launch)
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
             self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered])
         self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
+
+    def _hosts_of(self, lowered: Lowered, launch: Launch) -> int:
+        """How many hosts have devices that a launch is for."""
+        key = launch.island, launch.start, launch.stop
+        known = self._reached.setdefault(lowered, {})
+        if key not in known:
+            plan, each = lowered.plan, self._topology(launch.island).devices_per_host
+            steps = plan.orders[launch.island][launch.start : launch.stop]
+            places = [plan.placements[place] for place in {plan.steps[index].place for index in steps}]
+            spans = [range(p.first // each, (p.first + p.count - 1) // each + 1) for p in places]
+            known[key] = len({host for span in spans for host in span})
+        return known[key]
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
