@@ -212,7 +212,7 @@ class SimDriver(Driver):
         hosts = self._hosts_of(run.lowered, launch)
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
-            self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered])
+            self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered], run)
         self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
 
     def _hosts_of(self, lowered: Lowered, launch: Launch) -> int:
@@ -240,7 +240,7 @@ class SimDriver(Driver):
 
     def prepared(self, task: Task) -> int:
         """An argument may be another run's result that is not there yet."""
-        run = self.runs[task.portion.run.serial]
+        run: Execution = task.portion.run.execution
         position = run.lowered.plan.steps[task.index].argument
         if position < 0:
             return 0
@@ -256,7 +256,7 @@ class SimDriver(Driver):
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
     def _lasts(self, task: Task) -> float:
-        run, index = self.runs[task.portion.run.serial], task.index
+        run, index = task.portion.run.execution, task.index
         if (run.stopped or run.errors) and self._skip(run, index):
             return 0.0
         action = run.lowered.actions[index]
@@ -275,7 +275,7 @@ class SimDriver(Driver):
 
     def link(self, task: Task) -> tuple[Hashable, float]:
         """Hosts into an island, places within one, and each pair of islands have a link of their own."""
-        run = self.runs[task.portion.run.serial]
+        run: Execution = task.portion.run.execution
         step = run.lowered.plan.steps[task.index]
         source: Any = task.label.route
         if step.inputs:
@@ -284,7 +284,7 @@ class SimDriver(Driver):
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
-        run, index = self.runs[task.portion.run.serial], task.index
+        run, index = task.portion.run.execution, task.index
         label = task.label
         if label is not None:
             start, end = task.start, self.agenda.now
@@ -304,7 +304,7 @@ class SimDriver(Driver):
     def launch_ended(self, portion: Portion) -> None:
         """Tell the controller."""
         launch = portion.launch
-        run = self.runs[launch.run]
+        run: Execution = portion.run.execution
         if run.errors:
             self.engine.obey(Voided(run.failed_results()))
         self.engine.obey(Completed(launch.run, launch.island, launch.start, launch.stop, portion.device_seconds))

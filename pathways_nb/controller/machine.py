@@ -432,8 +432,9 @@ class Machine:
     def _learn(self, run: RunState, island: int, event: Completed) -> None:
         gangs, stops = run.plan.gangs[island], run.plan.stops[island]
         ended = range(bisect_right(stops, event.start), bisect_right(stops, event.stop))
-        devices = sum(gangs[i].devices * run.estimates.of(island, i) for i in ended)
-        alone = sum(run.estimates.of(island, i) for i in ended)
+        expected = run.estimates.expected(island, ended)
+        devices = sum([gangs[i].devices * seconds for i, seconds in zip(ended, expected, strict=True)])
+        alone = sum(expected)
         run.estimates.learn(island, ended, event.device_seconds * alone / devices if devices else 0.0)
 
     def _show(self, run: RunState, gang: Gang) -> ReadyGang:
