@@ -52,6 +52,11 @@ class Agenda:
         happen(*args)
         return True
 
+    def clear(self) -> None:
+        """Begin anew: nothing is to happen, and it is time 0."""
+        self._entries.clear()
+        self.now = 0.0
+
 
 @dataclass(frozen=True, eq=False)
 class Timed:
