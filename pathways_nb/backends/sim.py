@@ -71,6 +71,8 @@ class SimDriver(Driver):
         """By run and step: brings of other runs that need what it makes."""
         self._controller_free = 0.0
         self._gone: defaultdict[int, set[int]] = defaultdict(set)
+        self._at_work = [0] * len(pod.islands)
+        """By island: nodes that have begun and not ended."""
         self.engine.begin(agenda, model.host.call)
 
     # ---- for the client
@@ -154,6 +156,9 @@ class SimDriver(Driver):
     def lasts(self, task: Task) -> float:
         """Seconds of a step; none of what is skipped, fails, or is there already."""
         seconds = self._lasts(task)
+        if task.queues:
+            seconds += self._interference(task.portion.launch.island) if seconds else 0.0
+            self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
     def _lasts(self, task: Task) -> float:
@@ -171,6 +176,11 @@ class SimDriver(Driver):
         task.label = action.label
         return task.portion.run.timed.seconds[index]
 
+    def _interference(self, island: int) -> float:
+        """What hosts take of the devices of an island where no other one is idle."""
+        others = self._at_work[:island] + self._at_work[island + 1 :]
+        return self.model.host.interference if others and all(others) else 0.0
+
     def link(self, task: Task) -> tuple[Hashable, float]:
         """Hosts into an island, places within one, and each pair of islands have a link of their own."""
         run: Execution = task.portion.run.execution
@@ -184,6 +194,8 @@ class SimDriver(Driver):
         """What it makes is there."""
         run, index = task.portion.run.execution, task.index
         label = task.label
+        if task.queues:
+            self._at_work[task.portion.launch.island] -= 1
         if label is not None:
             start, end = task.start, self.agenda.now
             if task.queues:
@@ -300,7 +312,7 @@ class SimDriver(Driver):
         self._gone.pop(island, None)
 
     def _joined(self, island: Any) -> None:
-        pass
+        self._at_work.append(0)
 
     def _end(self, patience: float) -> None:
         self.agenda.clear()
