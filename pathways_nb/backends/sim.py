@@ -6,6 +6,7 @@ The same core decides, fed the same events (see ``virtual_engine``); islands car
 
 from __future__ import annotations
 
+import math
 import random
 import weakref
 from collections import defaultdict
@@ -155,26 +156,30 @@ class SimDriver(Driver):
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step; none of what is skipped, fails, or is there already."""
-        seconds = self._lasts(task)
+        run: Execution = task.portion.run.execution
+        task.label = run.lowered.actions[task.index].label
+        seconds = task.portion.run.timed.seconds[task.index]
+        if run.stopped or run.errors or self._gone or self.faults or not task.queues:
+            seconds = self._hindered(run, task, seconds)
         if task.queues:
             seconds += self._interference(task.portion.launch.island) if seconds else 0.0
             self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
-    def _lasts(self, task: Task) -> float:
-        run, index = task.portion.run.execution, task.index
-        if (run.stopped or run.errors) and self._skip(run, index):
+    def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
+        """The same, of what may not be carried out, or not as planned: ``label`` says what is."""
+        label, task.label = task.label, None
+        if (run.stopped or run.errors) and self._skip(run, task.index):
             return 0.0
-        action = run.lowered.actions[index]
-        is_argument = action.step.argument >= 0
-        if is_argument and self._read(run, index).error is not None:
+        is_argument = run.lowered.plan.steps[task.index].argument >= 0
+        if is_argument and self._read(run, task.index).error is not None:
             return 0.0
-        if (self._gone or self.faults) and self._is_struck(run, index, action.label):
+        if (self._gone or self.faults) and self._is_struck(run, task.index, label):
             return 0.0
         if is_argument:
             return self._bring(run, task)
-        task.label = action.label
-        return task.portion.run.timed.seconds[index]
+        task.label = label
+        return seconds
 
     def _interference(self, island: int) -> float:
         """What hosts take of the devices of an island where no other one is idle."""
@@ -229,6 +234,7 @@ class SimDriver(Driver):
                 aval = run.lowered.results[plan.results.index(slot)]
                 entry.array = Abstract(aval, run.lowered.shardings[slot])
                 entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
+        self.ended.ring()
 
     def _read(self, run: Execution, index: int) -> Entry:
         """The argument that a step brings."""
