@@ -6,6 +6,7 @@ The same core decides, fed the same events (see ``virtual_engine``); islands car
 
 from __future__ import annotations
 
+import math
 import random
 import weakref
 from collections import defaultdict
@@ -63,10 +64,16 @@ class SimDriver(Driver):
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
         self._timed: weakref.WeakKeyDictionary[Lowered, Timed] = weakref.WeakKeyDictionary()
+        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """By program and launch: how many hosts it is for."""
         self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
         """By run and step: brings of other runs that need what it makes."""
         self._controller_free = 0.0
         self._gone: defaultdict[int, set[int]] = defaultdict(set)
+        self._at_work = [0] * len(pod.islands)
+        """By island: nodes that have begun and not ended."""
         self.engine.begin(agenda, model.host.call)
 
     # ---- for the client
@@ -106,18 +113,29 @@ class SimDriver(Driver):
     def _launch(self, run: Execution, launch: Launch) -> None:
         """One message after another leaves the controller; all of them travel at the same time."""
         now, host = self.agenda.now, self.model.host
-        hosts = self._topology(launch.island).hosts
+        hosts = self._hosts_of(run.lowered, launch)
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
-            self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered])
-        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, self._controller_free)
+            self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered], run)
+        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
+
+    def _hosts_of(self, lowered: Lowered, launch: Launch) -> int:
+        """How many hosts have devices that a launch is for."""
+        key = launch.island, launch.start, launch.stop
+        known = self._reached.setdefault(lowered, {})
+        if key not in known:
+            plan, each = lowered.plan, self._topology(launch.island).devices_per_host
+            steps = plan.orders[launch.island][launch.start : launch.stop]
+            places = [plan.placements[place] for place in {plan.steps[index].place for index in steps}]
+            spans = [range(p.first // each, (p.first + p.count - 1) // each + 1) for p in places]
+            known[key] = len({host for span in spans for host in span})
+        return known[key]
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
-        if self.dcn_latency:
-            label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
-                             island=launch.island, route="DCN")  # fmt: skip
-            run.record.add(Row(label, sent, now, run.serial, "simulated"))
+        label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
+                         island=launch.island, route="DCN")  # fmt: skip
+        run.record.add(Row(label, sent, now, run.serial, "simulated"))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
         run.record.add(Row(label, now, through, run.serial, "simulated"))
@@ -126,7 +144,7 @@ class SimDriver(Driver):
 
     def prepared(self, task: Task) -> int:
         """An argument may be another run's result that is not there yet."""
-        run = self.runs[task.portion.run.serial]
+        run: Execution = task.portion.run.execution
         position = run.lowered.plan.steps[task.index].argument
         if position < 0:
             return 0
@@ -138,27 +156,39 @@ class SimDriver(Driver):
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step; none of what is skipped, fails, or is there already."""
-        seconds = self._lasts(task)
+        run: Execution = task.portion.run.execution
+        task.label = run.lowered.actions[task.index].label
+        seconds = task.portion.run.timed.seconds[task.index]
+        if run.stopped or run.errors or self._gone or self.faults or not task.queues:
+            seconds = self._hindered(run, task, seconds)
+        if task.queues:
+            seconds += self._interference(task.portion.launch.island) if seconds else 0.0
+            self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
-    def _lasts(self, task: Task) -> float:
-        run, index = self.runs[task.portion.run.serial], task.index
-        if (run.stopped or run.errors) and self._skip(run, index):
+    def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
+        """The same, of what may not be carried out, or not as planned: ``label`` says what is."""
+        label, task.label = task.label, None
+        if (run.stopped or run.errors) and self._skip(run, task.index):
             return 0.0
-        action = run.lowered.actions[index]
-        is_argument = action.step.argument >= 0
-        if is_argument and self._read(run, index).error is not None:
+        is_argument = run.lowered.plan.steps[task.index].argument >= 0
+        if is_argument and self._read(run, task.index).error is not None:
             return 0.0
-        if (self._gone or self.faults) and self._is_struck(run, index, action.label):
+        if (self._gone or self.faults) and self._is_struck(run, task.index, label):
             return 0.0
         if is_argument:
             return self._bring(run, task)
-        task.label = action.label
-        return task.portion.run.timed.seconds[index]
+        task.label = label
+        return seconds
+
+    def _interference(self, island: int) -> float:
+        """What hosts take of the devices of an island where no other one is idle."""
+        others = self._at_work[:island] + self._at_work[island + 1 :]
+        return self.model.host.interference if others and all(others) else 0.0
 
     def link(self, task: Task) -> tuple[Hashable, float]:
         """Hosts into an island, places within one, and each pair of islands have a link of their own."""
-        run = self.runs[task.portion.run.serial]
+        run: Execution = task.portion.run.execution
         step = run.lowered.plan.steps[task.index]
         source: Any = task.label.route
         if step.inputs:
@@ -167,8 +197,10 @@ class SimDriver(Driver):
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
-        run, index = self.runs[task.portion.run.serial], task.index
+        run, index = task.portion.run.execution, task.index
         label = task.label
+        if task.queues:
+            self._at_work[task.portion.launch.island] -= 1
         if label is not None:
             start, end = task.start, self.agenda.now
             if task.queues:
@@ -187,7 +219,7 @@ class SimDriver(Driver):
     def launch_ended(self, portion: Portion) -> None:
         """Tell the controller."""
         launch = portion.launch
-        run = self.runs[launch.run]
+        run: Execution = portion.run.execution
         if run.errors:
             self.engine.obey(Voided(run.failed_results()))
         self.engine.obey(Completed(launch.run, launch.island, launch.start, launch.stop, portion.device_seconds))
@@ -202,6 +234,7 @@ class SimDriver(Driver):
                 aval = run.lowered.results[plan.results.index(slot)]
                 entry.array = Abstract(aval, run.lowered.shardings[slot])
                 entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
+        self.ended.ring()
 
     def _read(self, run: Execution, index: int) -> Entry:
         """The argument that a step brings."""
@@ -285,7 +318,7 @@ class SimDriver(Driver):
         self._gone.pop(island, None)
 
     def _joined(self, island: Any) -> None:
-        pass
+        self._at_work.append(0)
 
     def _end(self, patience: float) -> None:
         self.agenda.clear()

@@ -6,6 +6,7 @@ and never waits, calls them at one time, each client one after another by what a
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -71,14 +72,15 @@ class VirtualEngine(Engine):
         self, ready: Callable[[], bool], until: float | None = None, given_up: Callable[[], bool] = lambda: False
     ) -> None:
         """Let time pass until ``ready()``, until a time, or until nothing happens any more. In the engine's thread."""
-        agenda = self.agenda
-        while not (ready() or given_up()):
-            upcoming = agenda.next
-            if until is not None and (upcoming is None or upcoming > until):
-                agenda.now = max(agenda.now, until)
+        agenda, upto = self.agenda, math.inf if until is None else until
+        goes_on = True
+        while goes_on:
+            agenda.paused = False  # first: what changes while we look pauses it again
+            if ready() or given_up():
                 return
-            if not agenda.step():
-                return
+            goes_on = agenda.run(upto)
+        if until is not None:
+            agenda.now = max(agenda.now, until)
 
     def _happen(self, event: Event) -> None:
         for buffer in _used_by(event):
@@ -120,7 +122,8 @@ class Passing(Bell):
         self._engine_of, self._notice = engine_of, notice
 
     def ring(self) -> None:
-        """Nobody sleeps: who waits makes the time pass."""
+        """Who makes the time pass looks whether that was what it waits for."""
+        self._engine_of().agenda.paused = True
 
     def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
         """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
@@ -138,5 +141,6 @@ class Passing(Bell):
             engine.in_turn(pass_time)
         except BaseException:
             stop.set()
+            self.ring()
             raise
         return ready()

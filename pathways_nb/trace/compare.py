@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.trace.metrics import BUSY, duration, sent, summarise
+from pathways_nb.trace.metrics import BUSY, duration, makes_span, summarise
 from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events, Label
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
@@ -89,7 +89,7 @@ def together(first: Events, second: Events, islands: int) -> Events:
 
 def beginning(events: Events) -> float:
     """When the first thing was sent or dispatched, or happened on a device."""
-    spans = events.select(events.is_("kind", *_ON_DEVICES, "enqueue") | sent(events))
+    spans = events.select(makes_span(events))
     return float(spans["start"].min()) if len(spans) else 0.0
 
 
