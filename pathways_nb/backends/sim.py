@@ -64,9 +64,7 @@ class SimDriver(Driver):
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
         self._timed: weakref.WeakKeyDictionary[Lowered, Timed] = weakref.WeakKeyDictionary()
-        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = weakref.WeakKeyDictionary()
         """By program and launch: how many hosts it is for."""
         self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
         """By run and step: brings of other runs that need what it makes."""
