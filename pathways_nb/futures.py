@@ -362,7 +362,8 @@ for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"
     setattr(Future, f"__{_name}__", _unary)
 
 
-def _no_value(future: Future, line: str) -> UsageError:
+def _no_value(future: Future) -> UsageError:
+    line = lines.here()
     needed = f" at {line}" if line else ""
     return UsageError(
         f"the value of {future._name} is needed{needed}, and simulated devices compute none. Wait for it with "
@@ -376,7 +377,7 @@ def _to_host(array: Any, future: Future, line: str) -> Any:
     if isinstance(array, Abstract):
         shadow = future.shadow
         if shadow is None:
-            raise _no_value(future, line)
+            raise _no_value(future)
         return shadow.result() if isinstance(shadow, Future) else np.array(shadow)[()]
     if not isinstance(array, jax.Array):
         return np.array(array)[()]
