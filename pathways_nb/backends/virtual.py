@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -26,6 +27,7 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.paused = False
         self._entries: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._serials = itertools.count()
 
@@ -52,6 +54,20 @@ class Agenda:
         happen(*args)
         return True
 
+    def clear(self) -> None:
+        """Begin anew: nothing is to happen, and it is time 0."""
+        self._entries.clear()
+        self.now = 0.0
+
+    def run(self, until: float = math.inf) -> bool:
+        """Let time pass until what happens sets ``paused``, or nothing more does until then; whether it was paused."""
+        entries = self._entries
+        while entries and entries[0][0] <= until:
+            self.step()
+            if self.paused:
+                return True
+        return False
+
 
 @dataclass(frozen=True, eq=False)
 class Timed:
@@ -73,10 +89,7 @@ class Timed:
     def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None], ...]:
         """By step: its producers, and the first of its devices and the one after the last; none of what travels."""
         where = {serial: (p.first, p.first + p.count) for serial, p in self.plan.placements.items()}
-        return tuple(
-            (step.producers, where[step.place] if step.kind == "launch" else None)
-            for step in self.plan.steps
-        )
+        return tuple((step.producers, where[step.place] if step.kind == "launch" else None) for step in self.plan.steps)
 
 
 @dataclass(eq=False)

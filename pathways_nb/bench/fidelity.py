@@ -50,7 +50,7 @@ def run() -> dict[str, Any]:
 
 def _starts() -> _Starts:
     """The programs on the current islands, compiled, each with a step behind it."""
-    left, right = (pw.virtual_slice(DEVICES, island=island) for island in (0, 1))
+    left, right = (pw.virtual_slice(DEVICES, island=island, name=name) for island, name in enumerate(("left", "right")))
     starts = {name: program(left, right) for name, program in _held_out.PROGRAMS.items()}
     for start in starts.values():
         pw.wait(start())

@@ -71,7 +71,7 @@ POINTS = (
     Point("figure 11", "1 client", "relation", "dispatch"),
     *(Point("figure 11", f"{count} clients", "predicted", "dispatch") for count in (4, 8, 16)),
     *(Point("figure 12", f"{model}, {how}", "inverse") for model in ("64B", "136B")
-      for how in ("not hidden, 25 GB/s", "not hidden, 12.5 GB/s", "hidden, 25 GB/s", "hidden, 12.5 GB/s")),
+      for how in ("not hidden, 25 GB/s", "hidden, 25 GB/s", "hidden, 12.5 GB/s")),
     *_table_2(FITS[1]),
     *_table_2(FITS[2]),
 )  # fmt: skip

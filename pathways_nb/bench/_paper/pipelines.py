@@ -18,7 +18,7 @@ import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
 from pathways_nb.bench._paper.pods import PAPER, Pod
 
-TOKENS = 2**20
+TOKENS = 2**18
 """Of a step on 128 cores, assumed: it decides how much a step's dispatch and latencies count, little here."""
 WIDTH = int(PAPER["table 2"]["model dimension"]["value"])
 _PER_HOST = 8

@@ -69,9 +69,11 @@ class Pod:
         return self.hosts * self.per_host
 
     @contextlib.contextmanager
-    def attached(self, host: Host | None = None, **options: Any) -> Iterator[pw.Controller]:
-        """Its controller, for the length of a block."""
-        model = Model.of(CHIP, host=host)
+    def attached(
+        self, host: Host | None = None, network: pw.Network | None = None, **options: Any
+    ) -> Iterator[pw.Controller]:
+        """Its controller, for the length of a block; without a host or a network, the usual ones."""
+        model = Model.of(CHIP, network, host)
         size = {"devices_per_island": self.devices, "devices_per_host": self.per_host}
         with pw.attach("sim", chip=model, islands=self.islands, **size, **options) as controller:
             try:
