@@ -6,7 +6,6 @@ The same core decides, fed the same events (see ``virtual_engine``); islands car
 
 from __future__ import annotations
 
-import math
 import random
 import weakref
 from collections import defaultdict
