@@ -194,8 +194,8 @@ class Run:
         """Display graph and timeline here.
 
         Args:
-            views: any of ``"graph"``, ``"timeline"`` and ``"memory"``, or ``"timeline,memory"``; graph and timeline if
-                none is named.
+            views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and
+                ``"memory"``, or ``"timeline,memory"``; graph and timeline if none is named.
         """
         from pathways_widgets.live import DEFAULT_SHOW, LiveDisplay
 

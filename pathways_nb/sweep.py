@@ -6,11 +6,11 @@ import csv
 import io
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number, Real
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ class Sweep(Printed):
         for column in (x, y, *by):
             self._check("plot", column)
         if not self._is_number(y):
-            raise UsageError(f"plot(y={y!r}): there are no numbers in that column of {self!s}.")
+            raise UsageError(f"plot(y={y!r}): there are no numbers in that column of {self.summary_line()}.")
         at, series = self._series(x, y, by)
         return curve(series, x, f"{y} in {_UNITS[y]}" if y in _UNITS else y, at)
 
@@ -119,7 +119,8 @@ class Sweep(Printed):
         Path(path).write_text(text.getvalue(), "utf-8")
         return None
 
-    def __str__(self) -> str:
+    def summary_line(self) -> str:
+        """How many points there are, were done and failed, in a line of plain text."""
         failed = sum(bool(row[ERROR]) for row in self.rows)
         parts = [f"sweep of {self.name}: {counted(self.points, 'point')}"]
         if len(self.rows) < self.points:
@@ -129,7 +130,8 @@ class Sweep(Printed):
     def _table(self) -> Table:
         failed = any(row[ERROR] for row in self.rows)
         columns = [column for column in self.columns if column != ERROR or failed]
-        return Table(str(self), columns, [[_word(row.get(column)) for column in columns] for row in self.rows])
+        rows = [[_word(row.get(column)) for column in columns] for row in self.rows]
+        return Table(self.summary_line(), columns, rows)
 
     def _is_number(self, column: str) -> bool:
         values = [row[column] for row in self.rows if row.get(column) is not None]
@@ -221,9 +223,9 @@ def _of_run(run: Run) -> dict[str, Any]:
 
 def _told(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The points one by one, with lines of progress once it takes long."""
-    began = told = time.monotonic()
+    began = told = monotonic()
     for number, point in enumerate(points, 1):
-        now = time.monotonic()
+        now = monotonic()
         if now - began > _PATIENCE and now - told > _PAUSE:
             told = now
             where = ", ".join(f"{name}={_word(value)}" for name, value in point.items())

@@ -1,15 +1,12 @@
 """The simulated driver: carries out the controller's instructions on islands that live in virtual time.
 
-The same core decides, fed the same events; durations come from the cost model. Time passes only while somebody waits
-for something, so nothing here runs beside the user's code: who calls programs and never waits, calls them at one
-time, each client one after another by what a call costs its thread. Values are abstract.
+The same core decides, fed the same events (see ``virtual_engine``); islands carry out its launches in virtual time (see
+``virtual``), and durations come from the cost model. Values are abstract.
 """
 
 from __future__ import annotations
 
-import math
 import random
-import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable
@@ -17,16 +14,16 @@ from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
 from pathways_nb.backends.driver import Driver
-from pathways_nb.backends.engine import Engine
 from pathways_nb.backends.estimates import Estimates
-from pathways_nb.backends.execution import Bell, Entry, Execution
+from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.faults import InjectedFault
 from pathways_nb.backends.lowering import Lowered, Lowering
 from pathways_nb.backends.pod import Abstract, Pod
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, VirtualRun
+from pathways_nb.backends.virtual_engine import Passing, VirtualEngine
 from pathways_nb.backends.watcher import owned, routed
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import Completed, Event, Launch, Submitted, Voided, Woke
+from pathways_nb.controller.messages import Completed, Launch, Opened, Voided
 from pathways_nb.cost.formulas import FREE, Cost
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import CancelledError, LostError
@@ -34,104 +31,6 @@ from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import aval_of
 from pathways_nb.trace.record import Label, Record, Row, label_of
-
-
-class VirtualEngine(Engine):
-    """Hands the core its events in virtual time. ``pace`` says what a call costs a client's thread, in seconds."""
-
-    agenda: Agenda
-    pace: float = 0.0
-
-    def begin(self, agenda: Agenda, pace: float) -> None:
-        """Before anything is handed over."""
-        self.agenda, self.pace = agenda, pace
-        self._busy_until: dict[str, float] = {}
-        """By client: when its thread is through with what it has called."""
-        self.thread.start()
-
-    def report(self, event: Event) -> None:
-        """Put an event down for the time at which the client's thread gets to it."""
-        self._guarded(lambda: self.agenda.at(self._due(event), self._happen, event))
-
-    def store(self, event: Any) -> None:
-        """What needs no room is there at once."""
-        self.in_turn(lambda: self.obey(event))
-
-    def safely(self, work: Callable[[], Any]) -> Any:
-        """All state belongs to the engine's thread here."""
-        return self.in_turn(work)
-
-    def ask(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """As ever, once the clients' threads have got there."""
-
-        def then() -> Any:
-            self.catch_up()
-            return work()
-
-        return super().ask(then)
-
-    def catch_up(self) -> None:
-        """Let time pass until the clients' threads are through with what they have called."""
-        self.advance(lambda: False, max(self._busy_until.values(), default=0.0))
-
-    def advance(
-        self, ready: Callable[[], bool], until: float | None = None, given_up: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Let time pass until ``ready()``, until a time, or until nothing happens any more. In the engine's thread."""
-        agenda, upto = self.agenda, math.inf if until is None else until
-        goes_on = True
-        while goes_on:
-            agenda.paused = False  # first: what changes while we look pauses it again
-            if ready() or given_up():
-                return
-            goes_on = agenda.run(upto)
-        if until is not None:
-            agenda.now = max(agenda.now, until)
-
-    def _happen(self, event: Event) -> None:
-        self.obey(event)
-
-    def _due(self, event: Event) -> float:
-        now = self.agenda.now
-        if not isinstance(event, Submitted):
-            return max(now, *self._busy_until.values()) if self._busy_until else now
-        due = self._busy_until[event.client] = max(now, self._busy_until.get(event.client, 0.0)) + self.pace
-        return due
-
-    def _wake_at(self, time: float) -> None:
-        self.agenda.at(time, self._happen, Woke())
-
-
-class Passing(Bell):
-    """Waiting for something lets virtual time pass until it is so."""
-
-    def __init__(self, engine_of: Callable[[], VirtualEngine], notice: float):
-        super().__init__()
-        self._engine_of, self._notice = engine_of, notice
-
-    def ring(self) -> None:
-        """Who makes the time pass looks whether that was what it waits for."""
-        self._engine_of().agenda.paused = True
-
-    def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
-        """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
-        if ready():
-            return True
-        engine, stop = self._engine_of(), threading.Event()
-
-        def pass_time() -> None:
-            now = engine.agenda.now
-            engine.advance(ready, now + timeout if timeout >= 0 else None, stop.is_set)
-            if ready():  # the client's thread learns of it a little later
-                engine.advance(lambda: False, engine.agenda.now + self._notice)
-
-        try:
-            engine.in_turn(pass_time)
-        except BaseException:
-            stop.set()
-            self.ring()
-            raise
-        return ready()
 
 
 class SimDriver(Driver):
@@ -164,10 +63,14 @@ class SimDriver(Driver):
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
         self._timed: weakref.WeakKeyDictionary[Lowered, Timed] = weakref.WeakKeyDictionary()
+        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = weakref.WeakKeyDictionary()
+        """By program and launch: how many hosts it is for."""
         self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
         """By run and step: brings of other runs that need what it makes."""
         self._controller_free = 0.0
         self._gone: defaultdict[int, set[int]] = defaultdict(set)
+        self._at_work = [0] * len(pod.islands)
+        """By island: nodes that have begun and not ended."""
         self.engine.begin(agenda, model.host.call)
 
     # ---- for the client
@@ -188,6 +91,10 @@ class SimDriver(Driver):
         """The same, laid out."""
         return Abstract(value.aval, sharding)
 
+    def open(self, client: str, share: float, priority: float, memory: int) -> None:
+        """See ``Driver``."""
+        self.engine.at_once(Opened(client, share, priority, memory))
+
     @property
     def sampled(self) -> float:
         """Every end is known."""
@@ -203,11 +110,23 @@ class SimDriver(Driver):
     def _launch(self, run: Execution, launch: Launch) -> None:
         """One message after another leaves the controller; all of them travel at the same time."""
         now, host = self.agenda.now, self.model.host
-        hosts = self._topology(launch.island).hosts
+        hosts = self._hosts_of(run.lowered, launch)
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
             self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered], run)
         self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
+
+    def _hosts_of(self, lowered: Lowered, launch: Launch) -> int:
+        """How many hosts have devices that a launch is for."""
+        key = launch.island, launch.start, launch.stop
+        known = self._reached.setdefault(lowered, {})
+        if key not in known:
+            plan, each = lowered.plan, self._topology(launch.island).devices_per_host
+            steps = plan.orders[launch.island][launch.start : launch.stop]
+            places = [plan.placements[place] for place in {plan.steps[index].place for index in steps}]
+            spans = [range(p.first // each, (p.first + p.count - 1) // each + 1) for p in places]
+            known[key] = len({host for span in spans for host in span})
+        return known[key]
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
@@ -239,6 +158,9 @@ class SimDriver(Driver):
         seconds = task.portion.run.timed.seconds[task.index]
         if run.stopped or run.errors or self._gone or self.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
+        if task.queues:
+            seconds += self._interference(task.portion.launch.island) if seconds else 0.0
+            self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
     def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
@@ -246,18 +168,20 @@ class SimDriver(Driver):
         label, task.label = task.label, None
         if (run.stopped or run.errors) and self._skip(run, task.index):
             return 0.0
-        if run.lowered.plan.steps[task.index].kind == "bring":
+        is_argument = run.lowered.plan.steps[task.index].argument >= 0
+        if is_argument and self._read(run, task.index).error is not None:
+            return 0.0
+        if (self._gone or self.faults) and self._is_struck(run, task.index, label):
+            return 0.0
+        if is_argument:
             return self._bring(run, task)
-        if self._gone or self.faults:
-            try:
-                self._strike(run, label)
-            except (InjectedFault, LostError) as cause:
-                failed = owned(label, run.client) if run.client else label
-                run.record.add(Row(failed, self.agenda.now, self.agenda.now, run.serial, "simulated", "failed"))
-                run.fail(task.index, run.node_error(task.index, cause))
-                return 0.0
         task.label = label
         return seconds
+
+    def _interference(self, island: int) -> float:
+        """What hosts take of the devices of an island where no other one is idle."""
+        others = self._at_work[:island] + self._at_work[island + 1 :]
+        return self.model.host.interference if others and all(others) else 0.0
 
     def link(self, task: Task) -> tuple[Hashable, float]:
         """Hosts into an island, places within one, and each pair of islands have a link of their own."""
@@ -272,6 +196,8 @@ class SimDriver(Driver):
         """What it makes is there."""
         run, index = task.portion.run.execution, task.index
         label = task.label
+        if task.queues:
+            self._at_work[task.portion.launch.island] -= 1
         if label is not None:
             start, end = task.start, self.agenda.now
             if task.queues:
@@ -300,24 +226,32 @@ class SimDriver(Driver):
     def _fill(self, run: Execution, index: int) -> None:
         plan = run.lowered.plan
         for slot in plan.steps[index].outputs:
-            for entry in run.results.get(slot, ()):
+            entries = run.results.get(slot, ())
+            for entry in entries:
                 aval = run.lowered.results[plan.results.index(slot)]
                 entry.array = Abstract(aval, run.lowered.shardings[slot])
+                entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
         self.ended.ring()
 
-    def _bring(self, run: Execution, task: Task) -> float:
-        """Bring an argument: most often it is there already."""
-        lowered, step = run.lowered, run.lowered.plan.steps[task.index]
-        entry, action = run.arguments[step.argument], lowered.actions[task.index]
+    def _read(self, run: Execution, index: int) -> Entry:
+        """The argument that a step brings."""
+        step = run.lowered.plan.steps[index]
+        entry = run.arguments[step.argument]
         entry.has_read()
         if entry.error is not None:
-            run.fail(task.index, entry.error)
-            return 0.0
-        where = lowered.plan.placements[step.place]
-        if self._lies_at(entry, lowered, lowered.brings.index(task.index)):
+            run.fail(index, entry.error)
+        entry.shared |= any(slot in run.results for slot in step.outputs)  # it is handed back as it came
+        return entry
+
+    def _bring(self, run: Execution, task: Task) -> float:
+        """Seconds of bringing an argument: most often it is there already."""
+        lowered, step = run.lowered, run.lowered.plan.steps[task.index]
+        entry, where = run.arguments[step.argument], lowered.plan.placements[step.place]
+        is_copied = entry.shared and step.argument in lowered.taken_over
+        if self._lies_at(entry, lowered, lowered.brings.index(task.index)) and not is_copied:
             return 0.0
         route, source = _route(entry, where)
-        task.label = label = routed(action.label, route)
+        task.label = label = routed(lowered.actions[task.index].label, route)
         topology = self._topology(step.island)
         return self.model.transfer(label.bytes, route, topology, source.count if source else 1, where.count).seconds
 
@@ -332,6 +266,17 @@ class SimDriver(Driver):
                 run.arguments[step.argument].has_read()
             run.fail(index, error)
         return error is not None
+
+    def _is_struck(self, run: Execution, index: int, label: Label) -> bool:
+        """Whether a step fails because its devices are lost, or on purpose."""
+        try:
+            self._strike(run, label)
+        except (InjectedFault, LostError) as cause:
+            mine = owned(label, run.client) if run.client else label
+            run.record.add(Row(mine, self.agenda.now, self.agenda.now, run.serial, "simulated", "failed"))
+            run.fail(index, run.node_error(index, cause))
+            return True
+        return False
 
     def _strike(self, run: Execution, label: Label) -> None:
         lost = sorted(self._gone[label.island].intersection(range(label.device, label.device + label.devices)))
@@ -370,10 +315,10 @@ class SimDriver(Driver):
         self._gone.pop(island, None)
 
     def _joined(self, island: Any) -> None:
-        pass
+        self._at_work.append(0)
 
     def _end(self, patience: float) -> None:
-        pass
+        self.agenda.clear()
 
 
 def _whereabouts(entry: Entry) -> Placement | None:

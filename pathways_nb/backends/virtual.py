@@ -54,6 +54,11 @@ class Agenda:
         happen(*args)
         return True
 
+    def clear(self) -> None:
+        """Begin anew: nothing is to happen, and it is time 0."""
+        self._entries.clear()
+        self.now = 0.0
+
     def run(self, until: float = math.inf) -> bool:
         """Let time pass until what happens sets ``paused``, or nothing more does until then; whether it was paused."""
         entries = self._entries

@@ -55,9 +55,9 @@ def optional_rate(unit: str) -> Any:
     return _parameter(rule, None)
 
 
-def duration() -> Any:
+def duration(default: Any = _REQUIRED) -> Any:
     """A finite number of seconds, 0 or more."""
-    return _parameter(Rule("s", "a finite number of seconds, 0 or more", lambda v: is_number(v) and v >= 0))
+    return _parameter(Rule("s", "a finite number of seconds, 0 or more", lambda v: is_number(v) and v >= 0), default)
 
 
 def fraction(default: Any = _REQUIRED) -> Any:

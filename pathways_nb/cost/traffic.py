@@ -17,13 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pathways_nb.cost.flat import VIEWS, Flat, Op, Value
-from pathways_nb.cost.primitives import kind_of
+from pathways_nb.cost.primitives import TRANSCENDENTAL, kind_of
 
-_DEAR = frozenset(
-    "exp exp2 expm1 log log1p tanh sin cos tan pow sqrt rsqrt cbrt logistic erf erfc erf_inv lgamma digamma atan2 "
-    "asin acos atan sinh cosh asinh acosh atanh".split()
-)
-"""Elementwise operations that are stored rather than computed twice."""
 _TAKEN = frozenset({"gather", "dynamic_slice", "slice"})
 _UPDATES = {"dynamic_update_slice": 1} | {
     f"scatter{ending}": 2 for ending in ("", "-add", "_add", "-mul", "_mul", "-min", "_min", "-max", "_max")
@@ -110,7 +105,7 @@ class _Levels:
                 self.parent[self.find(op)] = self.find(maker)
 
     def _trace(self, op: Op) -> None:
-        if not self.continues(op) or op.name in _DEAR:
+        if not self.continues(op) or op.name in TRANSCENDENTAL:
             return
         arrays = {value.root for value in op.inputs if value.size > 1 and value.known is None}
         sources = {self.origin.get(value, value) for value in arrays} - {None}

@@ -158,7 +158,9 @@ def _heads(events: Events, rows: np.ndarray, brought_by: np.ndarray) -> np.ndarr
 
 
 def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.ndarray) -> Edges:
-    """To what was sent first, from a stall of its run, from compiling its program, and from what Python waited for."""
+    """To what was sent first, from a stall of its run and from compiling its program; to the first of a run on each
+    island, and to its stalls, from what Python had waited for when it called.
+    """
     start, end, run = events["start"], events["end"], events["run"]
     stalls = np.flatnonzero(events.is_("kind", "stall") & ~sent(events))
     stalled = _last_before(stalls, (stalls, run[stalls]), (heads, run[heads]))
@@ -166,7 +168,7 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
     compiled = _last_over(np.flatnonzero(events.is_("kind", *COMPILING)), heads, start, end, program)
     _, first = np.unique(np.stack([run[heads], events["island"][heads]]), axis=1, return_index=True)
-    first = heads[first]
+    first = np.concatenate([heads[first], stalls])
     answered = np.searchsorted(answers, start[first], "right") - 1
     at = np.where(answered >= 0, answers[answered] if len(answers) else -np.inf, -np.inf)
     waited = _last_before(rows, (end[rows],), (at,))

@@ -40,7 +40,8 @@ class WhatIf(Printed):
         """How many times as fast the whole would be."""
         return self.before / self.after if self.after else 1.0
 
-    def __str__(self) -> str:
+    def summary_line(self) -> str:
+        """What would be how much faster, and what that rests on, in plain text."""
         return (
             f"if {self.what} ({counted(self.matched, 'event')}) were {self.faster:g} times as fast: makespan "
             f"{duration(self.before)} → {duration(self.after)}, {self.speedup:.3g} times as fast. Order and gaps as "
@@ -49,7 +50,7 @@ class WhatIf(Printed):
 
     def _table(self) -> Table:
         path = self.path._table()
-        return Table(f"{self}\nThen the {path.title}", path.columns, path.rows)
+        return Table(f"{self.summary_line()}\nThen the {path.title}", path.columns, path.rows)
 
 
 def what_if(

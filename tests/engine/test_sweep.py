@@ -50,7 +50,7 @@ def test_a_point_that_fails_is_a_row_with_its_error() -> None:
     assert found["error"].tolist() == ["", "ZeroDivisionError: division by zero", ""]
     np.testing.assert_array_equal(found["inverse"], [1, np.nan, 0.25])
     assert found.results[1] is None
-    assert str(found) == "sweep of <lambda>: 3 points, 1 failed"
+    assert found.summary_line() == "sweep of <lambda>: 3 points, 1 failed"
     assert repr(found).splitlines()[1:] == [
         "  n  inverse  even                                error",
         "  1        1     0                                     ",
@@ -83,7 +83,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_so(capsys: pytest.CaptureFixtu
     found = pw.sweep(at, n=[1, 2, 3, 4])
     assert found["value"].tolist() == [1, 4]
     assert len(found.results) == 2
-    assert str(found) == "sweep of at: 4 points, interrupted, 2 done"
+    assert found.summary_line() == "sweep of at: 4 points, interrupted, 2 done"
     assert capsys.readouterr().err == "sweep: interrupted; 2 of 4 points are done and kept.\n"
 
 
@@ -91,7 +91,7 @@ def test_past_two_seconds_a_line_tells_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter([0.0, 0.0, 1.5, 2.5, 3.0, 4.0])
-    monkeypatch.setattr(sys.modules["pathways_nb.sweep"].time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(sys.modules["pathways_nb.sweep"], "monotonic", lambda: next(seconds))
     pw.sweep(lambda n, policy: n, n=[1, 2, 3, 4, 5], policy=[max])
     assert capsys.readouterr().err.splitlines() == [
         "sweep: point 3 of 5: n=3, policy=max (2 s)",

@@ -59,7 +59,7 @@ def test_what_is_as_fast_as_it_was_changes_nothing(events: Events) -> None:
 def test_gaps_are_kept_and_the_new_path_is_told() -> None:
     found = what_if(events, node="forward", faster=4)
     assert (found.before, found.after, found.matched) == (10, 7, 1)
-    assert str(found) == (
+    assert found.summary_line() == (
         "if forward (1 event) were 4 times as fast: makespan 10 s → 7 s, 1.43 times as fast. Order and gaps as "
         "recorded: exact for a simulated run of fixed order, an estimate for a real one."
     )

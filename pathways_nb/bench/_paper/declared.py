@@ -1,0 +1,77 @@
+"""What is fitted and what is predicted, written down before anything runs: no number of the paper is both.
+
+A *fit* has parameters and the points that they are fitted on; with as many of one as of the other it proves nothing by
+itself. Every other point is predicted, or says what kind of statement it is.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Role = Literal["fitted", "predicted", "relation", "by construction", "inverse"]
+"""``relation``: the paper tells (or is recalled to tell) what is more, not how much. ``by construction``: a unit test,
+no evidence. ``inverse``: what is not published is solved for what is."""
+
+
+class Fit(NamedTuple):
+    """Parameters, and the points, as (figure, name), that they are fitted on."""
+
+    name: str
+    parameters: tuple[str, ...]
+    points: tuple[tuple[str, str], ...]
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom: points less parameters; with none, that the fit is good says nothing."""
+        return len(self.points) - len(self.parameters)
+
+
+class Point(NamedTuple):
+    """One number of the table: ``name`` as in the published numbers where those have it, ``by`` the fit it rests on."""
+
+    figure: str
+    name: str
+    role: Role
+    by: str = ""
+
+
+FITS = (
+    Fit("dispatch", ("fixed seconds of a call", "seconds of a call for each host"),
+        (("figure 6", "16 hosts"), ("figure 6", "512 hosts"))),
+    Fit("work", ("core-seconds for each token",), (("table 2", "S=4 M=16"),)),
+    Fit("work and width", ("core-seconds for each token", "cost of each further core of a stage"),
+        (("table 2, with width", "S=4 M=16"), ("table 2, with width", "S=8 M=32"))),
+)  # fmt: skip
+
+_TABLE_2 = ("S=4 M=16", "S=8 M=32", "S=16 M=64", "S=16 M=64, 512 cores", "SPMD")
+
+
+def _table_2(fit: Fit) -> tuple[Point, ...]:
+    figure = fit.points[0][0]
+    return tuple(
+        Point(figure, name, "fitted" if (figure, name) in fit.points else "predicted", fit.name) for name in _TABLE_2
+    )
+
+
+POINTS = (
+    Point("figure 5", "fused", "predicted", "dispatch"),
+    Point("figure 5", "chained", "predicted", "dispatch"),
+    Point("figure 5", "chained over OpByOp, 2048 cores", "relation", "dispatch"),
+    Point("figure 6", "16 hosts", "fitted", "dispatch"),
+    Point("figure 6", "512 hosts", "fitted", "dispatch"),
+    Point("figure 7", "parallel over sequential, 128 stages", "relation", "dispatch"),
+    Point("figure 7", "a computation in parallel, 128 stages over 1", "relation", "dispatch"),
+    Point("figure 7", "a computation in sequence, 128 stages over 1", "relation", "dispatch"),
+    Point("figure 7", "programs in parallel, 32 long stages over 1", "relation", "dispatch"),
+    Point("figure 7", "programs in sequence, 32 long stages over 1", "relation", "dispatch"),
+    *(Point("figure 8", name, "relation", "dispatch") for name in ("0.04 ms", "0.33 ms", "1.04 ms", "2.4 ms")),
+    Point("figure 9", "1:1:1:1", "by construction"),
+    Point("figure 9", "1:2:4:8", "by construction"),
+    Point("figure 10", "four islands over one", "predicted", "work"),
+    Point("figure 11", "1 client", "relation", "dispatch"),
+    *(Point("figure 11", f"{count} clients", "predicted", "dispatch") for count in (4, 8, 16)),
+    *(Point("figure 12", f"{model}, {how}", "inverse") for model in ("64B", "136B")
+      for how in ("not hidden, 25 GB/s", "hidden, 25 GB/s", "hidden, 12.5 GB/s")),
+    *_table_2(FITS[1]),
+    *_table_2(FITS[2]),
+)  # fmt: skip

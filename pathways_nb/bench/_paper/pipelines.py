@@ -1,0 +1,146 @@
+"""Table 2 and Figure 10: a decoder in pipelined stages, all microbatches forward and then backward (GPipe).
+
+A stage lasts its part of the step's work. What that work is, is fitted on rows of the table; nothing is known of the
+model beyond that but the size of what travels from stage to stage.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import pathways_nb as pw
+from pathways_nb.bench._paper.found import Found
+from pathways_nb.bench._paper.pods import PAPER, Pod
+
+TOKENS = 2**18
+"""Of a step on 128 cores, assumed: it decides how much a step's dispatch and latencies count, little here."""
+WIDTH = int(PAPER["table 2"]["model dimension"]["value"])
+_PER_HOST = 8
+_FORWARD = 1 / 3
+"""Of a microbatch's work; backward takes twice as long."""
+
+
+class Work(NamedTuple):
+    """Core-seconds for each token, and by what part each further core of a stage adds to that."""
+
+    per_token: float
+    width_cost: float = 0.0
+
+    def stage(self, row: Row) -> float:
+        """Seconds that one microbatch takes a stage, forward and backward."""
+        slower = 1 + self.width_cost * (row.cores // row.stages - 1)
+        return self.per_token * slower * row.tokens / row.cores / row.microbatches
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of Table 2."""
+
+    stages: int
+    microbatches: int
+    cores: int = 128
+    islands: int = 1
+
+    @classmethod
+    def of(cls, name: str) -> Row:
+        """As the table calls it: ``"S=16 M=64, 512 cores"``; SPMD is a single stage."""
+        found = re.fullmatch(r"S=(\d+) M=(\d+)(?:, (\d+) cores)?", name)
+        return cls(*(int(number or 128) for number in found.groups())) if found else cls(1, 1)
+
+    @property
+    def tokens(self) -> int:
+        """Of a step; a larger machine gets a larger batch."""
+        return TOKENS * self.cores // 128
+
+    @property
+    def bubble(self) -> float:
+        """How many times as long a step takes as without a bubble: (M + S - 1) / M."""
+        return (self.microbatches + self.stages - 1) / self.microbatches
+
+    def places(self) -> list[pw.VirtualSlice]:
+        """A virtual slice for each stage; islands take consecutive ones."""
+        each = self.stages // self.islands
+        return [
+            pw.virtual_slice(self.cores // self.stages, island=stage // each, name=f"stage {stage}")
+            for stage in range(self.stages)
+        ]
+
+
+def step_of(row: Row, stage_seconds: float) -> tuple[pw.Program, Any]:
+    """One training step, and its microbatches."""
+    places = row.places()
+    forward = [pw.work(stage_seconds * _FORWARD, on=place, name="forward") for place in places]
+    backward = [pw.work(stage_seconds * (1 - _FORWARD), on=place, name="backward") for place in reversed(places)]
+
+    def through(stages: list[pw.Computation], x: Any) -> Any:
+        for stage in stages:
+            x = stage(x)
+        return x
+
+    def step(microbatches: list[Any]) -> list[Any]:
+        made = [through(forward, x) for x in microbatches]
+        return [through(backward, x) for x in reversed(made)]
+
+    one = jax.ShapeDtypeStruct((row.tokens // row.microbatches, WIDTH), jnp.bfloat16)
+    return pw.program(step, name=f"{row.stages} stages"), [one] * row.microbatches
+
+
+@cache
+def tokens_per_second(row: Row, stage_seconds: float) -> float:
+    """Of a step through the controller, from the first launch to the last end."""
+    pod = Pod(row.cores // row.islands // _PER_HOST, _PER_HOST, row.islands)
+    with pod.attached():
+        step, microbatches = step_of(row, stage_seconds)
+        run = step.run(microbatches)
+    work = run.events.of_kind("compute")
+    return row.tokens / float(work["end"].max() - work["start"].min())
+
+
+def fitted_stage(name: str) -> float:
+    """Seconds of a stage for each token, core and microbatch at which a row comes out as published."""
+    row, wanted = Row.of(name), PAPER["table 2"][name]["value"]
+    guess = Work(row.cores / wanted / row.bubble)
+    return guess.per_token * tokens_per_second(row, guess.stage(row)) / wanted
+
+
+def fit_work() -> Work:
+    """One parameter on one row."""
+    return Work(fitted_stage("S=4 M=16"))
+
+
+def fit_work_and_width() -> Work:
+    """Two parameters on two rows: stages of 32 and of 16 cores."""
+    wide, narrow = fitted_stage("S=4 M=16"), fitted_stage("S=8 M=32")
+    slope = (wide - narrow) / (32 - 16)
+    per_token = wide - 31 * slope
+    return Work(per_token, slope / per_token)
+
+
+def table_2(work: Work) -> dict[str, Found]:
+    """Every row; the baseline is the bubble's closed form, scaled on the first row."""
+    rows = [name for name, known in PAPER["table 2"].items() if known["unit"] == "tokens/s"]
+    first = Row.of("S=4 M=16")
+    scale = PAPER["table 2"]["S=4 M=16"]["value"] * first.bubble / first.cores
+    found = {}
+    for name in rows:
+        row = Row.of(name)
+        ours = tokens_per_second(row, work.stage(row))
+        error = ours / PAPER["table 2"][name]["value"] - 1
+        says = "FAILS: the pipeline's rows cannot tell what SPMD over all cores costs" if abs(error) > 0.1 else ""
+        found[name] = Found(ours, scale * row.cores / row.bubble, says)
+    return found
+
+
+def figure_10(work: Work) -> dict[str, Found]:
+    """16 stages over four islands, and on one; the baseline is that DCN costs nothing."""
+    row = Row.of("S=16 M=64")
+    seconds, sent = work.stage(row), row.tokens // row.microbatches * WIDTH * 2
+    apart = tokens_per_second(replace(row, islands=4), seconds)
+    says = f"{sent / 1e6:.0f} MB travel between stages that take {seconds * 1e3:.0f} ms, forward and backward"
+    return {"four islands over one": Found(apart / tokens_per_second(row, seconds), 1.0, says)}

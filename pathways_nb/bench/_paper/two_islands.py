@@ -1,0 +1,108 @@
+"""Figure 12: data parallelism over two islands, which exchange gradients over DCN in every step.
+
+How long a step takes is not published, so nothing can be predicted; the question is turned round: how long must a step
+be for two islands to reach the published share of one island of twice the devices, if this many bytes are exchanged?
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import pathways_nb as pw
+from pathways_nb.bench._paper.found import Found
+from pathways_nb.bench._paper.pods import CHIP, PAPER, Pod
+from pathways_nb.trace.metrics import counted
+
+POD = Pod(128, 4, islands=2)
+"""Hosts of each island are assumed."""
+CASES = (("not hidden", 1, 25e9), ("hidden", 8, 25e9), ("hidden", 8, 12.5e9))
+"""Into how many buckets gradients are cut, each sent as soon as it is there, and bytes/s of a host."""
+_FORWARD = 1 / 3
+_NO_LIMIT = 1e13
+"""Bytes of memory on each device, as activations and parameters are left out as well."""
+_SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets: int) -> pw.Program:
+    """Forward, then backward in buckets, then a sum of each bucket over the islands.
+
+    Args:
+        places: one for each island. seconds: of a step without any exchange.
+        bytes: of all gradients of an island.
+    """
+    size = math.ceil(bytes / buckets)
+    forward = [pw.work(seconds * _FORWARD, on=place, name="forward") for place in places]
+    backward = [
+        pw.work(seconds * (1 - _FORWARD) / buckets, on=place, output_bytes=size, name="backward") for place in places
+    ]
+    both = [
+        pw.shard_map(lambda *g: sum(g), on=place, in_specs=(pw.P("x"),) * len(places), out_specs=pw.P("x"))
+        for place in places
+    ]
+
+    def gradients(island: int, x: Any) -> list[Any]:
+        made = [backward[island](forward[island](x))]
+        while len(made) < buckets:
+            made.append(backward[island](made[-1]))
+        return made
+
+    def step(x: Any) -> list[Any]:
+        made = [gradients(island, x) for island in range(len(places))]
+        return [add(*bucket) for bucket in zip(*made, strict=True) for add in both]
+
+    return pw.program(step, name="data parallel")
+
+
+def step_seconds(seconds: float, bytes: float, buckets: int, bandwidth: float) -> float:
+    """Seconds of a step on two islands, from the first launch to the last end; on one it takes ``seconds``."""
+    network = pw.chip(CHIP).network.replace(host_bw=bandwidth)
+    with POD.attached(network=network, hbm=_NO_LIMIT):
+        places = [pw.virtual_slice(POD.devices, island=island) for island in range(POD.islands)]
+        run = step_of(places, seconds, bytes, buckets).run(_SCALAR)
+    work = run.events.of_kind("compute")
+    return float(work["end"].max() - work["start"].min())
+
+
+def shortest_step(wanted: float, bytes: float, buckets: int, bandwidth: float) -> float:
+    """Seconds of the shortest step of which two islands take at most ``1 / wanted`` times as long, to 1 %."""
+
+    def too_long(seconds: float) -> float:
+        return step_seconds(seconds, bytes, buckets, bandwidth) * wanted - seconds
+
+    wait = bytes / POD.hosts / bandwidth
+    return _root(too_long, wait / buckets, 2 * wait / (1 - wanted), 0.01)
+
+
+def _root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    """Where a falling function is 0, to a part of that: the false position, with Illinois' halving."""
+    above, below, point = function(low), function(high), math.inf
+    while True:
+        before, point = point, low + (high - low) * above / (above - below)
+        value = function(point)
+        if abs(point - before) <= tolerance * point or value == 0:
+            return point
+        if value > 0:
+            low, above, below = point, value, below / 2
+        else:
+            high, below, above = point, value, above / 2
+
+
+def figure_12() -> dict[str, Found]:
+    """For both models and what may be of network and overlap: the shortest step; the baseline hides nothing."""
+    found = {}
+    for model in ("64B", "136B"):
+        wanted, bytes = PAPER["figure 12"][model]["value"], PAPER["figure 12"][f"{model} bytes"]["value"] / 2
+        for how, buckets, bandwidth in CASES:
+            wait = bytes / POD.hosts / bandwidth
+            found[f"{model}, {how}, {bandwidth / 1e9:g} GB/s"] = Found(
+                shortest_step(wanted, bytes, buckets, bandwidth),
+                wait * wanted / (1 - wanted),
+                f"s a step, or more; {bytes / POD.hosts / 1e9:.1f} GB a host and direction are {wait * 1e3:.0f} ms, "
+                f"sent in {counted(buckets, 'part')}",
+            )
+    return found

@@ -1,0 +1,93 @@
+"""The Pathways paper's Figures 5 to 12 and Table 2, simulated through the controller, with what fits and what fails.
+
+What is fitted on which numbers and what is predicted is declared before anything runs (``_paper.declared``). The table
+has the paper's number, ours, the error and the simplest formula beside it; numbers that were not checked against the
+paper say "recalled". Time is virtual: nothing here depends on this machine but how long the bench takes.
+"""
+
+from __future__ import annotations
+
+import re
+from statistics import mean
+from typing import Any
+
+from pathways_nb.bench._paper import chains, clients, pipelines, two_islands
+from pathways_nb.bench._paper.declared import FITS, POINTS, Point
+from pathways_nb.bench._paper.found import Found
+from pathways_nb.bench._paper.pods import PAPER
+
+_ABOUT = {
+    "figure 5": "JAX is the same program without a cost for each host; TF and Ray are not modelled.",
+    "figure 6": "Two parameters on two points, which are two kinds of machine: that it fits proves nothing.",
+    "whose cost": "A call's cost is taken as its client's own. As a cost of the controller, which all clients share, "
+    "it fits figures 5 and 6 just as well, and leaves figure 11 at 0.14 for any number of clients. Figure 7, where "
+    "each message of sequential dispatch pays it again, is run with it at the controller.",
+    "figures 7 to 9": "What the controller does by construction, given the fit: these test code, not the model.",
+    "figure 12": "How long a step took is not published, so what is given is the shortest one that 97 % allows.",
+    "table 2": "The pipelines' rows cannot tell what SPMD over 128 cores costs: both fits miss it by over a tenth.",
+}
+_READ = {"abstract": "in the abstract", "notes": "in public notes", "recalled": "recalled"}
+_RELATIVE = ("fitted", "predicted")
+
+
+def table() -> list[dict[str, Any]]:
+    """A row for each declared point, in that order; what is not known of it is left out."""
+    found = simulate()
+    return [_row(point, found[point.figure][point.name]) for point in POINTS]
+
+
+def simulate() -> dict[str, dict[str, Found]]:
+    """Everything, by figure and name of a point."""
+    work = pipelines.fit_work()
+    return {
+        "figure 5": chains.figure_5(),
+        "figure 6": chains.figure_6(),
+        "figure 7": chains.figure_7(),
+        "figure 8": clients.figure_8(),
+        "figure 9": clients.figure_9(),
+        "figure 10": pipelines.figure_10(work),
+        "figure 11": clients.figure_11(),
+        "figure 12": two_islands.figure_12(),
+        "table 2": pipelines.table_2(work),
+        "table 2, with width": pipelines.table_2(pipelines.fit_work_and_width()),
+    }
+
+
+def _row(point: Point, found: Found) -> dict[str, Any]:
+    row: dict[str, Any] = {"of": point.figure, "point": point.name, "declared": point.role, "ours": found.ours}
+    if point.role in _RELATIVE:
+        known = PAPER[point.figure.partition(",")[0]][point.name]
+        row |= {"paper": known["value"], "read": _READ[known["tag"]], "error": found.ours / known["value"] - 1}
+    if found.baseline is not None:
+        row["baseline"] = found.baseline
+        if point.role in _RELATIVE:
+            row["baseline_error"] = found.baseline / row["paper"] - 1
+    return row | ({"says": found.says} if found.says else {})
+
+
+def figures_of(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Our number for each point, its error where the paper gives a number, how much was fitted, and how it went."""
+    figures: dict[str, float] = {}
+    for row in rows:
+        name = re.sub(r"\W+", "_", f"{row['of']} {row['point']}").lower()
+        figures[name] = row["ours"]
+        if "error" in row:
+            figures[f"{name}_error"] = row["error"]
+    predicted = [row for row in rows if row["declared"] == "predicted"]
+    return figures | {
+        "fitted_parameters": sum(len(fit.parameters) for fit in FITS),
+        "fitted_points": sum(row["declared"] == "fitted" for row in rows),
+        "predicted_points": len(predicted),
+        "mean_predicted_error": mean(abs(row["error"]) for row in predicted),
+        "mean_baseline_error": mean(abs(row["baseline_error"]) for row in predicted),
+    }
+
+
+def run() -> dict[str, Any]:
+    """Simulate every point."""
+    rows = table()
+    fits = [
+        {"fit": fit.name, "parameters": " and ".join(fit.parameters), "on": "; ".join(map(": ".join, fit.points)),
+         "degrees_of_freedom": fit.freedom} for fit in FITS
+    ]  # fmt: skip
+    return {"figures": figures_of(rows), "detail": {"declared fits": fits, "points": rows, "remarks": _ABOUT}}
