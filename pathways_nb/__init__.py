@@ -34,7 +34,11 @@ from pathways_nb.program.places import VirtualSlice, virtual_slice
 from pathways_nb.program.program import Program, program
 from pathways_nb.run import Run, runs, style
 from pathways_nb.saved import load
+from pathways_nb.sweep import Sweep, sweep
 from pathways_nb.tenants import Tenant, client
+from pathways_nb.trace.breakdown import Idle
+from pathways_nb.trace.path import CriticalPath, Slack
+from pathways_nb.trace.whatif import WhatIf
 from pathways_nb.work import work
 
 __all__ = [
@@ -44,8 +48,10 @@ __all__ = [
     "Comparison",
     "Computation",
     "Controller",
+    "CriticalPath",
     "Future",
     "Graph",
+    "Idle",
     "LostError",
     "Network",
     "NodeError",
@@ -59,9 +65,12 @@ __all__ = [
     "Program",
     "Run",
     "ShardingError",
+    "Slack",
+    "Sweep",
     "Tenant",
     "UsageError",
     "VirtualSlice",
+    "WhatIf",
     "attach",
     "calibrate",
     "calibration",
@@ -85,6 +94,7 @@ __all__ = [
     "runs",
     "shard_map",
     "style",
+    "sweep",
     "virtual_slice",
     "wait",
     "work",

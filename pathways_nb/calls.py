@@ -102,8 +102,8 @@ def record(
 
     Args:
         name: of the run.
-        show: any of ``"graph"``, ``"timeline"`` and ``"memory"``, or several as in ``"timeline,memory"``: displayed
-            here, live.
+        show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and ``"memory"``,
+            or several as in ``"timeline,memory"``: displayed here, live.
         source: the code of the block, kept with the run.
     """
     return _recorded(name, show, source, None)

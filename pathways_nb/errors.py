@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 
 
@@ -57,6 +59,13 @@ def is_number(value: object) -> bool:
 def is_index(value: object) -> bool:
     """Whether it is a whole number, of Python or NumPy; a truth value is none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Up to three names that were probably meant: those that hold what was written, then those that look like it."""
+    names, written = list(names), name.lower()
+    holding = [one for one in names if len(written) > 1 and written in one.lower()]
+    return list(dict.fromkeys(holding + difflib.get_close_matches(written, names, cutoff=0.5)))[:3]
 
 
 def size(count: float) -> str:

@@ -173,7 +173,13 @@ class Future(Deferred):
         Operations on it launch on those devices beside the controller's own, unseen by its scheduler and record;
         ``.result()`` is what most code wants. Raises as ``result``.
         """
-        return self._wait(self._line(), needed=True)
+        line = self._line()
+        array = self._wait(line, needed=True)
+        if not isinstance(array, Abstract):
+            return array
+        if isinstance(self.shadow, Future):
+            return self.shadow.array()
+        raise _no_value(self, line)
 
     def _line(self) -> str:
         """The user's line that asks, where a record will tell it."""
@@ -363,6 +369,7 @@ for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"
 
 
 def _no_value(future: Future, line: str) -> UsageError:
+    line = line or lines.here()
     needed = f" at {line}" if line else ""
     return UsageError(
         f"the value of {future._name} is needed{needed}, and simulated devices compute none. Wait for it with "

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pathways_nb.errors import UsageError
 from pathways_nb.program.graph import Graph
 from pathways_nb.trace import export
+from pathways_nb.trace.breakdown import Idle, idle
 from pathways_nb.trace.exact import Stamps
 from pathways_nb.trace.metrics import Summary, counted, summarise
+from pathways_nb.trace.path import CriticalPath, Slack, critical_path, slack
 from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.whatif import WhatIf, what_if
 
 if TYPE_CHECKING:
     from pathways_nb.backends.execution import Entry, Execution
@@ -149,14 +152,50 @@ class Run:
 
     def summary_line(self) -> str:
         """The summary in one line of plain text."""
-        return self.note or " · ".join(map(str, filter(None, (self.summary(), self.stamps))))
+        chip = self.about.get("options", {}).get("chip")
+        where = f"simulated on {chip}" if chip else ""
+        return self.note or " · ".join(map(str, filter(None, (where, self.summary(), self.stamps))))
+
+    def critical_path(self) -> CriticalPath:
+        """The chain of events and gaps that the makespan consists of, as far as it is recorded; gaps have a cause."""
+        return critical_path(self.events)
+
+    def slack(self) -> Slack:
+        """How much later each event on a device could end without a longer makespan, in seconds."""
+        return slack(self.events)
+
+    def idle(self) -> Idle:
+        """Where the time of every device went: busy, or idle and why; the parts add up to the makespan."""
+        return idle(self.events, self.islands)
+
+    def what_if(
+        self,
+        node: str | None = None,
+        program: str | None = None,
+        kind: str | None = None,
+        client: str | None = None,
+        *,
+        faster: float,
+    ) -> WhatIf:
+        """The makespan if something had been faster, from the record: nothing runs again, order and gaps are kept.
+
+        Args:
+            node, program, kind, client: what is faster: all on devices that has each of those given, a node by its
+                name; with ``kind`` as in ``events``, ``"transfer"`` or ``"enqueue"`` say, the controller's too.
+            faster: how many times; below 1 is slower.
+
+        Raises:
+            UsageError: nothing is named, nothing matches (the nearest names are listed), or ``faster`` is no number
+                above 0.
+        """
+        return what_if(self.events, node, program, kind, client, faster=faster)
 
     def show(self, *views: str) -> None:
         """Display graph and timeline here.
 
         Args:
-            views: any of ``"graph"``, ``"timeline"`` and ``"memory"``, or ``"timeline,memory"``; graph and timeline if
-                none is named.
+            views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and
+                ``"memory"``, or ``"timeline,memory"``; graph and timeline if none is named.
         """
         from pathways_widgets.live import DEFAULT_SHOW, LiveDisplay
 

@@ -22,7 +22,7 @@ def status_of(controller: Controller) -> str:
     driver = controller.driver
     rows = [repr(controller)]
     for island in driver.attachment.islands:
-        devices = ", ".join(str(device.id) for device in island.devices)
+        devices = _ranges([device.id for device in island.devices])
         pinned = f", pinned to core {', '.join(map(str, island.cores))}" if island.cores else ""
         rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
                     f"ids {devices}{pinned}{_in_use(island.devices)}")  # fmt: skip
@@ -34,6 +34,17 @@ def status_of(controller: Controller) -> str:
     rows += _store(controller)
     rows.append(f"  {counted(len(driver.runs), 'program')} under way; {driver.sampled:.0%} of ends watched")
     return "\n".join(rows)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``0–3, 8, 9``: rows of three and more by their ends."""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ", ".join(f"{row[0]}–{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
 
 
 def _clients(controller: Controller) -> Iterator[str]:

@@ -215,7 +215,7 @@ class Dispatcher(threading.Thread):
             self._check_devices(action)
             dispatched = self.clock()
             array, moved = bring(entry.array, action.target)
-            if taken_over and entry.shared and not moved:
+            if taken_over and entry.shared:  # also what moved: on devices of both places it is the same memory still
                 array, moved = array.copy(), True
             if taken_over and moved:
                 entry.array = None  # its handle is consumed: what was copied is of no use to anybody

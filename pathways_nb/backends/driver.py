@@ -18,7 +18,7 @@ from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
 from pathways_nb.backends.faults import Fault
 from pathways_nb.backends.levels import Levels
 from pathways_nb.backends.lowering import Lowered
-from pathways_nb.controller.admission import PATIENCE
+from pathways_nb.backends.room import make_room
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
     Added,
@@ -40,14 +40,11 @@ from pathways_nb.controller.messages import (
     Waited,
 )
 from pathways_nb.errors import LostError, OutOfMemoryError
-from pathways_nb.errors import size as in_words
 from pathways_nb.program.memory import Holding
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.trace.record import Record, Row, label_of
 
-_LOOK_AGAIN = 0.02
-"""Seconds between two looks whether there is room for a value."""
 QUEUED = 64
 """Programs that a client has queued before its submitting waits: client back-pressure."""
 
@@ -156,7 +153,7 @@ class Driver(ABC):
         buffer = next(self._buffers)
         self.entries[buffer] = Entry()
         try:
-            self._wait_for_memory(Stored(buffer, client, size, name, where))
+            make_room(self, Stored(buffer, client, size, name, where))
         except OutOfMemoryError:
             del self.entries[buffer]
             raise
@@ -178,49 +175,6 @@ class Driver(ABC):
             self.engine.obey(Released((buffer,)))
         else:
             del self.entries[buffer]
-
-    def _wait_for_memory(self, stored: Stored) -> None:
-        assert stored.holding is not None
-        where = stored.holding.placement
-        began, alone = self.clock(), None
-        while (answer := self.engine.safely(lambda: self._take_room(stored))) is not True:
-            if isinstance(answer, OutOfMemoryError):
-                raise answer
-            busy = self.machine.admission.under_way.get(where.island)
-            alone = None if busy else alone or self.clock()
-            if alone is not None and self.clock() > alone + PATIENCE:
-                patience = self.engine.safely(lambda: self.machine.admission.patience(where, stored.client))
-                if self.clock() > alone + patience:
-                    raise self.engine.safely(lambda: self._no_room(stored))
-            self.check()
-            self.ended.wait(lambda: self.broken, timeout=_LOOK_AGAIN)
-        if self.clock() - began > _LOOK_AGAIN:
-            label = label_of("stall", f"back-pressure: memory for {stored.name}", client=stored.client)
-            self.levels.note(Row(label, began, self.clock()))
-
-    def _take_room(self, stored: Stored) -> bool | OutOfMemoryError:
-        """Whether there was room, or that there never will be."""
-        assert stored.holding is not None
-        where, needed, admission = stored.holding.placement, stored.holding.bytes, self.machine.admission
-        if (most := admission.capacity(where, stored.client)) is not None and most < needed:
-            return OutOfMemoryError(
-                f"{stored.name} needs {in_words(needed)} on each device of {where}, which is more than the "
-                f"{in_words(most)} that there are. Use more devices or smaller arrays, or a larger hbm= or memory=."
-            )
-        room = admission.room(where, stored.client)
-        if room is not None and room < needed:
-            return False
-        self.engine.obey(stored)
-        return True
-
-    def _no_room(self, stored: Stored) -> OutOfMemoryError:
-        assert stored.holding is not None
-        where, admission = stored.holding.placement, self.machine.admission
-        short = stored.holding.bytes - max(admission.room(where, stored.client) or 0, 0)
-        return OutOfMemoryError(
-            f"{stored.name} needs {in_words(stored.holding.bytes)} on each device, and lacks {in_words(short)} of "
-            f"{admission.no_room(where, stored.client)}"
-        )
 
     def release(self, buffer: int) -> None:
         """The caller no longer holds a buffer. Safe in finalizers."""

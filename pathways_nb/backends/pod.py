@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from pathways_nb.cost.topology import Topology
+from pathways_nb.cost.topology import Topology, lay_out
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.plan import Placement
 from pathways_nb.program.signature import Aval
@@ -65,6 +65,13 @@ class Pod:
     islands: tuple[SimulatedIsland, ...]
     kind: str = "sim"
     note: str = ""
+
+    def one_more(self, devices: int) -> SimulatedIsland:
+        """An island like the others, of so many devices."""
+        like = self.islands[0].topology
+        per_host = min(like.devices_per_host, devices)
+        topology = lay_out(like.chip, devices, devices_per_host=per_host, network=like.network)
+        return SimulatedIsland(len(self.islands), topology)
 
     def release(self) -> None:
         """There is nothing to let go."""

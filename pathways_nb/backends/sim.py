@@ -1,14 +1,12 @@
 """The simulated driver: carries out the controller's instructions on islands that live in virtual time.
 
-The same core decides, fed the same events; durations come from the cost model. Time passes only while somebody waits
-for something, so nothing here runs beside the user's code: who calls programs and never waits, calls them at one
-time, each client one after another by what a call costs its thread. Values are abstract.
+The same core decides, fed the same events (see ``virtual_engine``); islands carry out its launches in virtual time (see
+``virtual``), and durations come from the cost model. Values are abstract.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable
@@ -16,16 +14,16 @@ from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
 from pathways_nb.backends.driver import Driver
-from pathways_nb.backends.engine import Engine
 from pathways_nb.backends.estimates import Estimates
-from pathways_nb.backends.execution import Bell, Entry, Execution
+from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.faults import InjectedFault
 from pathways_nb.backends.lowering import Lowered, Lowering
 from pathways_nb.backends.pod import Abstract, Pod
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, VirtualRun
+from pathways_nb.backends.virtual_engine import Passing, VirtualEngine
 from pathways_nb.backends.watcher import owned, routed
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import Completed, Event, Launch, Opened, Submitted, Voided, Woke
+from pathways_nb.controller.messages import Completed, Launch, Opened, Voided
 from pathways_nb.cost.formulas import FREE, Cost
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import CancelledError, LostError
@@ -33,103 +31,6 @@ from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import aval_of
 from pathways_nb.trace.record import Label, Record, Row, label_of
-
-
-class VirtualEngine(Engine):
-    """Hands the core its events in virtual time. ``pace`` says what a call costs a client's thread, in seconds."""
-
-    agenda: Agenda
-    pace: float = 0.0
-
-    def begin(self, agenda: Agenda, pace: float) -> None:
-        """Before anything is handed over."""
-        self.agenda, self.pace = agenda, pace
-        self._busy_until: dict[str, float] = {}
-        """By client: when its thread is through with what it has called."""
-        self.thread.start()
-
-    def report(self, event: Event) -> None:
-        """Put an event down for the time at which the client's thread gets to it."""
-        self._guarded(lambda: self.agenda.at(self._due(event), self._happen, event))
-
-    def store(self, event: Any) -> None:
-        """What needs no room is there at once; no client's thread waits for another's."""
-        super().ask(lambda: self.obey(event))()
-
-    def safely(self, work: Callable[[], Any]) -> Any:
-        """All state belongs to the engine's thread here."""
-        return self.in_turn(work)
-
-    def ask(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """As ever, once the clients' threads have got there."""
-
-        def then() -> Any:
-            self.catch_up()
-            return work()
-
-        return super().ask(then)
-
-    def catch_up(self) -> None:
-        """Let time pass until the clients' threads are through with what they have called."""
-        self.advance(lambda: False, max(self._busy_until.values(), default=0.0))
-
-    def advance(
-        self, ready: Callable[[], bool], until: float | None = None, given_up: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Let time pass until ``ready()``, until a time, or until nothing happens any more. In the engine's thread."""
-        agenda = self.agenda
-        while not (ready() or given_up()):
-            upcoming = agenda.next
-            if until is not None and (upcoming is None or upcoming > until):
-                agenda.now = max(agenda.now, until)
-                return
-            if not agenda.step():
-                return
-
-    def _happen(self, event: Event) -> None:
-        self.obey(event)
-
-    def _due(self, event: Event) -> float:
-        now = self.agenda.now
-        if isinstance(event, Opened):
-            return max(now, self._busy_until.get(event.client, 0.0))
-        if not isinstance(event, Submitted):
-            return max(now, *self._busy_until.values()) if self._busy_until else now
-        due = self._busy_until[event.client] = max(now, self._busy_until.get(event.client, 0.0)) + self.pace
-        return due
-
-    def _wake_at(self, time: float) -> None:
-        self.agenda.at(time, self._happen, Woke())
-
-
-class Passing(Bell):
-    """Waiting for something lets virtual time pass until it is so."""
-
-    def __init__(self, engine_of: Callable[[], VirtualEngine], notice: float):
-        super().__init__()
-        self._engine_of, self._notice = engine_of, notice
-
-    def ring(self) -> None:
-        """Nobody sleeps: who waits makes the time pass."""
-
-    def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
-        """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
-        if ready():
-            return True
-        engine, stop = self._engine_of(), threading.Event()
-
-        def pass_time() -> None:
-            now = engine.agenda.now
-            engine.advance(ready, now + timeout if timeout >= 0 else None, stop.is_set)
-            if ready():  # the client's thread learns of it a little later
-                engine.advance(lambda: False, engine.agenda.now + self._notice)
-
-        try:
-            engine.in_turn(pass_time)
-        except BaseException:
-            stop.set()
-            raise
-        return ready()
 
 
 class SimDriver(Driver):
@@ -168,6 +69,8 @@ class SimDriver(Driver):
         """By run and step: brings of other runs that need what it makes."""
         self._controller_free = 0.0
         self._gone: defaultdict[int, set[int]] = defaultdict(set)
+        self._at_work = [0] * len(pod.islands)
+        """By island: nodes that have begun and not ended."""
         self.engine.begin(agenda, model.host.call)
 
     # ---- for the client
@@ -188,6 +91,10 @@ class SimDriver(Driver):
         """The same, laid out."""
         return Abstract(value.aval, sharding)
 
+    def open(self, client: str, share: float, priority: float, memory: int) -> None:
+        """See ``Driver``."""
+        self.engine.at_once(Opened(client, share, priority, memory))
+
     @property
     def sampled(self) -> float:
         """Every end is known."""
@@ -198,10 +105,6 @@ class SimDriver(Driver):
         at_home = _whereabouts(entry) == where
         return at_home and lies_at(entry.sharding, lowered.targets[position], lowered.ranks[position])
 
-    def open(self, client: str, share: float, priority: float, memory: int) -> None:
-        """A client is there, or has changed, when its own thread gets to it: it waits for nobody else's."""
-        self.engine.post(Opened(client, share, priority, memory))
-
     # ---- launches
 
     def _launch(self, run: Execution, launch: Launch) -> None:
@@ -210,8 +113,8 @@ class SimDriver(Driver):
         hosts = self._hosts_of(run.lowered, launch)
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
-            self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered])
-        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, self._controller_free)
+            self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered], run)
+        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
 
     def _hosts_of(self, lowered: Lowered, launch: Launch) -> int:
         """How many hosts have devices that a launch is for."""
@@ -227,10 +130,9 @@ class SimDriver(Driver):
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
-        if self.dcn_latency:
-            label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
-                             island=launch.island, route="DCN")  # fmt: skip
-            run.record.add(Row(label, sent, now, run.serial, "simulated"))
+        label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
+                         island=launch.island, route="DCN")  # fmt: skip
+        run.record.add(Row(label, sent, now, run.serial, "simulated"))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
         run.record.add(Row(label, now, through, run.serial, "simulated"))
@@ -239,7 +141,7 @@ class SimDriver(Driver):
 
     def prepared(self, task: Task) -> int:
         """An argument may be another run's result that is not there yet."""
-        run = self.runs[task.portion.run.serial]
+        run: Execution = task.portion.run.execution
         position = run.lowered.plan.steps[task.index].argument
         if position < 0:
             return 0
@@ -251,30 +153,39 @@ class SimDriver(Driver):
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step; none of what is skipped, fails, or is there already."""
-        seconds = self._lasts(task)
+        run: Execution = task.portion.run.execution
+        task.label = run.lowered.actions[task.index].label
+        seconds = task.portion.run.timed.seconds[task.index]
+        if run.stopped or run.errors or self._gone or self.faults or not task.queues:
+            seconds = self._hindered(run, task, seconds)
+        if task.queues:
+            seconds += self._interference(task.portion.launch.island) if seconds else 0.0
+            self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
-    def _lasts(self, task: Task) -> float:
-        run, index = self.runs[task.portion.run.serial], task.index
-        if (run.stopped or run.errors) and self._skip(run, index):
+    def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
+        """The same, of what may not be carried out, or not as planned: ``label`` says what is."""
+        label, task.label = task.label, None
+        if (run.stopped or run.errors) and self._skip(run, task.index):
             return 0.0
-        action = run.lowered.actions[index]
-        if action.step.kind == "bring":
+        is_argument = run.lowered.plan.steps[task.index].argument >= 0
+        if is_argument and self._read(run, task.index).error is not None:
+            return 0.0
+        if (self._gone or self.faults) and self._is_struck(run, task.index, label):
+            return 0.0
+        if is_argument:
             return self._bring(run, task)
-        if self._gone or self.faults:
-            try:
-                self._strike(run, action.label)
-            except (InjectedFault, LostError) as cause:
-                label = owned(action.label, run.client) if run.client else action.label
-                run.record.add(Row(label, self.agenda.now, self.agenda.now, run.serial, "simulated", "failed"))
-                run.fail(index, run.node_error(index, cause))
-                return 0.0
-        task.label = action.label
-        return task.portion.run.timed.seconds[index]
+        task.label = label
+        return seconds
+
+    def _interference(self, island: int) -> float:
+        """What hosts take of the devices of an island where no other one is idle."""
+        others = self._at_work[:island] + self._at_work[island + 1 :]
+        return self.model.host.interference if others and all(others) else 0.0
 
     def link(self, task: Task) -> tuple[Hashable, float]:
         """Hosts into an island, places within one, and each pair of islands have a link of their own."""
-        run = self.runs[task.portion.run.serial]
+        run: Execution = task.portion.run.execution
         step = run.lowered.plan.steps[task.index]
         source: Any = task.label.route
         if step.inputs:
@@ -283,8 +194,10 @@ class SimDriver(Driver):
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
-        run, index = self.runs[task.portion.run.serial], task.index
+        run, index = task.portion.run.execution, task.index
         label = task.label
+        if task.queues:
+            self._at_work[task.portion.launch.island] -= 1
         if label is not None:
             start, end = task.start, self.agenda.now
             if task.queues:
@@ -303,7 +216,7 @@ class SimDriver(Driver):
     def launch_ended(self, portion: Portion) -> None:
         """Tell the controller."""
         launch = portion.launch
-        run = self.runs[launch.run]
+        run: Execution = portion.run.execution
         if run.errors:
             self.engine.obey(Voided(run.failed_results()))
         self.engine.obey(Completed(launch.run, launch.island, launch.start, launch.stop, portion.device_seconds))
@@ -313,23 +226,32 @@ class SimDriver(Driver):
     def _fill(self, run: Execution, index: int) -> None:
         plan = run.lowered.plan
         for slot in plan.steps[index].outputs:
-            for entry in run.results.get(slot, ()):
+            entries = run.results.get(slot, ())
+            for entry in entries:
                 aval = run.lowered.results[plan.results.index(slot)]
                 entry.array = Abstract(aval, run.lowered.shardings[slot])
+                entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
+        self.ended.ring()
 
-    def _bring(self, run: Execution, task: Task) -> float:
-        """Bring an argument: most often it is there already."""
-        lowered, step = run.lowered, run.lowered.plan.steps[task.index]
-        entry, action = run.arguments[step.argument], lowered.actions[task.index]
+    def _read(self, run: Execution, index: int) -> Entry:
+        """The argument that a step brings."""
+        step = run.lowered.plan.steps[index]
+        entry = run.arguments[step.argument]
         entry.has_read()
         if entry.error is not None:
-            run.fail(task.index, entry.error)
-            return 0.0
-        where = lowered.plan.placements[step.place]
-        if self._lies_at(entry, lowered, lowered.brings.index(task.index)):
+            run.fail(index, entry.error)
+        entry.shared |= any(slot in run.results for slot in step.outputs)  # it is handed back as it came
+        return entry
+
+    def _bring(self, run: Execution, task: Task) -> float:
+        """Seconds of bringing an argument: most often it is there already."""
+        lowered, step = run.lowered, run.lowered.plan.steps[task.index]
+        entry, where = run.arguments[step.argument], lowered.plan.placements[step.place]
+        is_copied = entry.shared and step.argument in lowered.taken_over
+        if self._lies_at(entry, lowered, lowered.brings.index(task.index)) and not is_copied:
             return 0.0
         route, source = _route(entry, where)
-        task.label = label = routed(action.label, route)
+        task.label = label = routed(lowered.actions[task.index].label, route)
         topology = self._topology(step.island)
         return self.model.transfer(label.bytes, route, topology, source.count if source else 1, where.count).seconds
 
@@ -344,6 +266,17 @@ class SimDriver(Driver):
                 run.arguments[step.argument].has_read()
             run.fail(index, error)
         return error is not None
+
+    def _is_struck(self, run: Execution, index: int, label: Label) -> bool:
+        """Whether a step fails because its devices are lost, or on purpose."""
+        try:
+            self._strike(run, label)
+        except (InjectedFault, LostError) as cause:
+            mine = owned(label, run.client) if run.client else label
+            run.record.add(Row(mine, self.agenda.now, self.agenda.now, run.serial, "simulated", "failed"))
+            run.fail(index, run.node_error(index, cause))
+            return True
+        return False
 
     def _strike(self, run: Execution, label: Label) -> None:
         lost = sorted(self._gone[label.island].intersection(range(label.device, label.device + label.devices)))
@@ -382,10 +315,10 @@ class SimDriver(Driver):
         self._gone.pop(island, None)
 
     def _joined(self, island: Any) -> None:
-        pass
+        self._at_work.append(0)
 
     def _end(self, patience: float) -> None:
-        pass
+        self.agenda.clear()
 
 
 def _whereabouts(entry: Entry) -> Placement | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -26,6 +27,7 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.paused = False
         self._entries: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._serials = itertools.count()
 
@@ -52,6 +54,20 @@ class Agenda:
         happen(*args)
         return True
 
+    def clear(self) -> None:
+        """Begin anew: nothing is to happen, and it is time 0."""
+        self._entries.clear()
+        self.now = 0.0
+
+    def run(self, until: float = math.inf) -> bool:
+        """Let time pass until what happens sets ``paused``, or nothing more does until then; whether it was paused."""
+        entries = self._entries
+        while entries and entries[0][0] <= until:
+            self.step()
+            if self.paused:
+                return True
+        return False
+
 
 @dataclass(frozen=True, eq=False)
 class Timed:
@@ -69,13 +85,20 @@ class Timed:
                 found[producer].append(index)
         return tuple(map(tuple, found))
 
+    @cached_property
+    def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None], ...]:
+        """By step: its producers, and the first of its devices and the one after the last; none of what travels."""
+        where = {serial: (p.first, p.first + p.count) for serial, p in self.plan.placements.items()}
+        return tuple((step.producers, where[step.place] if step.kind == "launch" else None) for step in self.plan.steps)
+
 
 @dataclass(eq=False)
 class VirtualRun:
-    """One run of a timed plan."""
+    """One run of a timed plan; ``execution`` is whatever its owner knows it by."""
 
     serial: int
     timed: Timed
+    execution: Any = None
     done: bytearray = field(init=False)
     tasks: dict[int, Task] = field(default_factory=dict)
     """By step: what has been enqueued and has not ended."""
@@ -140,11 +163,15 @@ class _Island:
         self.host_free = 0.0
         self.edges = [0]
         self.queues: list[deque[Task]] = [deque()]
+        self._known: dict[tuple[int, int], Sequence[deque[Task]]] = {}
 
-    def queues_of(self, first: int, after: int) -> Sequence[deque[Task]]:
-        """Of devices ``first`` to ``after``."""
-        low = self._cut(first)
-        return self.queues[low : self._cut(after)]
+    def queues_of(self, devices: tuple[int, int]) -> Sequence[deque[Task]]:
+        """Of the devices from the first on, up to the second."""
+        found = self._known.get(devices)
+        if found is None:
+            low, high = map(self._cut, devices)
+            found = self._known[devices] = self.queues[low:high]
+        return found
 
     def _cut(self, edge: int) -> int:
         """Where the devices from ``edge`` on begin; what is enqueued on both sides of a new cut is in both queues."""
@@ -152,6 +179,7 @@ class _Island:
         if at == len(self.edges) or self.edges[at] != edge:
             self.edges.insert(at, edge)
             before = self.queues[at - 1]
+            self._known.clear()
             self.queues.insert(at, deque(before))
             for task in before:
                 task.queues = (*task.queues, self.queues[at])
@@ -177,24 +205,26 @@ class Islands:
         portion, island = Portion(run, launch, launch.stop - launch.start), self._islands[launch.island]
         island.host_free = max(island.host_free, self.agenda.now)
         order = run.timed.plan.orders[launch.island][launch.start : launch.stop]
-        run.tasks.update((index, self._enqueue(portion, island, index)) for index in order)
-        for task in [run.tasks[index] for index in order]:
+        tasks = [self._enqueue(portion, island, index) for index in order]
+        run.tasks.update(zip(order, tasks, strict=True))
+        for task in tasks:
             if not task.lacks:
                 self._begin(task)
         return island.host_free
 
     def _enqueue(self, portion: Portion, island: _Island, index: int) -> Task:
-        plan, done = portion.run.timed.plan, portion.run.done
-        step = plan.steps[index]
+        run = portion.run
+        producers, devices = run.timed.wants[index]
         task = Task(portion, index, 0, self.agenda.now)
-        for producer in step.producers:
-            task.lacks += not done[producer]
-        if step.kind == "launch":
+        for producer in producers:
+            if not run.done[producer]:
+                task.lacks += 1
+        if devices is not None:
             task.earliest = island.host_free = island.host_free + self.launch
-            place = plan.placements[step.place]
-            task.queues = island.queues_of(place.first, place.first + place.count)
+            task.queues = island.queues_of(devices)
             for queue in task.queues:
-                task.lacks += bool(queue)
+                if queue:
+                    task.lacks += 1
                 queue.append(task)
         task.lacks += self.owner.prepared(task)
         return task
@@ -208,7 +238,8 @@ class Islands:
     def _begin(self, task: Task) -> None:
         """All it waits for is there; what travels waits for its turn on the link, too."""
         lasts = self.owner.lasts(task)
-        start = max(self.agenda.now, task.earliest)
+        now = self.agenda.now
+        start = now if now > task.earliest else task.earliest
         if lasts and not task.queues:
             link, left = self.owner.link(task)
             start = max(start, self._links.get(link, 0.0))

@@ -49,10 +49,10 @@ from pathways_nb.program.plan import Gang, Plan
 Dispatch = Literal["parallel", "sequential"]
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work enqueued ahead on an island while clients compete, and while one has it to itself."""
-TURN = 6
+TURN = 5
 """Tiny gangs that a client of the usual share has in a row.
 
-One by one, each end would wake another client's thread, which costs more than such a gang; in rows of six shares still
+One by one, each end would wake another client's thread, which costs more than such a gang; in rows of five shares still
 hold within 5 % over 400 gangs.
 """
 FEW, SOON = 32, 10e-3
@@ -432,8 +432,9 @@ class Machine:
     def _learn(self, run: RunState, island: int, event: Completed) -> None:
         gangs, stops = run.plan.gangs[island], run.plan.stops[island]
         ended = range(bisect_right(stops, event.start), bisect_right(stops, event.stop))
-        devices = sum(gangs[i].devices * run.estimates.of(island, i) for i in ended)
-        alone = sum(run.estimates.of(island, i) for i in ended)
+        expected = run.estimates.expected(island, ended)
+        devices = sum([gangs[i].devices * seconds for i, seconds in zip(ended, expected, strict=True)])
+        alone = sum(expected)
         run.estimates.learn(island, ended, event.device_seconds * alone / devices if devices else 0.0)
 
     def _show(self, run: RunState, gang: Gang) -> ReadyGang:

@@ -23,26 +23,26 @@ class Estimates:
     def __init__(self, plan: Plan):
         self.seconds: dict[int, list[float | None]] = {i: [None] * len(gangs) for i, gangs in plan.gangs.items()}
 
-    def of(self, island: int, gang: int) -> float:
-        """The seconds to reckon with."""
-        found = self.seconds[island][gang]
-        return GUESS if found is None else found
-
     def is_tiny(self, gang: Gang, number: int) -> bool:
         """Whether it is known to take less than ``TINY``."""
         return (self.seconds[gang.island][number] or 1.0) < TINY
 
     def work(self, gangs: Sequence[Gang], first: int) -> float:
         """Device-seconds to reckon with for an island's gangs from number ``first`` on."""
-        return sum([self.of(gang.island, number) * gang.devices for number, gang in enumerate(gangs, first)])
+        expected = self.expected(gangs[0].island, range(first, first + len(gangs)))
+        return sum([gang.devices * seconds for gang, seconds in zip(gangs, expected, strict=True)])
+
+    def expected(self, island: int, gangs: range) -> list[float]:
+        """The seconds to reckon with, of each of ``gangs``."""
+        return [GUESS if seconds is None else seconds for seconds in self.seconds[island][gangs.start : gangs.stop]]
 
     def learn(self, island: int, gangs: range, seconds: float) -> None:
         """All of ``gangs`` took ``seconds``: share them out as they were expected, and move a part of the way."""
-        known = self.seconds[island]
-        before = [self.of(island, gang) for gang in gangs]
-        scale = seconds / (sum(before) or 1.0)
+        known, before = self.seconds[island], self.expected(island, gangs)
+        together = sum(before)
+        scale = seconds / (together or 1.0)
         for gang, old in zip(gangs, before, strict=True):
-            new = old * scale if sum(before) else seconds / len(gangs)
+            new = old * scale if together else seconds / len(gangs)
             known[gang] = new if known[gang] is None else old + 0.3 * (new - old)
 
 

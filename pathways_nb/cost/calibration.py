@@ -22,7 +22,7 @@ from pathways_nb.cost.model import Model
 from pathways_nb.cost.networks import Network
 from pathways_nb.errors import UsageError, is_index, is_number
 
-FORMAT, VERSION = "pathways_nb.calibration", 1
+FORMAT, VERSION = "pathways_nb.calibration", 2
 _PARTS = {"chip": Chip, "network": Network, "host": Host, "efficiency": Efficiency}
 
 

@@ -25,6 +25,13 @@ from pathways_nb.errors import UsageError
 
 _NODE = 500_000  # ids of its devices lie far from those of every island
 
+_quick: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+"""Options that make for quickly compiled machine code, which never runs; those that this JAX lacks are dropped."""
+
 _GROWTH: dict[CollectiveKind, int] = {
     "all-reduce": 0,
     "all-gather": 0,
@@ -141,8 +148,21 @@ def _exchanges(
         jitted = jax.jit(
             fn_of(mesh), in_shardings=place(tuple(in_specs)), out_shardings=place(out_specs), keep_unused=True
         )
-        text = jitted.lower(*avals).compile().as_text() or ""
+        text = _compile(jitted.lower(*avals)).as_text() or ""
     return sorted(exchanges_of(parse(text), sizes), key=_order)
+
+
+def _compile(lowered: Any) -> Any:
+    """The partitioned program: the passes on it are as ever, only what follows is not worth its time here."""
+    try:
+        return lowered.compile(compiler_options=dict(_quick))
+    except jax.errors.JaxRuntimeError as error:
+        unknown = [name for name in _quick if name in str(error)]
+        if not unknown:
+            raise
+    for name in unknown:
+        del _quick[name]
+    return _compile(lowered)
 
 
 @functools.cache

@@ -17,9 +17,9 @@ class Efficiency(Parameters):
 
     Fields:
         matmul, conv: of its FLOP/s. matmul_bw, conv_bw: of its memory's bandwidth.
-        elementwise, reduction, movement, sort, random, other: of its memory's bandwidth.
-        elementwise_flops, reduction_flops, sort_flops, random_flops: FLOP/s of one device in operations of that
-            class; None where only their bytes count.
+        elementwise, transcendental, reduction, movement, sort, random, other: of its memory's bandwidth.
+        elementwise_flops, transcendental_flops, reduction_flops, sort_flops, random_flops: FLOP/s of one device in
+            operations of that class; None where only their bytes count.
         all_reduce, all_gather, reduce_scatter, all_to_all, permute, broadcast: of the bandwidth of links and NICs.
         at_once: how many devices of one node run at full speed at the same time; virtual CPU devices share cores.
             None: all of them.
@@ -30,12 +30,14 @@ class Efficiency(Parameters):
     matmul_bw: float = fraction()
     conv_bw: float = fraction()
     elementwise: float = fraction()
+    transcendental: float = fraction()
     reduction: float = fraction()
     movement: float = fraction()
     sort: float = fraction()
     random: float = fraction()
     other: float = fraction()
     elementwise_flops: float | None = optional_rate("FLOP/s")
+    transcendental_flops: float | None = optional_rate("FLOP/s")
     reduction_flops: float | None = optional_rate("FLOP/s")
     sort_flops: float | None = optional_rate("FLOP/s")
     random_flops: float | None = optional_rate("FLOP/s")
@@ -62,6 +64,7 @@ _ASSUMED: dict[str, tuple[float, str]] = {
     "matmul_bw": (0.8, "as a stream of memory"),
     "conv_bw": (0.8, "as a stream of memory"),
     "elementwise": (0.85, "a stream of memory reaches 80 to 90 % of the data sheet's bandwidth"),
+    "transcendental": (0.85, "as other elementwise operations"),
     "reduction": (0.8, "nearly as a stream of memory"),
     "movement": (0.6, "transpositions and look-ups do not stream"),
     "sort": (0.05, "many passes over the data"),

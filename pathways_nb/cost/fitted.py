@@ -1,14 +1,15 @@
 """From what was measured to a model of this machine, and how far each class of it can be trusted.
 
-One after another: the launch, from chains of tiny nodes; how devices share cores; a roofline for each class of
-operations beyond the launch; collectives beyond both; transfers. Each is judged by the sizes that its fit has not seen.
+One after another: the launch, from chains of tiny nodes and from work in one node and in several; how devices share
+cores; a roofline for each class of operations beyond the launch; collectives beyond both; transfers. Each is judged by
+the sizes that its fit has not seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -53,8 +54,13 @@ class Fit:
 
     @property
     def node(self) -> float:
-        """Seconds that a node takes before its own work."""
-        return self.line[1]
+        """Seconds that a node takes of its devices beside its own work, while all islands work."""
+        return max(self.measured.parted.seconds, self.node_alone)
+
+    @property
+    def node_alone(self) -> float:
+        """The same while other islands do nothing, and hosts run on their cores."""
+        return self.measured.parted_solo.seconds
 
     @cached_property
     def crowd(self) -> float:
@@ -93,7 +99,7 @@ class Fit:
         kinds = list(dict.fromkeys(sample.kind for sample in samples))
         if not kinds:
             return {}
-        terms = [(1.0, *(self.over_link(s) if s.kind == kind else 0.0 for kind in kinds)) for s in samples]
+        terms = [(_count(s), *(self.over_link(s) if s.kind == kind else 0.0 for kind in kinds)) for s in samples]
         before = [self.node + self.compute(sample.work) for sample in samples]
         found = nonnegative(terms, [sample.seconds for sample in samples], before)
         return dict(zip(("", *kinds), found.tolist(), strict=True))
@@ -108,34 +114,36 @@ class Fit:
     @cached_property
     def from_host(self) -> tuple[float, float]:
         """Of an array brought to an island: what it takes anyway, and each byte."""
-        return self._moves(self.measured.host_to_island)
+        return self._moves(self.measured.host_to_island, self.node)
 
     @cached_property
     def between(self) -> tuple[float, float]:
-        """Of an array moved to another island: what it takes anyway, and each byte."""
-        return self._moves(self.measured.island_to_island)
+        """Of an array moved to another island, while one of both works: what it takes anyway, and each byte."""
+        return self._moves(self.measured.island_to_island, self.node_alone)
 
-    def _moves(self, samples: Sequence[Sample]) -> tuple[float, float]:
+    def _moves(self, samples: Sequence[Sample], node: float) -> tuple[float, float]:
         if not samples:
             return 0.0, 0.0
-        before = [self.node + self.compute(sample.work) for sample in samples]
+        before = [node + self.compute(sample.work) for sample in samples]
         found = nonnegative([(1.0, s.bytes) for s in samples], [s.seconds for s in samples], before)
         return float(found[0]), float(found[1])
 
     @cached_property
     def host(self) -> dict[str, float]:
-        """Seconds of the controller and the hosts, which add up to what a program takes anyway.
+        """Seconds of the controller and the hosts.
 
-        Stages overlap, so each counts only as far as those before it leave room; the client's notice is the rest.
+        A launch is what each node adds to a chain of tiny ones on one island. The others, with what a node takes of
+        its devices, add up to what a program takes anyway. Stages overlap, so each counts only as far as those before
+        it leave room; the client's notice is the rest.
         """
-        left, chains, found = self.line[0], self.measured.chains, {}
-        for name in ("call", "launch", "sent"):
+        left, chains, found = max(0.0, self.line[0] - self.node), self.measured.chains, {}
+        for name in ("call", "sent"):
             found[name] = min(left, max(0.0, median(getattr(chain, name) for chain in chains)))
             left -= found[name]
         return {
             "call": found["call"],
             "message": found["sent"] / self.measured.islands,
-            "launch": found["launch"],
+            "launch": line_of(self.measured.solo)[1],
             "notice": left,
         }
 
@@ -146,12 +154,12 @@ class Fit:
         for kind, samples in measured.samples.items():
             judge = self._judge_roofline if _computes(kind) else self._judge_exchange
             found.append(_check(kind, samples, judge(kind, samples)))
-        for kind, samples in (
-            ("host to island", measured.host_to_island),
-            ("island to island", measured.island_to_island),
+        for kind, samples, node in (
+            ("host to island", measured.host_to_island, self.node),
+            ("island to island", measured.island_to_island, self.node_alone),
         ):
             if samples:
-                found.append(_check(kind, samples, self._held_out(samples, self._predict_moves)))
+                found.append(_check(kind, samples, self._held_out(samples, partial(self._predict_moves, node))))
         return found
 
     def _held_out(self, samples: Sequence[Sample], fit: Callable[[list[Sample]], Predict]) -> list[float]:
@@ -171,17 +179,22 @@ class Fit:
     def _judge_exchange(self, kind: str, samples: Sequence[Sample]) -> list[float]:
         def fit(seen: list[Sample]) -> Predict:
             found = self._exchanges(seen)
-            return lambda s: self.node + self.compute(s.work) + found[""] + found[kind] * self.over_link(s)
+            return lambda s: self.node + self.compute(s.work) + found[""] * _count(s) + found[kind] * self.over_link(s)
 
         return self._held_out(samples, fit)
 
-    def _predict_moves(self, seen: list[Sample]) -> Predict:
-        anyway, byte = self._moves(seen)
-        return lambda s: self.node + self.compute(s.work) + anyway + byte * s.bytes
+    def _predict_moves(self, node: float, seen: list[Sample]) -> Predict:
+        anyway, byte = self._moves(seen, node)
+        return lambda s: node + self.compute(s.work) + anyway + byte * s.bytes
 
 
 def _computes(kind: str) -> bool:
     return kind not in COLLECTIVE
+
+
+def _count(sample: Sample) -> int:
+    """Collectives of a node."""
+    return sum(one.count for one in sample.work.collectives)
 
 
 def _parted(work: Work, kind: str) -> tuple[Work, Work]:

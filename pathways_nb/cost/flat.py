@@ -88,7 +88,9 @@ def flatten(jaxpr: Any, sizes: Mapping[str, int], specs: Sequence[Any] | None = 
     inner, walk = getattr(jaxpr, "jaxpr", jaxpr), _Walk(dict(sizes))
     given = list(specs) if specs is not None else [None] * len(inner.invars)
     pairs = zip(inner.invars, given, strict=True)
-    return walk.body(jaxpr, [walk.new(var.aval, read_spec(spec, _rank(var))) for var, spec in pairs])
+    from pathways_nb.cost.adopt import adopt  # late: it knows this list
+
+    return adopt(walk.body(jaxpr, [walk.new(var.aval, read_spec(spec, _rank(var))) for var, spec in pairs]))
 
 
 def _rank(atom: Any) -> int:

@@ -58,9 +58,19 @@ def _joined(measured: Measured) -> _Values:
 
 
 def _memory(fitted: Fit) -> float:
-    """Bytes/s that the fastest class of operations reaches on a device that works alone."""
-    rates = [fitted.crowd / line.per_byte for line in fitted.rooflines.values() if line.per_byte]
-    return max(rates, default=1e9)
+    """Bytes/s that the fastest class of operations reaches on a device that works alone.
+
+    Of a class whose bytes never decide that is what it moves beside its operations, or they would decide in the model.
+    """
+    lines = fitted.rooflines.items()
+    return max((fitted.crowd * _rate(line.per_byte, _beside(fitted, kind)) for kind, line in lines), default=1e9)
+
+
+def _beside(fitted: Fit, kind: str) -> float:
+    """The most bytes/s that a class moves in the time of its operations."""
+    amounts = [sample.work.of(kind.split()[0]) for sample in fitted.measured.samples[kind]]  # type: ignore[arg-type]
+    per_flop = fitted.rooflines[kind].per_flop
+    return max((one.read + one.written) / (one.flops * per_flop) for one in amounts) if per_flop else 0.0
 
 
 def _network(fitted: Fit, memory: float) -> _Values:
@@ -107,7 +117,15 @@ def _products(fitted: Fit, kind: str) -> float:
 def _host(fitted: Fit) -> _Values:
     one = Origin("assumed", "an island here has one host, which message counts")
     seconds: _Values = {name: (value, MEASURED) for name, value in fitted.host.items()}
-    return {**seconds, "per_host": (0.0, one), "device_launch": (fitted.node / fitted.crowd, MEASURED)}
+    return {**seconds, "per_host": (0.0, one), **_nodes(fitted)}
+
+
+def _nodes(fitted: Fit) -> _Values:
+    """What a node takes of a device beside its own work, alone and among others."""
+    return {
+        "device_launch": (fitted.node_alone / fitted.crowd, MEASURED),
+        "interference": (fitted.node - fitted.node_alone, MEASURED),
+    }
 
 
 def _shares(fitted: Fit, chip: Chip) -> _Values:
@@ -122,7 +140,10 @@ def _shares(fitted: Fit, chip: Chip) -> _Values:
     return values
 
 
-_CLASSES = ("matmul", "conv", "matmul_bw", "conv_bw", "elementwise", "reduction", "movement", "sort", "random", "other")
+_CLASSES = (
+    "matmul", "conv", "matmul_bw", "conv_bw", "elementwise", "transcendental", "reduction", "movement", "sort",
+    "random", "other",
+)  # fmt: skip
 
 
 def _usual(name: str) -> Origin:

@@ -24,6 +24,8 @@ class Host(Parameters):
         launch: of an island's host for each launch that it enqueues to its devices.
         notice: from the end of a program's last node until the client's thread knows of it.
         device_launch: on a device, before a node's own work begins.
+        interference: on a device, for each node that begins while all other islands work, too, where hosts have no
+            cores of their own and take their turns on those of the devices.
     """
 
     call: float = duration()
@@ -32,6 +34,7 @@ class Host(Parameters):
     launch: float = duration()
     notice: float = duration()
     device_launch: float = duration()
+    interference: float = duration(0.0)
 
 
 _FIGURE_6 = "slope of the line through 2.3 ms at 16 hosts and 35 ms at 512 hosts, Pathways, Figure 6"
@@ -43,6 +46,7 @@ HOST = Host(
     launch=2e-5,
     notice=1e-4,
     device_launch=5e-6,
+    interference=0.0,
     origins=MappingProxyType(
         {
             "call": Origin("assumed", "a call through Python takes about 0.1 ms"),
@@ -51,6 +55,7 @@ HOST = Host(
             "launch": Origin("assumed", "enqueuing one executable takes tens of microseconds"),
             "notice": Origin("assumed", "as a call"),
             "device_launch": Origin("recalled", "a kernel launch on a GPU: about 5 us"),
+            "interference": Origin("assumed", "hosts have cores of their own"),
         }
     ),
 )

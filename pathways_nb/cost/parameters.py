@@ -8,15 +8,14 @@ parameters; the metadata of each says its unit and what it may be.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import html
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from pathways_nb.errors import UsageError, is_number, three_digits
+from pathways_nb.errors import UsageError, is_number, nearest, three_digits
 
 KINDS = ("datasheet", "derived", "literature", "recalled", "assumed", "measured here", "yours")
 _FITTED = "fitted on "
@@ -56,9 +55,9 @@ def optional_rate(unit: str) -> Any:
     return _parameter(rule, None)
 
 
-def duration() -> Any:
+def duration(default: Any = _REQUIRED) -> Any:
     """A finite number of seconds, 0 or more."""
-    return _parameter(Rule("s", "a finite number of seconds, 0 or more", lambda v: is_number(v) and v >= 0))
+    return _parameter(Rule("s", "a finite number of seconds, 0 or more", lambda v: is_number(v) and v >= 0), default)
 
 
 def fraction(default: Any = _REQUIRED) -> Any:
@@ -130,13 +129,6 @@ def check(cls: type, where: str, values: Mapping[str, Any]) -> None:
             raise UsageError(f"{where}: there is no field {name!r}{meant} Fields: {', '.join(known)}.")
         if not known[name].holds(value):
             raise UsageError(f"{where}: {name} is {value!r}; write {known[name].wanted}.")
-
-
-def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """Up to three names that were probably meant: those that hold what was written, then those that look like it."""
-    names, written = list(names), name.lower()
-    holding = [one for one in names if len(written) > 1 and written in one.lower()]
-    return list(dict.fromkeys(holding + difflib.get_close_matches(written, names, cutoff=0.5)))[:3]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -7,7 +7,9 @@ from typing import Literal
 
 from pathways_nb.cost.flat import VIEWS, Op
 
-Kind = Literal["matmul", "conv", "elementwise", "reduction", "movement", "sort", "random", "collective", "other"]
+Kind = Literal[
+    "matmul", "conv", "elementwise", "transcendental", "reduction", "movement", "sort", "random", "collective", "other"
+]
 
 COLLECTIVES = {
     **dict.fromkeys(("psum", "psum2", "psum_invariant", "pmax", "pmin", "unreduced_psum", "unreduced_pmax",
@@ -41,11 +43,16 @@ _OF_KIND: dict[Kind, frozenset[str]] = {
     "collective": frozenset(COLLECTIVES),
 }
 _KINDS = {name: kind for kind, names in _OF_KIND.items() for name in names}
+TRANSCENDENTAL = frozenset(
+    "exp exp2 expm1 log log1p tanh sin cos tan pow sqrt rsqrt cbrt logistic erf erfc erf_inv lgamma digamma atan2 "
+    "asin acos atan sinh cosh asinh acosh atanh".split()
+)
+"""Elementwise operations that take many times as long as an addition, and are stored rather than computed twice."""
 _NO_ARITHMETIC = VIEWS | {"broadcast_in_dim", "iota", "convert_element_type", "bitcast_convert_type", "axis_index"}
 
 
 def kind_of(op: Op) -> Kind:
-    """The class of an operation without bodies."""
+    """The class of an operation without bodies; what is transcendental is elementwise here."""
     if op.name in _KINDS:
         return _KINDS[op.name]
     return "reduction" if op.name.startswith("reduce_") and op.name != "reduce_precision" else "elementwise"

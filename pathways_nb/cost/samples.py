@@ -42,7 +42,6 @@ class Chain:
     Args:
         nodes: of each island. total: from the call until the client knows.
         call: until the call returned. sent: from there until the last island's host began to enqueue.
-        launch: of that host, for one node.
         noise: distance of the quartiles of ``total``, over the median.
     """
 
@@ -50,8 +49,25 @@ class Chain:
     total: float
     call: float
     sent: float
-    launch: float
     noise: float
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Work done in one node, and in several: what nodes take beside their own work while a device is never idle.
+
+    Args:
+        nodes: how many. whole, parts: seconds of both programs.
+    """
+
+    nodes: int
+    whole: float
+    parts: float
+
+    @property
+    def seconds(self) -> float:
+        """Of each node, beside its work."""
+        return max(0.0, (self.parts - self.whole) / (self.nodes - 1))
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,8 @@ class Measured:
     Args:
         devices: of each island. islands: how many, all at work at the same time.
         memory_bytes: of one device. shared: whether devices of an island share cores, as virtual ones do.
-        chains: of different lengths. samples: by class of operations or collective.
+        chains: of different lengths, on all islands. solo: the same on one island.
+        parted: on all islands. parted_solo: on one. samples: by class of operations or collective.
         alone: pairs of seconds of one node on one device of each island, and on all of them.
         host_to_island, island_to_island: programs of one move; the second empty where there is one island.
     """
@@ -71,6 +88,9 @@ class Measured:
     memory_bytes: float
     shared: bool
     chains: Sequence[Chain]
+    solo: Sequence[Chain]
+    parted: Parted
+    parted_solo: Parted
     samples: Mapping[str, Sequence[Sample]]
     alone: Sequence[tuple[float, float]]
     host_to_island: Sequence[Sample]

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pathways_nb.cost.parameters import Origin, Parameters, check, nearest, origin_of, required, rules, tidy
-from pathways_nb.errors import UsageError
+from pathways_nb.cost.parameters import Origin, Parameters, check, origin_of, required, rules, tidy
+from pathways_nb.errors import UsageError, nearest
 
 P = TypeVar("P", bound=Parameters)
 

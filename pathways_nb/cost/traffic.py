@@ -17,13 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pathways_nb.cost.flat import VIEWS, Flat, Op, Value
-from pathways_nb.cost.primitives import kind_of
+from pathways_nb.cost.primitives import TRANSCENDENTAL, kind_of
 
-_DEAR = frozenset(
-    "exp exp2 expm1 log log1p tanh sin cos tan pow sqrt rsqrt cbrt logistic erf erfc erf_inv lgamma digamma atan2 "
-    "asin acos atan sinh cosh asinh acosh atanh".split()
-)
-"""Elementwise operations that are stored rather than computed twice."""
 _TAKEN = frozenset({"gather", "dynamic_slice", "slice"})
 _UPDATES = {"dynamic_update_slice": 1} | {
     f"scatter{ending}": 2 for ending in ("", "-add", "_add", "-mul", "_mul", "-min", "_min", "-max", "_max")
@@ -66,7 +61,14 @@ def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, in
         update = op.inputs[_UPDATES[op.name]].bytes
         again = update if "add" in op.name or "mul" in op.name else 0
         return again + sum(value.bytes for value in op.inputs[1:]), update
-    return sum(value.bytes for value in arrays), made
+    return sum(_read(op, value) for value in arrays), made
+
+
+def _read(op: Op, value: Value) -> int:
+    """Of a whole array next to split ones of its size, a device reads its own part."""
+    out = op.outputs[0]
+    alike = value.shape == out.shape and kind_of(op) == "elementwise"
+    return min(value.bytes, out.bytes // out.itemsize * value.itemsize) if alike and out.itemsize else value.bytes
 
 
 @dataclass
@@ -103,7 +105,7 @@ class _Levels:
                 self.parent[self.find(op)] = self.find(maker)
 
     def _trace(self, op: Op) -> None:
-        if not self.continues(op) or op.name in _DEAR:
+        if not self.continues(op) or op.name in TRANSCENDENTAL:
             return
         arrays = {value.root for value in op.inputs if value.size > 1 and value.known is None}
         sources = {self.origin.get(value, value) for value in arrays} - {None}

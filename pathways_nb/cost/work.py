@@ -13,7 +13,7 @@ from typing import Any
 
 from pathways_nb.cost.collective import Collective, merged, read_op
 from pathways_nb.cost.flat import Flat, Op, flatten
-from pathways_nb.cost.primitives import Kind, flops_of, kind_of
+from pathways_nb.cost.primitives import TRANSCENDENTAL, Kind, flops_of, kind_of
 from pathways_nb.cost.splits import Split, read_spec
 from pathways_nb.cost.traffic import traffic_of
 
@@ -23,8 +23,8 @@ class Amount:
     """What one class of operations does on one device.
 
     Args:
-        kind: ``matmul``, ``conv``, ``elementwise``, ``reduction``, ``movement`` (gather, scatter, transpose, copy,
-            slice), ``sort``, ``random`` or ``other``.
+        kind: ``matmul``, ``conv``, ``elementwise``, ``transcendental`` (elementwise, too: exp, tanh, sqrt, …),
+            ``reduction``, ``movement`` (gather, scatter, transpose, copy, slice), ``sort``, ``random`` or ``other``.
         dtype: of the factors, for ``matmul`` and ``conv``; empty for the others.
         flops: floating-point operations. read, written: bytes from and to memory.
     """
@@ -151,7 +151,8 @@ def _work(flat: Flat) -> Work:
         elif kind_of(op) == "collective":
             parts.append(Work(collectives=merged([read_op(op, flat.sizes)])))
         else:
-            amount = Amount(kind_of(op), _dtype(op), flops_of(op), traffic.read[op], traffic.written[op])
+            kind: Kind = "transcendental" if op.name in TRANSCENDENTAL else kind_of(op)
+            amount = Amount(kind, _dtype(op), flops_of(op), traffic.read[op], traffic.written[op])
             parts.append(Work((amount,), notes=_notes(op)))
     return _total(parts)
 

@@ -1,13 +1,16 @@
 """Small computations, each nearly of one class, that a calibration runs in chains.
 
-Each takes a state and constants and gives a state of the same shape, so that a chain of nodes is the node again and
-again. Shapes are those of one device. Values stay near 1: tiny ones would be slower for no reason of ours.
+Each takes a state and constants and gives a state of the same shape, so that a node repeats it, and a chain of nodes is
+the node again and again. Small ones are repeated more often: a node must last longer than its launch, which would hide
+it, and most operations of a program stand in the middle of a node, between arrays that are there already. Every turn
+depends on the one before, or a compiler would do it once for all. Shapes are those of one device. Values stay near 1:
+tiny ones would be slower for no reason of ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -27,16 +30,29 @@ class Kernel:
 
     Args:
         kind: its class. fn: of the state and constants. arrays: those of one device, the state first.
+        repeats: how often a node does it.
     """
 
     kind: str
     fn: Callable[..., Any]
     arrays: tuple[Any, ...]
+    repeats: int = 1
+
+    def repeated(self, state: Any, *constants: Any) -> Any:
+        """What a node does."""
+        if self.repeats == 1:
+            return self.fn(state, *constants)
+        return jax.lax.fori_loop(0, self.repeats, lambda _, state: self.fn(state, *constants), state)
 
     def work(self, devices: int) -> Work:
-        """What it does on each of so many devices."""
-        traced = jax.make_jaxpr(self.fn, axis_env=[(AXIS, devices)])(*self.arrays)
+        """What a node does on each of so many devices."""
+        traced = jax.make_jaxpr(self.repeated, axis_env=[(AXIS, devices)])(*self.arrays)
         return work_of(traced, {AXIS: devices})
+
+
+def _often(each: float, enough: float) -> int:
+    """How often to repeat what is so large, for a node to do enough; at most so often that it can still be traced."""
+    return int(min(max(enough // each, 2), 256))
 
 
 def _ones(*shape: int, dtype: Any = np.float32) -> Any:
@@ -48,11 +64,16 @@ def tiny() -> Kernel:
     return Kernel("launch", lambda s: s + 1.0, (_ones(8),))
 
 
+def medium(nodes: int) -> Kernel:
+    """Work for one node, of which a part for each of so many nodes lasts longer than a launch."""
+    return replace(_product(64, 128, np.float32), repeats=4 * nodes)
+
+
 def large(quick: bool) -> Iterator[Kernel]:
     """Long enough for a launch not to count: what one device takes alone, and among others."""
     yield _product(256, 512, np.float32)
     if not quick:
-        yield _heavy(2**18)
+        yield _heavy(2**16)
 
 
 def operations(quick: bool) -> Iterator[Kernel]:
@@ -63,10 +84,11 @@ def operations(quick: bool) -> Iterator[Kernel]:
         yield _light(2**exponent)
     for exponent in (13, 17) if quick else (11, 14, 17):
         yield _heavy(2**exponent)
+        yield _transcendental(2**exponent)
     for exponent in (13, 19) if quick else (10, 13, 16, 19):
         yield _summed(2**exponent)
     for width in (128, 512) if quick else (64, 128, 256, 512):
-        yield Kernel("movement", lambda s: s.T, (_ones(width, width),))
+        yield Kernel("movement", lambda s: s.T, (_ones(width, width),), _often(width**2, 2**18))
     if not quick:
         yield from _rarer()
 
@@ -86,19 +108,19 @@ def collectives(devices: int, quick: bool) -> Iterator[Kernel]:
     """Every collective over all devices of an island, from 256 bytes to a megabyte on each."""
     for floats in (2**8, 2**17) if quick else (2**6, 2**12, 2**16, 2**18):
         count = max(1, floats // devices) * devices
-        yield Kernel("all-reduce", lambda s: jax.lax.psum(s, AXIS), (_ones(count),))
-        yield Kernel("all-gather", lambda s: jax.lax.all_gather(s, AXIS)[0], (_ones(count),))
-        yield Kernel("reduce-scatter", _scattered, (_ones(count // devices), _ones(count)))
-        yield Kernel("all-to-all", lambda s: jax.lax.all_to_all(s, AXIS, 0, 0), (_ones(devices, count // devices),))
+        parts, often = (devices, count // devices), min(16, _often(count, 2**18))
         ring = [(i, (i + 1) % devices) for i in range(devices)]
-        yield Kernel("permute", lambda s, ring=ring: jax.lax.ppermute(s, AXIS, ring), (_ones(count),))
+        yield Kernel("all-reduce", lambda s: jax.lax.psum(s, AXIS), (_ones(count),), often)
+        yield Kernel("all-gather", lambda s: jax.lax.all_gather(s, AXIS)[0], (_ones(count),), often)
+        yield Kernel("reduce-scatter", _scattered, (_ones(count // devices), _ones(count)), often)
+        yield Kernel("all-to-all", lambda s: jax.lax.all_to_all(s, AXIS, 0, 0), (_ones(*parts),), often)
+        yield Kernel("permute", lambda s, ring=ring: jax.lax.ppermute(s, AXIS, ring), (_ones(count),), often)
 
 
 def _product(rows: int, width: int, dtype: Any) -> Kernel:
     kind = "matmul" if dtype is np.float32 else "matmul bfloat16"
-    return Kernel(
-        kind, lambda s, w: s @ w, (_ones(rows, width, dtype=dtype), np.full((width, width), 1 / width, dtype))
-    )
+    arrays = _ones(rows, width, dtype=dtype), np.full((width, width), 1 / width, dtype)
+    return Kernel(kind, lambda s, w: s @ w, arrays, _often(rows * width**2, 2**23))
 
 
 def _convolved(width: int, channels: int) -> Kernel:
@@ -106,26 +128,36 @@ def _convolved(width: int, channels: int) -> Kernel:
         return jax.lax.conv_general_dilated(s, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     filters = np.full((3, 3, channels, channels), 1 / (9 * channels), np.float32)
-    return Kernel("conv", convolve, (_ones(8, width, width, channels), filters))
+    often = _often(8 * width**2 * 9 * channels**2, 2**20)
+    return Kernel("conv", convolve, (_ones(8, width, width, channels), filters), often)
 
 
 def _light(size: int) -> Kernel:
-    return Kernel("elementwise", lambda s: s * 0.5 + 0.5, (_ones(size),))
+    return Kernel("elementwise", lambda s: s * 0.5 + 0.5, (_ones(size),), _often(size, 2**20))
 
 
 def _heavy(size: int) -> Kernel:
-    return Kernel("elementwise", lambda s: jax.nn.gelu(s) * 0.5 + 0.5, (_ones(size),))
+    def polynomial(s: Any) -> Any:
+        value = s
+        for _ in range(12):
+            value = value * s * 0.5 + 0.5
+        return value
+
+    return Kernel("elementwise", polynomial, (_ones(size),), _often(size, 2**18))
+
+
+def _transcendental(size: int) -> Kernel:
+    return Kernel("transcendental", lambda s: jnp.exp(jnp.tanh(s)) * 0.4, (_ones(size),), _often(size, 2**16))
 
 
 def _summed(size: int) -> Kernel:
-    return Kernel(
-        "reduction", lambda s, x: s + x.sum(0), (_ones(size // 64), _ones(64, size // 64 * 64)[:, : size // 64])
-    )
+    arrays = _ones(size // 64), _ones(64, size // 64)
+    return Kernel("reduction", lambda s, x: s * 0.5 + (x * s).sum(0) / 128, arrays, _often(size, 2**20))
 
 
 def _sorted(size: int) -> Kernel:
     values = np.random.default_rng(0).permutation(size).astype(np.float32)
-    return Kernel("sort", lambda s, x: s * 0.5 + jnp.sort(x), (_ones(size), values))
+    return Kernel("sort", lambda s, x: s * 0.5 + jnp.sort(x * s[0]), (_ones(size), values), _often(size, 2**11))
 
 
 def _drawn(size: int) -> Kernel:
@@ -133,8 +165,8 @@ def _drawn(size: int) -> Kernel:
         key = jax.random.key(s[0].astype(jnp.uint32))  # of the state, or the compiler would draw once for all
         return jax.random.uniform(key, s.shape) + 1.0
 
-    return Kernel("random", draw, (_ones(size),))
+    return Kernel("random", draw, (_ones(size),), _often(size, 2**15))
 
 
 def _scattered(s: Any, x: Any) -> Any:
-    return s + jax.lax.psum_scatter(x, AXIS, tiled=True)
+    return s * 0.5 + jax.lax.psum_scatter(x * s[0], AXIS, tiled=True)

@@ -16,17 +16,20 @@ import numpy as np
 from pathways_nb.attached import Controller
 from pathways_nb.cost.fitted import line_of
 from pathways_nb.cost.fitting import noise
-from pathways_nb.cost.samples import Chain, Measured, Sample
+from pathways_nb.cost.samples import Chain, Measured, Parted, Sample
 from pathways_nb.cost.work import Work
 from pathways_nb.machine import machine
 from pathways_nb.measured import kernels
 from pathways_nb.measured.kernels import Kernel
 from pathways_nb.measured.runs import Bench, Stages, Start, seconds_of, stages_of
+from pathways_nb.program.places import VirtualSlice
 
-NODES, HOPS = 8, 4
+NODES, HOPS = 4, 4
 """Nodes of a chain, and of one that changes islands: enough for what a program takes anyway to count little."""
 LENGTHS = (1, 4, 16, 32)
 """Nodes of the chains that tell what launches take."""
+PARTS = 16
+"""Nodes that do the work of one."""
 _LEAST, _MOST = 3, 25
 """Rounds."""
 _SECONDS, _QUICK = 22.0, 5.0
@@ -65,6 +68,25 @@ class _Item:
     seconds: list[float] = field(default_factory=list)
 
 
+@dataclass(eq=False)
+class _Line:
+    """Chains of tiny nodes of several lengths, on some places."""
+
+    places: list[VirtualSlice]
+    starts: dict[int, Start] = field(default_factory=dict)
+    stages: dict[int, list[Stages]] = field(default_factory=lambda: {nodes: [] for nodes in LENGTHS})
+
+    def prepare(self, bench: Bench) -> None:
+        self.starts = {nodes: bench.chains(kernels.tiny(), self.places, nodes) for nodes in LENGTHS}
+
+    def measure(self) -> None:
+        for nodes, start in self.starts.items():
+            self.stages[nodes].append(stages_of(start))
+
+    def chains(self) -> tuple[Chain, ...]:
+        return tuple(_chain(nodes, stages) for nodes, stages in self.stages.items())
+
+
 def measure(controller: Controller, quick: bool, say: Callable[[str], None]) -> Measured:
     """Measure a controller's devices, all islands at the same time.
 
@@ -79,7 +101,8 @@ class _Session:
     def __init__(self, controller: Controller, quick: bool, progress: Progress):
         self.controller, self.bench, self.quick, self.progress = controller, Bench(controller), quick, progress
         self.shared = controller.platform == "cpu"  # only virtual devices share cores
-        self.chains: dict[int, list[Stages]] = {nodes: [] for nodes in LENGTHS}
+        self.lines = [_Line(self.bench.places), _Line(self.bench.places[:1])]
+        """Chains of tiny nodes on all islands, and on one."""
         self.items = [*self._work(), *self._moves()]
 
     def _work(self) -> Iterator[_Item]:
@@ -87,6 +110,10 @@ class _Session:
         exchanges = kernels.collectives(devices, self.quick) if devices > 1 else ()
         for kernel in (*kernels.operations(self.quick), *exchanges):
             yield _Item("class", kernel, partial(bench.chains, kernel, bench.places, NODES))
+        for group, places in (("parted", bench.places), ("parted solo", bench.places[:1])):
+            for nodes in (1, PARTS):
+                kernel = kernels.medium(PARTS // nodes)
+                yield _Item(group, kernel, partial(bench.chains, kernel, places, nodes), nodes)
         for kernel in kernels.large(self.quick) if devices > 1 and self.shared else ():
             yield _Item("alone", kernel, partial(bench.chains, kernel, bench.on(1), NODES))
             yield _Item("together", kernel, partial(bench.chains, kernel, bench.places, NODES))
@@ -104,11 +131,14 @@ class _Session:
 
     def measured(self) -> Measured:
         """Prepare, take turns, and give every program its share."""
-        self._take_turns(*self._prepared())
-        chains = tuple(_chain(nodes, stages) for nodes, stages in self.chains.items())
+        self._take_turns(self._prepared())
+        chains, solo = (line.chains() for line in self.lines)
         anyway, _ = line_of(chains)
+        parted, parted_solo = (self._parted(name) for name in ("parted", "parted solo"))
         samples: dict[str, list[Sample]] = {}
         for item in self.items:
+            if item.group.startswith("parted"):
+                continue
             key = item.kernel.kind if item.group == "class" else item.group
             samples.setdefault(key, []).append(self._sample(item, anyway))
         alone, together = (samples.pop(name, []) for name in ("alone", "together"))
@@ -119,31 +149,39 @@ class _Session:
             self._memory(),
             self.shared,
             chains,
+            solo,
+            parted,
+            parted_solo,
             {kind: tuple(sorted(found, key=lambda one: one.size)) for kind, found in samples.items()},
             tuple((one.seconds, many.seconds) for one, many in zip(alone, together, strict=True)),
             host,
             between,
         )
 
-    def _prepared(self) -> tuple[list[Start], list[Start]]:
-        chains = [self.bench.chains(kernels.tiny(), self.bench.places, nodes) for nodes in LENGTHS]
+    def _prepared(self) -> list[Start]:
+        for line in self.lines:
+            line.prepare(self.bench)
         starts = []
         for number, item in enumerate(self.items, 1):
             self.progress.step(f"preparing {number} of {len(self.items)}, {item.kernel.kind}")
             starts.append(item.prepare())
-        return chains, starts
+        return starts
 
-    def _take_turns(self, chains: list[Start], starts: list[Start]) -> None:
+    def _take_turns(self, starts: list[Start]) -> None:
         until, order = _QUICK if self.quick else _SECONDS, np.random.default_rng(0)
         for number in range(_MOST):
             if number >= _LEAST and self.progress.passed > until:
                 break
-            for nodes, start in zip(LENGTHS, chains, strict=True):
-                self.chains[nodes].append(stages_of(start, nodes * self.bench.islands))
+            for line in self.lines:
+                line.measure()
             for index in order.permutation(len(starts)):  # what came before a program must not always be the same
                 item = self.items[index]
                 self.progress.step(f"round {number + 1} of {_MOST} at most, {item.kernel.kind}")
                 item.seconds.append(seconds_of(starts[index]))
+
+    def _parted(self, group: str) -> Parted:
+        whole, parts = (median(item.seconds) for item in self.items if item.group == group)
+        return Parted(PARTS, whole, parts)
 
     def _sample(self, item: _Item, anyway: float) -> Sample:
         """A node's share of a chain, without what its program takes anyway; above 0 even where noise hides it."""
@@ -159,5 +197,5 @@ class _Session:
 
 def _chain(nodes: int, stages: list[Stages]) -> Chain:
     totals = [one.total for one in stages]
-    total, call, sent, launch = (float(median(column)) for column in zip(*stages, strict=True))
-    return Chain(nodes, total, call, sent, launch, noise(totals))
+    total, call, sent = (float(median(column)) for column in zip(*stages, strict=True))
+    return Chain(nodes, total, call, sent, noise(totals))

@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.trace.metrics import BUSY, duration, sent, summarise
+from pathways_nb.trace.metrics import BUSY, duration, makes_span, summarise
 from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events, Label
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
 TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
 _ON_DEVICES = (*BUSY, "transfer")
+_SAME = 1e-9
+"""Seconds that two simulated runs may differ by in rounding."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Difference:
         columns = (self.table[column].tolist() for column in ("name", "client", "longer"))
         for name, client, longer in zip(*columns, strict=True):
             total[f"{name} of {client}" if client else name] += longer
-        ranked = sorted(total.items(), key=lambda item: -abs(item[1]))[:count]
+        apart = [item for item in total.items() if abs(item[1]) >= _SAME]
+        ranked = sorted(apart, key=lambda item: -abs(item[1]))[:count]
         return [f"{name}: {'+' if longer >= 0 else '−'}{duration(abs(longer))}" for name, longer in ranked]
 
 
@@ -89,7 +92,7 @@ def together(first: Events, second: Events, islands: int) -> Events:
 
 def beginning(events: Events) -> float:
     """When the first thing was sent or dispatched, or happened on a device."""
-    spans = events.select(events.is_("kind", *_ON_DEVICES, "enqueue") | sent(events))
+    spans = events.select(makes_span(events))
     return float(spans["start"].min()) if len(spans) else 0.0
 
 

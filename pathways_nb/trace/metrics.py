@@ -14,6 +14,7 @@ from pathways_nb.trace.record import Events
 
 BUSY = ("compute", "collective")
 """Kinds that keep a device busy."""
+COMPILING = ("trace", "lower", "compile")
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
     busy = events.of_kind(*BUSY)
     moves = events.of_kind("transfer")
     messages = sent(events)
-    spans = events.select(events.is_("kind", *BUSY, "transfer", "enqueue") | messages)
+    spans = events.select(makes_span(events))
     makespan = float(spans["end"].max() - spans["start"].min()) if len(spans) else 0.0
     used = [device_seconds(busy.select(busy.is_("island", i)), count).sum() for i, count in enumerate(islands)]
     shares = (u / (count * makespan) if makespan else 0.0 for u, count in zip(used, islands, strict=True))
@@ -104,7 +105,7 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
         makespan,
         tuple(float(share) for share in shares),
         covered(events.of_kind("enqueue")),
-        covered(events.of_kind("trace", "lower", "compile")),
+        covered(events.of_kind(*COMPILING)),
         len(moves),
         int(moves["bytes"].sum()),
         len(busy),
@@ -121,6 +122,11 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
 def sent(events: Events) -> np.ndarray:
     """Whether each event is a message of the controller on its way to an island."""
     return events.is_("kind", "stall") & events.is_("route", "DCN")
+
+
+def makes_span(events: Events) -> np.ndarray:
+    """Whether each event is one of those from the first of which to the last a makespan lasts."""
+    return events.is_("kind", *BUSY, "transfer", "enqueue") | sent(events)
 
 
 def clients_of(events: Events) -> tuple[str, ...]:
@@ -180,15 +186,21 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
     return np.diff(total)
 
 
-def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Runs of devices, from and up to, that have the same events, and when they are busy."""
+def alike(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Runs of devices of one island, from and up to, that have the same events, and which events these are."""
     first = events["device"]
-    last, start, end = first + events["devices"], events["start"], events["end"]
+    last = first + events["devices"]
     edges = sorted({0, devices, *np.unique(first).tolist(), *np.unique(last).tolist()})
     for low, high in pairwise(edges):
         if high <= devices:
-            here = (first <= low) & (low < last)
-            yield low, high, *_union(start[here], end[here])
+            yield low, high, (first <= low) & (low < last)
+
+
+def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Runs of devices, from and up to, that have the same events, and when they are busy."""
+    start, end = events["start"], events["end"]
+    for low, high, here in alike(events, devices):
+        yield low, high, *_union(start[here], end[here])
 
 
 def duration(seconds: float) -> str:

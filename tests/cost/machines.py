@@ -11,11 +11,11 @@ from pathways_nb.cost.collectives import collective
 from pathways_nb.cost.fitted import COLLECTIVE
 from pathways_nb.cost.fitting import Roofline
 from pathways_nb.cost.here import fit
-from pathways_nb.cost.samples import Chain, Measured, Sample
+from pathways_nb.cost.samples import Chain, Measured, Parted, Sample
 from pathways_nb.cost.work import Amount, Work
 
-NODE, CROWD, START, BYTE = 4e-4, 3.2, 5e-5, 2e-10
-CALL, SENT, LAUNCH, NOTICE = 1e-4, 2e-4, 3e-5, 7e-5
+NODE, ALONE, CROWD, START, BYTE = 4e-4, 3e-4, 3.2, 5e-5, 2e-10
+CALL, SENT, LAUNCH, NOTICE = 1e-4, 2e-4, 2.5e-4, 7e-5
 FROM_HOST, BETWEEN = (2e-4, 1e-9), (3e-4, 5e-10)
 LINES = {
     "matmul": Roofline(4e-11, 1e-10),
@@ -40,20 +40,22 @@ def measured(wobble: float = 0.0, seed: int = 0, islands: int = 2, devices: int 
         return float(seconds * random.lognormal(0, wobble)) if wobble else seconds
 
     samples = {kind: tuple(_of_class(kind, noisy)) for kind in LINES}
-    empty = Measured(devices, islands, 1e9, True, (), {}, (), (), ())
+    parted = [Parted(16, noisy(8e-3), noisy(8e-3 + 15 * node)) for node in (NODE, ALONE if islands > 1 else NODE)]
+    empty = Measured(devices, islands, 1e9, True, (), (), *parted, {}, (), (), ())
     if devices > 1:
         samples |= {kind: tuple(_of_collective(kind, fit(empty).unit, noisy)) for kind in COLLECTIVE}
-    fixed = CALL + SENT + LAUNCH + NOTICE
+    fixed = CALL + SENT + NODE + NOTICE
     return Measured(
         devices,
         islands,
         1e9,
         True,
-        tuple(Chain(n, noisy(fixed + n * NODE), CALL, SENT, LAUNCH, 0.1) for n in (1, 4, 16, 32)),
+        *(tuple(Chain(n, noisy(fixed + n * each), CALL, SENT, 0.1) for n in (1, 4, 16, 32)) for each in (NODE, LAUNCH)),
+        *parted,
         samples,
         tuple((noisy(1e-3), noisy(CROWD * 1e-3)) for _ in range(2)) if devices > 1 else (),
-        tuple(_move("host to island", *FROM_HOST, noisy)),
-        tuple(_move("island to island", *BETWEEN, noisy)) if islands > 1 else (),
+        tuple(_move("host to island", *FROM_HOST, NODE, noisy)),
+        tuple(_move("island to island", *BETWEEN, ALONE, noisy)) if islands > 1 else (),
     )
 
 
@@ -75,6 +77,6 @@ def _of_collective(kind: str, unit, noisy: Callable[[float], float]):
         yield Sample(kind, Work((), (one,)), noisy(NODE + START + over * BYTE / SHARES[kind]), 0.1)
 
 
-def _move(kind: str, anyway: float, byte: float, noisy: Callable[[float], float]):
+def _move(kind: str, anyway: float, byte: float, node: float, noisy: Callable[[float], float]):
     for size in (10**3, 10**4, 10**5, 10**6, 10**7):
-        yield Sample(kind, Work(), noisy(NODE + anyway + byte * size), 0.1, size)
+        yield Sample(kind, Work(), noisy(node + anyway + byte * size), 0.1, size)

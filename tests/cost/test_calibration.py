@@ -89,8 +89,8 @@ def test_a_misspelt_field_names_the_nearest(changed) -> None:
         ("efficiency", {"matmul": [1.5, "measured here", ""]}, "efficiency: matmul is 1.5; write a number above 0"),
         ("chip", {"hbm_bw": [1e9, "guessed", ""]}, "chip: hbm_bw: 'guessed' is no kind of origin"),
         ("", {"host": {}}, "host: lacks call, message, per_host, launch, notice, device_launch"),
-        ("", {"format": "pathways_nb.run"}, "format is 'pathways_nb.run'; this is no calibration of version 1"),
-        ("", {"version": 2}, "version is 2; this is no calibration of version 1, or it is damaged"),
+        ("", {"format": "pathways_nb.run"}, "format is 'pathways_nb.run'; this is no calibration of version 2"),
+        ("", {"version": 1}, "version is 1; this is no calibration of version 2, or it is damaged"),
         ("", {"network": None}, "network is None; .* Measure again: pw.calibrate()"),
         ("", {"checks": [["matmul", 8, "much", None]]}, r"checks is \[\['matmul', 8, 'much', None\]\]; this is no"),
     ],
@@ -105,7 +105,7 @@ def test_what_no_machine_has_is_refused(changed, part, values, text) -> None:
     [
         (
             b'{"format": "pathways',
-            "no JSON, line 1 column 12: .*; this is no calibration of version 1, or it is damaged",
+            "no JSON, line 1 column 12: .*; this is no calibration of version 2, or it is damaged",
         ),
         (b"\xff\xfe", "cannot be read"),
         (b"[]", "format is None; this is no calibration"),

@@ -12,14 +12,14 @@ from pathways_nb.cost.fitted import COLLECTIVE, Check
 from pathways_nb.cost.here import fit, model_of
 from pathways_nb.cost.work import Work
 from tests.cost import machines
-from tests.cost.machines import BETWEEN, CALL, CROWD, FROM_HOST, LAUNCH, LINES, NODE, NOTICE, SENT, measured
+from tests.cost.machines import ALONE, BETWEEN, CALL, CROWD, FROM_HOST, LAUNCH, LINES, NODE, NOTICE, SENT, measured
 
 MODEL = model_of(fit(measured()), "known")
 
 
 def test_without_noise_every_parameter_comes_back() -> None:
     found = fit(measured())
-    assert found.node == pytest.approx(NODE)
+    assert (found.node, found.node_alone) == pytest.approx((NODE, ALONE))
     assert found.crowd == pytest.approx(CROWD)
     for kind, line in LINES.items():
         assert found.rooflines[kind] == pytest.approx(line)
@@ -34,20 +34,21 @@ def test_the_controller_s_stages_add_up_to_what_a_program_takes_anyway() -> None
     host = MODEL.host
     assert (host.call, host.launch, host.notice) == pytest.approx((CALL, LAUNCH, NOTICE))
     assert host.message == pytest.approx(SENT / 2)  # each of two islands has one
-    assert host.device_launch == pytest.approx(NODE / CROWD)
+    assert host.device_launch == pytest.approx(ALONE / CROWD)
+    assert host.interference == pytest.approx(NODE - ALONE)
 
 
 def test_stages_that_overlap_count_only_as_far_as_there_is_room() -> None:
     chains = [replace(chain, sent=1e-3) for chain in measured().chains]
     found = fit(replace(measured(), chains=chains)).host
-    assert found["call"] + found["launch"] + 2 * found["message"] == pytest.approx(CALL + SENT + LAUNCH + NOTICE)
+    assert found["call"] + 2 * found["message"] == pytest.approx(CALL + SENT + NOTICE)
     assert found["notice"] == 0
 
 
 @given(st.integers(0, 200))
 def test_noise_of_three_percent_moves_the_large_parameters_by_less_than_a_quarter(seed) -> None:
     found = fit(measured(0.03, seed))
-    assert found.node == pytest.approx(NODE, rel=0.1)
+    assert found.node == pytest.approx(NODE, rel=0.3)  # a difference of two programs
     assert found.crowd == pytest.approx(CROWD, rel=0.15)
     assert found.rooflines["matmul"].per_flop == pytest.approx(LINES["matmul"].per_flop, rel=0.25)
     assert found.rooflines["sort"].per_flop == pytest.approx(LINES["sort"].per_flop, rel=0.25)
@@ -60,7 +61,8 @@ def test_the_model_predicts_every_node_that_was_measured() -> None:
     island = MODEL.topology(4)
     for samples in measured().samples.values():
         for sample in samples:
-            assert MODEL.node(sample.work, island, {"x": 4}).seconds == pytest.approx(sample.seconds), sample
+            found = MODEL.node(sample.work, island, {"x": 4}).seconds + MODEL.host.interference
+            assert found == pytest.approx(sample.seconds), sample
 
 
 def test_one_device_alone_is_as_much_faster_as_was_measured() -> None:

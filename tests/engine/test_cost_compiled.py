@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import pathways_nb.cost.compiled as compiling
 from pathways_nb.cost.collective import Collective
 from pathways_nb.cost.compiled import Compiled, collectives_by_compiling, cpu_devices
 from pathways_nb.cost.exchanges import exchanges_of
@@ -283,3 +284,22 @@ def test_text_that_is_no_module_is_refused() -> None:
         parse("hello")
     with pytest.raises(ValueError, match="No instruction of a compiled XLA module: 'what is this'"):
         parse("ENTRY %main (p: f32[]) -> f32[] {\n  what is this\n}")
+
+
+def test_an_option_that_this_jax_lacks_is_left_out_from_then_on(monkeypatch) -> None:
+    class Lowered:
+        def __init__(self, unknown: str):
+            self.unknown, self.tried = unknown, []
+
+        def compile(self, compiler_options):
+            self.tried.append(list(compiler_options))
+            if self.unknown in compiler_options or self.unknown == "memory":
+                raise jax.errors.JaxRuntimeError(f"INVALID_ARGUMENT: No such compile option: '{self.unknown}'")
+            return "compiled"
+
+    monkeypatch.setattr(compiling, "_quick", {"known": 0, "gone": 1})
+    lowered = Lowered("gone")
+    assert compiling._compile(lowered) == compiling._compile(lowered) == "compiled"
+    assert lowered.tried == [["known", "gone"], ["known"], ["known"]]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="memory"):  # whatever else goes wrong is told
+        compiling._compile(Lowered("memory"))

@@ -131,3 +131,15 @@ def test_donating_one_of_two_equal_results_leaves_the_other_alone(a, left) -> No
     one, two = pw.program(lambda w: (lambda y: (y, y))(a(w)))(v)
     same(pw.program(lambda w: a(w), donate_argnums=0)(one), v * 4)
     same(two, v * 2)
+
+
+def test_one_array_under_two_names_is_copied_before_it_is_taken_over_even_where_it_moves(left) -> None:
+    """On the devices of both places what moved is the same memory still."""
+    part = pw.virtual_slice(1, island=0)
+    twice = pw.jit(lambda w: w * 2, on=part)
+    whole = pw.jit(lambda w: w.sum() + w, on=left)
+    hand_back = pw.program(lambda w: (twice(w), w, w))
+    both = pw.program(lambda x, y: (whole(y), twice(x), x), donate_argnums=(0, 1))
+    for _ in range(5):
+        _, x, y = hand_back(twice(v / 2))
+        same(both(x, y), (v.sum() + v, v * 2, v))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.backends import driver as driver_module
 from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
@@ -224,7 +225,7 @@ def test_memory_given_up_is_free_even_if_who_takes_it_fails(controller, left) ->
 def test_a_client_that_closes_before_a_call_has_returned(controller, double, monkeypatch) -> None:
     """Another thread closes it, and all is gone when the futures are made."""
     ann, driver = pw.client("ann"), controller.driver
-    submit, wait = driver.submit, driver._wait_for_memory
+    submit, wait = driver.submit, driver_module.make_room
 
     def gone(result: Any) -> Any:
         ann.close()
@@ -235,7 +236,7 @@ def test_a_client_that_closes_before_a_call_has_returned(controller, double, mon
         patched.setattr(driver, "submit", lambda *args: gone(submit(*args)))
         hers = double(v)
     with monkeypatch.context() as patched, ann.acting():
-        patched.setattr(driver, "_wait_for_memory", lambda *args: gone(wait(*args)))
+        patched.setattr(driver_module, "make_room", lambda *args: gone(wait(*args)))
         placed = pw.put(v, on=pw.virtual_slice(4))
     for future in (hers, placed):
         with pytest.raises(pw.LostError, match="belonged to a client that another thread has closed"):
@@ -295,14 +296,14 @@ def test_devices_that_change_while_a_program_is_lowered_do_not_leave_it_there(co
 
 
 def test_the_first_calls_of_several_threads_start_one_engine(controller, monkeypatch) -> None:
-    started, attach = [], controller._attach
+    started, start = [], controller._start_driver
 
-    def slowly() -> Any:
+    def slowly(controller: Any) -> Any:
         started.append(1)
         time.sleep(0.05)
-        return attach()
+        return start(controller)
 
-    monkeypatch.setattr(controller, "_attach", slowly)
+    monkeypatch.setattr(controller, "_start_driver", slowly)
     assert controller.driver_or_none is None
     threads = [threading.Thread(target=lambda: controller.driver) for _ in range(4)]
     for thread in threads:

@@ -107,7 +107,9 @@ def test_the_item_holds_the_data() -> None:
 
 
 def test_unknown_views_are_named() -> None:
-    with pytest.raises(ValueError, match="there is no view 'graf'; choose from graph, timeline, memory or none"):
+    with pytest.raises(
+        ValueError, match="there is no view 'graf'; choose from graph, timeline, critical, memory or none"
+    ):
         LiveDisplay(fake_run(), ("graf",))
 
 

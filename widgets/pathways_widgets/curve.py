@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from bokeh.embed import json_item
-from bokeh.models import Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, Range1d
 from bokeh.plotting import figure
 
 from pathways_widgets import palette, style
@@ -22,6 +23,8 @@ _AXIS = {
     "major_tick_line_color": "lane",
     "minor_tick_line_color": "lane",
 }
+_MARK = 6
+"""Pixels of the mark of a value."""
 _ROLES = {
     "curve_x": _AXIS,
     "curve_y": _AXIS,
@@ -31,61 +34,103 @@ _ROLES = {
 }
 
 
-def curve(series: Mapping[str, Sequence[float]], x: str, y: str) -> Figure:
-    """Lines over 0, 1, 2, …
+class Axes(NamedTuple):
+    """What the axes say and their ranges; where values lie, what these places are called, and whether it is marked."""
+
+    x: str
+    y: str
+    across: tuple[float, float]
+    up: tuple[float, float]
+    places: list[float]
+    names: dict[float, str]
+    marked: bool
+
+
+def curve(
+    series: Mapping[str, Sequence[float]], x: str, y: str, at: Sequence[float] | Sequence[str] | None = None
+) -> Figure:
+    """Lines over 0, 1, 2, … or over places of your own, which are marked.
 
     Args:
-        series: values by the name in the legend; at least one, none empty.
+        series: values by the name in the legend; at least one, none empty; NaN where there is none.
         x, y: what the axes say, units included.
+        at: where the values lie, rising, or their names, which lie side by side.
     """
-    longest = max(map(len, series.values()))
+    axes = _axes(series, x, y, at)
+    plot = _frame(axes)
+    for index, (name, values) in enumerate(series.items()):
+        colour, here = palette.place_colour(index), axes.places[: len(values)]
+        source = ColumnDataSource({"x": here, "y": list(values), "word": [axes.names.get(place, "") for place in here]})
+        plot.line("x", "y", source=source, color=colour, width=2, legend_label=name)
+        if axes.marked:
+            plot.scatter("x", "y", source=source, color=colour, size=_MARK)
+    plot.legend[0].name = "curve_legend"
+    ends = {name: next((v for v in reversed(values) if math.isfinite(v)), math.nan) for name, values in series.items()}
+    summary = f"last: {', '.join(f'{name} {end:.3g}' for name, end in ends.items())} {y}"
+    item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
+    return Figure(item, lambda: _scene(series, axes), summary=summary)
+
+
+def _axes(series: Mapping[str, Sequence[float]], x: str, y: str, at: Sequence[float] | Sequence[str] | None) -> Axes:
     finite = [value for values in series.values() for value in values if math.isfinite(value)]
-    low, high = min([0.0, *finite]), max([0.0, *finite])
+    up = 1.08 * min([0.0, *finite]), 1.08 * max([0.0, *finite]) or 1.0
+    if at is None:
+        longest = max(map(len, series.values()))
+        return Axes(x, y, (0.0, max(longest - 1, 1.0)), up, [float(step) for step in range(longest)], {}, False)
+    named = any(isinstance(place, str) for place in at)
+    places = [float(place) for place in (range(len(at)) if named else at)]
+    names = {place: str(name) for place, name in zip(places, at, strict=True)} if named else {}
+    margin = 0.03 * (places[-1] - places[0]) or 0.5
+    return Axes(x, y, (places[0] - margin, places[-1] + margin), up, places, names, True)
+
+
+def _frame(axes: Axes) -> figure:
     plot = figure(
         name="curve",
         height=240,
         sizing_mode="stretch_width",
-        x_range=Range1d(0, max(longest - 1, 1)),
-        y_range=Range1d(1.08 * low, 1.08 * high or 1.0),
-        x_axis_label=x,
-        y_axis_label=y,
+        x_range=Range1d(*axes.across),
+        y_range=Range1d(*axes.up),
+        x_axis_label=axes.x,
+        y_axis_label=axes.y,
         tools="pan,xwheel_zoom,reset,hover",
-        tooltips=[(x, "@x"), (y, "@y{0.000}")],
+        tooltips=[(axes.x, "@word" if axes.names else "@x"), (axes.y, "@y{0.000}")],
         background_fill_color=None,
         border_fill_color=None,
     )
     plot.toolbar.logo, plot.toolbar.autohide, plot.outline_line_color = None, True, None
     plot.xaxis[0].name, plot.yaxis[0].name = "curve_x", "curve_y"
     plot.xgrid[0].name, plot.ygrid[0].name = "curve_grid_x", "curve_grid_y"
-    for index, (name, values) in enumerate(series.items()):
-        plot.line(list(range(len(values))), list(values), color=palette.place_colour(index), width=2, legend_label=name)
-    plot.legend[0].name = "curve_legend"
-    last = ", ".join(f"{name} {values[-1]:.3g}" for name, values in series.items())
-    summary = f"last: {last} {y}"
-    item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
-    low, high = float(plot.y_range.start), float(plot.y_range.end)
-    return Figure(item, lambda: _scene(series, x, y, float(plot.x_range.end), low, high), summary=summary)
+    if axes.names:
+        plot.xaxis[0].ticker, plot.xaxis[0].major_label_overrides = FixedTicker(ticks=list(axes.names)), axes.names
+    return plot
 
 
-def _scene(series: Mapping[str, Sequence[float]], x: str, y: str, last: float, low: float, high: float) -> Scene:
-    """The same lines for where no scripts run; steps go up to ``last``, values from ``low`` to ``high``."""
+def _scene(series: Mapping[str, Sequence[float]], axes: Axes) -> Scene:
+    """The same lines for where no scripts run."""
     font, ink, grid = style.now().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
     width, height, left, top, bottom = FULL_WIDTH, 240.0, 6 * font, 2 * font, 4 * font
     scene = Scene(width, height, palette.THEMES["light"]["background"])
+    (first, last), (low, high) = axes.across, axes.up
 
     def at(step: float, value: float) -> tuple[float, float]:
-        across = step / last * (width - left - font)
+        across = (step - first) / (last - first) * (width - left - font)
         return left + across, height - bottom - (value - low) / (high - low) * (height - top - bottom)
 
-    for step in round_steps(0, last, 10):
-        scene.shapes.append(Text(at(step, low)[0], height - bottom + font, f"{step:g}", font, ink, "middle"))
+    for step in axes.names or round_steps(first, last, 10):
+        word = axes.names.get(step, f"{step:g}")
+        scene.shapes.append(Text(at(step, low)[0], height - bottom + font, word, font, ink, "middle"))
     for value in round_steps(low, high, 5):
-        scene.shapes.append(Curve((at(0, value), at(last, value)), grid))
-        scene.shapes.append(Text(left - 6, at(0, value)[1], f"{value:.6g}", font, ink, "end"))
+        scene.shapes.append(Curve((at(first, value), at(last, value)), grid))
+        scene.shapes.append(Text(left - 6, at(first, value)[1], f"{value:.6g}", font, ink, "end"))
     for index, (name, numbers) in enumerate(series.items()):
-        points = tuple(at(step, value) for step, value in enumerate(numbers) if math.isfinite(value))
+        both = zip(axes.places, numbers, strict=False)
+        points = tuple(at(step, value) for step, value in both if math.isfinite(value))
         colour = palette.place_colour(index)
-        scene.shapes += [Curve(points, colour, 2.0), Rect(left + 130 * index, 4, font, font, colour)]
+        if axes.marked:
+            scene.shapes += [Rect(across - _MARK / 2, up - _MARK / 2, _MARK, _MARK, colour) for across, up in points]
+        scene.shapes += [Curve(points, colour, 2.0)] if len(points) > 1 else []
+        scene.shapes.append(Rect(left + 130 * index, 4, font, font, colour))
         scene.shapes.append(Text(left + 130 * index + 1.5 * font, 4 + font / 2, name, font, ink))
-    scene.shapes.append(Text(left, height - font, f"{y} over {x}", font, ink))
+    scene.shapes.append(Text(left, height - font, f"{axes.y} over {axes.x}", font, ink))
     return scene

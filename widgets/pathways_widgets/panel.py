@@ -16,6 +16,7 @@ from bokeh.models import Column
 from bokeh.plotting import figure
 
 from pathways_widgets import palette
+from pathways_widgets.critical import CriticalTimeline
 from pathways_widgets.graph import GraphView
 from pathways_widgets.memory import MemoryView
 from pathways_widgets.time_axis import TIME_RANGE
@@ -25,6 +26,7 @@ from pathways_widgets.views import Columns, Moment, RunLike, View, Window, Words
 VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
     "graph": GraphView,
     "timeline": lambda islands, names: Timeline(islands, names=names),
+    "critical": lambda islands, names: CriticalTimeline(islands, names=names),
     "memory": lambda islands, names: MemoryView(islands, names=names),
 }
 DEFAULT_SHOW = ("graph", "timeline")
@@ -32,6 +34,8 @@ DEFAULT_SHOW = ("graph", "timeline")
 
 def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
     """The names of views, each known, given as ``"graph,timeline"`` or one by one; ``"none"`` names none.
+
+    ``"critical"`` is the timeline with its critical path, and takes the place of the one without.
 
     Raises:
         ValueError: a name is not a key of ``VIEWS``.
@@ -41,7 +45,7 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in VIEWS:
             raise ValueError(f"show={show!r}: there is no view {name!r}; choose from {', '.join(VIEWS)} or none")
-    return names
+    return tuple(name for name in names if name != "timeline" or "critical" not in names)
 
 
 class Panel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from pathways_widgets import palette, style
 from pathways_widgets.clients import TINTS, legend_of
+from pathways_widgets.critical import ENDS, PATH, WIDTH, CriticalTimeline
 from pathways_widgets.graph import GraphView
 from pathways_widgets.panel import DEFAULT_SHOW, check_show
 from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text, length_parts, text_width
@@ -181,10 +183,10 @@ def _lines(text: str, x: float, y: float, at: Place, scale: float) -> Iterator[S
 # ---- the timeline
 
 
-def _timeline(moment: Moment, width: float, top: float) -> tuple[list[Shape], float]:
+def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = Timeline) -> tuple[list[Shape], float]:
     factor = style.now().factor
     plot = factor * LABELS, width - RIGHT
-    view = Timeline(moment.islands, plot[1] - plot[0], moment.island_names)
+    view = make(moment.islands, plot[1] - plot[0], moment.island_names)
     sources, span, lane = view.update(moment), view.properties[TIME_RANGE], float(view.lanes.pixels)
     clients = [Swatch(name, colour) for _, name, colour in legend_of(moment.events)]
     shapes, used = legend([*map(_swatches, KIND_ROWS), clients], top + factor * LINE, width)
@@ -201,6 +203,8 @@ def _timeline(moment: Moment, width: float, top: float) -> tuple[list[Shape], fl
         for left, right, high, low in _pairs(sources[f"timeline_{name}"], "left", "right", "top", "bottom"):
             shapes.append(Rect(x(left), y(high), x(right) - x(left), y(low) - y(high), hatch=hatch))
     shapes += _between_lanes(view, frame)
+    for x0, y0, x1, y1 in _pairs(sources[PATH], *ENDS) if PATH in sources else ():
+        shapes.append(Curve(((x(x0), y(y0)), (x(x1), y(y1))), LIGHT["text"], WIDTH))
     for time, position, text in _pairs(sources["timeline_marks"], "x", "y", "text"):
         shapes.append(Text(x(time), y(position), text, style.now().font, palette.INK, "middle"))
     shapes += frame.names(view.lanes.labels)
@@ -245,5 +249,6 @@ def _between_lanes(view: Timeline, frame: Frame) -> Iterator[Shape]:
 _PARTS: dict[str, Callable[[Moment, float, float], tuple[list[Shape], float]]] = {
     "graph": _graph,
     "timeline": _timeline,
+    "critical": partial(_timeline, make=CriticalTimeline),
     "memory": memory_shapes,
 }

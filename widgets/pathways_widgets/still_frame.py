@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pathways_widgets import palette, style
-from pathways_widgets.scene import Curve, Rect, Shape, Text
+from pathways_widgets.scene import Curve, Rect, Shape, Text, text_width
 from pathways_widgets.time_axis import time_ticks
 
 LABELS = 104.0
@@ -49,9 +49,14 @@ class Frame:
             yield Text(self.x(tick), self.bottom + factor * AXIS / 2, text, font, LIGHT["text"], "middle")
 
     def names(self, labels: Mapping[float, str]) -> Iterator[Shape]:
-        """What positions on the vertical axis are called."""
+        """What positions on the vertical axis are called; what is too long takes two lines."""
+        font = style.now().font
         for position, text in labels.items():
-            yield Text(self.left - 8, self.y(position), text, style.now().font, LIGHT["text"], "end")
+            fits = text_width(text, font) <= self.left - 8
+            lines = [text] if fits else text.replace(" · ", ", ").split(", ", 1)
+            for number, line in enumerate(lines):
+                y = self.y(position) + (number - (len(lines) - 1) / 2) * 1.2 * font
+                yield Text(self.left - 8, y, line, font, LIGHT["text"], "end")
 
 
 class Swatch(NamedTuple):

@@ -72,12 +72,15 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: Scale) -> di
 
 
 def title_of(boxes: Boxes, events: Events) -> str:
-    """How many events there are or, if some share a box, are in sight and as how many boxes; how many are estimated."""
+    """How many events there are or, if some share a box, are in sight and as how many boxes; how they are known."""
     seen = np.concatenate([boxes.alone, boxes.members])
-    estimated = np.count_nonzero(events.stored("quality")[seen] != QUALITIES.index("exact"))
+    quality = events.stored("quality")[seen]
+    simulated = np.count_nonzero(quality == QUALITIES.index("simulated"))
+    estimated = np.count_nonzero(quality != QUALITIES.index("exact")) - simulated
     words = f"{len(events):,} event{'' if len(events) == 1 else 's'}"
     if len(boxes.track):
         words = f"{len(seen):,} of {words} as {len(boxes):,} boxes"
+    words += f" · {simulated:,} simulated" if simulated else ""
     return f"{words} · {estimated:,} without exact stamps" if estimated else words
 
 

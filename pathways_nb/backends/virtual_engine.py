@@ -1,0 +1,146 @@
+"""The engine of a controller in virtual time, and how waiting lets that time pass.
+
+Time passes only while somebody waits for something, so nothing here runs beside the user's code: who calls programs
+and never waits, calls them at one time, each client one after another by what a call costs its thread.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pathways_nb.backends.engine import Engine
+from pathways_nb.backends.execution import Bell
+from pathways_nb.backends.virtual import Agenda
+from pathways_nb.controller.messages import Event, Opened, Stored, Submitted, Woke
+
+
+class VirtualEngine(Engine):
+    """Hands the core its events in virtual time. ``pace`` says what a call costs a client's thread, in seconds."""
+
+    agenda: Agenda
+    pace: float = 0.0
+
+    def begin(self, agenda: Agenda, pace: float) -> None:
+        """Before anything is handed over."""
+        self.agenda, self.pace = agenda, pace
+        self._busy_until: dict[str, float] = {}
+        """By client: when its thread is through with what it has called."""
+        self._last_use: dict[int, float] = {}
+        """By logical buffer: when the last call on its way comes that makes or reads it."""
+        self._alarm: float | None = None
+        """The first of the times at which the core wants to be woken."""
+        self.thread.start()
+
+    def report(self, event: Event) -> None:
+        """Put an event down for the time at which the client's thread gets to it, if that is not now."""
+        self._guarded(lambda: self._put_down(event, self._due(event)))
+
+    def _put_down(self, event: Event, due: float) -> None:
+        upcoming = self.agenda.next
+        if due > self.agenda.now or (upcoming is not None and upcoming <= due):
+            self.agenda.at(due, self._happen, event)
+        else:
+            self._happen(event)
+
+    def at_once(self, event: Stored | Opened) -> None:
+        """What needs no room, or who calls, is there before any call that needs it: no time passes for that."""
+        super().ask(lambda: self.obey(event))()
+
+    store = at_once
+
+    def safely(self, work: Callable[[], Any]) -> Any:
+        """All state belongs to the engine's thread here."""
+        return self.in_turn(work)
+
+    def ask(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """As ever, once the clients' threads have got there."""
+
+        def then() -> Any:
+            self.catch_up()
+            return work()
+
+        return super().ask(then)
+
+    def catch_up(self) -> None:
+        """Let time pass until the clients' threads are through with what they have called."""
+        self.advance(lambda: False, max(self.agenda.now, *self._busy_until.values(), 0.0))
+
+    def advance(
+        self, ready: Callable[[], bool], until: float | None = None, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Let time pass until ``ready()``, until a time, or until nothing happens any more. In the engine's thread."""
+        agenda, upto = self.agenda, math.inf if until is None else until
+        goes_on = True
+        while goes_on:
+            agenda.paused = False  # first: what changes while we look pauses it again
+            if ready() or given_up():
+                return
+            goes_on = agenda.run(upto)
+        if until is not None:
+            agenda.now = max(agenda.now, until)
+
+    def _happen(self, event: Event) -> None:
+        for buffer in _used_by(event):
+            if self._last_use.get(buffer, 0.0) <= self.agenda.now:
+                self._last_use.pop(buffer, None)
+        self.obey(event)
+
+    def _due(self, event: Event) -> float:
+        """When an event comes: a call when its client's thread gets to it, other things after all that was called."""
+        now, busy = self.agenda.now, self._busy_until
+        if not isinstance(event, Submitted):
+            return max(now, *busy.values()) if busy else now
+        # Another client's thread may be ahead, but not of a call that makes or reads what this one needs.
+        begins = max(now, busy.get(event.client, 0.0), *(self._last_use.get(b, 0.0) for b in event.arguments))
+        due = busy[event.client] = begins + self.pace
+        self._last_use.update(dict.fromkeys(_used_by(event), due))
+        return due
+
+    def _wake_at(self, time: float) -> None:
+        if self._alarm is None or time < self._alarm:
+            self._alarm = time
+            self.agenda.at(time, self._wake_up, time)
+
+    def _wake_up(self, time: float) -> None:
+        if time == self._alarm:  # else an earlier one has done
+            self._alarm = None
+            self.obey(Woke())
+
+
+def _used_by(event: Event) -> tuple[int, ...]:
+    return (*event.arguments, *event.results) if isinstance(event, Submitted) else ()
+
+
+class Passing(Bell):
+    """Waiting for something lets virtual time pass until it is so."""
+
+    def __init__(self, engine_of: Callable[[], VirtualEngine], notice: float):
+        super().__init__()
+        self._engine_of, self._notice = engine_of, notice
+
+    def ring(self) -> None:
+        """Who makes the time pass looks whether that was what it waits for."""
+        self._engine_of().agenda.paused = True
+
+    def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
+        """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
+        if ready():
+            return True
+        engine, stop = self._engine_of(), threading.Event()
+
+        def pass_time() -> None:
+            now = engine.agenda.now
+            engine.advance(ready, now + timeout if timeout >= 0 else None, stop.is_set)
+            if ready():  # the client's thread learns of it a little later
+                engine.advance(lambda: False, engine.agenda.now + self._notice)
+
+        try:
+            engine.in_turn(pass_time)
+        except BaseException:
+            stop.set()
+            self.ring()
+            raise
+        return ready()

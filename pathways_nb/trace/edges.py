@@ -1,0 +1,203 @@
+"""Which event waited for which: the edges of a record's happened-before graph.
+
+Events are a DAG's (see ``dag``), in the order of their starts; every edge goes from an earlier to a later one. *Data*:
+from what made or brought a node's inputs in the same run. *Order*: from what ran before on any of its devices.
+*Dispatch*: from the message or enqueue that brought it to its island. Before those come what held the run back (a
+stall, compiling, Python waiting for a value) and, under sequential dispatch, the producers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.trace.metrics import BUSY, COMPILING, sent
+from pathways_nb.trace.record import Events, Label
+
+DISPATCH, ORDER, DATA = range(3)
+"""Sorts of edges; of several sources that end together, the one of the highest sort is said to have been waited for."""
+_STREAMS = 4
+"""Events that may run side by side on a device."""
+
+
+class Edges(NamedTuple):
+    """Positions of the events at both ends of each edge, and its sort."""
+
+    source: np.ndarray
+    target: np.ndarray
+    sort: np.ndarray
+
+    @classmethod
+    def of(cls, source: np.ndarray, target: np.ndarray, sort: int) -> Edges:
+        """Edges of one sort, without those from -1, which is none, and those that would go back."""
+        known = (source >= 0) & (source < target)
+        return cls(source[known], target[known], np.full(int(known.sum()), sort, np.int8))
+
+    @classmethod
+    def joined(cls, *parts: Edges) -> Edges:
+        """All edges of ``parts``."""
+        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def edges_of(events: Events, answers: np.ndarray) -> Edges:
+    """All edges between ``events``, which lie in the order of their starts.
+
+    Args:
+        events: on devices and of the controller.
+        answers: when Python got a value that it had waited for, in seconds, rising.
+    """
+    rows = np.flatnonzero(events.is_("kind", *BUSY, "transfer"))
+    data, order = _data(events, rows), _device_order(events)
+    dispatch, brought_by = _dispatch(events, rows, Edges.joined(data, order))
+    heads = _heads(events, rows, brought_by)
+    apart = (heads[data.target] != data.target) & (events["end"][data.source] <= events["start"][heads[data.target]])
+    asked = Edges.of(data.source[apart], heads[data.target[apart]], DATA)  # dispatched when they were done
+    return Edges.joined(data, order, dispatch, asked, _held_back(events, np.unique(heads[rows]), rows, answers))
+
+
+def _data(events: Events, rows: np.ndarray) -> Edges:
+    """From each of a node's producers, and from each transfer made for it, to the node."""
+    pairs = np.array(sorted(_pairs(events.labels)), np.int64).reshape(-1, 2)
+    low, high = (np.searchsorted(pairs[:, 0], events.label[rows], side) for side in ("left", "right"))
+    count = high - low
+    target = np.repeat(rows, count)
+    which = np.arange(len(target)) + np.repeat(low - (np.cumsum(count) - count), count)
+    run = events["run"]
+    source = _last_before(rows, (rows, run[rows], events.label[rows]), (target, run[target], pairs[which, 1]))
+    return Edges.of(source, target, DATA)
+
+
+def _pairs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
+    """(Label of a node or transfer, label of one of its producers): of the same microbatch where it has one there."""
+    makers: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number, label in enumerate(labels):
+        if label.node >= 0 and label.kind in (*BUSY, "transfer"):
+            node = label.program, label.client, label.node
+            makers[node].append(number)
+            makers[*node, label.microbatch, label.token_slice].append(number)
+    for number, label in enumerate(labels):
+        for parent in label.parents if label.kind in (*BUSY, "transfer") else ():
+            node = label.program, label.client, parent
+            found = makers.get((*node, label.microbatch, label.token_slice)) or makers.get(node, [])
+            yield from ((number, maker) for maker in found if maker != number)
+
+
+def _device_order(events: Events) -> Edges:
+    """From the last event before it on each of its devices, unless both ran side by side."""
+    start, end = events["start"].tolist(), events["end"].tolist()
+    rows = np.flatnonzero(events.is_("kind", *BUSY))
+    low = events["device"][rows]
+    columns = (rows, events["island"][rows], low, low + np.maximum(events["devices"][rows], 1))
+    latest: dict[int, _Latest] = defaultdict(_Latest)
+    previous: dict[int, int] = {}
+    found = []
+    for row, island, first, stop in zip(*(column.tolist() for column in columns), strict=True):
+        for before in latest[island].replace(first, stop, row):
+            for _ in range(_STREAMS):
+                both = min(end[before], end[row]) - start[row]
+                if before < 0 or 2 * both <= min(end[before] - start[before], end[row] - start[row]):
+                    break
+                before = previous[before]
+            previous[row] = before
+            found.append((before, row))
+    pairs = np.array(found, np.int64).reshape(-1, 2)
+    return Edges.of(pairs[:, 0], pairs[:, 1], ORDER)
+
+
+class _Latest:
+    """The last event so far on each device of an island; neighbours that have the same one are one range."""
+
+    def __init__(self) -> None:
+        self._lows, self._events = [0], [-1]
+
+    def replace(self, low: int, high: int, event: int) -> set[int]:
+        """``event`` is now the last on devices from ``low`` up to ``high``; which ones were before it, -1 for none."""
+        i, j = self._cut(low), self._cut(high)
+        before = set(self._events[i:j])
+        self._lows[i:j], self._events[i:j] = [low], [event]
+        return before
+
+    def _cut(self, device: int) -> int:
+        """The range that begins at ``device``."""
+        i = bisect_left(self._lows, device)
+        if i == len(self._lows) or self._lows[i] != device:
+            self._lows.insert(i, device)
+            self._events.insert(i, self._events[i - 1])
+        return i
+
+
+def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np.ndarray]:
+    """From the last message or enqueue of its run and island that was over, or if nothing else explains why it began
+    when it did, from one that was under way; and by what each event was brought, -1 if by nothing.
+    """
+    start, end, where = events["start"], events["end"], (events["run"], events["island"])
+    messages, enqueues = np.flatnonzero(sent(events)), np.flatnonzero(events.is_("kind", "enqueue"))
+    brought_by = np.full(len(start), -1)
+    brought_by[enqueues] = _last_over(messages, enqueues, start, end, *where)
+    orders = np.union1d(messages, enqueues)
+    brought_by[rows] = over = _last_over(orders, rows, start, end, *where)
+    ready = np.full(len(start), -np.inf)
+    np.maximum.at(ready, known.target, end[known.source])
+    late = rows[(ready[rows] < start[rows]) & ((over < 0) | (end[over] < start[rows]))]
+    begun = _last_before(orders, (orders, *(key[orders] for key in where)), (late, *(key[late] for key in where)))
+    brought_by[late] = begun
+    parts = [(over, rows), (begun, late), (brought_by[enqueues], enqueues)]
+    parts.append((_last_over(enqueues, enqueues, start, end, events["island"]), enqueues))
+    return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts)), brought_by
+
+
+def _heads(events: Events, rows: np.ndarray, brought_by: np.ndarray) -> np.ndarray:
+    """What the controller sent first for each event: a message, else an enqueue, else the event itself."""
+    heads = np.where(brought_by >= 0, brought_by, np.arange(len(brought_by)))
+    heads[rows] = heads[heads[rows]]
+    return heads
+
+
+def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.ndarray) -> Edges:
+    """To what was sent first, from a stall of its run and from compiling its program; to the first of a run on each
+    island, and to its stalls, from what Python had waited for when it called.
+    """
+    start, end, run = events["start"], events["end"], events["run"]
+    stalls = np.flatnonzero(events.is_("kind", "stall") & ~sent(events))
+    stalled = _last_before(stalls, (stalls, run[stalls]), (heads, run[heads]))
+    names = {name: number for number, name in enumerate(dict.fromkeys(events.by_label("program").tolist()))}
+    program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
+    compiled = _last_over(np.flatnonzero(events.is_("kind", *COMPILING)), heads, start, end, program)
+    _, first = np.unique(np.stack([run[heads], events["island"][heads]]), axis=1, return_index=True)
+    first = np.concatenate([heads[first], stalls])
+    answered = np.searchsorted(answers, start[first], "right") - 1
+    at = np.where(answered >= 0, answers[answered] if len(answers) else -np.inf, -np.inf)
+    waited = _last_before(rows, (end[rows],), (at,))
+    parts = ((stalled, heads), (compiled, heads), (waited, first))
+    return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts))
+
+
+def _last_over(
+    sources: np.ndarray, targets: np.ndarray, start: np.ndarray, end: np.ndarray, *keys: np.ndarray
+) -> np.ndarray:
+    """For each of ``targets`` the last of ``sources`` with the same keys that had ended when it began; -1: none."""
+    asked = (start[targets], *(key[targets] for key in keys))
+    return _last_before(sources, (end[sources], *(key[sources] for key in keys)), asked)
+
+
+def _last_before(sources: np.ndarray, there: tuple[np.ndarray, ...], asked: tuple[np.ndarray, ...]) -> np.ndarray:
+    """For each who asks, the last of ``sources`` with the same keys that is there by then; -1: none.
+
+    Args:
+        there: a time or position for each source, then its keys. asked: the same columns of those who ask.
+    """
+    columns = [np.concatenate(pair) for pair in zip(there, asked, strict=True)]
+    asks = np.arange(len(columns[0])) >= len(sources)
+    order = np.lexsort((asks, *columns))
+    last = np.maximum.accumulate(np.where(asks[order], -1, np.arange(len(order))))
+    same = last >= 0
+    for key in columns[1:]:
+        same &= key[order][last] == key[order]
+    found = np.empty(len(order), np.int64)
+    found[order] = order[last]
+    found[order[~same]] = -1
+    return np.where(found >= 0, np.append(sources, -1)[np.minimum(found, len(sources))], -1)[len(sources) :]

@@ -1,0 +1,60 @@
+"""What depends on nothing split costs each of a thousand devices its own part of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from pathways_nb.cost.flat import flatten
+from pathways_nb.cost.work import layouts_of, work_of
+
+x = jax.ShapeDtypeStruct((1024, 64, 64), np.float32)
+
+
+def flops(fn: Any, devices: int) -> float:
+    return work_of(jax.make_jaxpr(fn)(x), {"x": devices}, [P("x")]).flops
+
+
+def masked(x: Any) -> Any:
+    mask = jnp.broadcast_to(jnp.tril(jnp.ones((64, 64), bool)), (1024, 64, 64)) & (jnp.zeros((1024, 64, 64)) < 1)
+    return jnp.where(mask, x, 0.0)
+
+
+def test_the_work_on_a_broadcast_mask_is_divided_with_what_it_masks() -> None:
+    assert flops(masked, 8) * 8 < 1.1 * flops(masked, 1)
+    assert flops(masked, 1024) * 1024 < 1.1 * flops(masked, 1) + 1024 * 3 * 64 * 64, "but for the one triangle"
+
+
+def test_what_is_returned_stays_whole_as_xla_leaves_it() -> None:
+    def fn(x: Any) -> Any:
+        mask = jnp.zeros((1024, 64, 64)) < 1
+        return jnp.where(mask, x, 0.0), mask
+
+    jaxpr = jax.make_jaxpr(fn)(x)
+    assert layouts_of(jaxpr, {"x": 8}, [P("x")]) == ((("x",), (), ()), ((), (), ()))
+
+
+def test_zeros_that_split_rows_are_added_to_are_split_as_their_reader_is() -> None:
+    rows = jax.ShapeDtypeStruct((1024, 1), np.int32)
+
+    def fn(x: Any, rows: Any) -> Any:
+        grad = jnp.zeros((1024, 64, 64)).at[jnp.arange(1024)[:, None], rows].add(1.0)
+        return x + grad
+
+    flat = flatten(jax.make_jaxpr(fn)(x, rows), {"x": 8}, [P("x"), P("x")])
+    (scatter,) = (op for op in flat.ops if op.name.startswith("scatter"))
+    assert scatter.outputs[0].split[0] == ("x",)
+
+
+def test_those_who_disagree_leave_it_whole() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        table = jnp.zeros((1024, 64, 64)) * 2.0
+        return x + table, y + table
+
+    flat = flatten(jax.make_jaxpr(fn)(x, x), {"x": 8}, [P("x"), P(None, "x")])
+    made = [value for op in flat.ops for value in op.outputs if op.name == "mul"]
+    assert [any(value.split) for value in made] == [False]
