@@ -53,7 +53,7 @@ def run() -> dict[str, Any]:
 
 
 def _gangs() -> tuple[dict[str, float], dict[str, Any]]:
-    contenders = {"controller": chain(DEVICES, NODES, CALLS)}
+    contenders: dict[str, Callable[[], object]] = {"controller": chain(DEVICES, NODES, CALLS)}
     if importlib.util.find_spec("simpy"):
         contenders["simpy"] = partial(simpy_operations, NODES * CALLS)
     seconds = interleaved(contenders, ROUNDS)
