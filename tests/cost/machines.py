@@ -50,10 +50,7 @@ def measured(wobble: float = 0.0, seed: int = 0, islands: int = 2, devices: int 
         islands,
         1e9,
         True,
-        *(
-            tuple(Chain(n, noisy(fixed + n * each), CALL, SENT, 0.1) for n in (1, 4, 16, 32))
-            for each in (NODE, LAUNCH)
-        ),
+        *(tuple(Chain(n, noisy(fixed + n * each), CALL, SENT, 0.1) for n in (1, 4, 16, 32)) for each in (NODE, LAUNCH)),
         *parted,
         samples,
         tuple((noisy(1e-3), noisy(CROWD * 1e-3)) for _ in range(2)) if devices > 1 else (),
