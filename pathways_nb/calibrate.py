@@ -82,7 +82,7 @@ def calibrated(controller: Controller | None) -> Model:
     Raises:
         UsageError: the stored one is of another machine, or damaged.
     """
-    with contextlib.nullcontext(controller) if controller is not None else _usual() as chosen:
+    with contextlib.nullcontext(controller) if controller is not None else usual() as chosen:
         found = _stored(chosen)
         if found is None:
             name = _named(_shape(chosen))
@@ -123,7 +123,8 @@ def _undisturbed(controller: Controller) -> Iterator[Controller]:
 
 
 @contextlib.contextmanager
-def _usual() -> Iterator[Controller]:
+def usual() -> Iterator[Controller]:
+    """For a moment, what ``pw.attach("auto")`` would attach."""
     kind, _ = islands_module.accelerators()
     with attach(kind or "cpu") as controller:
         yield controller

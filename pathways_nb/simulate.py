@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from pathways_nb.attached import Controller, Simulated, Specification
 from pathways_nb.backends.pod import Pod, SimulatedIsland
@@ -47,7 +47,7 @@ def spelled_out(asked: Specification, attached: Controller | None) -> Specificat
         if value is not None and given[name] is not None:
             raise UsageError(f"attach({asked.kind!r}, {name}={given[name]!r}): {asked.kind!r} says {name}={value!r}.")
     chip, islands, devices = (given[name] if value is None else value for name, value in said.items())
-    like = attached.islands if chip == HERE and attached is not None else (8,)
+    like = _islands_here(attached) if chip == HERE else (8,)
     islands = len(like) if islands is None else islands
     devices = like[0] if devices is None else devices
     _check(options, islands=islands, devices_per_island=devices)
@@ -98,8 +98,20 @@ def _model(options: Simulated, attached: Controller | None) -> Model:
         raise UsageError('attach("sim"): which chip? Add chip="tpu_v5p", or pw.chip(…).replace(…), or a file of yours.')
     if isinstance(options.chip, Model):
         return options.chip
-    if options.chip == HERE:
-        from pathways_nb.calibrate import calibrated  # late: it attaches what it measures
+    if options.chip != HERE:
+        return Model.of(options.chip, options.network)
+    if attached is not None and (known := attached.specification.simulated) and known.chip == HERE:
+        return cast(SimDriver, attached.driver).model
+    from pathways_nb.calibrate import calibrated  # late: it attaches what it measures
 
-        return calibrated(attached)
-    return Model.of(options.chip, options.network)
+    return calibrated(attached)
+
+
+def _islands_here(attached: Controller | None) -> tuple[int, ...]:
+    """What is attached, else what would be."""
+    if attached is not None:
+        return attached.islands
+    from pathways_nb.calibrate import usual
+
+    with usual() as chosen:
+        return chosen.islands

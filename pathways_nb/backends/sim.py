@@ -69,6 +69,7 @@ class SimDriver(Driver):
         """By run and step: brings of other runs that need what it makes."""
         self._controller_free = 0.0
         self._gone: defaultdict[int, set[int]] = defaultdict(set)
+        self._interferes = model.host.interference > 0
         self._at_work = [0] * len(pod.islands)
         """By island: nodes that have begun and not ended."""
         self.engine.begin(agenda, model.host.call)
@@ -143,6 +144,8 @@ class SimDriver(Driver):
 
     def prepared(self, task: Task) -> int:
         """An argument may be another run's result that is not there yet."""
+        if task.queues:  # it runs on devices
+            return 0
         run: Execution = task.portion.run.execution
         position = run.lowered.plan.steps[task.index].argument
         if position < 0:
@@ -160,7 +163,7 @@ class SimDriver(Driver):
         seconds = task.portion.run.timed.seconds[task.index]
         if run.stopped or run.errors or self._gone or self.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
-        if task.queues:
+        if self._interferes and task.queues:
             seconds += self._interference(task.portion.launch.island) if seconds else 0.0
             self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
@@ -198,7 +201,7 @@ class SimDriver(Driver):
         """What it makes is there."""
         run, index = task.portion.run.execution, task.index
         label = task.label
-        if task.queues:
+        if self._interferes and task.queues:
             self._at_work[task.portion.launch.island] -= 1
         if label is not None:
             start, end = task.start, self.agenda.now
@@ -212,8 +215,9 @@ class SimDriver(Driver):
             run.done[index] = 1
             if index in run.lowered.awaited:
                 self._fill(run, index)
-        for waiting in self._expecting.pop((run.serial, index), ()):
-            self._islands.supply(waiting)
+        if self._expecting:
+            for waiting in self._expecting.pop((run.serial, index), ()):
+                self._islands.supply(waiting)
 
     def launch_ended(self, portion: Portion) -> None:
         """Tell the controller."""

@@ -64,7 +64,11 @@ class FixedOrder:
 
     @classmethod
     def of(
-        cls, count: int, edges: Edges, orders: Sequence[ArrayLike], name: Callable[[int], str] = "task {}".format
+        cls,
+        count: int,
+        edges: Edges,
+        orders: Sequence[ArrayLike] | np.ndarray,
+        name: Callable[[int], str] = "task {}".format,
     ) -> FixedOrder:
         """Bring ``count`` tasks into levels.
 
@@ -119,7 +123,7 @@ class FixedOrder:
         return start, end
 
 
-def evaluate(durations: ArrayLike, edges: Edges, orders: Sequence[ArrayLike]) -> Evaluated:
+def evaluate(durations: ArrayLike, edges: Edges, orders: Sequence[ArrayLike] | np.ndarray) -> Evaluated:
     """When the tasks of a schedule start and end, if every device takes them in its order.
 
     Args:
@@ -141,7 +145,7 @@ class _Waits(NamedTuple):
     """Where the edges of each device begin, and where the last ones end."""
 
     @classmethod
-    def of(cls, count: int, edges: Edges, orders: Sequence[ArrayLike]) -> _Waits:
+    def of(cls, count: int, edges: Edges, orders: Sequence[ArrayLike] | np.ndarray) -> _Waits:
         rows = [_tasks(order, count, f"orders[{device}]") for device, order in enumerate(orders)]
         source, target = _tasks(edges.source, count, "edges"), _tasks(edges.target, count, "edges")
         first = len(source) + np.cumsum([0, *(max(len(row) - 1, 0) for row in rows)])

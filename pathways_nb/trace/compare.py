@@ -22,6 +22,8 @@ from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events, Label
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
 TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
 _ON_DEVICES = (*BUSY, "transfer")
+_SAME = 1e-9
+"""Seconds that two simulated runs may differ by in rounding."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Difference:
         columns = (self.table[column].tolist() for column in ("name", "client", "longer"))
         for name, client, longer in zip(*columns, strict=True):
             total[f"{name} of {client}" if client else name] += longer
-        ranked = sorted(total.items(), key=lambda item: -abs(item[1]))[:count]
+        apart = [item for item in total.items() if abs(item[1]) >= _SAME]
+        ranked = sorted(apart, key=lambda item: -abs(item[1]))[:count]
         return [f"{name}: {'+' if longer >= 0 else '−'}{duration(abs(longer))}" for name, longer in ranked]
 
 

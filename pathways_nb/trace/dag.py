@@ -44,7 +44,9 @@ class Dag:
         kept = span | (held & (events["end"] > events["start"][span].min(initial=np.inf)))
         inside = events.select(kept)
         order = np.lexsort((inside["id"], inside["end"], inside["start"]))
-        return cls(inside.select(order), np.sort(events.of_kind("wait")["end"]))
+        waits = events.of_kind("wait")
+        answers = np.stack([waits["start"], waits["end"]])
+        return cls(inside.select(order), answers[:, np.argsort(answers[1], kind="stable")])
 
     @cached_property
     def start(self) -> np.ndarray:

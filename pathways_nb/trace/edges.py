@@ -48,7 +48,7 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
 
     Args:
         events: on devices and of the controller.
-        answers: when Python got a value that it had waited for, in seconds, rising.
+        answers: when Python began to wait for a value and when it got it, in seconds, in two rows; the ends rise.
     """
     rows = np.flatnonzero(events.is_("kind", *BUSY, "transfer"))
     data, order = _data(events, rows), _device_order(events)
@@ -56,7 +56,9 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
     heads = _heads(events, rows, brought_by)
     apart = (heads[data.target] != data.target) & (events["end"][data.source] <= events["start"][heads[data.target]])
     asked = Edges.of(data.source[apart], heads[data.target[apart]], DATA)  # dispatched when they were done
-    return Edges.joined(data, order, dispatch, asked, _held_back(events, np.unique(heads[rows]), rows, answers))
+    messages = np.flatnonzero(sent(events))
+    held = _held_back(events, np.union1d(heads[rows], messages), rows, answers)
+    return Edges.joined(data, order, dispatch, asked, held)
 
 
 def _data(events: Events, rows: np.ndarray) -> Edges:
@@ -158,7 +160,10 @@ def _heads(events: Events, rows: np.ndarray, brought_by: np.ndarray) -> np.ndarr
 
 
 def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.ndarray) -> Edges:
-    """To what was sent first, from a stall of its run, from compiling its program, and from what Python waited for."""
+    """To what was sent first, from a stall of its run and from compiling its program; to the first of a run on each
+    island, and to its stalls, from what Python had waited for when it called; to a message that was held until then,
+    from what had ended on its island and so made room.
+    """
     start, end, run = events["start"], events["end"], events["run"]
     stalls = np.flatnonzero(events.is_("kind", "stall") & ~sent(events))
     stalled = _last_before(stalls, (stalls, run[stalls]), (heads, run[heads]))
@@ -166,12 +171,27 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
     compiled = _last_over(np.flatnonzero(events.is_("kind", *COMPILING)), heads, start, end, program)
     _, first = np.unique(np.stack([run[heads], events["island"][heads]]), axis=1, return_index=True)
-    first = heads[first]
-    answered = np.searchsorted(answers, start[first], "right") - 1
-    at = np.where(answered >= 0, answers[answered] if len(answers) else -np.inf, -np.inf)
+    room = np.where(sent(events)[heads], _last_over(rows, heads, start, end, events["island"]), -1)
+    room[~_held(start[heads], run[heads], first, answers) & ~(end[room] > start[stalled])] = -1
+    stalled = np.where(room >= 0, -1, stalled)  # what made room says it better
+    first = np.concatenate([heads[first], stalls])
+    answered = np.searchsorted(answers[1], start[first], "right") - 1
+    at = np.where(answered >= 0, np.append(answers[1], -np.inf)[answered], -np.inf)
     waited = _last_before(rows, (end[rows],), (at,))
-    parts = ((stalled, heads), (compiled, heads), (waited, first))
+    parts = ((stalled, heads), (compiled, heads), (waited, first), (room, heads))
     return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts))
+
+
+def _held(start: np.ndarray, run: np.ndarray, first: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Whether the record tells that the call of each of these, at positions ``first`` for the first time, was over
+    before: it is not the first, a run that was called later has begun, or Python was waiting.
+    """
+    waiting = np.searchsorted(answers[1], start)
+    found = np.append(answers[0], np.inf)[waiting] < start
+    order = np.argsort(run, kind="stable")
+    found[order] |= np.minimum.accumulate(start[order][::-1])[::-1] < start[order]
+    found[np.setdiff1d(np.arange(len(start)), first)] = True
+    return found
 
 
 def _last_over(

@@ -68,6 +68,7 @@ def test_a_row_has_the_papers_number_ours_both_errors_and_how_it_was_read(stubbe
     assert (row["declared"], row["paper"], row["ours"], row["error"]) == ("predicted", 1000, 2000.0, 1.0)
     assert (row["baseline"], row["baseline_error"], row["read"]) == (1000.0, 0.0, "in public notes")
     assert rows["figure 11", "4 clients"]["read"] == "recalled"
+    assert row["verdict"] == "FAILS"
     assert "paper" not in rows["figure 12", "64B, hidden, 25 GB/s"]
 
 
@@ -75,6 +76,7 @@ def test_the_report_counts_parameters_and_points(stubbed) -> None:
     figures = report.measure("paper")["figures"]
     assert figures["fitted_parameters"] == figures["fitted_points"] == 5
     assert figures["predicted_points"] == sum(point.role == "predicted" for point in POINTS)
+    assert figures["predictions_that_fail"] == figures["predicted_points"]
     assert (figures["mean_predicted_error"], figures["mean_baseline_error"]) == (1.0, 0.0)
     assert figures["table_2_s_16_m_64_512_cores_error"] == 1.0
 
@@ -150,15 +152,19 @@ def test_two_islands_wait_for_what_is_not_hidden() -> None:
 
 
 @pytest.mark.slow
-def test_everything_declared_is_simulated_and_what_fails_says_so() -> None:
+def test_everything_declared_is_simulated_and_what_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     before = pw.attach("cpu", islands=1, devices_per_island=1)
     found = paper.simulate()
     assert {(figure, name) for figure, points in found.items() for name in points} == {p[:2] for p in POINTS}
     assert pw.attach("cpu", islands=1, devices_per_island=1) is before
-    for table in ("table 2", "table 2, with width"):
-        assert "FAILS" in found[table]["SPMD"].says
-        assert not found[table]["S=16 M=64"].says
-    assert "FAILS" in found["figure 5"]["fused"].says
+    monkeypatch.setattr(paper, "simulate", lambda: found)
+    assert [(row["of"], row["point"]) for row in paper.table() if row.get("verdict") == "FAILS"] == [
+        ("figure 5", "fused"),
+        ("figure 5", "chained"),
+        ("figure 11", "4 clients"),
+        ("table 2", "SPMD"),
+        ("table 2, with width", "SPMD"),
+    ]
     assert found["table 2"]["S=16 M=64"].ours == pytest.approx(found["table 2"]["S=16 M=64"].baseline, rel=0.01)
     assert 0.99 < found["figure 10"]["four islands over one"].ours < 1.0
     assert found["figure 6"]["16 hosts"].ours == pytest.approx(2.3e-3, rel=0.012)

@@ -35,15 +35,10 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
         places: one for each island. seconds: of a step without any exchange.
         bytes: of all gradients of an island.
     """
-    size = math.ceil(bytes / buckets)
+    size, each = math.ceil(bytes / buckets), seconds * (1 - _FORWARD) / buckets
     forward = [pw.work(seconds * _FORWARD, on=place, name="forward") for place in places]
-    backward = [
-        pw.work(seconds * (1 - _FORWARD) / buckets, on=place, output_bytes=size, name="backward") for place in places
-    ]
-    both = [
-        pw.shard_map(lambda *g: sum(g), on=place, in_specs=(pw.P("x"),) * len(places), out_specs=pw.P("x"))
-        for place in places
-    ]
+    backward = [pw.work(each, on=place, output_bytes=size, name="backward") for place in places]
+    sums = [_sum(place, len(places)) for place in places]
 
     def gradients(island: int, x: Any) -> list[Any]:
         made = [backward[island](forward[island](x))]
@@ -53,9 +48,14 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
 
     def step(x: Any) -> list[Any]:
         made = [gradients(island, x) for island in range(len(places))]
-        return [add(*bucket) for bucket in zip(*made, strict=True) for add in both]
+        return [add(*bucket) for bucket in zip(*made, strict=True) for add in sums]
 
     return pw.program(step, name="data parallel")
+
+
+def _sum(place: pw.VirtualSlice, count: int) -> pw.Computation:
+    parts = pw.P("x")
+    return pw.shard_map(lambda *arrays: sum(arrays), on=place, in_specs=(parts,) * count, out_specs=parts)
 
 
 def step_seconds(seconds: float, bytes: float, buckets: int, bandwidth: float) -> float:
