@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import gc
 import re
@@ -71,12 +72,8 @@ async def _awaited(y: Any) -> Any:
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_who_asks_for_a_value_is_told_where_and_the_ways_out(sim: pw.Controller, ask: Any, is_recorded: bool) -> None:
     y = both(v)
-    with pytest.raises(pw.UsageError) as error:
-        if is_recorded:
-            with pw.record():
-                ask(y)
-        else:
-            ask(y)
+    with pw.record() if is_recorded else contextlib.nullcontext(), pytest.raises(pw.UsageError) as error:
+        ask(y)
     assert re.fullmatch(
         r"the value of both is needed( at test_sim\.py:\d+)?, and simulated devices compute none\. Wait for it with "
         r"y\.wait\(\) instead, simulate with values=True \(small programs\), or attach real devices: "
@@ -373,14 +370,19 @@ def test_an_interrupt_ends_a_long_simulation_and_all_stays_usable(
 
     program = pw.program(body, name="many")
     program(X).wait()
+    results: list[pw.Future] = []
+
+    def go_on() -> None:
+        while True:
+            results[:] = [program(X)]
+
     timer = interrupt_after(0.3)
     with pytest.raises(KeyboardInterrupt), pw.record() as run:
-        while True:
-            y = program(X)
+        go_on()
     timer.join()
     with pytest.raises(pw.CancelledError, match="was cancelled before it was dispatched"):
-        y.wait()
-    del y
+        results[0].wait()
+    results.clear()
     assert len(run.events.of_kind("compute")) > 0
     program(X).wait()
     assert is_empty(sim)
