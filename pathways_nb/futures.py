@@ -209,12 +209,18 @@ class Future(Deferred):
             driver.ended.wait(lambda: entry.settled or driver.broken)
             driver.check()
             self._note("wait", began, line)
-        if entry.error is not None:
-            # A copy: a traceback on the stored error would keep this future, and all it holds, alive.
-            raise type(entry.error)(*entry.error.args) from entry.error.__cause__
+        self.check_there()
         if entry.array is None:
             raise lost(self._name)
         return entry.array
+
+    def check_there(self) -> None:
+        """Raise what is known of why there will be no value; never waits. Raises as ``result``."""
+        if self._entry is not None and (error := self._entry.error) is not None:
+            # A copy: a traceback on the stored error would keep this future, and all it holds, alive.
+            raise type(error)(*error.args) from error.__cause__
+        if self._lost:
+            raise lost(self._name)
 
     @property
     def _lost(self) -> bool:

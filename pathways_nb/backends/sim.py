@@ -29,7 +29,7 @@ from pathways_nb.cost.model import Model
 from pathways_nb.errors import CancelledError, LostError
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
-from pathways_nb.program.signature import aval_of
+from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.trace.record import Label, Record, Row, label_of
 
 
@@ -84,6 +84,8 @@ class SimDriver(Driver):
 
     def take(self, leaf: Any, name: str) -> Any:
         """Shape and type of an argument; its values are not looked at."""
+        if isinstance(leaf, Deferred):
+            leaf.check_there()
         aval = aval_of(leaf)
         assert aval is not None
         return Abstract(aval)
@@ -105,7 +107,7 @@ class SimDriver(Driver):
 
     def open(self, client: str, share: float, priority: float, memory: int) -> None:
         """See ``Driver``."""
-        self.engine.at_once(Opened(client, share, priority, memory))
+        self.engine.store(Opened(client, share, priority, memory))
 
     @property
     def sampled(self) -> float:

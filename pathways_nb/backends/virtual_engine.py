@@ -45,16 +45,11 @@ class VirtualEngine(Engine):
 
     def _put_down(self, event: Event, due: float) -> None:
         upcoming = self.agenda.next
-        if due > self.agenda.now or (upcoming is not None and upcoming <= due):
-            self.agenda.at(due, self._happen, event)
-        else:
+        is_now = due <= self.agenda.now and (upcoming is None or upcoming > due)
+        if is_now or isinstance(event, Stored):  # a value is there before any call that needs it
             self._happen(event)
-
-    def at_once(self, event: Stored | Opened) -> None:
-        """What needs no room, or who calls, is there before any call that needs it: no time passes for that."""
-        super().ask(lambda: self.obey(event))()
-
-    store = at_once
+        else:
+            self.agenda.at(due, self._happen, event)
 
     def safely(self, work: Callable[[], Any]) -> Any:
         """All state belongs to the engine's thread here."""
@@ -96,6 +91,8 @@ class VirtualEngine(Engine):
     def _due(self, event: Event) -> float:
         """When an event comes: a call when its client's thread gets to it, other things after all that was called."""
         now, busy = self.agenda.now, self._busy_until
+        if isinstance(event, Opened):
+            return max(now, busy.get(event.client, 0.0))
         if not isinstance(event, Submitted):
             return max(now, *busy.values()) if busy else now
         # Another client's thread may be ahead, but not of a call that makes or reads what this one needs.
