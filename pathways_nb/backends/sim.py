@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
@@ -57,8 +57,8 @@ class SimDriver(Driver):
         self.noise, self._random = noise, random.Random(seed)
         self.engine: VirtualEngine
         self.agenda, self.model = agenda, model
-        ended = Passing(lambda: self.engine, model.host.notice)
-        super().__init__(pod, machine, agenda.clock, note, dcn_latency, ended, VirtualEngine)
+        self._passing = Passing(lambda: self.engine, model.host.notice)
+        super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._passing, VirtualEngine)
         self.estimates = Estimates(model, self._topology)
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
@@ -93,6 +93,17 @@ class SimDriver(Driver):
     def put(self, value: Any, sharding: Any) -> Any:
         """The same, laid out."""
         return Abstract(value.aval, sharding)
+
+    def acts(self) -> None:
+        """See ``Driver``."""
+        self._passing.acts()
+
+    def submit(
+        self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str
+    ) -> tuple[Execution, list[int]]:
+        """See ``Driver``; time stands still for this thread until it waits."""
+        self.acts()
+        return super().submit(lowered, arguments, record, client)
 
     def open(self, client: str, share: float, priority: float, memory: int) -> None:
         """See ``Driver``."""

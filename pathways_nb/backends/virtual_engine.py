@@ -9,12 +9,17 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from pathways_nb.backends.engine import Engine
 from pathways_nb.backends.execution import Bell
 from pathways_nb.backends.virtual import Agenda
 from pathways_nb.controller.messages import Event, Opened, Stored, Submitted, Woke
+
+GRACE = 0.05
+"""Real seconds for which time stands still for a thread that has called a program and does nothing else here."""
 
 
 class VirtualEngine(Engine):
@@ -111,12 +116,39 @@ def _used_by(event: Event) -> tuple[int, ...]:
     return (*event.arguments, *event.results) if isinstance(event, Submitted) else ()
 
 
+@dataclass(eq=False)
+class _Wait:
+    """A thread that waits until ``ready()``, or until a time."""
+
+    ready: Callable[[], bool]
+    until: float | None
+    learns: float | None = None
+    """When it will know, once it is so."""
+    over: bool = False
+
+
 class Passing(Bell):
-    """Waiting for something lets virtual time pass until it is so."""
+    """Waiting for something lets virtual time pass until it is so.
+
+    Time stands still while any thread that calls programs does not wait: who waits first must not run ahead of what
+    others are about to call. A thread that neither calls nor waits for ``GRACE`` is not waited for any more.
+
+    Args:
+        engine_of: the engine whose time passes. notice: seconds until a thread knows that what it waits for is so.
+    """
 
     def __init__(self, engine_of: Callable[[], VirtualEngine], notice: float):
         super().__init__()
         self._engine_of, self._notice = engine_of, notice
+        self._waits: dict[int, _Wait] = {}
+        self._acting: dict[threading.Thread, float] = {}
+        """Threads that call programs and do not wait, and since when, in real seconds."""
+        self._changed = threading.Condition()
+
+    def acts(self) -> None:
+        """This thread calls something."""
+        with self._changed:
+            self._acting[threading.current_thread()] = monotonic()
 
     def ring(self) -> None:
         """Who makes the time pass looks whether that was what it waits for."""
@@ -126,18 +158,49 @@ class Passing(Bell):
         """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
         if ready():
             return True
-        engine, stop = self._engine_of(), threading.Event()
-
-        def pass_time() -> None:
-            now = engine.agenda.now
-            engine.advance(ready, now + timeout if timeout >= 0 else None, stop.is_set)
-            if ready():  # the client's thread learns of it a little later
-                engine.advance(lambda: False, engine.agenda.now + self._notice)
-
+        engine = self._engine_of()
+        mine = _Wait(ready, engine.agenda.now + timeout if timeout >= 0 else None)
+        with self._changed:
+            was_acting = self._acting.pop(threading.current_thread(), None) is not None
+            self._waits[threading.get_ident()] = mine
+            self._changed.notify_all()
         try:
-            engine.in_turn(pass_time)
+            while not mine.over and (self._stand_still() or engine.in_turn(lambda: self._pass(engine, mine))):
+                pass
         except BaseException:
-            stop.set()
+            mine.over = True  # who makes the time pass for it stops
             self.ring()
             raise
+        finally:
+            with self._changed:
+                del self._waits[threading.get_ident()]
+                if was_acting:
+                    self._acting[threading.current_thread()] = monotonic()
+                self._changed.notify_all()
         return ready()
+
+    def _stand_still(self) -> bool:
+        """Wait for others to wait; whether any had to be waited for."""
+        with self._changed:
+            oldest = monotonic() - GRACE
+            acting = self._acting.items()
+            self._acting = {thread: since for thread, since in acting if since > oldest and thread.is_alive()}
+            if self._acting:
+                self._changed.wait(GRACE)
+            return bool(self._acting)
+
+    def _pass(self, engine: VirtualEngine, mine: _Wait) -> bool:
+        """Let time pass until any wait is over; whether anything happened. In the engine's thread."""
+        waits = tuple(self._waits.values())
+        ends = [wait.until for wait in waits if wait.until is not None]
+        engine.advance(lambda: any(self._is_over(engine.agenda, wait) for wait in waits), min(ends, default=None))
+        for wait in waits:
+            wait.over |= wait.until is not None and engine.agenda.now >= wait.until
+        return mine.over or engine.agenda.next is not None or any(wait.over for wait in waits)
+
+    def _is_over(self, agenda: Agenda, wait: _Wait) -> bool:
+        if wait.learns is None and wait.ready():
+            wait.learns = agenda.now + self._notice
+            agenda.at(wait.learns, self.ring)
+        wait.over |= wait.learns is not None and agenda.now >= wait.learns
+        return wait.over

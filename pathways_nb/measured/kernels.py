@@ -24,6 +24,8 @@ AXIS = "x"
 _PRODUCTS = (16, 256), (96, 200), (256, 384)
 _GRADIENTS = (48, 144), (128, 256), (96, 384)
 """Rows and width."""
+_MATRICES = 8
+"""At most, one after another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +82,15 @@ def large(quick: bool) -> Iterator[Kernel]:
 
 def operations(quick: bool) -> Iterator[Kernel]:
     """Every class of operations in several sizes; a quick calibration takes fewer classes and sizes."""
-    count = 2 if quick else 3
-    for (rows, width), (batch, features) in zip(_PRODUCTS[:count], _GRADIENTS[:count], strict=True):
+    for rows, width in _PRODUCTS[:2] if quick else _PRODUCTS:
         yield _product(rows, width, np.float32)
-        yield _gradient(batch, features)
+    for rows, width in _GRADIENTS[:1] if quick else _GRADIENTS:
+        yield _gradient(rows, width)
     for exponent in (14, 18) if quick else (12, 14, 16, 18, 20):
         yield _light(2**exponent)
-    for exponent in (13, 17) if quick else (11, 14, 17):
+    for exponent in (15,) if quick else (11, 14, 17):
         yield _heavy(2**exponent)
+    for exponent in (13, 17) if quick else (11, 14, 17):
         yield _transcendental(2**exponent)
     for exponent in (13, 17) if quick else (13, 15, 17, 19):
         yield _summed(2**exponent, exponent % 4 // 2)
@@ -123,7 +126,7 @@ def collectives(devices: int, quick: bool) -> Iterator[Kernel]:
 
 def _product(rows: int, width: int, dtype: Any, matrices: int = 0) -> Kernel:
     kind = "matmul" if dtype is np.float32 else "matmul bfloat16"
-    matrices = matrices or min(16, _often(rows * width**2, 2**24))
+    matrices = matrices or min(_MATRICES, _often(rows * width**2, 2**23))
     weights = [np.full((width, width), 1 / width, dtype) for _ in range(matrices)]
     return Kernel(kind, lambda s, *ws: reduce(jnp.matmul, ws, s), (_ones(rows, width, dtype=dtype), *weights))
 
@@ -134,7 +137,9 @@ def _gradient(rows: int, width: int) -> Kernel:
     A product with a transposed first factor takes longer than others (on CPU by half, measured); of the products of a
     training step it is every third.
     """
-    batches = [np.full((rows, width), 1 / width, np.float32) for _ in range(min(16, _often(rows * width**2, 2**23)))]
+    batches = [
+        np.full((rows, width), 1 / width, np.float32) for _ in range(min(_MATRICES, _often(rows * width**2, 2**22)))
+    ]
 
     def descend(weights: Any, *batches: Any) -> Any:
         return reduce(lambda w, x: w - x.T @ (x @ w), batches, weights)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.controller.messages import Event, Instruction, Opened
 from pathways_nb.cost.host import HOST
 from pathways_nb.cost.model import Model
 
@@ -47,23 +46,3 @@ def test_clients_call_side_by_side_each_in_its_own_time() -> None:
     found = run.events.of_kind("enqueue")
     for name in ("ann", "bob"):
         assert found["start"][found["client"] == name] == pytest.approx([1.0, 2.0])
-
-
-def test_a_client_that_changes_its_share_does_so_in_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = pw.work(1e-3, on=pw.virtual_slice(32))
-    program = pw.program(lambda x: work(x), name="one")
-    opened: list[tuple[str, float, float]] = []
-    with attached(call=1.0) as controller:
-        handle = controller.machine.handle
-
-        def spy(event: Event, now: float) -> list[Instruction]:
-            if isinstance(event, Opened):
-                opened.append((event.client, event.share, now))
-            return handle(event, now)
-
-        monkeypatch.setattr(controller.machine, "handle", spy)
-        for name, share in (("ann", 1.0), ("ann", 2.0), ("bob", 1.0), ("ann", 3.0)):
-            with pw.client(name, share).acting():
-                result = program(X)
-        result.wait()
-    assert opened == [("ann", 1.0, 0.0), ("bob", 1.0, 0.0), ("ann", 2.0, 1.0), ("ann", 3.0, 2.0)]
