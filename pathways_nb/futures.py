@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 import numpy as np
 
-from pathways_nb import current
+from pathways_nb import current, tenants
 from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.backends.pod import Abstract
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
@@ -210,7 +210,8 @@ class Future(Deferred):
                 run.need(entry, line)
         if driver is not None and not entry.settled:
             driver.engine.refuse_policies()
-            began = driver.clock()
+            tenant = tenants.now()
+            began = driver.reached_by(tenant.name if tenant is not None else "")
             driver.ended.wait(lambda: entry.settled or driver.broken)
             driver.check()
             self._note("wait", began, line)
@@ -236,7 +237,8 @@ class Future(Deferred):
         driver = self._controller.driver_or_none
         if driver is not None:
             label = label_of(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0, line=line)
-            self._controller.active_record().add(Row(label, began, driver.clock(), quality="exact"))
+            end = max(began, driver.clock())
+            self._controller.active_record().add(Row(label, began, end, quality=driver.quality))
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()

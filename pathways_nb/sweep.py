@@ -96,7 +96,7 @@ class Sweep(Printed):
     def _series(self, x: str, y: str, by: Sequence[str]) -> tuple[list[Any], dict[str, list[float]]]:
         """Where the points lie, and by name the values there."""
         places = [row[x] for row in self.rows if row.get(y) is not None]
-        at = list(dict.fromkeys(places))
+        at = [place for number, place in enumerate(places) if place not in places[:number]]  # lists are not hashable
         at = sorted(at) if all(isinstance(place, Real) for place in at) else at
         series: dict[str, list[float]] = {}
         for row in self.rows:

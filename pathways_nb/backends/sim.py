@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
-from pathways_nb.backends.driver import Driver
+from pathways_nb.backends.driver import QUEUED, Driver
 from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.faults import InjectedFault
@@ -23,7 +23,7 @@ from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, 
 from pathways_nb.backends.virtual_engine import Passing, VirtualEngine
 from pathways_nb.backends.watcher import owned, routed
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import Completed, Launch, Opened, Voided
+from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
 from pathways_nb.cost.formulas import FREE, Cost
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import CancelledError, LostError
@@ -42,6 +42,8 @@ class SimDriver(Driver):
         dcn_latency: seconds that a launch takes to an island's host, beside what its message costs the controller.
         noise, seed: the standard deviation of the logarithm of a factor on each duration, and of which numbers.
     """
+
+    quality = "simulated"
 
     def __init__(
         self,
@@ -86,13 +88,31 @@ class SimDriver(Driver):
         """Shape and type of an argument; its values are not looked at."""
         if isinstance(leaf, Deferred):
             leaf.check_there()
+            leaf.wait()
         aval = aval_of(leaf)
         assert aval is not None
         return Abstract(aval)
 
     def put(self, value: Any, sharding: Any) -> Any:
-        """The same, laid out."""
+        """The same, laid out, when it has travelled there."""
+        seconds = self.model.transfer(value.nbytes, "host", self._topology(0), 1, sharding.mesh.size).seconds
+        self.ended.wait(lambda: self.broken, timeout=seconds)
         return Abstract(value.aval, sharding)
+
+    def cancel(self, runs: Sequence[int]) -> None:
+        """Give up runs, when the client's thread gets there."""
+        self.engine.post(Cancelled(tuple(runs)))
+
+    def wait_for_room(self, client: str) -> float:
+        """See ``Driver``; what is called later, in virtual time, is not queued yet."""
+        began = self.reached_by(client)
+        self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken, began - self.clock())
+        super().wait_for_room(client)
+        return max(self.clock() - began, 0.0)
+
+    def reached_by(self, client: str) -> float:
+        """See ``Driver``."""
+        return self.engine.gets_there(client)
 
     def acts(self) -> None:
         """See ``Driver``."""
@@ -199,14 +219,17 @@ class SimDriver(Driver):
         others = self._at_work[:island] + self._at_work[island + 1 :]
         return self.model.host.interference if others and all(others) else 0.0
 
-    def link(self, task: Task) -> tuple[Hashable, float]:
-        """Hosts into an island, places within one, and each pair of islands have a link of their own."""
+    def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
+        """Between islands the ways out of the source and into the target; else the way from the one to the other."""
         run: Execution = task.portion.run.execution
-        step = run.lowered.plan.steps[task.index]
-        source: Any = task.label.route
+        plan, step, route = run.lowered.plan, run.lowered.plan.steps[task.index], task.label.route
+        target = plan.placements[step.place]
         if step.inputs:
-            source = run.lowered.plan.slots[step.inputs[0]].place
-        return (source, step.place), self._cost(run.lowered, task.index).latency
+            source: Any = plan.placements[plan.slots[step.inputs[0]].place]
+        else:
+            source = _whereabouts(run.arguments[step.argument])
+        ends = ("out", source), ("in", target)
+        return ends if route == "DCN" else ((route, source, target),), self._cost(run.lowered, task.index).latency
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
