@@ -32,7 +32,7 @@ SAID = {
         "peak memory 3 MB of 3 MB per device",
     ],
     "10_research": [
-        "a_fifth, 8 microbatches",
+        "simulated on tpu_v3",
         "sweep of at: 15 points",
         "critical path",
         "time of each device",

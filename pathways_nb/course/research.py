@@ -27,7 +27,7 @@ def _at_most() -> float:
 def _why_at_most(answer: Any, expected: float) -> str:
     part = 1 - 1 / expected
     if _is(answer, part) or _is(answer, 100 * part):
-        return "That is the part of the path that would go. How long is what remains, and how many times longer was all?"
+        return "That is the part of the path that would go. How many times as long as what remains was the whole?"
     if _is(answer, 1 + part):
         return "Nearly: the time saved is a part of the whole, but the speed-up compares the whole with what remains."
     if _is(answer, 1 / expected):
