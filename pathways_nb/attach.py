@@ -73,7 +73,7 @@ def attach(
             of less than a byte, no latency.
     """
     before = current.peek()
-    shape = None if topology is None else tuple(topology)
+    shape = None if topology is None else _shape(topology)
     simulated = Simulated(chip, network, devices_per_host, shape, noise, seed, values)
     if not simulate.is_simulated(kind):
         _check_choice("kind", kind, KINDS)
@@ -117,6 +117,15 @@ def _simulate(asked: Specification, before: Controller | None) -> Controller:
         )
     current.replace(made)
     return made
+
+
+def _shape(topology: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(topology)
+    except TypeError:
+        raise PlaceError(
+            f"attach(topology={topology!r}): write how many chips there are along each axis, such as topology=(4, 4)."
+        ) from None
 
 
 def _refuse_for_real(kind: str, asked: Simulated) -> None:

@@ -5,7 +5,7 @@ Virtual slices are requests, so what lay on lost devices moves: at its next call
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pathways_nb import current
 from pathways_nb.backends import islands as islands_module
@@ -39,7 +39,7 @@ def add(controller: Controller, devices: int | None, island: int | None) -> int:
         controller.driver.restore(island, controller.budgets[island])
         controller.resources.restore(island)
     else:
-        if controller.specification.kind != "cpu":
+        if controller.specification.kind not in ("cpu", "sim"):
             raise UsageError(
                 f"add(): {controller!r} has all devices that JAX shows. Give back removed ones with add(island=…)."
             )
@@ -47,11 +47,17 @@ def add(controller: Controller, devices: int | None, island: int | None) -> int:
         islands_module.check_counts("add", devices=count)
         island = len(controller.islands)
         budget = controller.budgets[0]
-        controller.driver.add(islands_module.one_more(island, count, controller.specification.pin), budget)
+        controller.driver.add(_made(controller, island, count), budget)
         controller.islands, controller.budgets = (*controller.islands, count), (*controller.budgets, budget)
         controller.resources.add(count)
     controller.begin_epoch()
     return island
+
+
+def _made(controller: Controller, island: int, devices: int) -> Any:
+    if controller.specification.kind == "sim":
+        return controller.driver.attachment.one_more(devices)
+    return islands_module.one_more(island, devices, controller.specification.pin)
 
 
 def _is_island(controller: Controller, island: object) -> bool:

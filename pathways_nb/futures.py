@@ -159,10 +159,12 @@ class Future(Deferred):
             NodeError: the node that makes it failed. CancelledError: it was interrupted before it was dispatched.
             LostError: it was donated, or its devices were let go.
         """
+        __tracebackhide__ = True
         return self._fetch(self._line())
 
     def wait(self) -> None:
         """Wait until it is computed, without fetching it. Raises as ``result``."""
+        __tracebackhide__ = True
         entry = self._entry
         if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.settled:
             self._wait(self._line())
@@ -173,6 +175,7 @@ class Future(Deferred):
         Operations on it launch on those devices beside the controller's own, unseen by its scheduler and record;
         ``.result()`` is what most code wants. Raises as ``result``.
         """
+        __tracebackhide__ = True
         line = self._line()
         array = self._wait(line, needed=True)
         if not isinstance(array, Abstract):
@@ -187,6 +190,7 @@ class Future(Deferred):
 
     def _fetch(self, line: str) -> Any:
         """The host value, needed by the user's ``line``."""
+        __tracebackhide__ = True
         return _to_host(self._wait(line, needed=True), self, line)
 
     def _dispatch(self) -> None:
@@ -195,6 +199,7 @@ class Future(Deferred):
             self._flush()
 
     def _wait(self, line: str, needed: bool = False) -> Any:
+        __tracebackhide__ = True
         current.settle()
         self._dispatch()
         entry, driver = self._entry, self._controller.driver_or_none
@@ -209,12 +214,18 @@ class Future(Deferred):
             driver.ended.wait(lambda: entry.settled or driver.broken)
             driver.check()
             self._note("wait", began, line)
-        if entry.error is not None:
-            # A copy: a traceback on the stored error would keep this future, and all it holds, alive.
-            raise type(entry.error)(*entry.error.args) from entry.error.__cause__
+        self.check_there()
         if entry.array is None:
             raise lost(self._name)
         return entry.array
+
+    def check_there(self) -> None:
+        """Raise what is known of why there will be no value; never waits. Raises as ``result``."""
+        if self._entry is not None and (error := self._entry.error) is not None:
+            # A copy: a traceback on the stored error would keep this future, and all it holds, alive.
+            raise type(error)(*error.args) from error.__cause__
+        if self._lost:
+            raise lost(self._name)
 
     @property
     def _lost(self) -> bool:
@@ -243,24 +254,31 @@ class Future(Deferred):
         return f"<future {self._name}: {shape}, {state}>"
 
     def __float__(self) -> float:
+        __tracebackhide__ = True
         return float(self.result())
 
     def __int__(self) -> int:
+        __tracebackhide__ = True
         return int(self.result())
 
     def __bool__(self) -> bool:
+        __tracebackhide__ = True
         return bool(self.result())
 
     def __index__(self) -> int:
+        __tracebackhide__ = True
         return self.result().__index__()
 
     def __complex__(self) -> complex:
+        __tracebackhide__ = True
         return complex(self.result())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        __tracebackhide__ = True
         return np.asarray(self.result(), dtype=dtype)
 
     def __iter__(self) -> Iterator[Any]:
+        __tracebackhide__ = True
         return iter(self.result())
 
     def __len__(self) -> int:
@@ -269,6 +287,7 @@ class Future(Deferred):
         return self.shape[0]
 
     def __format__(self, spec: str) -> str:
+        __tracebackhide__ = True
         return format(self.result(), spec) if spec else repr(self)
 
     @property
@@ -368,8 +387,8 @@ for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"
     setattr(Future, f"__{_name}__", _unary)
 
 
-def _no_value(future: Future) -> UsageError:
-    line = lines.here()
+def _no_value(future: Future, line: str) -> UsageError:
+    line = line or lines.here()
     needed = f" at {line}" if line else ""
     return UsageError(
         f"the value of {future._name} is needed{needed}, and simulated devices compute none. Wait for it with "
@@ -378,12 +397,13 @@ def _no_value(future: Future) -> UsageError:
 
 
 def _to_host(array: Any, future: Future, line: str) -> Any:
+    __tracebackhide__ = True
     driver = future._controller.driver_or_none
     began = driver.clock() if driver is not None else 0.0
     if isinstance(array, Abstract):
         shadow = future.shadow
         if shadow is None:
-            raise _no_value(future)
+            raise _no_value(future, line)
         return shadow.result() if isinstance(shadow, Future) else np.array(shadow)[()]
     if not isinstance(array, jax.Array):
         return np.array(array)[()]

@@ -61,6 +61,8 @@ class _Batch:
 
     tenant: Tenant | None = None
     """For whom they are made."""
+    needs_values: bool = True
+    """Whether more is needed of their arguments than shapes and types."""
     calls: list[_Call] = field(default_factory=list)
     outside: list[Any] = field(default_factory=list)
     """Leaves that come from elsewhere, and what errors call them."""
@@ -80,7 +82,7 @@ class _Batch:
             made = self.made.get(id(leaf))
             if made is not None and self.calls[made[0]].outputs[made[1]]() is leaf:  # ids of dropped ones are reused
                 return made
-        value = leaf if isinstance(leaf, _UNCHANGEABLE) else snapshot(leaf)
+        value = snapshot(leaf) if self.needs_values and not isinstance(leaf, _UNCHANGEABLE) else leaf
         self.copied += getattr(value, "nbytes", 0) if value is not leaf else 0
         position = self.known.setdefault(id(value), len(self.outside))
         if position == len(self.outside):
@@ -115,8 +117,12 @@ class Gather:
 
     def __init__(self, controller: Controller):
         self.controller = controller
-        self.batch = _Batch()
+        self.batch = self._begin()
         self._lock = threading.RLock()
+
+    def _begin(self) -> _Batch:
+        controller = self.controller
+        return _Batch(needs_values=controller.specification.simulated is None or controller.twin is not None)
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
@@ -151,7 +157,7 @@ class Gather:
     def flush(self) -> None:
         """Send everything gathered as one program."""
         with self._lock:
-            batch, self.batch = self.batch, _Batch()
+            batch, self.batch = self.batch, self._begin()
             if batch.calls:
                 self._send(batch)
 
@@ -173,7 +179,7 @@ class Gather:
     def cancel(self, reason: BaseException) -> None:
         """Give up what is gathered."""
         with self._lock:
-            batch, self.batch = self.batch, _Batch()
+            batch, self.batch = self.batch, self._begin()
             batch.fail(reason)
 
     def give_up(self, client: str) -> None:

@@ -97,6 +97,8 @@ def _model(options: Simulated, attached: Controller | None) -> Model:
     if options.chip is None:
         raise UsageError('attach("sim"): which chip? Add chip="tpu_v5p", or pw.chip(…).replace(…), or a file of yours.')
     if isinstance(options.chip, Model):
+        if options.network is not None:
+            raise UsageError(f"attach(network={options.network!r}): {options.chip.name!r} is a model with a network.")
         return options.chip
     if options.chip != HERE:
         return Model.of(options.chip, options.network)

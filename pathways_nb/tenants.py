@@ -41,6 +41,9 @@ class Tenant:
         with _lock:
             _blocks[self.name] += 1
         _stack.set((*_stack.get(), self))
+        controller = current.peek()
+        if controller is not None and controller.driver_or_none is not None:
+            controller.driver_or_none.acts()
         return self
 
     def __exit__(

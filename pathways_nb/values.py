@@ -30,9 +30,14 @@ def hold(controller: Controller, leaves: Sequence[Any], client: str) -> tuple[li
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
     values = {at: driver.take(leaves[at], "an argument") for at, buffer in enumerate(held) if buffer is None}
-    stored = {
-        at: driver.store(value, getattr(value, "nbytes", 0), client, "an argument") for at, value in values.items()
-    }
+    stored: dict[int, int] = {}
+    try:
+        for at, value in values.items():
+            stored[at] = driver.store(value, getattr(value, "nbytes", 0), client, "an argument")
+    except BaseException:  # interrupted
+        for buffer in stored.values():
+            driver.release(buffer)
+        raise
     return [stored[at] if buffer is None else buffer for at, buffer in enumerate(held)], list(stored.values())
 
 

@@ -40,6 +40,8 @@ class Levels:
                     mine[first] = level, now
 
     def _end(self, level: Level, since: float, now: float) -> None:
+        if now == since:  # several changes at one time, which are one
+            return
         label = label_of("memory", "memory", client=level.client, island=level.island,
                          device=level.first, devices=level.count, bytes=level.bytes)  # fmt: skip
         self.note(Row(label, since, now, quality="exact"))

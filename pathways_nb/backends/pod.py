@@ -9,10 +9,11 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from pathways_nb.cost.topology import Topology
+from pathways_nb.cost.topology import Topology, lay_out, times
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.plan import Placement
 from pathways_nb.program.signature import Aval
+from pathways_nb.trace.metrics import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,13 @@ class SimulatedIsland:
 
     index: int
     topology: Topology
-    cores: tuple[int, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """How its chips are joined."""
+        topology = self.topology
+        joined = f", {times(topology.shape)} {topology.chip.interconnect} of chips, {counted(topology.hosts, 'host')}"
+        return joined if topology.devices > 1 else ""
 
     @cached_property
     def devices(self) -> tuple[SimulatedDevice, ...]:
@@ -65,6 +72,13 @@ class Pod:
     islands: tuple[SimulatedIsland, ...]
     kind: str = "sim"
     note: str = ""
+
+    def one_more(self, devices: int) -> SimulatedIsland:
+        """An island like the others, of so many devices."""
+        like = self.islands[0].topology
+        per_host = min(like.devices_per_host, devices)
+        topology = lay_out(like.chip, devices, devices_per_host=per_host, network=like.network)
+        return SimulatedIsland(len(self.islands), topology)
 
     def release(self) -> None:
         """There is nothing to let go."""

@@ -6,11 +6,10 @@ The same core decides, fed the same events (see ``virtual_engine``); islands car
 
 from __future__ import annotations
 
-import math
 import random
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
@@ -30,7 +29,7 @@ from pathways_nb.cost.model import Model
 from pathways_nb.errors import CancelledError, LostError
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
-from pathways_nb.program.signature import aval_of
+from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.trace.record import Label, Record, Row, label_of
 
 
@@ -58,20 +57,19 @@ class SimDriver(Driver):
         self.noise, self._random = noise, random.Random(seed)
         self.engine: VirtualEngine
         self.agenda, self.model = agenda, model
-        ended = Passing(lambda: self.engine, model.host.notice)
-        super().__init__(pod, machine, agenda.clock, note, dcn_latency, ended, VirtualEngine)
+        self._passing = Passing(lambda: self.engine, model.host.notice)
+        super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._passing, VirtualEngine)
         self.estimates = Estimates(model, self._topology)
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
         self._timed: weakref.WeakKeyDictionary[Lowered, Timed] = weakref.WeakKeyDictionary()
-        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = weakref.WeakKeyDictionary()
         """By program and launch: how many hosts it is for."""
         self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
         """By run and step: brings of other runs that need what it makes."""
         self._controller_free = 0.0
         self._gone: defaultdict[int, set[int]] = defaultdict(set)
+        self._interferes = model.host.interference > 0
         self._at_work = [0] * len(pod.islands)
         """By island: nodes that have begun and not ended."""
         self.engine.begin(agenda, model.host.call)
@@ -86,6 +84,8 @@ class SimDriver(Driver):
 
     def take(self, leaf: Any, name: str) -> Any:
         """Shape and type of an argument; its values are not looked at."""
+        if isinstance(leaf, Deferred):
+            leaf.check_there()
         aval = aval_of(leaf)
         assert aval is not None
         return Abstract(aval)
@@ -94,9 +94,20 @@ class SimDriver(Driver):
         """The same, laid out."""
         return Abstract(value.aval, sharding)
 
+    def acts(self) -> None:
+        """See ``Driver``."""
+        self._passing.acts()
+
+    def submit(
+        self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str
+    ) -> tuple[Execution, list[int]]:
+        """See ``Driver``; time stands still for this thread until it waits."""
+        self.acts()
+        return super().submit(lowered, arguments, record, client)
+
     def open(self, client: str, share: float, priority: float, memory: int) -> None:
         """See ``Driver``."""
-        self.engine.at_once(Opened(client, share, priority, memory))
+        self.engine.store(Opened(client, share, priority, memory))
 
     @property
     def sampled(self) -> float:
@@ -144,6 +155,8 @@ class SimDriver(Driver):
 
     def prepared(self, task: Task) -> int:
         """An argument may be another run's result that is not there yet."""
+        if task.queues:  # it runs on devices
+            return 0
         run: Execution = task.portion.run.execution
         position = run.lowered.plan.steps[task.index].argument
         if position < 0:
@@ -161,7 +174,7 @@ class SimDriver(Driver):
         seconds = task.portion.run.timed.seconds[task.index]
         if run.stopped or run.errors or self._gone or self.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
-        if task.queues:
+        if self._interferes and task.queues:
             seconds += self._interference(task.portion.launch.island) if seconds else 0.0
             self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
@@ -199,7 +212,7 @@ class SimDriver(Driver):
         """What it makes is there."""
         run, index = task.portion.run.execution, task.index
         label = task.label
-        if task.queues:
+        if self._interferes and task.queues:
             self._at_work[task.portion.launch.island] -= 1
         if label is not None:
             start, end = task.start, self.agenda.now
@@ -213,8 +226,9 @@ class SimDriver(Driver):
             run.done[index] = 1
             if index in run.lowered.awaited:
                 self._fill(run, index)
-        for waiting in self._expecting.pop((run.serial, index), ()):
-            self._islands.supply(waiting)
+        if self._expecting:
+            for waiting in self._expecting.pop((run.serial, index), ()):
+                self._islands.supply(waiting)
 
     def launch_ended(self, portion: Portion) -> None:
         """Tell the controller."""

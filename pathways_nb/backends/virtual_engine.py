@@ -9,12 +9,17 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from pathways_nb.backends.engine import Engine
 from pathways_nb.backends.execution import Bell
 from pathways_nb.backends.virtual import Agenda
 from pathways_nb.controller.messages import Event, Opened, Stored, Submitted, Woke
+
+GRACE = 0.05
+"""Real seconds for which time stands still for a thread that has called a program and does nothing else here."""
 
 
 class VirtualEngine(Engine):
@@ -35,14 +40,16 @@ class VirtualEngine(Engine):
         self.thread.start()
 
     def report(self, event: Event) -> None:
-        """Put an event down for the time at which the client's thread gets to it."""
-        self._guarded(lambda: self.agenda.at(self._due(event), self._happen, event))
+        """Put an event down for the time at which the client's thread gets to it, if that is not now."""
+        self._guarded(lambda: self._put_down(event, self._due(event)))
 
-    def at_once(self, event: Stored | Opened) -> None:
-        """What needs no room, or who calls, is there before any call that needs it: no time passes for that."""
-        super().ask(lambda: self.obey(event))()
-
-    store = at_once
+    def _put_down(self, event: Event, due: float) -> None:
+        upcoming = self.agenda.next
+        is_now = due <= self.agenda.now and (upcoming is None or upcoming > due)
+        if is_now or isinstance(event, Stored):  # a value is there before any call that needs it
+            self._happen(event)
+        else:
+            self.agenda.at(due, self._happen, event)
 
     def safely(self, work: Callable[[], Any]) -> Any:
         """All state belongs to the engine's thread here."""
@@ -59,7 +66,7 @@ class VirtualEngine(Engine):
 
     def catch_up(self) -> None:
         """Let time pass until the clients' threads are through with what they have called."""
-        self.advance(lambda: False, max(self._busy_until.values(), default=0.0))
+        self.advance(lambda: False, max(self.agenda.now, *self._busy_until.values(), 0.0))
 
     def advance(
         self, ready: Callable[[], bool], until: float | None = None, given_up: Callable[[], bool] = lambda: False
@@ -84,6 +91,8 @@ class VirtualEngine(Engine):
     def _due(self, event: Event) -> float:
         """When an event comes: a call when its client's thread gets to it, other things after all that was called."""
         now, busy = self.agenda.now, self._busy_until
+        if isinstance(event, Opened):
+            return max(now, busy.get(event.client, 0.0))
         if not isinstance(event, Submitted):
             return max(now, *busy.values()) if busy else now
         # Another client's thread may be ahead, but not of a call that makes or reads what this one needs.
@@ -107,12 +116,39 @@ def _used_by(event: Event) -> tuple[int, ...]:
     return (*event.arguments, *event.results) if isinstance(event, Submitted) else ()
 
 
+@dataclass(eq=False)
+class _Wait:
+    """A thread that waits until ``ready()``, or until a time."""
+
+    ready: Callable[[], bool]
+    until: float | None
+    learns: float | None = None
+    """When it will know, once it is so."""
+    over: bool = False
+
+
 class Passing(Bell):
-    """Waiting for something lets virtual time pass until it is so."""
+    """Waiting for something lets virtual time pass until it is so.
+
+    Time stands still while any thread that calls programs does not wait: who waits first must not run ahead of what
+    others are about to call. A thread that neither calls nor waits for ``GRACE`` is not waited for any more.
+
+    Args:
+        engine_of: the engine whose time passes. notice: seconds until a thread knows that what it waits for is so.
+    """
 
     def __init__(self, engine_of: Callable[[], VirtualEngine], notice: float):
         super().__init__()
         self._engine_of, self._notice = engine_of, notice
+        self._waits: dict[int, _Wait] = {}
+        self._acting: dict[threading.Thread, float] = {}
+        """Threads that call programs and do not wait, and since when, in real seconds."""
+        self._changed = threading.Condition()
+
+    def acts(self) -> None:
+        """This thread calls something."""
+        with self._changed:
+            self._acting[threading.current_thread()] = monotonic()
 
     def ring(self) -> None:
         """Who makes the time pass looks whether that was what it waits for."""
@@ -122,18 +158,49 @@ class Passing(Bell):
         """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
         if ready():
             return True
-        engine, stop = self._engine_of(), threading.Event()
-
-        def pass_time() -> None:
-            now = engine.agenda.now
-            engine.advance(ready, now + timeout if timeout >= 0 else None, stop.is_set)
-            if ready():  # the client's thread learns of it a little later
-                engine.advance(lambda: False, engine.agenda.now + self._notice)
-
+        engine = self._engine_of()
+        mine = _Wait(ready, engine.agenda.now + timeout if timeout >= 0 else None)
+        with self._changed:
+            was_acting = self._acting.pop(threading.current_thread(), None) is not None
+            self._waits[threading.get_ident()] = mine
+            self._changed.notify_all()
         try:
-            engine.in_turn(pass_time)
+            while not mine.over and (self._stand_still() or engine.in_turn(lambda: self._pass(engine, mine))):
+                pass
         except BaseException:
-            stop.set()
+            mine.over = True  # who makes the time pass for it stops
             self.ring()
             raise
+        finally:
+            with self._changed:
+                del self._waits[threading.get_ident()]
+                if was_acting:
+                    self._acting[threading.current_thread()] = monotonic()
+                self._changed.notify_all()
         return ready()
+
+    def _stand_still(self) -> bool:
+        """Wait for others to wait; whether any had to be waited for."""
+        with self._changed:
+            oldest = monotonic() - GRACE
+            acting = self._acting.items()
+            self._acting = {thread: since for thread, since in acting if since > oldest and thread.is_alive()}
+            if self._acting:
+                self._changed.wait(GRACE)
+            return bool(self._acting)
+
+    def _pass(self, engine: VirtualEngine, mine: _Wait) -> bool:
+        """Let time pass until any wait is over; whether anything happened. In the engine's thread."""
+        waits = tuple(self._waits.values())
+        ends = [wait.until for wait in waits if wait.until is not None]
+        engine.advance(lambda: any(self._is_over(engine.agenda, wait) for wait in waits), min(ends, default=None))
+        for wait in waits:
+            wait.over |= wait.until is not None and engine.agenda.now >= wait.until
+        return mine.over or engine.agenda.next is not None or any(wait.over for wait in waits)
+
+    def _is_over(self, agenda: Agenda, wait: _Wait) -> bool:
+        if wait.learns is None and wait.ready():
+            wait.learns = agenda.now + self._notice
+            agenda.at(wait.learns, self.ring)
+        wait.over |= wait.learns is not None and agenda.now >= wait.learns
+        return wait.over

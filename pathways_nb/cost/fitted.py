@@ -1,7 +1,8 @@
 """From what was measured to a model of this machine, and how far each class of it can be trusted.
 
-One after another: the launch, from chains of tiny nodes and from work in one node and in several; how devices share
-cores; a roofline for each class of operations beyond the launch; collectives beyond both; transfers. Each is judged by the sizes that its fit has not seen.
+One after another: the launch, from chains of tiny nodes; what a node takes of its devices beside its work, from work
+in one node and in several; how devices share cores; a roofline for each class of operations beyond that; collectives
+beyond both; transfers. Each is judged by the sizes that its fit has not seen.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import math
 from numbers import Number
 from typing import Any
 
-from pathways_nb.course import dispatch, experts, memory, quickstart, research, tenants
+from pathways_nb.course import dispatch, experts, memory, quickstart, research, tenants, two_thousand
 from pathways_nb.course.question import TOLERANCE, NotYetError, Question
 from pathways_nb.errors import UsageError
 
@@ -16,6 +16,7 @@ QUESTIONS: dict[str, Question] = {
     **tenants.QUESTIONS,
     **memory.QUESTIONS,
     **experts.QUESTIONS,
+    **two_thousand.QUESTIONS,
     **research.QUESTIONS,
 }
 

@@ -1,16 +1,17 @@
 """Small computations, each nearly of one class, that a calibration runs in chains.
 
-Each takes a state and constants and gives a state of the same shape, so that a node repeats it, and a chain of nodes is
-the node again and again. Small ones are repeated more often: a node must last longer than its launch, which would hide
-it, and most operations of a program stand in the middle of a node, between arrays that are there already. Every turn
-depends on the one before, or a compiler would do it once for all. Shapes are those of one device. Values stay near 1:
-tiny ones would be slower for no reason of ours.
+Each takes a state and constants and gives a state of the same shape, so that a chain of nodes is the node again and
+again. A node must last longer than its launch, which would hide it, so small ones are done several times in a node:
+products with one matrix after another, as in a model, since one alone would stay in a cache; others again and again,
+each turn depending on the one before, or a compiler would do it once for all. Shapes are those of one device. Values
+stay near 1: tiny ones would be slower for no reason of ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import jax
@@ -20,8 +21,11 @@ import numpy as np
 from pathways_nb.cost.work import Work, work_of
 
 AXIS = "x"
-_SHAPES = ((16, 256), (64, 128), (128, 256), (256, 256), (128, 512), (256, 512))
-"""Rows and width of products."""
+_PRODUCTS = (16, 256), (96, 200), (256, 384)
+_GRADIENTS = (48, 144), (128, 256), (96, 384)
+"""Rows and width."""
+_MATRICES = 8
+"""At most, one after another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +55,8 @@ class Kernel:
 
 
 def _often(each: float, enough: float) -> int:
-    """How often to repeat what is so large, for a node to do enough; at most so often that it can still be traced."""
-    return int(min(max(enough // each, 2), 256))
+    """How often to do what is so large, for a node to do enough."""
+    return int(min(max(enough // each, 1), 256))
 
 
 def _ones(*shape: int, dtype: Any = np.float32) -> Any:
@@ -66,7 +70,7 @@ def tiny() -> Kernel:
 
 def medium(nodes: int) -> Kernel:
     """Work for one node, of which a part for each of so many nodes lasts longer than a launch."""
-    return replace(_product(64, 128, np.float32), repeats=4 * nodes)
+    return replace(_product(64, 128, np.float32, 4), repeats=nodes)
 
 
 def large(quick: bool) -> Iterator[Kernel]:
@@ -78,15 +82,18 @@ def large(quick: bool) -> Iterator[Kernel]:
 
 def operations(quick: bool) -> Iterator[Kernel]:
     """Every class of operations in several sizes; a quick calibration takes fewer classes and sizes."""
-    for rows, width in _SHAPES[::2] if quick else _SHAPES:
+    for rows, width in _PRODUCTS[:2] if quick else _PRODUCTS:
         yield _product(rows, width, np.float32)
-    for exponent in (12, 18) if quick else (12, 15, 18, 20):
+    for rows, width in _GRADIENTS[:1] if quick else _GRADIENTS:
+        yield _gradient(rows, width)
+    for exponent in (14, 18) if quick else (12, 14, 16, 18, 20):
         yield _light(2**exponent)
-    for exponent in (13, 17) if quick else (11, 14, 17):
+    for exponent in (15,) if quick else (11, 14, 17):
         yield _heavy(2**exponent)
+    for exponent in (13, 17) if quick else (11, 14, 17):
         yield _transcendental(2**exponent)
-    for exponent in (13, 19) if quick else (10, 13, 16, 19):
-        yield _summed(2**exponent)
+    for exponent in (13, 17) if quick else (13, 15, 17, 19):
+        yield _summed(2**exponent, exponent % 4 // 2)
     for width in (128, 512) if quick else (64, 128, 256, 512):
         yield Kernel("movement", lambda s: s.T, (_ones(width, width),), _often(width**2, 2**18))
     if not quick:
@@ -117,10 +124,27 @@ def collectives(devices: int, quick: bool) -> Iterator[Kernel]:
         yield Kernel("permute", lambda s, ring=ring: jax.lax.ppermute(s, AXIS, ring), (_ones(count),), often)
 
 
-def _product(rows: int, width: int, dtype: Any) -> Kernel:
+def _product(rows: int, width: int, dtype: Any, matrices: int = 0) -> Kernel:
     kind = "matmul" if dtype is np.float32 else "matmul bfloat16"
-    arrays = _ones(rows, width, dtype=dtype), np.full((width, width), 1 / width, dtype)
-    return Kernel(kind, lambda s, w: s @ w, arrays, _often(rows * width**2, 2**23))
+    matrices = matrices or min(_MATRICES, _often(rows * width**2, 2**23))
+    weights = [np.full((width, width), 1 / width, dtype) for _ in range(matrices)]
+    return Kernel(kind, lambda s, *ws: reduce(jnp.matmul, ws, s), (_ones(rows, width, dtype=dtype), *weights))
+
+
+def _gradient(rows: int, width: int) -> Kernel:
+    """Weights become what they were less the gradient of a sum of squares, from one batch after another.
+
+    A product with a transposed first factor takes longer than others (on CPU by half, measured); of the products of a
+    training step it is every third.
+    """
+    batches = [
+        np.full((rows, width), 1 / width, np.float32) for _ in range(min(_MATRICES, _often(rows * width**2, 2**22)))
+    ]
+
+    def descend(weights: Any, *batches: Any) -> Any:
+        return reduce(lambda w, x: w - x.T @ (x @ w), batches, weights)
+
+    return Kernel("matmul", descend, (_ones(width, width), *batches))
 
 
 def _convolved(width: int, channels: int) -> Kernel:
@@ -133,7 +157,7 @@ def _convolved(width: int, channels: int) -> Kernel:
 
 
 def _light(size: int) -> Kernel:
-    return Kernel("elementwise", lambda s: s * 0.5 + 0.5, (_ones(size),), _often(size, 2**20))
+    return Kernel("elementwise", lambda s: s * 0.5 + 0.5, (_ones(size),), _often(size, 2**18))
 
 
 def _heavy(size: int) -> Kernel:
@@ -150,9 +174,14 @@ def _transcendental(size: int) -> Kernel:
     return Kernel("transcendental", lambda s: jnp.exp(jnp.tanh(s)) * 0.4, (_ones(size),), _often(size, 2**16))
 
 
-def _summed(size: int) -> Kernel:
-    arrays = _ones(size // 64), _ones(64, size // 64)
-    return Kernel("reduction", lambda s, x: s * 0.5 + (x * s).sum(0) / 128, arrays, _often(size, 2**20))
+def _summed(size: int, axis: int) -> Kernel:
+    """Over rows, as for a bias, or within them, as in a softmax."""
+    shape = (64, size // 64) if axis == 0 else (size // 64, 64)
+
+    def total(s: Any, x: Any) -> Any:
+        return s * 0.5 + (x * jnp.expand_dims(s, axis)).sum(axis) / 128
+
+    return Kernel("reduction", total, (_ones(size // 64), _ones(*shape)), _often(size, 2**20))
 
 
 def _sorted(size: int) -> Kernel:

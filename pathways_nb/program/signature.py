@@ -49,6 +49,9 @@ class Deferred:
         """The host value, once it is there."""
         raise NotImplementedError
 
+    def check_there(self) -> None:
+        """Raise what is known of why there will be no value; never waits."""
+
 
 def aval_of(leaf: Any) -> Aval | None:
     """The abstract array of an argument, a future or a ``ShapeDtypeStruct``; ``None`` if JAX could not take it."""

@@ -34,6 +34,7 @@ class Summary:
         peak: when the fullest device held most, if levels of memory were recorded.
         hbm: bytes that each device of its island has, 0 if unknown.
         messages: seconds during which the controller's messages to islands were on their way, where that is emulated.
+        simulated: whether devices were simulated.
     """
 
     makespan: float
@@ -50,11 +51,12 @@ class Summary:
     peak: HighWater | None = None
     hbm: int = 0
     messages: float = 0.0
+    simulated: bool = False
 
     def __str__(self) -> str:
         shares = ", ".join(f"island {i} {share:.0%}" for i, share in enumerate(self.utilisation))
         words = [
-            f"makespan {duration(self.makespan)}",
+            f"{'simulated ' * self.simulated}makespan {duration(self.makespan)}",
             f"utilisation {shares}",
             f"dispatch {duration(self.dispatch)}",
             counted(self.launches, "launch", "es"),
@@ -116,6 +118,7 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
         peak,
         dict(enumerate(hbm)).get(peak.island, 0) if peak else 0,
         covered(events.select(messages)),
+        bool(busy.is_("quality", "simulated").any()),
     )
 
 

@@ -40,8 +40,8 @@ def measured(wobble: float = 0.0, seed: int = 0, islands: int = 2, devices: int 
         return float(seconds * random.lognormal(0, wobble)) if wobble else seconds
 
     samples = {kind: tuple(_of_class(kind, noisy)) for kind in LINES}
-    parted = [Parted(16, noisy(8e-3), noisy(8e-3 + 15 * node)) for node in (NODE, ALONE if islands > 1 else NODE)]
-    empty = Measured(devices, islands, 1e9, True, (), (), *parted, {}, (), (), ())
+    parted, solo = (Parted(16, noisy(8e-3), noisy(8e-3 + 15 * node)) for node in (NODE, ALONE if islands > 1 else NODE))
+    empty = Measured(devices, islands, 1e9, True, (), (), parted, solo, {}, (), (), ())
     if devices > 1:
         samples |= {kind: tuple(_of_collective(kind, fit(empty).unit, noisy)) for kind in COLLECTIVE}
     fixed = CALL + SENT + NODE + NOTICE
@@ -50,16 +50,19 @@ def measured(wobble: float = 0.0, seed: int = 0, islands: int = 2, devices: int 
         islands,
         1e9,
         True,
-        *(
-            tuple(Chain(n, noisy(fixed + n * each), CALL, SENT, 0.1) for n in (1, 4, 16, 32))
-            for each in (NODE, LAUNCH)
-        ),
-        *parted,
+        _chains(fixed, NODE, noisy),
+        _chains(fixed, LAUNCH, noisy),
+        parted,
+        solo,
         samples,
         tuple((noisy(1e-3), noisy(CROWD * 1e-3)) for _ in range(2)) if devices > 1 else (),
         tuple(_move("host to island", *FROM_HOST, NODE, noisy)),
         tuple(_move("island to island", *BETWEEN, ALONE, noisy)) if islands > 1 else (),
     )
+
+
+def _chains(fixed: float, node: float, noisy: Callable[[float], float]) -> tuple[Chain, ...]:
+    return tuple(Chain(n, noisy(fixed + n * node), CALL, SENT, 0.1) for n in (1, 4, 16, 32))
 
 
 def _of_class(kind: str, noisy: Callable[[float], float]):

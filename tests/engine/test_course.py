@@ -85,6 +85,8 @@ RIGHT = {
     "04.together": 6,
     "05.transfers": 8,
     "05.rows": 7 / 4,
+    "06.smallest": 9.675,
+    "06.clients": 7,
     "10.at_most": 4 / 3,
 }
 WRONG = {
@@ -120,6 +122,18 @@ WRONG = {
     "04.together": {7: "would not fit whole", 25: "no whole program"},
     "05.transfers": {4: "forward half", 16: "counts all experts", 10: "counts arrows", 3: "for one chosen expert"},
     "05.rows": {4: "rows of padding", 2: "numbers of experts", 4 / 7: "other way round", 5: "every expert has room"},
+    "06.smallest": {
+        8.75: "proportion to the larger point",
+        18.4: "proportion to the smaller point",
+        0.009675: "In milliseconds",
+        5: "for each host more",
+    },
+    "06.clients": {
+        6: "Nearly",
+        6.95: "how many whole clients",
+        1: "meanwhile all stops",
+        16: "Each must come from another",
+    },
     "10.at_most": {
         1 / 4: "the part of the path that would go",
         25: "the part of the path that would go",

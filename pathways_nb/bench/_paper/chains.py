@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import jax
@@ -23,13 +23,15 @@ from pathways_nb.cost.host import HOST
 LENGTH = int(PAPER["figure 5"]["chain"]["value"])
 SIZES = tuple(2**k for k in range(10))
 """Hosts of Figures 5 and 7's curves, 4 cores each."""
-LONG, LONG_SIZES = 4e-3, (1, 2, 4, 8, 16, 32)
-"""Seconds of a stage that outlasts the dispatch of 32 of them, and how many there are."""
+LONG, LONG_STAGES = 4e-3, 32
+"""Seconds of a stage that outlasts the dispatch of so many of them."""
+DISPATCH = ("parallel", "sequential")
 _CALLS = 12
 _MATCHES = 0.99
 """Share of JAX's throughput that counts as the same."""
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 Form = Literal["OpByOp", "Chained", "Fused"]
+System = Literal["Pathways", "JAX"]
 
 
 def _add(place: pw.VirtualSlice) -> pw.Computation:
@@ -49,7 +51,7 @@ def chain(devices: int, form: Form) -> pw.Program:
 
 
 @cache
-def seconds_of(form: Form, hosts: int, system: Literal["Pathways", "JAX"]) -> float:
+def seconds_of(form: Form, hosts: int, system: System) -> float:
     """Seconds of each computation of Figure 5, on hosts with 4 cores."""
     pod = Pod(hosts)
     with pod.attached(line().host("client", hosts) if system == "Pathways" else multi_controller()):
@@ -57,13 +59,22 @@ def seconds_of(form: Form, hosts: int, system: Literal["Pathways", "JAX"]) -> fl
     return seconds / (1 if form == "OpByOp" else LENGTH)
 
 
+def _rate(form: Form, system: System, hosts: int) -> float:
+    return 1 / seconds_of(form, hosts, system)
+
+
+def _proportional(hosts: int) -> float:
+    """Computations per second if a call of a chain costs what Figure 6's larger point says, by hosts."""
+    return LENGTH / (PAPER["figure 6"]["512 hosts"]["value"] * hosts / 512)
+
+
 def curves(sizes: tuple[int, ...] = SIZES) -> dict[str, list[float]]:
     """Figure 5: computations per second over hosts."""
-    forms: Mapping[str, Any] = {"Pathways": ("OpByOp", "Chained", "Fused"), "JAX": ("OpByOp", "Fused")}
+    forms: Mapping[System, tuple[Form, ...]] = {"Pathways": ("OpByOp", "Chained", "Fused"), "JAX": ("OpByOp", "Fused")}
     return {
-        f"{system} {form}": [1 / seconds_of(form, hosts, system) for hosts in sizes]
-        for system in forms
-        for form in forms[system]
+        f"{system} {form}": [_rate(form, system, hosts) for hosts in sizes]
+        for system, mine in forms.items()
+        for form in mine
     }
 
 
@@ -78,35 +89,36 @@ def _crossing(above: Callable[[int], float], below: Callable[[int], float], shar
     return 4 * max(itertools.takewhile(holds, finer), default=0)
 
 
+def _fused() -> Found:
+    """Up to how many cores Fused keeps up; the baseline: a call's cost proportional to cores."""
+    ours, jax = partial(_rate, "Fused", "Pathways"), partial(_rate, "Fused", "JAX")
+    return Found(
+        _crossing(ours, jax, 0.95),
+        _crossing(lambda hosts: min(_proportional(hosts), jax(hosts)), jax, 0.95),
+        f"on 1024 cores a chain lasts {LENGTH / jax(256) * 1e3:.1f} ms by the torus' formula, a call "
+        f"{line().at(256) * 1e3:.1f} ms; and on 4 cores Fused has only {ours(1) / jax(1):.0%} of JAX's rate",
+    )
+
+
+def _chained() -> Found:
+    """Up to how many cores Chained is ahead of JAX's OpByOp."""
+    ours, jax = partial(_rate, "Chained", "Pathways"), partial(_rate, "OpByOp", "JAX")
+    slower = _crossing(ours, lambda hosts: min(1 / HOST.call, jax(hosts)))
+    return Found(
+        _crossing(ours, jax),
+        _crossing(_proportional, jax),
+        f"if JAX's call lasts {JAX_CALL * 1e6:.1f} µs; if it were {HOST.call * 1e6:.0f} µs, up to {slower} cores",
+    )
+
+
 def figure_5() -> dict[str, Found]:
-    """Up to how many cores a chain hides its call, and the baseline: a call's cost proportional to cores."""
-
-    def rate(form: Form, system: Literal["Pathways", "JAX"]) -> Callable[[int], float]:
-        return lambda hosts: 1 / seconds_of(form, hosts, system)
-
-    def proportional(hosts: int) -> float:
-        return LENGTH / (PAPER["figure 6"]["512 hosts"]["value"] * hosts / 512)
-
-    fused, by_op = rate("Fused", "JAX"), rate("OpByOp", "JAX")
-    slow, small = HOST.call / JAX_CALL, rate("Fused", "Pathways")(1) / fused(1)
+    """Up to how many cores a chain hides its call."""
+    one, chain = (_rate(form, "Pathways", SIZES[-1]) for form in ("OpByOp", "Chained"))
+    says = "a call for 128 computations in place of one for each; TF and Ray are not modelled"
     return {
-        "fused": Found(
-            _crossing(rate("Fused", "Pathways"), fused, 0.95),
-            _crossing(lambda hosts: min(proportional(hosts), fused(hosts)), fused, 0.95),
-            f"on 1024 cores a chain lasts {LENGTH * seconds_of('Fused', 256, 'JAX') * 1e3:.1f} ms by the torus' formula, "
-            f"a call {line().at(256) * 1e3:.1f} ms. FAILS on few: on 4 cores Fused has {small:.0%} of JAX's rate",
-        ),
-        "chained": Found(
-            _crossing(rate("Chained", "Pathways"), by_op),
-            _crossing(proportional, by_op),
-            f"JAX's call is taken to last {JAX_CALL * 1e6:.1f} µs; with {HOST.call * 1e6:.0f} µs it would be "
-            f"{_crossing(rate('Chained', 'Pathways'), lambda hosts: by_op(hosts) / slow)} cores",
-        ),
-        "chained over OpByOp, 2048 cores": Found(
-            seconds_of("OpByOp", 512, "Pathways") / seconds_of("Chained", 512, "Pathways"),
-            float(LENGTH),
-            "a call for 128 computations in place of one for each; TF and Ray are not modelled",
-        ),
+        "fused": _fused(),
+        "chained": _chained(),
+        "chained over OpByOp, 2048 cores": Found(chain / one, float(LENGTH), says),
     }
 
 
@@ -158,25 +170,24 @@ def seconds_of_stages(stages: int, dispatch: str, seconds: float = 0.0) -> float
 
 def figure_7() -> dict[str, Found]:
     """What sequential dispatch pays for each stage, parallel dispatch pays once."""
-    times = {(s, d): seconds_of_stages(s, d) for s in (1, 128) for d in ("parallel", "sequential")}
-    most, each = LONG_SIZES[-1], line()
-    long = {(s, d): seconds_of_stages(s, d, LONG) for s in (1, most) for d in ("parallel", "sequential")}
-    amortised = each.at(128) / 128 / each.at(1)
-    one = each.at(1) + LONG
+    call, many, most = line(), SIZES[7], LONG_STAGES
+    tiny = {(s, d): seconds_of_stages(s, d) for s in (1, many) for d in DISPATCH}
+    long = {(s, d): seconds_of_stages(s, d, LONG) for s in (1, most) for d in DISPATCH}
+    each = {d: tiny[many, d] / many / tiny[1, d] for d in DISPATCH}
+    falls = {d: long[1, d] / long[most, d] for d in DISPATCH}
+    shared = call.at(many) / many / call.at(1)
     return {
-        "parallel over sequential, 128 stages": Found(
-            times[128, "sequential"] / times[128, "parallel"], 128 * each.at(1) / each.at(128), "tiny stages"
+        f"parallel over sequential, {many} stages": Found(
+            tiny[many, "sequential"] / tiny[many, "parallel"], 1 / shared, "programs a second, tiny stages"
         ),
-        "a computation in parallel, 128 stages over 1": Found(
-            times[128, "parallel"] / 128 / times[1, "parallel"], amortised, "seconds each: the fixed cost is shared"
+        f"a computation in parallel, {many} stages over 1": Found(
+            each["parallel"], shared, "seconds each: what is fixed is shared"
         ),
-        "a computation in sequence, 128 stages over 1": Found(
-            times[128, "sequential"] / 128 / times[1, "sequential"], 1.0, "seconds each: paid for every stage"
+        f"a computation in sequence, {many} stages over 1": Found(
+            each["sequential"], 1.0, "seconds each: paid for every stage"
         ),
-        "programs in parallel, 32 long stages over 1": Found(
-            long[1, "parallel"] / long[most, "parallel"], 1.0, f"a second; stages of {LONG * 1e3:g} ms: flat"
+        f"programs in parallel, {most} long stages over 1": Found(
+            falls["parallel"], 1.0, f"programs a second, stages of {LONG * 1e3:g} ms: flat"
         ),
-        "programs in sequence, 32 long stages over 1": Found(
-            long[1, "sequential"] / long[most, "sequential"], 1 / most, f"a second; each stage takes {one * 1e3:.1f} ms"
-        ),
+        f"programs in sequence, {most} long stages over 1": Found(falls["sequential"], 1 / most, "the same: falls"),
     }

@@ -67,7 +67,7 @@ POINTS = (
     *(Point("figure 8", name, "relation", "dispatch") for name in ("0.04 ms", "0.33 ms", "1.04 ms", "2.4 ms")),
     Point("figure 9", "1:1:1:1", "by construction"),
     Point("figure 9", "1:2:4:8", "by construction"),
-    Point("figure 10", "four islands", "predicted", "work"),
+    Point("figure 10", "four islands over one", "predicted", "work"),
     Point("figure 11", "1 client", "relation", "dispatch"),
     *(Point("figure 11", f"{count} clients", "predicted", "dispatch") for count in (4, 8, 16)),
     *(Point("figure 12", f"{model}, {how}", "inverse") for model in ("64B", "136B")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Found(NamedTuple):
-    """Our number, what the simplest formula gives, and a word on both; see ``declared`` for what it is compared with."""
+    """Our number, what the simplest formula gives, and a word on both; ``declared`` says what they stand beside."""
 
     ours: float
     baseline: float | None = None

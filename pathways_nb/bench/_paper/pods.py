@@ -74,8 +74,8 @@ class Pod:
     ) -> Iterator[pw.Controller]:
         """Its controller, for the length of a block; without a host or a network, the usual ones."""
         model = Model.of(CHIP, network, host)
-        size = {"devices_per_island": self.devices, "devices_per_host": self.per_host}
-        with pw.attach("sim", chip=model, islands=self.islands, **size, **options) as controller:
+        options |= {"islands": self.islands, "devices_per_island": self.devices, "devices_per_host": self.per_host}
+        with pw.attach("sim", chip=model, **options) as controller:
             try:
                 yield controller
             finally:

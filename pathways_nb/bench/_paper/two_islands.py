@@ -7,12 +7,11 @@ be for two islands to reach the published share of one island of twice the devic
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-from scipy.optimize import brentq
 
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
@@ -36,15 +35,10 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
         places: one for each island. seconds: of a step without any exchange.
         bytes: of all gradients of an island.
     """
-    size = math.ceil(bytes / buckets)
+    size, each = math.ceil(bytes / buckets), seconds * (1 - _FORWARD) / buckets
     forward = [pw.work(seconds * _FORWARD, on=place, name="forward") for place in places]
-    backward = [
-        pw.work(seconds * (1 - _FORWARD) / buckets, on=place, output_bytes=size, name="backward") for place in places
-    ]
-    both = [
-        pw.shard_map(lambda *g: sum(g), on=place, in_specs=(pw.P("x"),) * len(places), out_specs=pw.P("x"))
-        for place in places
-    ]
+    backward = [pw.work(each, on=place, output_bytes=size, name="backward") for place in places]
+    sums = [_sum(place, len(places)) for place in places]
 
     def gradients(island: int, x: Any) -> list[Any]:
         made = [backward[island](forward[island](x))]
@@ -54,9 +48,14 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
 
     def step(x: Any) -> list[Any]:
         made = [gradients(island, x) for island in range(len(places))]
-        return [add(*bucket) for bucket in zip(*made, strict=True) for add in both]
+        return [add(*bucket) for bucket in zip(*made, strict=True) for add in sums]
 
     return pw.program(step, name="data parallel")
+
+
+def _sum(place: pw.VirtualSlice, count: int) -> pw.Computation:
+    parts = pw.P("x")
+    return pw.shard_map(lambda *arrays: sum(arrays), on=place, in_specs=(parts,) * count, out_specs=parts)
 
 
 def step_seconds(seconds: float, bytes: float, buckets: int, bandwidth: float) -> float:
@@ -76,7 +75,21 @@ def shortest_step(wanted: float, bytes: float, buckets: int, bandwidth: float) -
         return step_seconds(seconds, bytes, buckets, bandwidth) * wanted - seconds
 
     wait = bytes / POD.hosts / bandwidth
-    return float(brentq(too_long, wait / buckets, 2 * wait / (1 - wanted), rtol=0.01, xtol=1e-3))
+    return _root(too_long, wait / buckets, 2 * wait / (1 - wanted), 0.01)
+
+
+def _root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    """Where a falling function is 0, to a part of that: the false position, with Illinois' halving."""
+    above, below, point = function(low), function(high), math.inf
+    while True:
+        before, point = point, low + (high - low) * above / (above - below)
+        value = function(point)
+        if abs(point - before) <= tolerance * point or value == 0:
+            return point
+        if value > 0:
+            low, above, below = point, value, below / 2
+        else:
+            high, below, above = point, value, above / 2
 
 
 def figure_12() -> dict[str, Found]:

@@ -1,0 +1,159 @@
+"""Simulation: gang operations per second through the real controller, beside SimPy and a static schedule.
+
+A chain of gangs over all of 2,048 simulated devices is called again and again: the controller decides, the simulated
+islands carry out, everything is recorded. SimPy, where it is installed, does as many request, timeout and release of
+one resource. A schedule whose order is fixed needs no event loop, and is evaluated as arrays (see ``cost.fixed``).
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import math
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+
+import pathways_nb as pw
+from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.cost.fixed import Edges, evaluate
+
+DEVICES, FEW, NODES, CALLS, ROUNDS = 2048, 8, 1000, 20, 15
+"""Devices of the island, and of the one to compare with; of a chain nodes, and calls in a round."""
+SIZES = (250, 1000, 4000, 16_000)
+"""Nodes of chains to see how time grows."""
+STAGES, MICROBATCHES = 2048, 512
+STAGED, STAGED_ROUNDS = 200, 5
+"""Nodes of the program whose whole simulation, from the attach on, is compared."""
+LASTS = 1e-3
+"""Simulated seconds of a gang."""
+
+
+def run() -> dict[str, Any]:
+    """Measure all of it."""
+    figures, detail = _gangs()
+    seconds = {n: median(interleaved({"": chain(DEVICES, n)}, 5)[""]) for n in SIZES}
+    figures["growth_exponent"] = exponent(seconds)
+    detail["bytes of an event that no view has asked for"], figures["bytes_per_event"] = bytes_per_event()
+    whole = {str(devices): partial(whole_simulation, devices) for devices in (DEVICES, FEW)}
+    interleaved(whole, 1)  # JAX's own caches are cold in the first
+    times = interleaved(whole, STAGED_ROUNDS)
+    figures["seconds_2048_over_8_devices"] = ratio(times, str(DEVICES), str(FEW))
+    static = interleaved({"pipeline": pipeline, "random graph": random_graph(STAGES, MICROBATCHES)}, 5)
+    figures["static_million_tasks_seconds"] = median(static["pipeline"])
+    detail |= {f"seconds, whole simulation on {devices} devices": spread(found) for devices, found in times.items()}
+    detail |= {f"seconds, static {what}, {STAGES} x {MICROBATCHES}": spread(found) for what, found in static.items()}
+    detail["growth"] = [{"nodes": n, "microseconds per node": s / n * 1e6} for n, s in seconds.items()]
+    return {"figures": figures, "detail": detail}
+
+
+def _gangs() -> tuple[dict[str, float], dict[str, Any]]:
+    contenders: dict[str, Callable[[], object]] = {"controller": chain(DEVICES, NODES, CALLS)}
+    if importlib.util.find_spec("simpy"):
+        contenders["simpy"] = partial(simpy_operations, NODES * CALLS)
+    seconds = interleaved(contenders, ROUNDS)
+    figures = {"gang_ops_per_second": NODES * CALLS / median(seconds["controller"])}
+    if "simpy" in seconds:
+        figures["gang_ops_over_simpy"] = ratio(seconds, "simpy", "controller")
+    rates = {f"{name}, operations per second": spread([NODES * CALLS / s for s in t]) for name, t in seconds.items()}
+    return figures, rates
+
+
+def chain(devices: int, nodes: int, calls: int = 1) -> Callable[[], None]:
+    """Simulates ``calls`` of a chain of ``nodes`` gangs over one island, lowered before."""
+    pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=devices)
+    gang = pw.work(LASTS, on=pw.virtual_slice(devices))
+
+    def body(x: Any) -> Any:
+        for _ in range(nodes):
+            x = gang(x)
+        return x
+
+    program, start = pw.program(body, name=f"chain of {nodes}"), jax.ShapeDtypeStruct((), np.float32)
+
+    def simulate() -> None:
+        pw.wait([program(start) for _ in range(calls)])
+
+    simulate()
+    return simulate
+
+
+def simpy_operations(count: int) -> float:
+    """As many operations of SimPy: a process requests a resource, holds it for a time and releases it."""
+    import simpy
+
+    def operate(world: Any, resource: Any) -> Any:
+        for _ in range(count):
+            request = resource.request()
+            yield request
+            yield world.timeout(LASTS)
+            resource.release(request)
+
+    world = simpy.Environment()
+    world.process(operate(world, simpy.Resource(world)))
+    world.run()
+    return float(world.now)
+
+
+def whole_simulation(devices: int) -> None:
+    """Attach, trace, lower and simulate a program of two stages on the halves of an island."""
+    with pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=devices):
+        halves = [pw.virtual_slice(devices // 2) for _ in range(2)]
+        stages = [
+            pw.shard_map(lambda x, w: x @ w + jax.lax.psum(x[0, 0], "x"), on=half, in_specs=(pw.P("x"), pw.P()),
+                         out_specs=pw.P("x"))
+            for half in halves
+        ]  # fmt: skip
+
+        @pw.program
+        def steps(x: Any, w: Any) -> Any:
+            for i in range(STAGED):
+                x = stages[i % 2](x, w)
+            return x
+
+        x, w = (jax.ShapeDtypeStruct((rows, 64), np.float32) for rows in (8 * devices, 64))
+        steps.run(x, w)
+
+
+def pipeline() -> float:
+    """The makespan of GPipe's forward wave, its arrays made afresh."""
+    task = np.arange(STAGES * MICROBATCHES).reshape(STAGES, MICROBATCHES)
+    return evaluate(np.full(task.size, LASTS), Edges(task[:-1], task[1:], LASTS / 10), task).makespan
+
+
+def random_graph(devices: int, tasks: int) -> Callable[[], float]:
+    """Evaluates as many tasks on devices at random, each after an earlier one at random."""
+    rng, count = np.random.default_rng(0), devices * tasks
+    where = rng.permutation(np.repeat(np.arange(devices), tasks))
+    orders = np.argsort(where, kind="stable").reshape(devices, tasks)
+    target = np.arange(1, count)
+    source = target - 1 - rng.integers(0, np.minimum(target, 100 * devices))
+    durations, edges = rng.random(count), Edges(source, target)
+    return lambda: evaluate(durations, edges, orders).makespan
+
+
+def bytes_per_event() -> tuple[float, float]:
+    """Memory of a recorded run for each of its events: as they come in, and once they are columns."""
+    simulate = chain(DEVICES, NODES, CALLS)
+    tracemalloc.start()
+    try:
+        with pw.record("events") as recorded:
+            simulate()
+        gc.collect()
+        fresh = tracemalloc.get_traced_memory()[0]
+        count = len(recorded.events)
+        gc.collect()
+        return fresh / count, tracemalloc.get_traced_memory()[0] / count
+    finally:
+        tracemalloc.stop()
+
+
+def exponent(seconds: dict[int, float]) -> float:
+    """The power with which seconds grow with sizes: the slope between their logarithms."""
+    slope, _ = np.polyfit([math.log(n) for n in seconds], [math.log(s) for s in seconds.values()], 1)
+    return float(slope)
