@@ -10,6 +10,7 @@ import random
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
@@ -81,6 +82,9 @@ class SimDriver(Driver):
     def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
         """A plan with what each of its steps costs."""
         lowered = Lowering(traced, plan, self.attachment.islands, self.estimates).lower(record, say)
+        labels = [self._based(lowered, index) for index in range(len(plan.steps))]
+        actions = tuple(replace(action, label=label) for action, label in zip(lowered.actions, labels, strict=True))
+        lowered = replace(lowered, actions=actions)
         self._timed[lowered] = Timed(plan, [self._seconds(lowered, index) for index in range(len(plan.steps))])
         return lowered
 
@@ -165,7 +169,7 @@ class SimDriver(Driver):
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
         label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
-                         island=launch.island, route="DCN")  # fmt: skip
+                         island=launch.island, route="DCN", basis=f"host: {self.model.host.base}")  # fmt: skip
         run.record.add(Row(label, sent, now, run.serial, "simulated"))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
@@ -291,9 +295,8 @@ class SimDriver(Driver):
         if self._lies_at(entry, lowered, lowered.brings.index(task.index)) and not is_copied:
             return 0.0
         route, source = _route(entry, where)
-        task.label = label = routed(lowered.actions[task.index].label, route)
-        topology = self._topology(step.island)
-        return self.model.transfer(label.bytes, route, topology, source.count if source else 1, where.count).seconds
+        task.label = routed(lowered.actions[task.index].label, route)
+        return self._transfer(lowered, task.index, route, source.count if source else 1, where).seconds
 
     def _skip(self, run: Execution, index: int) -> bool:
         """Whether its run was cancelled, or an input will never come."""
@@ -340,8 +343,19 @@ class SimDriver(Driver):
         if step.kind != "move":
             return FREE
         source, target = plan.placements[plan.slots[step.inputs[0]].place], plan.placements[step.place]
-        bytes = lowered.actions[index].label.bytes
-        return self.model.transfer(bytes, step.route, self._topology(step.island), source.count, target.count)
+        return self._transfer(lowered, index, step.route, source.count, target)
+
+    def _transfer(self, lowered: Lowered, index: int, route: str, sources: int, target: Placement) -> Cost:
+        """Of what travels to all devices of a place; over NICs, to each host once what its devices share."""
+        step, topology = lowered.plan.steps[index], self._topology(target.island)
+        each, whole = lowered.slot_bytes[step.outputs[0]], lowered.actions[index].label.bytes
+        copies = min(topology.hosts, target.count) if route == "DCN" else target.count
+        return self.model.transfer(max(whole, each * copies), route, topology, sources, target.count)
+
+    def _based(self, lowered: Lowered, index: int) -> Label:
+        """The label of a step; that of a move says what its seconds come from."""
+        label = lowered.actions[index].label
+        return replace(label, basis=self._cost(lowered, index).formula) if label.route else label
 
     def _topology(self, island: int) -> Any:
         return self.attachment.islands[island].topology
