@@ -153,7 +153,7 @@ class Run:
     def summary_line(self) -> str:
         """The summary in one line of plain text."""
         chip = self.about.get("options", {}).get("chip")
-        where = f"simulated on {chip}" if chip else ""
+        where = str(chip or "")
         return self.note or " · ".join(map(str, filter(None, (where, self.summary(), self.stamps))))
 
     def critical_path(self) -> CriticalPath:

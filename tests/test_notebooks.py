@@ -42,7 +42,7 @@ SAID = {
         "dispatch: 2 parameters on 2 points, 0 degrees of freedom",
     ],
     "10_research": [
-        "simulated on tpu_v3",
+        "tpu_v3 · simulated makespan",
         "sweep of at: 15 points",
         "critical path",
         "time of each device",
