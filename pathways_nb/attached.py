@@ -249,7 +249,7 @@ class Controller:
         waited = self.driver.wait_for_room(client)
         if waited > 1e-3:
             label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
-            record.add(Row(label, self.clock() - waited, self.clock(), quality="exact"))
+            record.add(Row(label, self.clock() - waited, self.clock(), quality=self.driver.quality))
         buffers, temporary = values.hold(self, call.leaves, client)
         try:
             run, results = self.driver.submit(lowered, buffers, record, client)

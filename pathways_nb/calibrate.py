@@ -52,7 +52,10 @@ def calibrate(quick: bool = False) -> Calibration:
         UsageError: the attached devices are simulated, or are accelerators that are being recorded, are dispatched
             sequentially or have an emulated latency.
     """
-    return _measured(current.get(), quick)
+    controller = current.get()
+    found = _measured(controller, quick)
+    found.save(_path(_shape(controller)))
+    return found
 
 
 def calibration(path: str | Path | None = None) -> Calibration:
@@ -96,9 +99,7 @@ def _measured(controller: Controller, quick: bool) -> Calibration:
     with _undisturbed(controller) as chosen:
         fitted = here.fit(measure(chosen, quick, _say))
     model = here.model_of(fitted, f"here: {_named(shape)}")
-    found = Calibration(model, tuple(fitted.judge()), _machine(controller), quick)
-    found.save(_path(shape))
-    _kept[shape] = found
+    found = _kept[shape] = Calibration(model, tuple(fitted.judge()), _machine(controller), quick)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 import numpy as np
 
-from pathways_nb import current
+from pathways_nb import current, tenants
 from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.backends.pod import Abstract
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
@@ -159,10 +159,12 @@ class Future(Deferred):
             NodeError: the node that makes it failed. CancelledError: it was interrupted before it was dispatched.
             LostError: it was donated, or its devices were let go.
         """
+        __tracebackhide__ = True
         return self._fetch(self._line())
 
     def wait(self) -> None:
         """Wait until it is computed, without fetching it. Raises as ``result``."""
+        __tracebackhide__ = True
         entry = self._entry
         if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.settled:
             self._wait(self._line())
@@ -173,6 +175,7 @@ class Future(Deferred):
         Operations on it launch on those devices beside the controller's own, unseen by its scheduler and record;
         ``.result()`` is what most code wants. Raises as ``result``.
         """
+        __tracebackhide__ = True
         line = self._line()
         array = self._wait(line, needed=True)
         if not isinstance(array, Abstract):
@@ -187,6 +190,7 @@ class Future(Deferred):
 
     def _fetch(self, line: str) -> Any:
         """The host value, needed by the user's ``line``."""
+        __tracebackhide__ = True
         return _to_host(self._wait(line, needed=True), self, line)
 
     def _dispatch(self) -> None:
@@ -195,6 +199,7 @@ class Future(Deferred):
             self._flush()
 
     def _wait(self, line: str, needed: bool = False) -> Any:
+        __tracebackhide__ = True
         current.settle()
         self._dispatch()
         entry, driver = self._entry, self._controller.driver_or_none
@@ -205,7 +210,8 @@ class Future(Deferred):
                 run.need(entry, line)
         if driver is not None and not entry.settled:
             driver.engine.refuse_policies()
-            began = driver.clock()
+            tenant = tenants.now()
+            began = driver.reached_by(tenant.name if tenant is not None else "")
             driver.ended.wait(lambda: entry.settled or driver.broken)
             driver.check()
             self._note("wait", began, line)
@@ -231,7 +237,8 @@ class Future(Deferred):
         driver = self._controller.driver_or_none
         if driver is not None:
             label = label_of(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0, line=line)
-            self._controller.active_record().add(Row(label, began, driver.clock(), quality="exact"))
+            end = max(began, driver.clock())
+            self._controller.active_record().add(Row(label, began, end, quality=driver.quality))
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
@@ -249,24 +256,31 @@ class Future(Deferred):
         return f"<future {self._name}: {shape}, {state}>"
 
     def __float__(self) -> float:
+        __tracebackhide__ = True
         return float(self.result())
 
     def __int__(self) -> int:
+        __tracebackhide__ = True
         return int(self.result())
 
     def __bool__(self) -> bool:
+        __tracebackhide__ = True
         return bool(self.result())
 
     def __index__(self) -> int:
+        __tracebackhide__ = True
         return self.result().__index__()
 
     def __complex__(self) -> complex:
+        __tracebackhide__ = True
         return complex(self.result())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        __tracebackhide__ = True
         return np.asarray(self.result(), dtype=dtype)
 
     def __iter__(self) -> Iterator[Any]:
+        __tracebackhide__ = True
         return iter(self.result())
 
     def __len__(self) -> int:
@@ -275,6 +289,7 @@ class Future(Deferred):
         return self.shape[0]
 
     def __format__(self, spec: str) -> str:
+        __tracebackhide__ = True
         return format(self.result(), spec) if spec else repr(self)
 
     @property
@@ -384,6 +399,7 @@ def _no_value(future: Future, line: str) -> UsageError:
 
 
 def _to_host(array: Any, future: Future, line: str) -> Any:
+    __tracebackhide__ = True
     driver = future._controller.driver_or_none
     began = driver.clock() if driver is not None else 0.0
     if isinstance(array, Abstract):

@@ -64,6 +64,8 @@ def _check(options: Simulated, **counts: object) -> None:
             raise PlaceError(f"attach({name}={count!r}): a whole number of at least 1 is needed.")
     if not is_number(options.noise) or options.noise < 0:
         raise UsageError(f"attach(noise={options.noise!r}): a number of at least 0 is needed, such as noise=0.05.")
+    if not isinstance(options.values, bool):
+        raise UsageError(f"attach(values={options.values!r}): True or False is needed.")
     if not is_index(options.seed):
         raise UsageError(f"attach(seed={options.seed!r}): a whole number is needed.")
     devices = int(counts["islands"]) * int(counts["devices_per_island"])  # type: ignore[call-overload]
@@ -97,6 +99,8 @@ def _model(options: Simulated, attached: Controller | None) -> Model:
     if options.chip is None:
         raise UsageError('attach("sim"): which chip? Add chip="tpu_v5p", or pw.chip(…).replace(…), or a file of yours.')
     if isinstance(options.chip, Model):
+        if options.network is not None:
+            raise UsageError(f"attach(network={options.network!r}): {options.chip.name!r} is a model with a network.")
         return options.chip
     if options.chip != HERE:
         return Model.of(options.chip, options.network)

@@ -23,9 +23,8 @@ def status_of(controller: Controller) -> str:
     rows = [repr(controller)]
     for island in driver.attachment.islands:
         devices = _ranges([device.id for device in island.devices])
-        pinned = f", pinned to core {', '.join(map(str, island.cores))}" if island.cores else ""
         rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
-                    f"ids {devices}{pinned}{_in_use(island.devices)}")  # fmt: skip
+                    f"ids {devices}{island.about}{_in_use(island.devices)}")  # fmt: skip
     rows += [f"  lost: {where}" for where in controller.resources.lost]
     for serial, placement in sorted(controller.resources.placements.items()):
         with contextlib.suppress(KeyError):  # a place that was let go just now

@@ -96,7 +96,7 @@ class Sweep(Printed):
     def _series(self, x: str, y: str, by: Sequence[str]) -> tuple[list[Any], dict[str, list[float]]]:
         """Where the points lie, and by name the values there."""
         places = [row[x] for row in self.rows if row.get(y) is not None]
-        at = list(dict.fromkeys(places))
+        at = [place for number, place in enumerate(places) if place not in places[:number]]  # lists are not hashable
         at = sorted(at) if all(isinstance(place, Real) for place in at) else at
         series: dict[str, list[float]] = {}
         for row in self.rows:
@@ -151,8 +151,8 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     a line tells how far it is.
 
     Args:
-        fn: returns a run (its makespan, utilisation, … become columns), a dictionary of columns, or a number, which
-            becomes the column ``"value"``.
+        fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` beside an axis ``dispatch``),
+            a dictionary of columns, or a number, which becomes the column ``"value"``.
         axes: for each argument of ``fn`` its values.
 
     Raises:
@@ -201,7 +201,7 @@ def _at(fn: Callable[..., Any], point: Mapping[str, Any]) -> tuple[dict[str, Any
 
 def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(result, Run):
-        return _of_run(result)
+        return {f"run_{name}" if name in point else name: value for name, value in _of_run(result).items()}
     if isinstance(result, Number) or (isinstance(result, np.ndarray) and result.ndim == 0):
         return {"value": _plain(result)}
     if not isinstance(result, Mapping):

@@ -92,7 +92,8 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
     )
     label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
                      device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
-    controller.active_record().add(Row(label, began, clock()))
+    quality = "estimated" if driver.quality == "exact" else driver.quality
+    controller.active_record().add(Row(label, began, clock(), quality=quality))
     future = Future(controller, aval, f"put on {place.label}")
     future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
     if controller.twin is not None:

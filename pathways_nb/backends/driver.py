@@ -86,6 +86,9 @@ class Driver(ABC):
         self.levels = Levels(clock, note)
         self.engine = engine(machine, clock, self._carry_out, self.ended.ring)
 
+    quality = "exact"
+    """Of stamps that are read off the clock."""
+
     # ---- what each does in its own way
 
     @abstractmethod
@@ -231,20 +234,31 @@ class Driver(ABC):
 
     def remove(self, where: Placement) -> None:
         """Devices are lost: what would run there from now on fails."""
-        self._lost(where)
-        self.engine.tell(Removed(where))
+        self._at_once(lambda: self._lost(where), Removed(where))
 
     def restore(self, island: int, budget: int) -> None:
         """Lost devices of an island are there again, empty."""
-        self._restored(island)
         devices = len(self.attachment.islands[island].devices)
-        self.engine.tell(Added(island, devices, budget))
+        self._at_once(lambda: self._restored(island), Added(island, devices, budget))
+
+    def _at_once(self, change: Callable[[], None], event: Removed | Added) -> None:
+        """Change devices, and tell the core, with nothing in between."""
+
+        def both() -> None:
+            change()
+            self.engine.obey(event)
+
+        self.engine.safely(both)
 
     def add(self, island: Any, budget: int) -> None:
         """An island more."""
         self.attachment = replace(self.attachment, islands=(*self.attachment.islands, island))
         self._joined(island)
         self.engine.tell(Added(island.index, len(island.devices), budget))
+
+    def reached_by(self, client: str) -> float:
+        """When a client's thread gets to what it does next, in seconds of the clock."""
+        return self.clock()
 
     def runs_of(self, client: str) -> list[int]:
         """A client's programs that are queued or under way."""
@@ -317,7 +331,10 @@ class Driver(ABC):
                 self.launched.ring()
             case Finish(run):
                 ended = self.runs.pop(run)
-                del self._queued[ended.client][run]
+                mine = self._queued[ended.client]
+                del mine[run]
+                if not mine:
+                    del self._queued[ended.client]
                 ended.finish()
 
     def _bind_results(self, run: Execution, buffers: list[int]) -> None:

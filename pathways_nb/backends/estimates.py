@@ -53,13 +53,22 @@ class Estimates:
     def _estimate(self, request: Request) -> Executable:
         sizes = dict(request.mesh.shape)
         laid = _Layouts(request, sizes)
+        temporary, reused = laid.memory()
         if request.code.seconds is not None:
             work, cost = Work(), NodeCost(request.code.seconds, 0.0, request.code.seconds, 0.0, "declared", "declared")
         else:
-            work = laid.work() + Work(*_exchanges(request, laid, sizes))
+            added = Work(*_exchanges(request, laid, sizes))
+            work = laid.work() + added
+            temporary += max((one.bytes for one in added.collectives if one.kind == "all-gather"), default=0)
             cost = self.model.node(work, self.topology_of(request.label.island), sizes)
-        temporary, reused = laid.memory()
+            cost = cost._replace(origin=_basis(cost, work))
         return Executable(cost, laid.outputs(), work.flops * request.mesh.size, temporary, reused, None)
+
+
+def _basis(cost: NodeCost, work: Work) -> str:
+    """Where the seconds come from, how many of them are communication, and what was not known."""
+    share = f"{cost.collective / cost.seconds:.0%} of it collectives" if cost.collective else ""
+    return "; ".join(filter(None, (cost.origin, share, *work.notes)))
 
 
 class _Layouts:

@@ -43,6 +43,11 @@ class Island:
     on_release: Callable[[], None] = lambda: None
     meshes: dict[tuple[Placement, tuple[int, ...], tuple[str, ...]], Mesh] = field(default_factory=dict)
 
+    @property
+    def about(self) -> str:
+        """What else a person may want to know of it."""
+        return f", pinned to core {', '.join(map(str, self.cores))}" if self.cores else ""
+
     def mesh(self, placement: Placement, place: VirtualSlice) -> Mesh:
         """The concrete mesh of a virtual slice placed here."""
         key = (placement, place.shape, place.axes)

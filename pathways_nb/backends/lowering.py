@@ -68,6 +68,8 @@ class Lowered:
     results: tuple[Aval, ...]
     result_bytes: tuple[int, ...]
     needs: Needs
+    slot_bytes: tuple[int, ...]
+    """Of each slot, on each of its devices."""
     lasts: dict[int, float] = field(default_factory=dict)
     """By step that is a launch: the seconds it took when its end was watched last."""
 
@@ -131,6 +133,7 @@ class Lowering:
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
         results = tuple(self.traced.avals[value] for value in self.traced.results)
         taken_over = frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1}
+        sizes = self._sizes()
         return Lowered(
             self.plan,
             tuple(actions),
@@ -143,7 +146,8 @@ class Lowering:
             tuple(makers[slot] for slot in self.plan.results),
             results,
             tuple(aval.bytes for aval in results),
-            needs_of(self.plan, self._sizes(), sorted(taken_over)),
+            needs_of(self.plan, sizes, sorted(taken_over)),
+            sizes.slots,
         )
 
     def _sizes(self) -> Sizes:

@@ -5,7 +5,7 @@ Only nodes and messages of the controller take time here; bringing and moving va
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, VirtualRun
 from pathways_nb.controller.machine import Dispatch, Machine
@@ -55,9 +55,9 @@ class Clockwork:
         """As was said."""
         return task.portion.run.timed.seconds[task.index]
 
-    def link(self, task: Task) -> tuple[Hashable, float]:
+    def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
         """Each transfer has one of its own."""
-        return task, 0.0
+        return (task,), 0.0
 
     def step_ended(self, task: Task) -> None:
         """Count its device time."""

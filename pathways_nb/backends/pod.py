@@ -9,10 +9,11 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from pathways_nb.cost.topology import Topology, lay_out
+from pathways_nb.cost.topology import Topology, lay_out, times
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.plan import Placement
 from pathways_nb.program.signature import Aval
+from pathways_nb.trace.metrics import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,13 @@ class SimulatedIsland:
 
     index: int
     topology: Topology
-    cores: tuple[int, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """How its chips are joined."""
+        topology = self.topology
+        joined = f", {times(topology.shape)} {topology.chip.interconnect} of chips, {counted(topology.hosts, 'host')}"
+        return joined if topology.devices > 1 else ""
 
     @cached_property
     def devices(self) -> tuple[SimulatedDevice, ...]:

@@ -10,10 +10,11 @@ import random
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
-from pathways_nb.backends.driver import Driver
+from pathways_nb.backends.driver import QUEUED, Driver
 from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.faults import InjectedFault
@@ -23,7 +24,7 @@ from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, 
 from pathways_nb.backends.virtual_engine import Passing, VirtualEngine
 from pathways_nb.backends.watcher import owned, routed
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import Completed, Launch, Opened, Voided
+from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
 from pathways_nb.cost.formulas import FREE, Cost
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import CancelledError, LostError
@@ -42,6 +43,8 @@ class SimDriver(Driver):
         dcn_latency: seconds that a launch takes to an island's host, beside what its message costs the controller.
         noise, seed: the standard deviation of the logarithm of a factor on each duration, and of which numbers.
     """
+
+    quality = "simulated"
 
     def __init__(
         self,
@@ -79,6 +82,9 @@ class SimDriver(Driver):
     def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
         """A plan with what each of its steps costs."""
         lowered = Lowering(traced, plan, self.attachment.islands, self.estimates).lower(record, say)
+        labels = [self._based(lowered, index) for index in range(len(plan.steps))]
+        actions = tuple(replace(action, label=label) for action, label in zip(lowered.actions, labels, strict=True))
+        lowered = replace(lowered, actions=actions)
         self._timed[lowered] = Timed(plan, [self._seconds(lowered, index) for index in range(len(plan.steps))])
         return lowered
 
@@ -86,13 +92,31 @@ class SimDriver(Driver):
         """Shape and type of an argument; its values are not looked at."""
         if isinstance(leaf, Deferred):
             leaf.check_there()
+            leaf.wait()
         aval = aval_of(leaf)
         assert aval is not None
         return Abstract(aval)
 
     def put(self, value: Any, sharding: Any) -> Any:
-        """The same, laid out."""
+        """The same, laid out, when it has travelled there."""
+        seconds = self.model.transfer(value.nbytes, "host", self._topology(0), 1, sharding.mesh.size).seconds
+        self.ended.wait(lambda: self.broken, timeout=seconds)
         return Abstract(value.aval, sharding)
+
+    def cancel(self, runs: Sequence[int]) -> None:
+        """Give up runs, when the client's thread gets there."""
+        self.engine.post(Cancelled(tuple(runs)))
+
+    def wait_for_room(self, client: str) -> float:
+        """See ``Driver``; what is called later, in virtual time, is not queued yet."""
+        began = self.reached_by(client)
+        self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken, began - self.clock())
+        super().wait_for_room(client)
+        return max(self.clock() - began, 0.0)
+
+    def reached_by(self, client: str) -> float:
+        """See ``Driver``."""
+        return self.engine.gets_there(client)
 
     def acts(self) -> None:
         """See ``Driver``."""
@@ -145,7 +169,7 @@ class SimDriver(Driver):
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
         label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
-                         island=launch.island, route="DCN")  # fmt: skip
+                         island=launch.island, route="DCN", basis=f"host: {self.model.host.base}")  # fmt: skip
         run.record.add(Row(label, sent, now, run.serial, "simulated"))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
@@ -199,14 +223,17 @@ class SimDriver(Driver):
         others = self._at_work[:island] + self._at_work[island + 1 :]
         return self.model.host.interference if others and all(others) else 0.0
 
-    def link(self, task: Task) -> tuple[Hashable, float]:
-        """Hosts into an island, places within one, and each pair of islands have a link of their own."""
+    def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
+        """Between islands the ways out of the source and into the target; else the way from the one to the other."""
         run: Execution = task.portion.run.execution
-        step = run.lowered.plan.steps[task.index]
-        source: Any = task.label.route
+        plan, step, route = run.lowered.plan, run.lowered.plan.steps[task.index], task.label.route
+        target = plan.placements[step.place]
         if step.inputs:
-            source = run.lowered.plan.slots[step.inputs[0]].place
-        return (source, step.place), self._cost(run.lowered, task.index).latency
+            source: Any = plan.placements[plan.slots[step.inputs[0]].place]
+        else:
+            source = _whereabouts(run.arguments[step.argument])
+        ends = ("out", source), ("in", target)
+        return ends if route == "DCN" else ((route, source, target),), self._cost(run.lowered, task.index).latency
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
@@ -268,9 +295,8 @@ class SimDriver(Driver):
         if self._lies_at(entry, lowered, lowered.brings.index(task.index)) and not is_copied:
             return 0.0
         route, source = _route(entry, where)
-        task.label = label = routed(lowered.actions[task.index].label, route)
-        topology = self._topology(step.island)
-        return self.model.transfer(label.bytes, route, topology, source.count if source else 1, where.count).seconds
+        task.label = routed(lowered.actions[task.index].label, route)
+        return self._transfer(lowered, task.index, route, source.count if source else 1, where).seconds
 
     def _skip(self, run: Execution, index: int) -> bool:
         """Whether its run was cancelled, or an input will never come."""
@@ -317,8 +343,19 @@ class SimDriver(Driver):
         if step.kind != "move":
             return FREE
         source, target = plan.placements[plan.slots[step.inputs[0]].place], plan.placements[step.place]
-        bytes = lowered.actions[index].label.bytes
-        return self.model.transfer(bytes, step.route, self._topology(step.island), source.count, target.count)
+        return self._transfer(lowered, index, step.route, source.count, target)
+
+    def _transfer(self, lowered: Lowered, index: int, route: str, sources: int, target: Placement) -> Cost:
+        """Of what travels to all devices of a place; over NICs, to each host once what its devices share."""
+        step, topology = lowered.plan.steps[index], self._topology(target.island)
+        each, whole = lowered.slot_bytes[step.outputs[0]], lowered.actions[index].label.bytes
+        copies = min(topology.hosts, target.count) if route == "DCN" else target.count
+        return self.model.transfer(max(whole, each * copies), route, topology, sources, target.count)
+
+    def _based(self, lowered: Lowered, index: int) -> Label:
+        """The label of a step; that of a move says what its seconds come from."""
+        label = lowered.actions[index].label
+        return replace(label, basis=self._cost(lowered, index).formula) if label.route else label
 
     def _topology(self, island: int) -> Any:
         return self.attachment.islands[island].topology

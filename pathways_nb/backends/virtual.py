@@ -146,8 +146,8 @@ class Owner(Protocol):
     def lasts(self, task: Task) -> float:
         """Seconds of a step that is about to begin; 0 for what is not carried out at all."""
 
-    def link(self, task: Task) -> tuple[Hashable, float]:
-        """What a transfer takes turns on, and for how many of its seconds it leaves that to the next."""
+    def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
+        """All that a transfer takes turns on, and for how many of its seconds it leaves that to the next."""
 
     def step_ended(self, task: Task) -> None:
         """A step has ended, now."""
@@ -241,9 +241,9 @@ class Islands:
         now = self.agenda.now
         start = now if now > task.earliest else task.earliest
         if lasts and not task.queues:
-            link, left = self.owner.link(task)
-            start = max(start, self._links.get(link, 0.0))
-            self._links[link] = start + max(lasts - left, 0.0)
+            links, left = self.owner.link(task)
+            start = max(start, *(self._links.get(link, 0.0) for link in links))
+            self._links.update(dict.fromkeys(links, start + max(lasts - left, 0.0)))
         task.start = start
         self.agenda.at(start + lasts, self._end, task)
 

@@ -33,8 +33,9 @@ class VirtualEngine(Engine):
         self.agenda, self.pace = agenda, pace
         self._busy_until: dict[str, float] = {}
         """By client: when its thread is through with what it has called."""
-        self._last_use: dict[int, float] = {}
-        """By logical buffer: when the last call on its way comes that makes or reads it."""
+        self._made: dict[int, float] = {}
+        self._used: dict[int, float] = {}
+        """By logical buffer: when the last call on its way comes that makes it, and that makes or reads it."""
         self._alarm: float | None = None
         """The first of the times at which the core wants to be woken."""
         self.thread.start()
@@ -54,6 +55,10 @@ class VirtualEngine(Engine):
     def safely(self, work: Callable[[], Any]) -> Any:
         """All state belongs to the engine's thread here."""
         return self.in_turn(work)
+
+    def now(self, work: Callable[[], Any]) -> Any:
+        """Have something done in the engine's thread, and let no time pass for that."""
+        return super().ask(work)()
 
     def ask(self, work: Callable[[], Any]) -> Callable[[], Any]:
         """As ever, once the clients' threads have got there."""
@@ -83,9 +88,10 @@ class VirtualEngine(Engine):
             agenda.now = max(agenda.now, until)
 
     def _happen(self, event: Event) -> None:
-        for buffer in _used_by(event):
-            if self._last_use.get(buffer, 0.0) <= self.agenda.now:
-                self._last_use.pop(buffer, None)
+        for known in (self._made, self._used):
+            for buffer in _used_by(event):
+                if known.get(buffer, math.inf) <= self.agenda.now:
+                    del known[buffer]
         self.obey(event)
 
     def _due(self, event: Event) -> float:
@@ -95,11 +101,18 @@ class VirtualEngine(Engine):
             return max(now, busy.get(event.client, 0.0))
         if not isinstance(event, Submitted):
             return max(now, *busy.values()) if busy else now
-        # Another client's thread may be ahead, but not of a call that makes or reads what this one needs.
-        begins = max(now, busy.get(event.client, 0.0), *(self._last_use.get(b, 0.0) for b in event.arguments))
-        due = busy[event.client] = begins + self.pace
-        self._last_use.update(dict.fromkeys(_used_by(event), due))
+        # Another client's thread may be ahead, but not of a call that makes what this one reads or reads what it takes.
+        before = [self._made.get(buffer, 0.0) for buffer in event.arguments]
+        before += [self._used.get(event.arguments[position], 0.0) for position in event.needs.taken]
+        due = max(now, busy.get(event.client, 0.0), *before) + self.pace
+        self._busy_until = {client: time for client, time in busy.items() if time > now} | {event.client: due}
+        self._made.update(dict.fromkeys(event.results, due))
+        self._used.update(dict.fromkeys(_used_by(event), due))
         return due
+
+    def gets_there(self, client: str) -> float:
+        """When a client's thread is through with what it has called."""
+        return max(self.agenda.now, self._busy_until.get(client, 0.0))
 
     def _wake_at(self, time: float) -> None:
         if self._alarm is None or time < self._alarm:
@@ -165,7 +178,7 @@ class Passing(Bell):
             self._waits[threading.get_ident()] = mine
             self._changed.notify_all()
         try:
-            while not mine.over and (self._stand_still() or engine.in_turn(lambda: self._pass(engine, mine))):
+            while not mine.over and (self._stand_still() or engine.now(lambda: self._pass(engine, mine))):
                 pass
         except BaseException:
             mine.over = True  # who makes the time pass for it stops

@@ -226,7 +226,7 @@ class Resources:
         enough = [island for island in islands if slice_.size <= self.islands[island]]
         if enough:
             return f"give back what was lost: controller.add(island={enough[0]})"
-        return f'attach more: pw.attach("cpu", islands={len(self.islands)}, devices_per_island={slice_.size})'
+        return f"attach more: pw.attach(…, islands={len(self.islands)}, devices_per_island={slice_.size})"
 
 
 def _words(slice_: VirtualSlice) -> str:

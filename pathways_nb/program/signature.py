@@ -49,6 +49,10 @@ class Deferred:
         """The host value, once it is there."""
         raise NotImplementedError
 
+    def wait(self) -> None:
+        """Wait until it is computed."""
+        raise NotImplementedError
+
     def check_there(self) -> None:
         """Raise what is known of why there will be no value; never waits."""
 

@@ -62,7 +62,7 @@ class Summary:
             counted(self.launches, "launch", "es"),
         ]
         if self.transfers:
-            words.append(f"{counted(self.transfers, 'transfer')} of {size(self.transfer_bytes)}")
+            words.append(f"{counted(self.transfers, 'transfer')} of {size(self.transfer_bytes)} in all")
         if self.peak:
             words.append(f"peak memory {of_budget(self.peak.bytes, self.hbm)} per device (island {self.peak.island})")
         if self.messages:

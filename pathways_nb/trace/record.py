@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -103,7 +103,7 @@ COLUMNS = ("id", *LABEL_COLUMNS, *Row._fields[1:])
 class Events:
     """Events as NumPy columns of equal length, named by ``COLUMNS``; times in seconds, sizes in bytes.
 
-    ``events["start"]`` is a column, ``for event in events`` gives dictionaries.
+    ``events["start"]`` is a column, ``events[:10]`` are the first ten, ``for event in events`` gives dictionaries.
 
     Args:
         labels: what the events say beside their stamps. stored: for each event its label's number, stamps and codes.
@@ -124,7 +124,13 @@ class Events:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    @overload
+    def __getitem__(self, name: str) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, name: slice) -> Events: ...
+    def __getitem__(self, name: str | slice) -> np.ndarray | Events:
+        if isinstance(name, slice):
+            return self.select(np.arange(len(self))[name])
         if name == "id":
             return self._ids
         if name in _WORDS:

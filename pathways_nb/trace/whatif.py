@@ -45,7 +45,7 @@ class WhatIf(Printed):
         return (
             f"if {self.what} ({counted(self.matched, 'event')}) were {self.faster:g} times as fast: makespan "
             f"{duration(self.before)} → {duration(self.after)}, {self.speedup:.3g} times as fast. Order and gaps as "
-            f"recorded: exact for a simulated run of fixed order, an estimate for a real one."
+            f"recorded: exact for a simulated run whose transfers do not wait for each other, else an estimate."
         )
 
     def _table(self) -> Table:

@@ -44,4 +44,6 @@ def is_empty(controller: pw.Controller) -> bool:
     settled(controller)
     driver: Any = controller.driver
     left_over = driver.runs, driver.entries, driver._virtual, driver._expecting, driver.agenda.next
-    return not any(left_over) and not controller.machine.store.buffers and not driver.engine._last_use
+    return (
+        not any(left_over) and not controller.machine.store.buffers and not (driver.engine._used or driver.engine._made)
+    )

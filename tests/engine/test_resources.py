@@ -139,7 +139,7 @@ def test_lost_devices_are_named_in_runs() -> None:
     ("islands", "lost", "size", "text"),
     [
         ((4,), [4], 4, "of which devices 0–3 of island 0 are lost. Give back what was lost: controller.add(island=0)."),
-        ((4, 4), [4, 4], 8, 'are lost. Attach more: pw.attach("cpu", islands=2, devices_per_island=8).'),
+        ((4, 4), [4, 4], 8, "are lost. Attach more: pw.attach(…, islands=2, devices_per_island=8)."),
         ((4, 4), [4, 1], 4, "are lost. Ask for at most 3, or give back what was lost: controller.add(island=0)."),
         ((1,), [1], 1, "but there is 1 island of 1 device, of which device 0 of island 0 is lost. Give back what"),
     ],
@@ -220,7 +220,7 @@ def test_more_devices_than_an_island_has_suggests_two_slices() -> None:
     assert str(error.value) == (
         "big asks for 8 devices, but there are 2 islands of 4 devices. A slice lies within one island: use two, "
         "pw.virtual_slice(4) and pw.virtual_slice(4), or attach more: "
-        'pw.attach("cpu", islands=2, devices_per_island=8).'
+        "pw.attach(…, islands=2, devices_per_island=8)."
     )
 
 

@@ -139,8 +139,8 @@ class Played:
     def lasts(self, task: Task) -> float:
         return task.portion.run.timed.seconds[task.index]
 
-    def link(self, task: Task) -> tuple[Hashable, float]:
-        return task.portion.run.timed.plan.steps[task.index].place, self.world.leaves
+    def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
+        return (task.portion.run.timed.plan.steps[task.index].place,), self.world.leaves
 
     def step_ended(self, task: Task) -> None:
         key = task.portion.run.serial, task.index

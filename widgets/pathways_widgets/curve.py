@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, FixedTicker, Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, Legend, Range1d
 from bokeh.plotting import figure
 
 from pathways_widgets import palette, style
 from pathways_widgets.live import Figure
-from pathways_widgets.scene import Curve, Rect, Scene, Text
+from pathways_widgets.scene import Curve, Rect, Scene, Text, text_width
 from pathways_widgets.time_axis import round_steps
 from pathways_widgets.views import FULL_WIDTH
 
@@ -64,9 +64,9 @@ def curve(
         plot.line("x", "y", source=source, color=colour, width=2, legend_label=name)
         if axes.marked:
             plot.scatter("x", "y", source=source, color=colour, size=_MARK)
-    plot.legend[0].name = "curve_legend"
+    _put_above(plot, plot.legend[0])
     ends = {name: next((v for v in reversed(values) if math.isfinite(v)), math.nan) for name, values in series.items()}
-    summary = f"last: {', '.join(f'{name} {end:.3g}' for name, end in ends.items())} {y}"
+    summary = f"last: {', '.join(f'{name} {end:.4g}' for name, end in ends.items())} {y}"
     item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
     return Figure(item, lambda: _scene(series, axes), summary=summary)
 
@@ -106,6 +106,13 @@ def _frame(axes: Axes) -> figure:
     return plot
 
 
+def _put_above(plot: figure, legend: Legend) -> None:
+    """Within the plot it would cover what is there."""
+    legend.name, legend.orientation, legend.location = "curve_legend", "horizontal", "top_left"
+    legend.spacing, legend.padding, legend.border_line_color = 20, 2, None
+    plot.add_layout(legend, "above")
+
+
 def _scene(series: Mapping[str, Sequence[float]], axes: Axes) -> Scene:
     """The same lines for where no scripts run."""
     font, ink, grid = style.now().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
@@ -123,6 +130,7 @@ def _scene(series: Mapping[str, Sequence[float]], axes: Axes) -> Scene:
     for value in round_steps(low, high, 5):
         scene.shapes.append(Curve((at(first, value), at(last, value)), grid))
         scene.shapes.append(Text(left - 6, at(first, value)[1], f"{value:.6g}", font, ink, "end"))
+    along = left
     for index, (name, numbers) in enumerate(series.items()):
         both = zip(axes.places, numbers, strict=False)
         points = tuple(at(step, value) for step, value in both if math.isfinite(value))
@@ -130,7 +138,8 @@ def _scene(series: Mapping[str, Sequence[float]], axes: Axes) -> Scene:
         if axes.marked:
             scene.shapes += [Rect(across - _MARK / 2, up - _MARK / 2, _MARK, _MARK, colour) for across, up in points]
         scene.shapes += [Curve(points, colour, 2.0)] if len(points) > 1 else []
-        scene.shapes.append(Rect(left + 130 * index, 4, font, font, colour))
-        scene.shapes.append(Text(left + 130 * index + 1.5 * font, 4 + font / 2, name, font, ink))
+        scene.shapes.append(Rect(along, 4, font, font, colour))
+        scene.shapes.append(Text(along + 1.5 * font, 4 + font / 2, name, font, ink))
+        along += 4 * font + text_width(name, font)
     scene.shapes.append(Text(left, height - font, f"{axes.y} over {axes.x}", font, ink))
     return scene

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from pathways_widgets import palette, style
@@ -49,10 +50,11 @@ class Frame:
             yield Text(self.x(tick), self.bottom + factor * AXIS / 2, text, font, LIGHT["text"], "middle")
 
     def names(self, labels: Mapping[float, str]) -> Iterator[Shape]:
-        """What positions on the vertical axis are called; what is too long takes two lines."""
-        font = style.now().font
+        """What positions on the vertical axis are called; what is too long takes two lines, where there is room."""
+        font, places = style.now().font, sorted(labels)
+        row = min((b - a for a, b in pairwise(places)), default=1.0) * self.unit
         for position, text in labels.items():
-            fits = text_width(text, font) <= self.left - 8
+            fits = text_width(text, font) <= self.left - 8 or row < 2.4 * font
             lines = [text] if fits else text.replace(" · ", ", ").split(", ", 1)
             for number, line in enumerate(lines):
                 y = self.y(position) + (number - (len(lines) - 1) / 2) * 1.2 * font

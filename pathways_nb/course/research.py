@@ -1,0 +1,46 @@
+"""Question of notebook 10: what a critical path promises."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pathways_nb.course.question import TOLERANCE, NotYetError, Question
+from pathways_nb.run import runs
+
+_ADDS = "add_any"
+"""What adds gradients of microbatches."""
+
+
+def _part() -> float:
+    """The part of the critical path that is spent in adding gradients."""
+    if "fifth" not in runs:
+        raise NotYetError('run the cell that begins with pw.runs["fifth"] first: the answer is in it.')
+    path = runs["fifth"].critical_path()
+    return sum(one.end - one.start for one in path.segments if one.name == _ADDS and one.event >= 0) / path.length
+
+
+def _at_most() -> float:
+    return 1 / (1 - _part())
+
+
+def _why_at_most(answer: Any, expected: float) -> str:
+    part = 1 - 1 / expected
+    if _is(answer, part) or _is(answer, 100 * part):
+        return "That is the part of the path that would go. How many times as long as what remains was the whole?"
+    if _is(answer, 1 + part):
+        return "Nearly: the time saved is a part of the whole, but the speed-up compares the whole with what remains."
+    if _is(answer, 1 / expected):
+        return "The other way round: that is how long it would take, as a part of what it took."
+    if _is(answer, 1 / (1 - part / 2)):
+        return "That is for additions twice as fast; here they take no time at all."
+    if _is(answer, 1 / part):
+        return "That compares the whole with the additions, and those are what goes."
+    return f"Take the row {_ADDS} of the table away from the critical path: what remains, and how long was the whole?"
+
+
+def _is(answer: Any, value: float) -> bool:
+    return math.isclose(answer, value, rel_tol=TOLERANCE)
+
+
+QUESTIONS = {"10.at_most": Question(_at_most, _why_at_most)}
