@@ -50,6 +50,8 @@ def add(controller: Controller, devices: int | None, island: int | None) -> int:
         controller.driver.add(_made(controller, island, count), budget)
         controller.islands, controller.budgets = (*controller.islands, count), (*controller.budgets, budget)
         controller.resources.add(count)
+        if controller.twin is not None:
+            controller.twin.add(devices=count)
     controller.begin_epoch()
     return island
 

@@ -200,6 +200,19 @@ def test_donating_consumes(sim: pw.Controller) -> None:
     assert len(sim.machine.store.buffers) == 1
 
 
+def test_values_are_computed_beside_on_added_islands_and_of_arrays_that_change_later(watchdog: None) -> None:
+    with pw.attach("sim:tpu_v3:2x4", values=True) as sim:
+        mine = v.copy()
+        with pw.record():
+            y = b(a(mine))
+            mine[:] = 0  # gathered, and not dispatched yet
+        assert y.result().tolist() == (v * 2 + 1).tolist()
+        assert isinstance(y.array(), jax.Array)
+        assert sim.add(devices=2) == 2
+        there = pw.jit(lambda x: x - 1, on=pw.virtual_slice(2, island=2))
+        assert there(v).result().tolist() == (v - 1).tolist()
+
+
 def test_a_gradient_stands_where_its_forward_nodes_do(sim: pw.Controller) -> None:
     graph = pw.program(jax.value_and_grad(lambda x: b(a(x)).sum()), name="gradient")
     run = graph.run(X)
