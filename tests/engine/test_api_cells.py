@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
 from pathways_nb import current
@@ -104,7 +105,7 @@ def notebook(monkeypatch, tmp_path):
     book.ok(BEFORE)
     yield book
     book.shell.user_ns.clear()
-    Notebook()  # forgets the last result and error
+    InteractiveShell.clear_instance()
     if (controller := current.peek()) is not None:
         controller.close()
 
