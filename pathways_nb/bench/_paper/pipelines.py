@@ -38,6 +38,10 @@ class Work(NamedTuple):
         return self.per_token * slower * row.tokens / row.cores / row.microbatches
 
 
+_TOKENS = jax.ShapeDtypeStruct((), jnp.float32)
+"""Stands for a microbatch, which is small beside its activations."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One row of Table 2."""
@@ -74,9 +78,12 @@ class Row:
 
 def step_of(row: Row, stage_seconds: float) -> tuple[pw.Program, Any]:
     """One training step, and its microbatches."""
-    places = row.places()
-    forward = [pw.work(stage_seconds * _FORWARD, on=place, name="forward") for place in places]
-    backward = [pw.work(stage_seconds * (1 - _FORWARD), on=place, name="backward") for place in reversed(places)]
+    places, size = row.places(), row.tokens // row.microbatches * WIDTH * 2  # bytes of activations, split over cores
+
+    def stages(name: str, part: float, on: list[pw.VirtualSlice]) -> list[pw.Computation]:
+        return [pw.work(stage_seconds * part, on=place, output_bytes=size, name=name) for place in on]
+
+    forward, backward = stages("forward", _FORWARD, places), stages("backward", 1 - _FORWARD, places[::-1])
 
     def through(stages: list[pw.Computation], x: Any) -> Any:
         for stage in stages:
@@ -87,8 +94,7 @@ def step_of(row: Row, stage_seconds: float) -> tuple[pw.Program, Any]:
         made = [through(forward, x) for x in microbatches]
         return [through(backward, x) for x in reversed(made)]
 
-    one = jax.ShapeDtypeStruct((row.tokens // row.microbatches, WIDTH), jnp.bfloat16)
-    return pw.program(step, name=f"{row.stages} stages"), [one] * row.microbatches
+    return pw.program(step, name=f"{row.stages} stages"), [_TOKENS] * row.microbatches
 
 
 @cache
