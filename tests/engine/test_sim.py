@@ -401,6 +401,26 @@ def test_an_interrupt_ends_a_long_simulation_and_all_stays_usable(
     assert is_empty(sim)
 
 
+def test_no_time_passes_for_a_thread_that_was_interrupted_before_it_could(
+    sim: pw.Controller,
+    python_handles_interrupts: None,  # noqa: F811
+) -> None:
+    program = pw.program(pw.work(1.0, on=left), name="long")
+    engine, gate = sim.driver.engine, threading.Event()
+    y = program(X)
+    engine.inbox.put(gate.wait)  # its thread is busy: what the wait asks of it lies there
+    timer = interrupt_after(0.2)
+    with pytest.raises(KeyboardInterrupt):
+        y.wait()
+    timer.join()
+    gate.set()
+    engine.in_turn(lambda: None)
+    assert sim.clock() < 0.1
+    sim.cancel("")
+    with pytest.raises(pw.CancelledError):
+        y.wait()
+
+
 def test_the_status_names_rows_of_devices_by_their_ends(watchdog: None) -> None:
     with pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=2048) as controller:
         assert "island 0: 2048 × simulated tpu_v3, ids 0–2047, 32 × 32 torus of chips, " in controller.status()
