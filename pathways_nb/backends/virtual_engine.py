@@ -204,7 +204,8 @@ class Passing(Bell):
 
     def _pass(self, engine: VirtualEngine, mine: _Wait) -> bool:
         """Let time pass until any wait is over; whether anything happened. In the engine's thread."""
-        waits = tuple(dict.fromkeys((*self._waits.values(), mine)))  # its thread may have been interrupted before we came here
+        # Its own among them: the thread may have been interrupted, and have left, before we came here.
+        waits = tuple(dict.fromkeys((*self._waits.values(), mine)))
         ends = [wait.until for wait in waits if wait.until is not None]
         engine.advance(lambda: any(self._is_over(engine.agenda, wait) for wait in waits), min(ends, default=None))
         for wait in waits:
