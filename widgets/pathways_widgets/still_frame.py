@@ -50,15 +50,16 @@ class Frame:
             yield Text(self.x(tick), self.bottom + factor * AXIS / 2, text, font, LIGHT["text"], "middle")
 
     def names(self, labels: Mapping[float, str]) -> Iterator[Shape]:
-        """What positions on the vertical axis are called; what is too long takes two lines, where there is room."""
+        """What positions on the vertical axis are called; what is too long takes two lines, or smaller type."""
         font, places = style.now().font, sorted(labels)
         row = min((b - a for a, b in pairwise(places)), default=1.0) * self.unit
         for position, text in labels.items():
-            fits = text_width(text, font) <= self.left - 8 or row < 2.4 * font
-            lines = [text] if fits else text.replace(" · ", ", ").split(", ", 1)
+            too_wide = max(text_width(text, font) / (self.left - 12), 1.0)
+            lines = text.replace(" · ", ", ").split(", ", 1) if too_wide > 1 and row >= 2.4 * font else [text]
+            used = font / too_wide if len(lines) == 1 else font
             for number, line in enumerate(lines):
                 y = self.y(position) + (number - (len(lines) - 1) / 2) * 1.2 * font
-                yield Text(self.left - 8, y, line, font, LIGHT["text"], "end")
+                yield Text(self.left - 8, y, line, used, LIGHT["text"], "end")
 
 
 class Swatch(NamedTuple):
