@@ -34,7 +34,7 @@ SAID = {
     ],
     "06_two_thousand_tpus": [
         "a call: 1.25 ms and 65.9 µs for each host",
-        "long: makespan 480 ms · utilisation island 0 100%",
+        "long: simulated makespan 480 ms · utilisation island 0 100%",
         "short: simulated makespan 395 ms · utilisation island 0 30%",
         "Fused is as fast as JAX Fused up to 256 cores here (less than 512), 1000 in the paper",
         "clients:  4   utilisation  57% if clients pay,  14% if the controller does",

@@ -106,6 +106,7 @@ def test_a_cell_of_the_notebook(sim: pw.Controller, capsys: Any) -> None:
     assert "<future" in capsys.readouterr().out
     shell.user_ns.pop("y")
     shell.reset()
+    InteractiveShell.clear_instance()
     pw.reset()
 
 
