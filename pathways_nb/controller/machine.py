@@ -49,14 +49,6 @@ from pathways_nb.program.plan import Gang, Plan
 Dispatch = Literal["parallel", "sequential"]
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work enqueued ahead on an island while clients compete, and while one has it to itself."""
-TURN = 5
-"""Tiny gangs that a client of the usual share has in a row.
-
-One by one, each end would wake another client's thread, which costs more than such a gang; in rows of five shares still
-hold within 5 % over 400 gangs.
-"""
-FEW, SOON = 32, 10e-3
-"""While clients compete, so many gangs may be enqueued if they are less than so many seconds of work."""
 CANDIDATES = 8
 """Programs of each client that a policy is shown."""
 NOTABLE = 1e-3
@@ -259,7 +251,7 @@ class Machine:
 
     def _next_gang(self, now: float) -> list[Instruction]:
         for island in range(len(self.devices)):
-            if self._has_room(island, NEAR, FEW) and (ready := self._ready(island, now)):
+            if self._has_room(island, NEAR) and (ready := self._ready(island, now)):
                 return self._choose(ready, now)
         return []
 
@@ -296,32 +288,15 @@ class Machine:
         except PolicyError as error:
             return self._fail(ready, error)
         gang = ready[chosen.serial]
-        out = self._enqueue(self.runs[chosen.serial], {gang.island: (gang,)}, now)
-        return out + self._rest_of_turn(chosen.client, gang.island, now)
-
-    def _rest_of_turn(self, name: str, island: int, now: float) -> list[Instruction]:
-        """Tiny gangs that a client may have in a row, in proportion to its share; all it has is charged."""
-        if self.policy is not stride or self.dispatch == "sequential":
-            return []
-        shares = [client.share for client in self.clients.values() if client.unfinished]
-        out: list[Instruction] = []
-        for _ in range(int(TURN * self.clients[name].share * len(shares) / sum(shares)) - 1):
-            run = next(iter(self._candidates(self.waiting.get(name, {}), now)), None)
-            gang = run.next_on(island) if run is not None else None
-            if run is None or gang is None or not run.estimates.is_tiny(gang, run.next_gang[island]):
-                break
-            out += self._enqueue(run, {island: (gang,)}, now)
-        return out
+        return self._enqueue(self.runs[chosen.serial], {gang.island: (gang,)}, now)
 
     def _has_room_for(self, run: RunState) -> bool:
         return all(self._has_room(island, FAR) for island in run.launched)
 
-    def _has_room(self, island: int, ahead: float, few: int = 2) -> bool:
-        """Whether less than ``ahead`` seconds of work are enqueued there; or few gangs, none of which takes long."""
+    def _has_room(self, island: int, ahead: float) -> bool:
+        """Whether less than ``ahead`` seconds of work are enqueued there."""
         lane = self.lanes.get(island)
-        if lane is None or (count := len(lane.in_flight)) < 2:
-            return True
-        return lane.work < (SOON if count < few else ahead) * self.devices[island]
+        return lane is None or len(lane.in_flight) < 2 or lane.work < ahead * self.devices[island]
 
     def _enqueue_rest(self, run: RunState, now: float) -> list[Instruction]:
         """All of it that is left, on all islands in one step of the total order."""

@@ -13,8 +13,6 @@ from pathways_nb.program.plan import Gang, Placement, Plan
 
 GUESS = 1e-3
 """Seconds that a gang is taken to last before it has run."""
-TINY = 1e-3
-"""Seconds below which to decide on a gang alone costs more than it does."""
 
 
 class Estimates:
@@ -22,10 +20,6 @@ class Estimates:
 
     def __init__(self, plan: Plan):
         self.seconds: dict[int, list[float | None]] = {i: [None] * len(gangs) for i, gangs in plan.gangs.items()}
-
-    def is_tiny(self, gang: Gang, number: int) -> bool:
-        """Whether it is known to take less than ``TINY``."""
-        return (self.seconds[gang.island][number] or 1.0) < TINY
 
     def work(self, gangs: Sequence[Gang], first: int) -> float:
         """Device-seconds to reckon with for an island's gangs from number ``first`` on."""

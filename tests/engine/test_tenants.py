@@ -159,15 +159,12 @@ def test_backlogged_clients_get_their_shares_of_device_time_whatever_their_gangs
 
 @pytest.mark.parametrize("shares", [(1, 1, 1, 1), (1, 2, 4, 8)])
 @pytest.mark.parametrize("seconds", [2e-4, 3e-3])
-def test_shares_hold_in_every_window_of_400_gangs_tiny_or_not(shares: tuple[int, ...], seconds: float) -> None:
-    """Tiny gangs of one client go in rows, which must not be so long that a window shows them."""
+def test_shares_hold_in_every_window_of_400_gangs_however_short(shares: tuple[int, ...], seconds: float) -> None:
     names = [f"c{i}" for i in range(len(shares))]
     world = Backlogged(dict(zip(names, shares, strict=True)), dict.fromkeys(names, seconds))
     for _ in range(4000):
         world.serve()
     order = [client for client, _ in world.served[2000:]]
-    rows = max(len(list(row)) for _, row in itertools.groupby(order))
-    assert rows >= 5 if seconds < 1e-3 else rows <= max(shares)
     so_far = np.cumsum([[name == client for name in names] for client in order], axis=0)
     got = (so_far[400:] - so_far[:-400]) / 400
     assert np.abs(got / (np.array(shares) / sum(shares)) - 1).max() <= 0.055
