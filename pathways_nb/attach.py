@@ -81,10 +81,7 @@ def attach(
         _refuse_for_real(kind, simulated)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     policy_of(policy)
-    if hbm is not None and not (is_number(hbm) and hbm >= 1):
-        raise UsageError(
-            f"attach(hbm={hbm!r}): a number of bytes per device of at least 1 is needed, such as hbm=16e9."
-        )
+    _check_memory(hbm)
     _check_latency(dcn_latency)
     if simulate.is_simulated(kind):
         asked_for = Specification(
@@ -180,6 +177,13 @@ def _other_choice(found: str | None) -> str:
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise UsageError(f"attach({name}={value!r}): choose one of {', '.join(map(repr, choices))}.")
+
+
+def _check_memory(hbm: Any) -> None:
+    if hbm is not None and not (is_number(hbm) and hbm >= 1):
+        raise UsageError(
+            f"attach(hbm={hbm!r}): a number of bytes per device of at least 1 is needed, such as hbm=16e9."
+        )
 
 
 def _check_latency(seconds: Any) -> None:

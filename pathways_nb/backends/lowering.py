@@ -79,6 +79,16 @@ class Lowered:
         return tuple(index for index, step in enumerate(self.plan.steps) if step.kind == "bring")
 
     @cached_property
+    def bring_positions(self) -> dict[int, int]:
+        """By step that brings an argument: its position in ``brings``."""
+        return {step: position for position, step in enumerate(self.brings)}
+
+    @cached_property
+    def result_avals(self) -> dict[int, Aval]:
+        """By slot that is a result: its shape and type."""
+        return dict(zip(self.plan.results, self.results, strict=True))
+
+    @cached_property
     def peaks(self) -> tuple[Peak, ...]:
         """What one run needs at most, for each place."""
         return tuple(self.needs.peaks(self.plan.graph))

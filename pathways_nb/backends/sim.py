@@ -272,8 +272,7 @@ class SimDriver(Driver):
         for slot in plan.steps[index].outputs:
             entries = run.results.get(slot, ())
             for entry in entries:
-                aval = run.lowered.results[plan.results.index(slot)]
-                entry.array = Abstract(aval, run.lowered.shardings[slot])
+                entry.array = Abstract(run.lowered.result_avals[slot], run.lowered.shardings[slot])
                 entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
         self.ended.ring()
 
@@ -292,7 +291,7 @@ class SimDriver(Driver):
         lowered, step = run.lowered, run.lowered.plan.steps[task.index]
         entry, where = run.arguments[step.argument], lowered.plan.placements[step.place]
         is_copied = entry.shared and step.argument in lowered.taken_over
-        if self._lies_at(entry, lowered, lowered.brings.index(task.index)) and not is_copied:
+        if self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied:
             return 0.0
         route, source = _route(entry, where)
         task.label = routed(lowered.actions[task.index].label, route)

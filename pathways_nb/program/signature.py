@@ -47,11 +47,9 @@ class Deferred:
 
     def result(self) -> Any:
         """The host value, once it is there."""
-        raise NotImplementedError
 
     def wait(self) -> None:
         """Wait until it is computed."""
-        raise NotImplementedError
 
     def check_there(self) -> None:
         """Raise what is known of why there will be no value; never waits."""

@@ -62,17 +62,7 @@ def what_if(
     *,
     faster: float,
 ) -> WhatIf:
-    """The makespan if what matches took 1/``faster`` of its time.
-
-    Args:
-        events: of a run.
-        node, program, kind, client: what is faster: all on devices that has each of those given, a node by its name;
-            with ``kind`` as in the record what the controller does as well: ``"enqueue"``, ``"compile"``, ….
-        faster: how many times; below 1 is slower.
-
-    Raises:
-        UsageError: nothing is named, nothing matches (with the nearest names), or ``faster`` is no number above 0.
-    """
+    """The makespan of ``events`` if what matches took 1/``faster`` of its time: see ``Run.what_if``."""
     if not (is_number(faster) and faster > 0):
         raise UsageError(f"what_if(faster={faster!r}): write how many times as fast, a number above 0.")
     columns = {"name": node, "program": program, "kind": kind, "client": client}
