@@ -1,0 +1,107 @@
+"""The form that every schedule has: for each device, the list of what it does, in order.
+
+An action is a stage, what is done with it, and on which microbatch and slice of its tokens: ``2F0`` is the forward pass
+of microbatch 0 through stage 2, ``2F0.1`` that of its token slice 1. ``I`` is the gradient by the input, ``W`` that by
+the weights, ``B`` both at once. Where two pipelines run in opposite directions, as in DualPipe, each has its letter:
+``b3F0``. An overlapped pair, ``(0F3;3B1)OVERLAP_F_B``, is one cell of a device's list: both results are there at its
+end. This is the notation of PyTorch's pipeline schedules, with token slices and directions added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pathways_nb.errors import UsageError
+
+OPERATIONS = "FIWB"
+"""Forward; gradient by the input; gradient by the weights; both gradients at once."""
+
+
+class Action(NamedTuple):
+    """One thing that a device does.
+
+    Args:
+        stage: of the model, from 0. operation: one of ``OPERATIONS``. microbatch: from 0.
+        token_slice: which part of the microbatch's tokens, from 0; None if they are not sliced.
+        direction: a letter for each pipeline, where there are several; else empty.
+    """
+
+    stage: int
+    operation: str
+    microbatch: int
+    token_slice: int | None = None
+    direction: str = ""
+
+    def __str__(self) -> str:
+        part = "" if self.token_slice is None else f".{self.token_slice}"
+        return f"{self.direction}{self.stage}{self.operation}{self.microbatch}{part}"
+
+
+class Overlap(NamedTuple):
+    """A forward and a backward pass that a device carries out together, as one cell of its list."""
+
+    forward: Action
+    backward: Action
+
+    def __str__(self) -> str:
+        return f"({self.forward};{self.backward})OVERLAP_F_B"
+
+
+Cell = Action | Overlap
+Rows = Sequence[Sequence[Cell]]
+"""For each device its cells, in order."""
+
+_ACTION = re.compile(rf"([a-z]?)(\d+)([{OPERATIONS}])(\d+)(?:\.(\d+))?")
+_OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
+
+
+def actions_of(cell: Cell) -> tuple[Action, ...]:
+    """The actions of a cell: one, or the two of an overlapped pair."""
+    return (cell.forward, cell.backward) if isinstance(cell, Overlap) else (cell,)
+
+
+def parse_cell(text: str, where: str) -> Cell:
+    """Read one cell.
+
+    Args:
+        text: such as ``"0F0"`` or ``"(0F3;3B1)OVERLAP_F_B"``. where: it stands, for the error.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if pair := _OVERLAP.fullmatch(text):
+        return Overlap(parse_action(pair[1], where), parse_action(pair[2], where))
+    return parse_action(text, where)
+
+
+def parse_action(text: str, where: str) -> Action:
+    """Read one action.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = _ACTION.fullmatch(text)
+    if not found:
+        raise UsageError(
+            f"{where}: {text!r} is no action. Write stage, operation and microbatch, as in 0F0 (F forward, I gradient "
+            f"by the input, W by the weights, B both at once), and .k for token slice k, as in 0F0.1."
+        )
+    direction, stage, operation, microbatch, part = found.groups()
+    return Action(int(stage), operation, int(microbatch), None if part is None else int(part), direction)
+
+
+def parse_rows(text: str) -> list[list[Cell]]:
+    """Read a schedule, a line for each device; its cells stand between spaces or commas.
+
+    Raises:
+        UsageError: nothing there, or something that is no action: its line and place are named.
+    """
+    lines = [line.replace(",", " ").split() for line in text.strip().splitlines()]
+    if not any(lines):
+        raise UsageError("No schedule: write a line for each device with what it does in order, as in 0F0 0F1 0B0 0B1.")
+    return [
+        [parse_cell(cell, f"line {number}, action {place}") for place, cell in enumerate(line, 1)]
+        for number, line in enumerate(lines, 1)
+    ]

@@ -1,0 +1,120 @@
+"""The schedules that there are, by name: the built-in ones and the user's, all made the same way.
+
+A generator is a function of the sizes that it knows (``devices`` and ``microbatches``, and ``chunks`` or
+``token_slices`` if it has them) that returns each device's actions in order.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pathways_nb.errors import UsageError, is_index, nearest
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
+
+SIZES = Size._fields
+Generator = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A schedule that can be made in any size.
+
+    Args:
+        name: what people call it, on the command line, too. generate: the function that makes it.
+        bubble: seconds that every device idles, makespan less m(F+B), as a function of (size, times).
+        peak: the largest number of microbatches whose activations a device holds, as a function of (size, device).
+    """
+
+    name: str
+    generate: Generator
+    bubble: ClosedForm | None = None
+    peak: ClosedForm | None = None
+
+    @property
+    def about(self) -> str:
+        """One line about it."""
+        return (inspect.getdoc(self.generate) or "").partition("\n")[0]
+
+    @property
+    def defaults(self) -> dict[str, int]:
+        """The sizes that it has of its own accord: of ``chunks`` and ``token_slices``, those that it knows."""
+        parameters = inspect.signature(self.generate).parameters
+        return {name: int(parameters[name].default) for name in SIZES[2:] if name in parameters}
+
+    def size(self, devices: int, microbatches: int, chunks: int | None, token_slices: int | None) -> Size:
+        """The size that is asked for.
+
+        Raises:
+            UsageError: not whole numbers above 0, or a size that this schedule does not have.
+        """
+        asked = {"devices": devices, "microbatches": microbatches, "chunks": chunks, "token_slices": token_slices}
+        size = {**self.defaults, **{name: number for name, number in asked.items() if number is not None}}
+        for name, number in size.items():
+            if not is_index(number) or number < 1:
+                raise UsageError(f"schedule {self.name!r}: {name}={number!r} is no whole number above 0.")
+            if name in SIZES[2:] and name not in self.defaults and number != 1:
+                raise UsageError(f"schedule {self.name!r} has no {name}, so {name}={number} is not 1. {_having(name)}")
+        return Size(**size)
+
+    def rows(self, size: Size) -> Any:
+        """What it generates for this size."""
+        wanted = inspect.signature(self.generate).parameters
+        return self.generate(**{name: number for name, number in size._asdict().items() if name in wanted})
+
+
+_kinds: dict[str, Kind] = {}
+
+
+def register_schedule(
+    name: str, bubble: ClosedForm | None = None, peak: ClosedForm | None = None
+) -> Callable[[Generator], Generator]:
+    """Give the generator below a name: for ``pw.schedule``, the command line, the explorer and the checker.
+
+    The generator takes ``devices`` and ``microbatches`` (and ``chunks`` or ``token_slices`` if it has them, with their
+    defaults) and returns for each device a list of actions, or of texts such as ``"0F0"``. A name that is registered
+    again is replaced, so that a cell can be run again.
+
+    Args:
+        name: of the schedule. bubble, peak: its closed forms, if it has any; see ``Kind``.
+
+    Raises:
+        UsageError: no name, or a function without the parameters ``devices`` and ``microbatches``.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f"register_schedule({name!r}): write a name, as in @pw.register_schedule('mine').")
+
+    def register(generate: Generator) -> Generator:
+        lacking = [size for size in SIZES[:2] if size not in inspect.signature(generate).parameters]
+        if lacking:
+            said = f"{generate.__name__}{inspect.signature(generate)}"
+            raise UsageError(f"register_schedule({name!r}): {said} lacks the parameter {lacking[0]!r}; add it.")
+        _kinds[name] = Kind(name, generate, bubble, peak)
+        return generate
+
+    return register
+
+
+def kind_of(name: str) -> Kind:
+    """The schedule of this name.
+
+    Raises:
+        UsageError: there is none; the nearest names are listed.
+    """
+    if name not in _kinds:
+        meant = " or ".join(nearest(str(name), _kinds))
+        did_you_mean = f" Did you mean {meant}?" if meant else ""
+        raise UsageError(f"There is no schedule {name!r}.{did_you_mean} All: {', '.join(_kinds)}.")
+    return _kinds[name]
+
+
+def names() -> list[str]:
+    """Of all schedules."""
+    return list(_kinds)
+
+
+def _having(size: str) -> str:
+    having = [name for name, kind in _kinds.items() if size in kind.defaults]
+    return f"Schedules with {size}: {', '.join(having)}."
