@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
+import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pathways_nb.bench import report
+from pathways_nb.parallel.schedules import registry
 
 
 def status(_: argparse.Namespace) -> int:
@@ -38,6 +42,28 @@ def bench(options: argparse.Namespace) -> int:
     return 0
 
 
+def schedule(options: argparse.Namespace) -> int:
+    """Print a pipeline schedule."""
+    import pathways_nb as pw
+    from pathways_nb.parallel.schedules import export
+
+    try:
+        if options.load:
+            runpy.run_path(str(options.load))
+        made = pw.schedule(options.name, options.devices, options.microbatches, options.chunks, options.token_slices)
+        proof = made.check()
+    except (pw.PathwaysError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(export.document(made)))
+    elif options.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(export.table(made))
+    else:
+        print(f"{made}\n{proof}")
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(prog="python -m pathways_nb", description=sys.modules["pathways_nb"].__doc__)
@@ -57,6 +83,18 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("name", metavar="NAME", choices=report.names(), help=f"one of: {', '.join(report.names())}")
     one.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
     one.set_defaults(run=bench)
+
+    one = commands.add_parser("schedule", help=schedule.__doc__, description="Print a pipeline schedule, checked.")
+    one.add_argument("name", metavar="NAME", help=f"one of: {', '.join(registry.names())}; or one of --load")
+    one.add_argument("--devices", type=int, required=True, metavar="P")
+    one.add_argument("--microbatches", type=int, required=True, metavar="M")
+    one.add_argument("--chunks", type=int, metavar="V", help="stages on each device; default: the schedule's own")
+    one.add_argument("--token-slices", type=int, metavar="K", help="of each sequence; default: the schedule's own")
+    one.add_argument("--load", type=Path, metavar="FILE", help="Python file with @pw.register_schedule, run first")
+    form = one.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object: ranks, stage_to_rank, sim and sizes")
+    form.add_argument("--csv", action="store_true", help="a table with a line for each action and its times")
+    one.set_defaults(run=schedule)
     return top
 
 

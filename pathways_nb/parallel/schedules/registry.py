@@ -56,7 +56,8 @@ class Kind:
             if not is_index(number) or number < 1:
                 raise UsageError(f"schedule {self.name!r}: {name}={number!r} is no whole number above 0.")
             if name in SIZES[2:] and name not in self.defaults and number != 1:
-                raise UsageError(f"schedule {self.name!r} has no {name}, so {name}={number} is not 1. {_having(name)}")
+                said = f"schedule {self.name!r} knows no {name}, so {name}={number} cannot be had; leave it away."
+                raise UsageError(f"{said} {_having(name)}")
         return Size(**size)
 
     def rows(self, size: Size) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from pathways_nb.cost.fixed import Edges, FixedOrder
 from pathways_nb.errors import ScheduleError, UsageError
+from pathways_nb.parallel.schedules import export
 from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, Rows, parse_cell, parse_rows
 from pathways_nb.parallel.schedules.check import Proof, prove
 from pathways_nb.parallel.schedules.closed_forms import Size
@@ -139,17 +140,7 @@ class Schedule:
     def to_csv(self, path: str | Path, **times: Any) -> None:
         """Write a table with a line for each action; times as for ``timing``."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(self.table(**times))
-
-    def table(self, **times: Any) -> Iterator[Sequence[Any]]:
-        """A header, then for each action of each device: what, when, and what let it start."""
-        timing, owner = self.timing(**times), self.tasks.owner
-        yield "device", "position", "cell", "start", "end", "released_by"
-        for cell, what in enumerate(self.tasks.cells):
-            device, source = int(owner[cell]), int(timing.released.source[cell])
-            position = cell - int(self.tasks.first[device])
-            released = "" if source < 0 else str(self.tasks.cells[source])
-            yield device, position, str(what), float(timing.start[cell]), float(timing.end[cell]), released
+            csv.writer(file).writerows(export.table(self, **times))
 
     @property
     def _orders(self) -> list[np.ndarray]:

@@ -8,7 +8,6 @@ token slices, that of the slice after on its own stage (which holds the gradient
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -60,23 +59,18 @@ class Tasks:
         Raises:
             ScheduleError: something is done twice or not at all, or a stage stands on several devices.
         """
-        placed = [(action, cell) for cell, action in _counted(rows)]
         for device, row in enumerate(rows):
             if not row:
                 raise ScheduleError(f"Device {device} has nothing to do. Give it actions, or leave its line away.")
-        _once([action for action, _ in placed])
-        directions = tuple(sorted({action.direction for action, _ in placed}))
-        count = tuple(1 + max(a.microbatch for a, _ in placed if a.direction == one) for one in directions)
-        stages, slices = 1 + max(a.stage for a, _ in placed), 1 + max(a.token_slice or 0 for a, _ in placed)
-        _complete([action for action, _ in placed], stages, slices, dict(zip(directions, count, strict=True)))
-        where = np.full((3, len(directions), stages, max(count), slices), -1)
-        number = {direction: index for index, direction in enumerate(directions)}
-        for action, cell in placed:
-            at = (number[action.direction], action.stage, action.microbatch, action.token_slice or 0)
-            for part in _PARTS[action.operation]:
-                where[(part, *at)] = cell
-        first = np.cumsum([0, *map(len, rows)])
-        cells = tuple(cell for row in rows for cell in row)
+        actions = [action for _, action in _counted(rows)]
+        done = [part for action in actions for part in _split(action)]
+        _once(rows, done)
+        directions = tuple(sorted({action.direction for action in actions}))
+        count = tuple(1 + max(a.microbatch for a in actions if a.direction == one) for one in directions)
+        shape = 1 + max(a.stage for a in actions), 1 + max(a.token_slice or 0 for a in actions)
+        _complete(done, shape, dict(zip(directions, count, strict=True)))
+        first, cells = np.cumsum([0, *map(len, rows)]), tuple(cell for row in rows for cell in row)
+        where = _where(rows, directions, (shape[0], max(count), shape[1]))
         return cls(cells, first, where, _devices(where, first, directions), directions, count)
 
     @property
@@ -116,38 +110,55 @@ def _counted(rows: Rows) -> Iterator[tuple[int, Action]]:
             yield number, action
 
 
-def _once(actions: list[Action]) -> None:
+def _where(rows: Rows, directions: tuple[str, ...], shape: tuple[int, int, int]) -> np.ndarray:
+    """The cell of each part of the work, by part, direction, stage, microbatch and slice."""
+    where = np.full((3, len(directions), *shape), -1)
+    number = {direction: index for index, direction in enumerate(directions)}
+    for cell, action in _counted(rows):
+        at = (number[action.direction], action.stage, action.microbatch, action.token_slice or 0)
+        for part in _PARTS[action.operation]:
+            where[(part, *at)] = cell
+    return where
+
+
+def _once(rows: Rows, done: list[Action]) -> None:
     """Everything is done once: B counts as I and W."""
-    done = Counter(part for action in actions for part in _split(action))
-    for action in actions:
-        for part in _split(action):
-            if done[part] > 1:
-                raise ScheduleError(f"{part} is done {done[part]} times (B is I and W at once). Do it once.")
+    if len(set(done)) == len(done):
+        return
+    places: dict[Action, list[str]] = {}
+    for device, row in enumerate(rows):
+        for place, cell in enumerate(row, 1):
+            for part in (part for action in actions_of(cell) for part in _split(action)):
+                places.setdefault(part, []).append(f"device {device}, action {place}")
+    part, twice = next((part, found) for part, found in places.items() if len(found) > 1)
+    said = f"{_shown(part, done)} is done {len(twice)} times (B is I and W at once): {'; '.join(twice)}."
+    raise ScheduleError(f"{said} Do it once.")
 
 
-def _split(action: Action) -> tuple[Action, ...]:
-    operations = "IW" if action.operation == "B" else action.operation
-    return tuple(action._replace(operation=operation, token_slice=action.token_slice or 0) for operation in operations)
-
-
-def _complete(actions: list[Action], stages: int, slices: int, microbatches: dict[str, int]) -> None:
+def _complete(done: list[Action], shape: tuple[int, int], microbatches: dict[str, int]) -> None:
     """Every stage has all three parts of every microbatch and slice."""
-    if len(actions) + sum(action.operation == "B" for action in actions) == 3 * stages * slices * sum(
-        microbatches.values()
-    ):
-        return  # once each, so all of them
-    done = {part for action in actions for part in _split(action)}
+    stages, slices = shape
+    if len(done) == 3 * stages * slices * sum(microbatches.values()):
+        return  # each once, so all of them
+    known = set(done)
     for direction, count in microbatches.items():
         for microbatch, part, stage, operation in product(range(count), range(slices), range(stages), "FIW"):
             action = Action(stage, operation, microbatch, part, direction)
-            if action not in done:
+            if action not in known:
                 either = "" if operation == "F" else f" (as {operation} or as a part of B)"
-                shown = action if slices > 1 else action._replace(token_slice=None)
-                raise ScheduleError(
-                    f"{shown} is missing{either}: with {stages} stages, {count} microbatches"
-                    f"{f' and {slices} token slices' if slices > 1 else ''} every stage does F and B, or F, I and W, "
-                    "of each. Add it."
-                )
+                sliced = f" and {slices} token slices" if slices > 1 else ""
+                said = f"{_shown(action, done)} is missing{either}: with {stages} stages, {count} microbatches{sliced}"
+                raise ScheduleError(f"{said} every stage does F and B, or F, I and W, of each. Add it.")
+
+
+def _split(action: Action) -> tuple[Action, ...]:
+    """The parts that an action does; what is not sliced is slice 0."""
+    whole = action._replace(token_slice=action.token_slice or 0)
+    return tuple(whole._replace(operation=one) for one in ("IW" if action.operation == "B" else action.operation))
+
+
+def _shown(part: Action, done: list[Action]) -> Action:
+    return part if any(action.token_slice for action in done) else part._replace(token_slice=None)
 
 
 def _devices(where: np.ndarray, first: np.ndarray, directions: tuple[str, ...]) -> np.ndarray:

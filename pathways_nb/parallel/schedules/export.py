@@ -1,0 +1,69 @@
+"""A schedule as a document and as a table, with the times that it has if F = I = W = 1 or others are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pathways_nb.parallel.schedules.timing import Timing
+
+if TYPE_CHECKING:
+    from pathways_nb.parallel.schedules.schedule import Schedule
+
+NOTATION = (
+    "stage + F|I|W|B + microbatch (+ .slice); I gradient by the input, W by the weights, B both at once; "
+    "a|b before it: direction; (x;y)OVERLAP_F_B: both in one cell"
+)
+HEADER = ("device", "position", "cell", "start", "end", "released_by")
+
+
+def document(schedule: Schedule, **times: Any) -> dict[str, Any]:
+    """The schedule as plain data: what each device (``ranks``) does, and what comes of it (``sim``).
+
+    Args:
+        times: as for ``Schedule.timing``.
+    """
+    size, tasks = schedule.size, schedule.tasks
+    devices = {letter: found.tolist() for letter, found in zip(tasks.directions, tasks.device, strict=True)}
+    return {
+        "name": schedule.name,
+        "p": size.devices,
+        "microbatches": size.microbatches,
+        "chunks_per_rank": size.chunks,
+        "n_stages": schedule.stages,
+        "stage_to_rank": devices.get("", devices),
+        "seq_slices": size.token_slices,
+        "notation": NOTATION,
+        "ranks": [[str(cell) for cell in row] for row in schedule.rows],
+        "sim": _simulated(schedule.timing(**times)),
+    }
+
+
+def _simulated(timing: Timing) -> dict[str, Any]:
+    starts = np.split(timing.start, timing.tasks.first[1:-1])
+    return {
+        "by": "cost.fixed, in the unit of the times given; transfers take no time unless said",
+        "makespan": timing.makespan,
+        "busy": timing.busy.tolist(),
+        "idle": timing.idle.total.tolist(),
+        "bubble_fraction": timing.bubble,
+        "idle_within_own_span": timing.idle_within_own_span.tolist(),
+        "peak_act_release_after_W": timing.peaks_if("W").tolist(),
+        "peak_act_release_after_I": timing.peaks_if("I").tolist(),
+        "peak_act_half_at_I_half_at_W": timing.peaks_if("half").tolist(),
+        "start_times": [row.tolist() for row in starts],
+    }
+
+
+def table(schedule: Schedule, **times: Any) -> Iterator[Sequence[Any]]:
+    """``HEADER``, then a line for each cell of each device: what, when, and what let it start."""
+    timing, tasks = schedule.timing(**times), schedule.tasks
+    owner, source = tasks.owner, timing.released.source
+    yield HEADER
+    for cell, what in enumerate(tasks.cells):
+        device = int(owner[cell])
+        released = "" if source[cell] < 0 else str(tasks.cells[source[cell]])
+        span = float(timing.start[cell]), float(timing.end[cell])
+        yield device, cell - int(tasks.first[device]), str(what), *span, released

@@ -1,0 +1,327 @@
+"""Schedules as data: notation, checker, timing and memory, against a plain simulation of random schedules."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pathways_nb as pw
+from pathways_nb.__main__ import main
+from pathways_nb.parallel.schedules import export, registry
+from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, actions_of
+from pathways_nb.parallel.schedules.schedule import Schedule
+
+ONE = "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1"
+REFERENCE = Path(__file__).parents[3] / "shared" / "reference" / "schedules"
+
+# A second implementation, as plain as can be: what each action needs, and devices that do one thing after the other.
+
+
+def needs(action: Action, stages: int, slices: int) -> Iterator[tuple[tuple[str, Action], bool]]:
+    """What an action needs, (part, action), and whether it comes from another stage."""
+    stage, part = action.stage, action.token_slice or 0
+    if action.operation == "F":
+        if stage:
+            yield ("F", action._replace(stage=stage - 1)), True
+        if part:
+            yield ("F", action._replace(token_slice=part - 1)), False
+    if action.operation in "IB":
+        yield ("F", action._replace(operation="F")), False
+        if stage + 1 < stages:
+            yield ("I", action._replace(operation="F", stage=stage + 1)), True
+        if part + 1 < slices:
+            yield ("I", action._replace(operation="F", token_slice=part + 1)), False
+    if action.operation == "W":
+        yield ("I", action._replace(operation="F")), False
+
+
+def plainly(schedule: Schedule, last: dict[str, np.ndarray], sent: float = 0.0) -> list[list[float]] | None:
+    """When each cell starts, device by device; None if some device waits for ever."""
+    stages, slices = last["F"].shape
+    owner = {a.stage: d for d, row in enumerate(schedule.rows) for cell in row for a in actions_of(cell)}
+    free, done = [0.0] * len(schedule.rows), dict[tuple[str, Action], float]()
+    starts: list[list[float]] = [[] for _ in schedule.rows]
+    moved = True
+    while moved:
+        moved = False
+        for device, row in enumerate(schedule.rows):
+            if len(starts[device]) == len(row):
+                continue
+            cell = row[len(starts[device])]
+            wanted = [(need, far, a) for a in actions_of(cell) for need, far in needs(a, stages, slices)]
+            if any(need not in done for need, _, _ in wanted):
+                continue
+            far = [sent if over and owner[need[1].stage] != owner[a.stage] else 0.0 for need, over, a in wanted]
+            ready = [done[need] + seconds for (need, _, _), seconds in zip(wanted, far, strict=True)]
+            starts[device].append(max([free[device], *ready]))
+            free[device] = starts[device][-1] + sum(lasts(a, last) for a in actions_of(cell))
+            for action in actions_of(cell):
+                for part in {"B": "IW"}.get(action.operation, action.operation):
+                    done[part, action._replace(operation="F")] = free[device]
+            moved = True
+    return starts if all(len(s) == len(row) for s, row in zip(starts, schedule.rows, strict=True)) else None
+
+
+def lasts(action: Action, last: dict[str, np.ndarray]) -> float:
+    at = action.stage, action.token_slice or 0
+    return float(sum(last[part][at] for part in {"B": "IW"}.get(action.operation, action.operation)))
+
+
+def random_rows(seed: int) -> tuple[list[list[Cell]], int, int]:
+    """A sound schedule: whatever can be done next is done next, at random, on stages placed at random."""
+    rng = random.Random(seed)
+    devices, microbatches, slices = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 3)
+    stages = devices * rng.randint(1, 2)
+    placed = [*range(devices), *(rng.randrange(devices) for _ in range(stages - devices))]
+    rng.shuffle(placed)
+    split = rng.random() < 0.5
+    todo = [
+        Action(stage, operation, microbatch, part)
+        for stage in range(stages) for microbatch in range(microbatches) for part in range(slices)
+        for operation in ("FIW" if split else "FB")
+    ]  # fmt: skip
+    rows: list[list[Cell]] = [[] for _ in range(devices)]
+    done: set[tuple[str, Action]] = set()
+    while todo:
+        able = [a for a in todo if all(need in done for need, _ in needs(a, stages, slices))]
+        action = rng.choice(able)
+        other = next((a for a in able if {a.operation, action.operation} == set("FB")
+                      and placed[a.stage] == placed[action.stage]), None)  # fmt: skip
+        pair = sorted((action, other), key=lambda a: a.operation == "B") if other and rng.random() < 0.3 else []
+        rows[placed[action.stage]].append(Overlap(*pair) if pair else action)
+        for one in pair or [action]:
+            todo.remove(one)
+            done |= {(part, one._replace(operation="F")) for part in {"B": "IW"}.get(one.operation, one.operation)}
+    return rows, stages, slices
+
+
+def made(rows: list[list[Cell]]) -> Schedule:
+    return Schedule(tuple(map(tuple, rows)))
+
+
+def times(seed: int, stages: int, slices: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.integers(0, 5, (stages, slices)).astype(float) for name in "FIW"}
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), sent=st.sampled_from([0.0, 0.5, 3.0]))
+def test_times_memory_and_idle_time_are_those_of_a_plain_simulation(seed: int, sent: float) -> None:
+    rows, stages, slices = random_rows(seed)
+    schedule, last = made(rows), times(seed, stages, slices)
+    schedule.check()
+    timing = schedule.timing(**last, transfer=sent * slices)
+    starts = plainly(schedule, last, sent)
+    assert starts is not None
+    np.testing.assert_allclose(timing.start, np.concatenate(starts))
+    np.testing.assert_allclose(timing.idle.total, timing.makespan - timing.busy)
+    assert all((part >= 0).all() for part in timing.idle)
+    path = timing.critical_path
+    assert path[0].start == 0
+    assert path[-1].end == timing.makespan
+    for before, after in zip(path, path[1:], strict=False):
+        assert before.end + after.transfer == after.start
+    for device in range(len(rows)):
+        curve = timing.memory(device)
+        assert max(curve[1]) <= timing.peaks[device] + 1e-9  # boxes of no length are no level on the curve
+        assert curve[1][-1] == pytest.approx(0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_schedule_is_refused_just_if_a_plain_simulation_of_it_gets_stuck(seed: int) -> None:
+    rows, stages, slices = random_rows(seed)
+    rng = random.Random(seed)
+    row = rng.choice(rows)
+    first, second = rng.randrange(len(row)), rng.randrange(len(row))
+    row[first], row[second] = row[second], row[first]
+    schedule = made(rows)
+    if plainly(schedule, times(seed, stages, slices)) is None:
+        with pytest.raises(pw.ScheduleError):
+            schedule.check()
+    else:
+        schedule.check()
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="the reference files lie beside the checkout")
+@pytest.mark.parametrize("path", sorted(REFERENCE.glob("*.json")), ids=lambda path: path.stem)
+def test_schedules_of_other_implementations_have_their_times_and_peaks(path: Path) -> None:
+    reference = json.loads(path.read_text())
+    schedule = Schedule.parse("\n".join(" ".join(row) for row in reference["ranks"]))
+    schedule.check()
+    if "a" in reference["stage_to_rank"]:  # two directions: each device holds a whole stage of both
+        schedule = Schedule(schedule.rows, made_as=registry.Size(reference["p"], reference["microbatches"]))
+    ours, theirs = export.document(schedule), reference["sim"]
+    for name in ("p", "microbatches", "n_stages", "stage_to_rank", "chunks_per_rank", "seq_slices", "ranks"):
+        assert ours[name] == reference[name]
+    for name in set(theirs) & set(ours["sim"]) - {"by", "start_times"}:
+        np.testing.assert_allclose(ours["sim"][name], theirs[name], atol=1e-6)
+    for mine, their in zip(ours["sim"]["start_times"], theirs["start_times"], strict=True):
+        np.testing.assert_allclose(mine, their)
+
+
+def test_a_schedule_is_read_and_written_in_one_notation() -> None:
+    schedule = Schedule.parse(ONE)
+    assert schedule == Schedule.parse("0F0, 0F1, 0B0, 0B1\n1F0 1B0  1F1 1B1\n") == Schedule.parse(str(schedule))
+    assert schedule.rows[1][1] == Action(1, "B", 0)
+    sliced = Schedule.parse("0F0.0 0F0.1 0B0.1 0I0.0 0W0.0")
+    assert sliced.rows[0][1] == Action(0, "F", 0, 1)
+    assert sliced.size == (1, 1, 1, 2)
+    pair = "a0F0 a0B0 b0F0 (a0F1;b0B0)OVERLAP_F_B a0B1"
+    assert str(Schedule.parse(pair)) == pair
+    assert Schedule.parse(pair).size == (1, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0F0 0G0", r"line 1, action 2: '0G0' is no action. Write stage, operation and microbatch, as in 0F0"),
+        ("0F0\n1F0;", r"line 2, action 1: '1F0;' is no action"),
+        (" \n", r"No schedule: write a line for each device"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_with_its_place(text: str, said: str) -> None:
+    with pytest.raises(pw.UsageError, match=said):
+        Schedule.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0F0 0B0 0F1 0B1\n1F0 1F1 1B1", r"1I0 is missing \(as I or as a part of B\): with 2 stages, 2 microbatches"),
+        ("0F0 0F0 0B0", r"0F0 is done 2 times .*: device 0, action 1; device 0, action 2. Do it once"),
+        ("0F0 0B0 0W0", r"0W0 is done 2 times \(B is I and W at once\): device 0, action 2; device 0, action 3"),
+        ("0F0 1F0 1B0\n0B0", r"Stage 0 stands on devices 0 and 1: its weights are on one device. Move its actions"),
+        ("0B0 0F0", r"Device 0: 0B0 \(action 1\) needs 0F0, which comes only as action 2. Put 0F0 before 0B0"),
+        ("(0F0;0B0)OVERLAP_F_B", r"Device 0: \(0F0;0B0\)OVERLAP_F_B \(action 1\) needs .* comes only as action 1"),
+        ("0F0 0B0\n\n1F0 1B0", r"Device 1 has nothing to do. Give it actions, or leave its line away"),
+        ("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1", r"1F1 waits for 0F1 \(whose output it needs\); 0F1 waits for "
+         r"0B0 \(before it on device 0\); 0B0 waits for 1B0 \(whose output it needs\); 1B0 waits for 1F1 \(before"),
+        ("0F0.0 0F0.1 0B0.0 0B0.1", r"0B0.0 \(action 3\) needs 0B0.1, which comes only as action 4"),
+    ],
+)  # fmt: skip
+def test_the_first_broken_dependency_is_named(text: str, said: str) -> None:
+    with pytest.raises(pw.ScheduleError, match=said):
+        Schedule.parse(text).check()
+
+
+def test_a_proof_says_what_was_proved() -> None:
+    said = repr(pw.schedule("1f1b", devices=4, microbatches=8).check())
+    assert "1f1b, 4 devices × 8 microbatches: sound. 64 actions and 80 dependencies, all in order" in said
+    assert "it takes 33; bubble 27.3% (as (p−1)(F+B) says); peak 4 microbatches" in said
+    assert "on device 0 (as min(m, p−r) says)" in said
+
+
+def test_the_idle_time_of_gpipe_by_phase() -> None:
+    """Two devices, two microbatches; device 0 waits 2 + 1 for its first B, device 1 fills 1 and drains 2."""
+    idle = pw.schedule("gpipe", devices=2, microbatches=2).timing(transfer=0.5).idle
+    np.testing.assert_allclose(idle.warm_up, [3, 1])
+    np.testing.assert_allclose(idle.transfer, [1, 0.5])
+    np.testing.assert_allclose(idle.cool_down, [0, 2.5])
+    np.testing.assert_allclose(idle.steady, [0, 0])
+
+
+def test_what_let_a_cell_start_is_said() -> None:
+    timing = pw.schedule("1f1b", devices=2, microbatches=2).timing(transfer=0.5)
+    assert timing.why(0) == "nothing to wait for"
+    assert timing.why(1) == "device 0 was busy with 0F0"
+    assert timing.why(2) == "waited for 1B0 on device 1, 0.5 on the way"
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({"F": -1}, r"F=-1 is no time. Give a number of at least 0"),
+        ({"W": "long"}, r"W='long' is no time"),
+        ({"I": [1, 2, 3]}, r"I of shape \(3,\) does not fit 2 stages and 1 token slices. Give a number, or an array of "
+         r"shape \(2,\) or \(2, 1\)"),
+        ({"transfer": [1, 1]}, r"transfer of shape \(2,\) does not fit 1 pairs of stages"),
+    ],
+)  # fmt: skip
+def test_times_that_do_not_fit_are_refused(times: dict[str, object], said: str) -> None:
+    with pytest.raises(pw.UsageError, match=said):
+        Schedule.parse(ONE).makespan(**times)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def own() -> Iterator[str]:
+    """A schedule of the user's, registered for one test."""
+
+    @pw.register_schedule("mine")
+    def mine(devices: int, microbatches: int) -> list[str]:
+        """Each microbatch alone."""
+        return [" ".join(f"{stage}F{m} {stage}B{m}" for m in range(microbatches)) for stage in range(devices)]
+
+    yield "mine"
+    registry._kinds.pop("mine")
+
+
+def test_a_users_schedule_is_one_of_them(own: str, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = pw.schedule(own, devices=2, microbatches=3)
+    assert schedule.makespan() == 3 * 6
+    assert "mine" in registry.names()
+    assert registry.kind_of(own).about == "Each microbatch alone."
+    assert main(["schedule", own, "--devices", "2", "--microbatches", "3", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["ranks"] == [[str(cell) for cell in row] for row in schedule.rows]
+    assert printed["sim"]["makespan"] == 18
+
+
+def test_a_generator_that_returns_something_else_is_named(own: str) -> None:
+    pw.register_schedule(own)(lambda devices, microbatches: [["0F0", "x"]])
+    with pytest.raises(pw.UsageError, match=r"schedule 'mine', device 0, action 2: 'x' is no action"):
+        pw.schedule(own, 1, 1)
+    with pytest.raises(pw.UsageError, match=r"schedule 'mine' returned 1 rows: return a list for each of 2 devices"):
+        pw.schedule(own, 2, 1)
+    with pytest.raises(pw.UsageError, match=r"register_schedule\('x'\): .* lacks the parameter 'microbatches'; add it"):
+        pw.register_schedule("x")(lambda devices: [])
+    with pytest.raises(pw.UsageError, match=r"write a name, as in @pw.register_schedule\('mine'\)"):
+        pw.register_schedule("")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("1f1", 4, 8), r"There is no schedule '1f1'. Did you mean 1f1b"),
+        (("1f1b", 0, 8), r"schedule '1f1b': devices=0 is no whole number above 0"),
+        (("1f1b", 4, 8.5), r"microbatches=8.5 is no whole number"),
+        (("1f1b", 4, 8, 2), r"schedule '1f1b' knows no chunks, so chunks=2 cannot be had; leave it away"),
+    ],
+)
+def test_sizes_that_do_not_exist_are_refused(arguments: tuple[object, ...], said: str) -> None:
+    with pytest.raises(pw.UsageError, match=said):
+        pw.schedule(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_table_of_when_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pw.schedule("1f1b", devices=2, microbatches=2).to_csv(tmp_path / "s.csv")
+    assert main(["schedule", "1f1b", "--devices", "2", "--microbatches", "2", "--csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == (tmp_path / "s.csv").read_text().splitlines()
+    assert lines[0] == "device,position,cell,start,end,released_by"
+    assert lines[3] == "0,2,0B0,4.0,6.0,1B0"
+
+
+def test_the_command_line_reads_a_users_file_and_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import pathways_nb as pw\n@pw.register_schedule('from a file')\n"
+        "def mine(devices, microbatches):\n    return '0F0 0B0'\n"
+    )
+    arguments = ["--devices", "1", "--microbatches", "1"]
+    try:
+        assert main(["schedule", "from a file", *arguments, "--load", str(file)]) == 0
+    finally:
+        registry._kinds.pop("from a file", None)
+    assert capsys.readouterr().out.startswith("0F0 0B0\nfrom a file, 1 devices × 1 microbatches: sound.")
+    assert main(["schedule", "1f1c", *arguments]) == 1
+    assert "error: There is no schedule '1f1c'. Did you mean 1f1b" in capsys.readouterr().err
