@@ -220,10 +220,10 @@ def test_a_proof_says_what_was_proved() -> None:
 
 
 def test_the_idle_time_of_gpipe_by_phase() -> None:
-    """Two devices, two microbatches; device 0 waits 2 + 1 for its first B, device 1 fills 1 and drains 2."""
+    """Two devices, two microbatches: device 0 waits from 2 to 6 for 1B0, which ended at 5.5; device 1 ends at 7.5."""
     idle = pw.schedule("gpipe", devices=2, microbatches=2).timing(transfer=0.5).idle
-    np.testing.assert_allclose(idle.warm_up, [3, 1])
-    np.testing.assert_allclose(idle.transfer, [1, 0.5])
+    np.testing.assert_allclose(idle.warm_up, [3.5, 1])
+    np.testing.assert_allclose(idle.transfer, [0.5, 0.5])
     np.testing.assert_allclose(idle.cool_down, [0, 2.5])
     np.testing.assert_allclose(idle.steady, [0, 0])
 
