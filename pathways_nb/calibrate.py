@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform as system
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +25,7 @@ from pathways_nb.cost.model import Model
 from pathways_nb.errors import UsageError
 from pathways_nb.machine import machine
 from pathways_nb.measured.measure import measure
+from pathways_nb.progress import to_standard_error
 from pathways_nb.trace.metrics import counted
 
 _Shape = tuple[str, tuple[int, ...]]
@@ -89,7 +89,8 @@ def calibrated(controller: Controller | None) -> Model:
         found = _stored(chosen)
         if found is None:
             name = _named(_shape(chosen))
-            _say(f"no calibration of {name} yet: measuring quickly; pw.calibrate() measures more, for later sessions")
+            line = f"no calibration of {name} yet: measuring quickly"
+            to_standard_error(f"{line}; pw.calibrate() measures more, for later sessions")
             found = _measured(chosen, quick=True)
         return found.model
 
@@ -97,7 +98,7 @@ def calibrated(controller: Controller | None) -> Model:
 def _measured(controller: Controller, quick: bool) -> Calibration:
     shape = _shape(controller)
     with _undisturbed(controller) as chosen:
-        fitted = here.fit(measure(chosen, quick, _say))
+        fitted = here.fit(measure(chosen, quick, to_standard_error))
     model = here.model_of(fitted, f"here: {_named(shape)}")
     found = _kept[shape] = Calibration(model, tuple(fitted.judge()), _machine(controller), quick)
     return found
@@ -183,7 +184,3 @@ def _path(shape: _Shape) -> Path:
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     kind, islands = shape
     return Path(home) / "pathways_nb" / f"calibration-{kind}-{'-'.join(map(str, islands))}.json"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")

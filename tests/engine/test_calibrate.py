@@ -19,7 +19,7 @@ from pathways_nb.cost.here import fit, model_of
 from pathways_nb.cost.samples import Measured
 from pathways_nb.cost.work import Amount, Work
 from pathways_nb.measured import kernels
-from pathways_nb.measured.measure import Progress
+from pathways_nb.progress import Progress
 from tests.cost.machines import measured
 
 MODULE: ModuleType = sys.modules["pathways_nb.calibrate"]  # the name of the function hides that of its module
@@ -154,12 +154,12 @@ def test_an_interrupt_leaves_nothing_behind(small, monkeypatch, tmp_path) -> Non
     """The second round is broken off: nothing is stored, and the controller works."""
     steps: list[str] = []
 
-    def step(self: Progress, what: str) -> None:
-        steps.append(what)
+    def tell(self: Progress, line: str) -> None:
+        steps.append(line)
         if len(steps) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Progress, "step", step)
+    monkeypatch.setattr(Progress, "tell", tell)
     with pytest.raises(KeyboardInterrupt):
         pw.calibrate(quick=True)
     assert current.peek() is small
@@ -174,17 +174,6 @@ def test_simulated_devices_cannot_be_measured(small, monkeypatch) -> None:
             pw.calibrate()
     finally:
         object.__setattr__(small.specification, "kind", "cpu")
-
-
-def test_progress_is_silent_for_two_seconds_then_says_what_and_how_far(monkeypatch) -> None:
-    now, said = [0.0], []
-    monkeypatch.setattr("pathways_nb.measured.measure.time.monotonic", lambda: now[0])
-    progress = Progress(said.append)
-    for number in range(8):
-        progress.step(f"preparing {number} of 8, conv")
-        now[0] += 0.7
-    assert said == ["calibrating: preparing 3 of 8, conv (2 s)", "calibrating: preparing 5 of 8, conv (4 s)",
-                    "calibrating: preparing 7 of 8, conv (5 s)"]  # fmt: skip
 
 
 def test_the_model_of_a_calibration_is_for_the_same_shape() -> None:
