@@ -20,7 +20,7 @@ from pathways_nb.attach import attach
 from pathways_nb.attached import Controller
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.cost import here
-from pathways_nb.cost.calibration import Calibration, load
+from pathways_nb.cost.calibration import Calibration, OutdatedError, load
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import UsageError
 from pathways_nb.machine import machine
@@ -65,7 +65,8 @@ def calibration(path: str | Path | None = None) -> Calibration:
         path: of a file that ``Calibration.save`` wrote on this machine; by default what ``pw.calibrate`` stored.
 
     Raises:
-        UsageError: there is none, it is damaged, or it is of another machine. FileNotFoundError: no such file.
+        UsageError: there is none, it is damaged, or it is of another machine or version. FileNotFoundError: no such
+            file.
     """
     controller = current.get()
     if path is not None:
@@ -79,18 +80,24 @@ def calibration(path: str | Path | None = None) -> Calibration:
 def calibrated(controller: Controller | None) -> Model:
     """The cost model of this machine: the stored one, else one that is measured quickly now.
 
+    A stored quick one that does not hold here any more counts as none: another is measured as quickly.
+
     Args:
         controller: whose devices; without one, those that ``pw.attach("auto")`` would choose.
 
     Raises:
-        UsageError: the stored one is of another machine, or damaged.
+        UsageError: the stored one is of another machine or version and not a quick one, or damaged.
     """
     with contextlib.nullcontext(controller) if controller is not None else usual() as chosen:
-        found = _stored(chosen)
+        why = f"no calibration of {_named(_shape(chosen))} yet"
+        try:
+            found = _stored(chosen)
+        except OutdatedError as error:
+            if not error.quick:
+                raise
+            found, why = None, error.why
         if found is None:
-            name = _named(_shape(chosen))
-            line = f"no calibration of {name} yet: measuring quickly"
-            to_standard_error(f"{line}; pw.calibrate() measures more, for later sessions")
+            to_standard_error(f"{why}: measuring quickly; pw.calibrate() measures more, for later sessions")
             found = _measured(chosen, quick=True)
         return found.model
 

@@ -139,6 +139,32 @@ def test_one_of_another_machine_is_refused_with_both_named(small, pretended, tmp
     assert pw.calibrate() == found  # the way out that the error names
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"version": 1}, "this calibration is of version 1, of an older pathways_nb; this one reads version 2: "),
+        ({"machine": {"processor": "Abacus 3000"}}, "this calibration is of another machine (processor: Abacus 3000, "),
+    ],
+)
+def test_a_quick_one_that_holds_no_more_is_measured_anew(small, pretended, tmp_path, capsys, changed, why) -> None:
+    """One that took long is refused, as it says: a few seconds' worth does not stand for it."""
+    pw.calibrate(quick=True)
+    path = tmp_path / "pathways_nb" / "calibration-cpu-2-2.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    MODULE._kept.clear()
+    model = calibrated(small)
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.endswith(": measuring quickly; pw.calibrate() measures more, for later sessions\n")
+    assert model == calibrated(small)
+    assert pretended == [True, True]
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed | {"quick": False}))
+    MODULE._kept.clear()
+    with pytest.raises(pw.UsageError, match=r"calibration-cpu-2-2.json: this calibration is of .*: pw.calibrate\(\)"):
+        pw.attach("sim:here")
+    assert current.peek() is small
+
+
 def test_what_was_attached_and_its_results_stay(small, pretended) -> None:
     place = pw.virtual_slice(2)
     double = pw.jit(lambda v: v * 2, on=place)
