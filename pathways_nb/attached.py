@@ -32,6 +32,7 @@ from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.plan import Placement, Plan, lower
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Signature
+from pathways_nb.progress import to_standard_error
 from pathways_nb.run import Run
 from pathways_nb.status import status_of
 from pathways_nb.trace.metrics import counted, duration
@@ -374,7 +375,7 @@ class Controller:
         for run, _ in self.recordings[-1:]:
             run.note, shown = line, run.on_display
         if not shown:
-            print(line, file=sys.stderr)
+            to_standard_error(line)
 
     # ---- records
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform as system
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +20,12 @@ from pathways_nb.attach import attach
 from pathways_nb.attached import Controller
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.cost import here
-from pathways_nb.cost.calibration import Calibration, load
+from pathways_nb.cost.calibration import Calibration, OutdatedError, load
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import UsageError
 from pathways_nb.machine import machine
 from pathways_nb.measured.measure import measure
+from pathways_nb.progress import to_standard_error
 from pathways_nb.trace.metrics import counted
 
 _Shape = tuple[str, tuple[int, ...]]
@@ -65,7 +65,8 @@ def calibration(path: str | Path | None = None) -> Calibration:
         path: of a file that ``Calibration.save`` wrote on this machine; by default what ``pw.calibrate`` stored.
 
     Raises:
-        UsageError: there is none, it is damaged, or it is of another machine. FileNotFoundError: no such file.
+        UsageError: there is none, it is damaged, or it is of another machine or version. FileNotFoundError: no such
+            file.
     """
     controller = current.get()
     if path is not None:
@@ -79,17 +80,24 @@ def calibration(path: str | Path | None = None) -> Calibration:
 def calibrated(controller: Controller | None) -> Model:
     """The cost model of this machine: the stored one, else one that is measured quickly now.
 
+    A stored quick one that does not hold here any more counts as none: another is measured as quickly.
+
     Args:
         controller: whose devices; without one, those that ``pw.attach("auto")`` would choose.
 
     Raises:
-        UsageError: the stored one is of another machine, or damaged.
+        UsageError: the stored one is of another machine or version and not a quick one, or damaged.
     """
     with contextlib.nullcontext(controller) if controller is not None else usual() as chosen:
-        found = _stored(chosen)
+        why = f"no calibration of {_named(_shape(chosen))} yet"
+        try:
+            found = _stored(chosen)
+        except OutdatedError as error:
+            if not error.quick:
+                raise
+            found, why = None, error.why
         if found is None:
-            name = _named(_shape(chosen))
-            _say(f"no calibration of {name} yet: measuring quickly; pw.calibrate() measures more, for later sessions")
+            to_standard_error(f"{why}: measuring quickly; pw.calibrate() measures more, for later sessions")
             found = _measured(chosen, quick=True)
         return found.model
 
@@ -97,7 +105,7 @@ def calibrated(controller: Controller | None) -> Model:
 def _measured(controller: Controller, quick: bool) -> Calibration:
     shape = _shape(controller)
     with _undisturbed(controller) as chosen:
-        fitted = here.fit(measure(chosen, quick, _say))
+        fitted = here.fit(measure(chosen, quick, to_standard_error))
     model = here.model_of(fitted, f"here: {_named(shape)}")
     found = _kept[shape] = Calibration(model, tuple(fitted.judge()), _machine(controller), quick)
     return found
@@ -183,7 +191,3 @@ def _path(shape: _Shape) -> Path:
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     kind, islands = shape
     return Path(home) / "pathways_nb" / f"calibration-{kind}-{'-'.join(map(str, islands))}.json"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Number, Real
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from pathways_nb.errors import UsageError, nearest
+from pathways_nb.progress import Progress, to_standard_error
 from pathways_nb.run import Run
 from pathways_nb.trace.metrics import counted
 from pathways_nb.trace.table import Printed, Table
@@ -23,8 +23,6 @@ from pathways_nb.trace.table import Printed, Table
 ERROR = "error"
 """The column that says why a point failed; empty where it did not."""
 _UNITS = {"makespan": "s", "dispatch": "s", "messages": "s", "transfer_bytes": "bytes", "peak_bytes": "bytes"}
-_PATIENCE, _PAUSE = 2.0, 1.0
-"""Seconds until the first line of progress, and between two of them."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,7 +167,7 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
             results.append(result)
     except KeyboardInterrupt:
         del results[len(rows) :]
-        print(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.", file=sys.stderr)
+        to_standard_error(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
     return Sweep(getattr(fn, "__name__", type(fn).__name__), values, rows, results)
 
 
@@ -223,14 +221,14 @@ def _of_run(run: Run) -> dict[str, Any]:
 
 def _told(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The points one by one, with lines of progress once it takes long."""
-    began = told = monotonic()
+    progress = Progress()
     for number, point in enumerate(points, 1):
-        now = monotonic()
-        if now - began > _PATIENCE and now - told > _PAUSE:
-            told = now
-            where = ", ".join(f"{name}={_word(value)}" for name, value in point.items())
-            print(f"sweep: point {number} of {len(points)}: {where} ({now - began:.0f} s)", file=sys.stderr)
+        progress.tell(partial(_where, number, len(points), point))
         yield point
+
+
+def _where(number: int, total: int, point: Mapping[str, Any]) -> str:
+    return f"sweep: point {number} of {total}: {', '.join(f'{name}={_word(value)}' for name, value in point.items())}"
 
 
 def _plain(value: Any) -> Any:

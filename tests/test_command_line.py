@@ -57,6 +57,37 @@ def test_the_table_names_machine_figures_and_detail(toy, capsys):
     assert lines[3:] == ["  times:", "    a: [0 1]", "  note: n"]
 
 
+@pytest.mark.parametrize(
+    ("figure", "unit"),
+    [
+        ("first_picture_seconds", "s"),
+        ("controller_us_2048", "µs"),
+        ("generation_ms_16x128_worst", "ms"),
+        ("bytes_per_event", "bytes"),
+        ("gang_ops_per_second", "/s"),
+        ("gang_ops_over_simpy", ""),
+        ("seconds_2048_over_8_devices", ""),
+        ("null_ratio", ""),
+        ("figure_10_four_islands_over_one_error", ""),
+        ("graph_nodes_2", ""),
+    ],
+)
+def test_a_figures_name_tells_its_unit(figure, unit):
+    assert report.unit_of(figure) == unit
+
+
+def test_the_table_has_units_and_a_bench_may_say_them(toy, capsys):
+    toy["figures"] = {"warm_picture_seconds": 0.25, "figure_8_0_04_ms": 1.2, "count": 3}
+    toy["units"] = {"figure_8_0_04_ms": "of JAX"}
+    assert main(["bench", "toy"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:4]
+    assert lines == [
+        "  warm_picture_seconds          0.25 s",
+        "  figure_8_0_04_ms               1.2 of JAX",
+        "  count                            3",
+    ]
+
+
 def test_a_figure_that_was_not_measured_is_refused(toy):
     toy["figures"]["ratio"] = float("nan")
     with pytest.raises(ValueError, match=r"bench toy: not a finite number: ratio; leave out"):

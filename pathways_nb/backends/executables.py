@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -93,29 +92,6 @@ class Executables:
             raise
         record.add(Row(_relabel(request.label, "compile"), middle, self.clock(), quality="exact"))
         return ours.result()
-
-
-class Progress:
-    """Tells a person what is being compiled, once it has taken two seconds."""
-
-    def __init__(self, total: int, show: Callable[[str], None], patience: float = 2.0):
-        self.total, self.show, self.patience = total, show, patience
-        self.done, self.began, self.told = 0, time.monotonic(), 0.0
-
-    def wait(self, name: str, compiling: Future[Executable]) -> Executable:
-        """The executable, when it is there; an interrupt is heard meanwhile."""
-        while True:
-            now = time.monotonic()
-            if now - self.began > self.patience and now - self.told > 1.0:
-                self.told = now
-                self.show(
-                    f"compiling {min(self.done + 1, self.total)} of {self.total}: {name} ({now - self.began:.0f} s)"
-                )
-            try:
-                return compiling.result(timeout=0.5)
-            except TimeoutError:
-                if compiling.done():
-                    raise
 
 
 def _lower(request: Request) -> Any:

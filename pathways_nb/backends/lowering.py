@@ -17,13 +17,14 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pathways_nb.backends.executables import Executable, Progress, Request, like_for_like
+from pathways_nb.backends.executables import Executable, Request, like_for_like
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
 from pathways_nb.program.memory import Needs, Peak, Sizes, needs_of
 from pathways_nb.program.plan import Plan, Step
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Aval
+from pathways_nb.progress import Progress
 from pathways_nb.trace.record import Label, Record
 
 
@@ -133,7 +134,7 @@ class Lowering:
 
     def lower(self, record: Record, say: Callable[[str], None]) -> Lowered:
         """Compile what is not compiled yet; ``say`` tells of progress past two seconds."""
-        self.progress = Progress(0, say)
+        self.progress = Progress(say)
         for index, step in enumerate(self.plan.steps):
             if step.kind == "launch":
                 self._start(index, step, record)
@@ -202,17 +203,25 @@ class Lowering:
         key = request.key()
         if key not in self.repeats:
             self.repeats[key] = self.executables.get(request, record)
-            self.progress.total += 1
         self.compiling[index] = self.repeats[key]
         for slot, declared in zip(step.outputs, out_shardings(code, mesh, self.replicated), strict=False):
             self.shardings[slot] = declared
             self.made_by[slot] = index
 
     def _executable(self, index: int) -> Executable:
+        """Of a launch, when it is there; an interrupt is heard meanwhile."""
         compiling = self.compiling[index]
-        executable = self.progress.wait(self.nodes[self.plan.steps[index].node].name, compiling)
-        self.progress.done = sum(future.done() for future in self.repeats.values())
-        return executable
+        while True:
+            self.progress.tell(lambda: self._under_way(index))
+            try:
+                return compiling.result(timeout=0.5)
+            except TimeoutError:
+                if compiling.done():
+                    raise
+
+    def _under_way(self, index: int) -> str:
+        done, total = sum(future.done() for future in self.repeats.values()), len(self.repeats)
+        return f"compiling {min(done + 1, total)} of {total}: {self.nodes[self.plan.steps[index].node].name}"
 
     def _sharding(self, slot: int) -> Any:
         """The layout of a slot, once it is known."""

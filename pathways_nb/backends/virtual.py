@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 
 from pathways_nb.controller.messages import Launch
 from pathways_nb.program.plan import Plan
+from pathways_nb.trace.ranges import Ranges
 
 
 class Agenda:
@@ -161,30 +161,25 @@ class _Island:
 
     def __init__(self) -> None:
         self.host_free = 0.0
-        self.edges = [0]
-        self.queues: list[deque[Task]] = [deque()]
+        self.queues: Ranges[deque[Task]] = Ranges(deque(), self._split)
         self._known: dict[tuple[int, int], Sequence[deque[Task]]] = {}
 
     def queues_of(self, devices: tuple[int, int]) -> Sequence[deque[Task]]:
         """Of the devices from the first on, up to the second."""
         found = self._known.get(devices)
         if found is None:
-            low, high = map(self._cut, devices)
-            found = self._known[devices] = self.queues[low:high]
+            where = self.queues.between(*devices)
+            found = self._known[devices] = self.queues.values[where]
         return found
 
-    def _cut(self, edge: int) -> int:
-        """Where the devices from ``edge`` on begin; what is enqueued on both sides of a new cut is in both queues."""
-        at = bisect_left(self.edges, edge)
-        if at == len(self.edges) or self.edges[at] != edge:
-            self.edges.insert(at, edge)
-            before = self.queues[at - 1]
-            self._known.clear()
-            self.queues.insert(at, deque(before))
-            for task in before:
-                task.queues = (*task.queues, self.queues[at])
-                task.lacks += task is not before[0]
-        return at
+    def _split(self, queue: deque[Task]) -> deque[Task]:
+        """Another one for devices that no longer go with the rest; what is enqueued on both sides is in both."""
+        self._known.clear()
+        other = deque(queue)
+        for task in queue:
+            task.queues = (*task.queues, other)
+            task.lacks += task is not queue[0]
+        return other
 
 
 class Islands:

@@ -30,6 +30,8 @@ _READ = {"abstract": "in the abstract", "notes": "in public notes", "recalled": 
 TOLERATED = 0.1
 """Relative error beyond which a prediction is said to fail; published step-time errors of simulators are 3 to 9 %."""
 _RELATIVE = ("fitted", "predicted")
+_UNITS = {"figure 9": "", "figure 12": "s"}
+"""Of what we give where the paper has shares, or bytes: how far off the worst share is, and how long a step lasts."""
 
 
 def table() -> list[dict[str, Any]]:
@@ -73,7 +75,7 @@ def figures_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Our number for each point, its error where the paper gives a number, how much was fitted, and how it went."""
     figures: dict[str, float] = {}
     for row in rows:
-        name = re.sub(r"\W+", "_", f"{row['of']} {row['point']}").lower()
+        name = _name(row["of"], row["point"])
         figures[name] = row["ours"]
         if "error" in row:
             figures[f"{name}_error"] = row["error"]
@@ -88,6 +90,21 @@ def figures_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def _name(figure: str, point: str) -> str:
+    return re.sub(r"\W+", "_", f"{figure} {point}").lower()
+
+
+def units() -> dict[str, str]:
+    """The unit of our number for each point whose name does not tell it: the paper's, where it has one."""
+    found = {}
+    for point in POINTS:
+        figure = point.figure.partition(",")[0]
+        known = PAPER[figure].get(point.name, {}).get("unit")
+        if (unit := _UNITS.get(figure, known)) is not None:
+            found[_name(point.figure, point.name)] = unit
+    return found
+
+
 def run() -> dict[str, Any]:
     """Simulate every point."""
     rows = table()
@@ -95,4 +112,5 @@ def run() -> dict[str, Any]:
         {"fit": fit.name, "parameters": " and ".join(fit.parameters), "on": "; ".join(map(": ".join, fit.points)),
          "degrees_of_freedom": fit.freedom} for fit in FITS
     ]  # fmt: skip
-    return {"figures": figures_of(rows), "detail": {"declared fits": fits, "points": rows, "remarks": _ABOUT}}
+    detail = {"declared fits": fits, "points": rows, "remarks": _ABOUT}
+    return {"figures": figures_of(rows), "detail": detail, "units": units()}

@@ -1,6 +1,8 @@
 """Finds the benches, runs one, and says where: the machine, the versions, the figures, the detail.
 
-A figure is one number with a stable name; the detail is whatever a reader needs to trust it.
+A figure is one number with a stable name; the detail is whatever a reader needs to trust it. Its unit is a word of its
+name (``first_picture_seconds``), or, where that names something else, what the bench says in ``units``; the table has
+it as a column, the JSON has names and numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ from typing import Any
 from pathways_nb.machine import machine
 
 _HELPERS = frozenset({"report", "timing", "lab", "peers"})
+_NUMBERS = frozenset({"over", "ratio", "speedup", "error"})
+"""Words of what has no unit, whatever else the name holds."""
+_UNITS = {"us": "µs", "ms": "ms", "seconds": "s", "bytes": "bytes"}
+"""By words of a figure's name."""
 
 
 def names() -> list[str]:
@@ -29,7 +35,7 @@ def measure(name: str) -> dict[str, Any]:
     """Run the bench ``name`` of ``names()``; what it prints goes to standard error, so that the report stands alone.
 
     Returns:
-        ``{"bench": name, "machine": {...}, "figures": {name: number}, "detail": ...}``.
+        ``{"bench": name, "machine": {...}, "figures": {name: number}, "detail": ..., "units": {name: unit}}``.
 
     Raises:
         ValueError: a figure is not a finite number.
@@ -41,12 +47,23 @@ def measure(name: str) -> dict[str, Any]:
     unusable = [figure for figure, value in figures.items() if not math.isfinite(value)]
     if unusable:
         raise ValueError(f"bench {name}: not a finite number: {', '.join(unusable)}; leave out what was not measured.")
-    return {"bench": name, "machine": machine(), "figures": figures, "detail": result.get("detail")}
+    units = {figure: unit_of(figure) for figure in figures} | result.get("units", {})
+    return {"bench": name, "machine": machine(), "figures": figures, "detail": result.get("detail"), "units": units}
+
+
+def unit_of(figure: str) -> str:
+    """The unit that a figure's name tells; ``""`` of a ratio, a count, a share or a relative error."""
+    words = figure.split("_")
+    if _NUMBERS.intersection(words):
+        return ""
+    if figure.endswith("_per_second"):
+        return "/s"
+    return next((_UNITS[word] for word in words if word in _UNITS), "")
 
 
 def as_json(report: dict[str, Any]) -> str:
-    """One JSON object on one line; NumPy numbers and arrays in the detail become plain ones."""
-    return json.dumps(report, default=_plain)
+    """One JSON object on one line, without units; NumPy numbers and arrays in the detail become plain ones."""
+    return json.dumps({key: value for key, value in report.items() if key != "units"}, default=_plain)
 
 
 def _plain(value: Any) -> Any:
@@ -58,14 +75,14 @@ def _plain(value: Any) -> Any:
 
 
 def as_text(report: dict[str, Any]) -> str:
-    """The same for a person: the machine in a line, a table of figures, the detail below."""
+    """The same for a person: the machine in a line, a table of figures with their units, the detail below."""
     where = report["machine"]
     width = max(map(len, report["figures"]), default=0)
     return "\n".join(
         [
             f"bench {report['bench']}: {where['cores']} cores, {where['memory_bytes'] / 2**30:.1f} GiB, "
             f"Python {where['python']}, JAX {where['jax']} (jaxlib {where['jaxlib']}), {where['platform']}",
-            *(f"  {name:<{width}}  {value:>12.4g}" for name, value in report["figures"].items()),
+            *(f"  {n:<{width}}  {v:>12.4g} {report['units'][n]}".rstrip() for n, v in report["figures"].items()),
             *_detail_lines(report["detail"], "  "),
         ]
     )

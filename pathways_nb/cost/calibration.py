@@ -24,6 +24,20 @@ from pathways_nb.errors import UsageError, is_index, is_number
 
 FORMAT, VERSION = "pathways_nb.calibration", 2
 _PARTS = {"chip": Chip, "network": Network, "host": Host, "efficiency": Efficiency}
+HIGH = 0.25
+"""Held-out error, above the noise, from which on a class is warned about."""
+
+
+class OutdatedError(UsageError):
+    """A calibration that does not hold here: another machine's, or another version's.
+
+    Args:
+        why: in a clause. fix: what to do, in a sentence. quick: whether it was a short one.
+    """
+
+    def __init__(self, why: str, fix: str, quick: bool):
+        super().__init__(f"{why}. {fix}")
+        self.why, self.quick = why, quick
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,14 +77,15 @@ class Calibration:
         """Refuse it on another machine.
 
         Raises:
-            UsageError: what differs, on both.
+            OutdatedError: what differs, on both.
         """
         differing = [name for name in {**here, **self.machine} if here.get(name) != self.machine.get(name)]
         if differing:
             theirs, ours = ({name: machine.get(name) for name in differing} for machine in (self.machine, here))
-            raise UsageError(
-                f"{where}: this calibration is of another machine ({_said(theirs)}); here it is {_said(ours)}. "
-                f"Measure this one: pw.calibrate()."
+            raise OutdatedError(
+                f"{where}: this calibration is of another machine ({_said(theirs)}); here it is {_said(ours)}",
+                "Measure this one: pw.calibrate().",
+                self.quick,
             )
 
     def rows(self) -> list[tuple[str, str, str, str]]:
@@ -80,16 +95,24 @@ class Calibration:
             for c in self.checks
         ]
 
+    def remarks(self) -> list[str]:
+        """How to read the rows, and which classes not to rely on."""
+        high = [c for c in self.checks if c.error is not None and c.error >= max(HIGH, c.noise)]
+        named = ", ".join(f"{c.kind} ({c.error:.0%})" for c in high)
+        warning = f"Warning: held-out errors of {HIGH:.0%} and more: {named}. What is simulated of these is as far off."
+        return [_READING, warning] if high else [_READING]
+
     def __repr__(self) -> str:
         rows = [("class", "sizes", "noise", "held-out error"), *self.rows()]
         wide = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = ["  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]) for row in rows]
-        return "\n".join([f"<calibration {self.model.name}{', quick' if self.quick else ''}>", *lines, _READING])
+        return "\n".join([f"<calibration {self.model.name}{', quick' if self.quick else ''}>", *lines, *self.remarks()])
 
     def _repr_html_(self) -> str:
         cells = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in self.rows())
         head = "<tr><th>class</th><th>sizes</th><th>noise</th><th>held-out error</th></tr>"
-        return f"<table><caption><b>{html.escape(self.model.name)}</b></caption>{head}{cells}</table><p>{_READING}</p>"
+        remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks())
+        return f"<table><caption><b>{html.escape(self.model.name)}</b></caption>{head}{cells}</table>{remarks}"
 
 
 _READING = "noise: distance of the quartiles of the repeats, over their median; an error below it means nothing."
@@ -99,9 +122,11 @@ def load(path: str | Path) -> Calibration:
     """Read a calibration. Nothing in the file is executed.
 
     Raises:
-        UsageError: no calibration, a damaged one, a newer version, or a field that does not exist. FileNotFoundError.
+        OutdatedError: another version. UsageError: no calibration, a damaged one, or a field that does not exist.
+        FileNotFoundError.
     """
     where, content = str(path), _content(Path(path))
+    _refuse_version(where, content)
     for key, fits in _WANTED.items():
         if not fits(content.get(key)):
             raise UsageError(f"{where}: {key} is {_short(content.get(key))}; {_NONE}")
@@ -112,7 +137,18 @@ def load(path: str | Path) -> Calibration:
     return Calibration(Model(**parts, name=content["name"]), checks, content["machine"], bool(content.get("quick")))
 
 
-_NONE = f"this is no calibration of version {VERSION}, or it is damaged. Measure again: pw.calibrate()."
+_NONE = "this is no calibration, or it is damaged. Measure again: pw.calibrate()."
+
+
+def _refuse_version(where: str, content: Mapping[str, Any]) -> None:
+    found = content.get("version")
+    if content.get("format") == FORMAT and isinstance(found, int) and found != VERSION:
+        raise OutdatedError(
+            f"{where}: this calibration is of version {found}, of {'an older' if found < VERSION else 'a newer'} "
+            f"pathways_nb; this one reads version {VERSION}",
+            "Measure again: pw.calibrate().",
+            bool(content.get("quick")),
+        )
 
 
 def _content(path: Path) -> dict[str, Any]:

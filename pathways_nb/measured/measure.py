@@ -5,7 +5,6 @@ So whatever else the machine does meanwhile hits all of them alike, and a launch
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +22,7 @@ from pathways_nb.measured import kernels
 from pathways_nb.measured.kernels import Kernel
 from pathways_nb.measured.runs import Bench, Stages, Start, seconds_of, stages_of
 from pathways_nb.program.places import VirtualSlice
+from pathways_nb.progress import Progress
 
 NODES, HOPS = 4, 4
 """Nodes of a chain, and of one that changes islands: enough for what a program takes anyway to count little."""
@@ -34,26 +34,6 @@ _LEAST, _MOST = 3, 25
 """Rounds."""
 _SECONDS, _QUICK = 22.0, 5.0
 """After which no further round begins."""
-_PATIENCE, _PAUSE = 2.0, 1.0
-"""Seconds before the first line of progress, and between two."""
-
-
-class Progress:
-    """Says what is being done, and how far that is, once it has taken two seconds."""
-
-    def __init__(self, say: Callable[[str], None]):
-        self.say, self.began, self.told = say, time.monotonic(), 0.0
-
-    @property
-    def passed(self) -> float:
-        """Seconds since it began."""
-        return time.monotonic() - self.began
-
-    def step(self, what: str) -> None:
-        """This is next."""
-        if self.passed > max(_PATIENCE, self.told + _PAUSE):
-            self.told = self.passed
-            self.say(f"calibrating: {what} ({self.told:.0f} s)")
 
 
 @dataclass(eq=False)
@@ -163,7 +143,7 @@ class _Session:
             line.prepare(self.bench)
         starts = []
         for number, item in enumerate(self.items, 1):
-            self.progress.step(f"preparing {number} of {len(self.items)}, {item.kernel.kind}")
+            self.progress.tell(f"calibrating: preparing {number} of {len(self.items)}, {item.kernel.kind}")
             starts.append(item.prepare())
         return starts
 
@@ -176,7 +156,7 @@ class _Session:
                 line.measure()
             for index in order.permutation(len(starts)):  # what came before a program must not always be the same
                 item = self.items[index]
-                self.progress.step(f"round {number + 1} of {_MOST} at most, {item.kernel.kind}")
+                self.progress.tell(f"calibrating: round {number + 1} of {_MOST} at most, {item.kernel.kind}")
                 item.seconds.append(seconds_of(starts[index]))
 
     def _parted(self, group: str) -> Parted:

@@ -8,7 +8,6 @@ stall, compiling, Python waiting for a value) and, under sequential dispatch, th
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pathways_nb.trace.metrics import BUSY, COMPILING, sent
+from pathways_nb.trace.ranges import Ranges
 from pathways_nb.trace.record import Events, Label
 
 DISPATCH, ORDER, DATA = range(3)
@@ -94,11 +94,12 @@ def _device_order(events: Events) -> Edges:
     rows = np.flatnonzero(events.is_("kind", *BUSY))
     low = events["device"][rows]
     columns = (rows, events["island"][rows], low, low + np.maximum(events["devices"][rows], 1))
-    latest: dict[int, _Latest] = defaultdict(_Latest)
+    latest: dict[int, Ranges[int]] = defaultdict(lambda: Ranges(-1))
+    """By island: the last event so far on each device, -1 for none."""
     previous: dict[int, int] = {}
     found = []
     for row, island, first, stop in zip(*(column.tolist() for column in columns), strict=True):
-        for before in latest[island].replace(first, stop, row):
+        for before in set(latest[island].replace(first, stop, row)):
             for _ in range(_STREAMS):
                 both = min(end[before], end[row]) - start[row]
                 if before < 0 or 2 * both <= min(end[before] - start[before], end[row] - start[row]):
@@ -108,28 +109,6 @@ def _device_order(events: Events) -> Edges:
             found.append((before, row))
     pairs = np.array(found, np.int64).reshape(-1, 2)
     return Edges.of(pairs[:, 0], pairs[:, 1], ORDER)
-
-
-class _Latest:
-    """The last event so far on each device of an island; neighbours that have the same one are one range."""
-
-    def __init__(self) -> None:
-        self._lows, self._events = [0], [-1]
-
-    def replace(self, low: int, high: int, event: int) -> set[int]:
-        """``event`` is now the last on devices from ``low`` up to ``high``; which ones were before it, -1 for none."""
-        i, j = self._cut(low), self._cut(high)
-        before = set(self._events[i:j])
-        self._lows[i:j], self._events[i:j] = [low], [event]
-        return before
-
-    def _cut(self, device: int) -> int:
-        """The range that begins at ``device``."""
-        i = bisect_left(self._lows, device)
-        if i == len(self._lows) or self._lows[i] != device:
-            self._lows.insert(i, device)
-            self._events.insert(i, self._events[i - 1])
-        return i
 
 
 def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np.ndarray]:

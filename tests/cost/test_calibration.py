@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.calibration import Calibration, load
+from pathways_nb.cost.calibration import Calibration, OutdatedError, load
+from pathways_nb.cost.fitted import Check
 from pathways_nb.cost.here import fit, model_of
 from tests.cost.machines import measured
 
@@ -75,6 +76,26 @@ def test_another_machine_is_refused_with_both_named() -> None:
     )
 
 
+@pytest.mark.parametrize(("version", "whose"), [(1, "an older"), (3, "a newer")])
+def test_another_version_is_refused_as_that(changed, version, whose) -> None:
+    with pytest.raises(OutdatedError) as refused:
+        changed("", version=version, checks="not as this version has them", quick=True)()
+    assert refused.value.quick
+    assert str(refused.value).endswith(
+        f"found.json: this calibration is of version {version}, of {whose} pathways_nb; this one reads version 2. "
+        "Measure again: pw.calibrate()."
+    )
+
+
+def test_a_high_error_is_warned_about_where_noise_does_not_explain_it() -> None:
+    checks = [Check("matmul", 8, 0.1, 0.05), Check("permute", 5, 0.5, 0.45), Check("sort", 8, 0.1, 0.313)]
+    found = Calibration(FOUND.model, (*checks, Check("launch", 1, 0.9, None)), MACHINE)
+    warning = "Warning: held-out errors of 25% and more: sort (31%). What is simulated of these is as far off."
+    assert repr(found).splitlines()[-1] == warning
+    assert f"<p>{warning}</p>" in found._repr_html_()
+    assert "Warning" not in repr(FOUND) + FOUND._repr_html_()
+
+
 def test_a_misspelt_field_names_the_nearest(changed) -> None:
     with pytest.raises(
         pw.UsageError, match=r"found.json: host: there is no field 'messsage'; did you mean 'message'\?"
@@ -89,8 +110,8 @@ def test_a_misspelt_field_names_the_nearest(changed) -> None:
         ("efficiency", {"matmul": [1.5, "measured here", ""]}, "efficiency: matmul is 1.5; write a number above 0"),
         ("chip", {"hbm_bw": [1e9, "guessed", ""]}, "chip: hbm_bw: 'guessed' is no kind of origin"),
         ("", {"host": {}}, "host: lacks call, message, per_host, launch, notice, device_launch"),
-        ("", {"format": "pathways_nb.run"}, "format is 'pathways_nb.run'; this is no calibration of version 2"),
-        ("", {"version": 1}, "version is 1; this is no calibration of version 2, or it is damaged"),
+        ("", {"format": "pathways_nb.run"}, "format is 'pathways_nb.run'; this is no calibration, or it is damaged"),
+        ("", {"version": "2"}, "version is '2'; this is no calibration, or it is damaged"),
         ("", {"network": None}, "network is None; .* Measure again: pw.calibrate()"),
         ("", {"checks": [["matmul", 8, "much", None]]}, r"checks is \[\['matmul', 8, 'much', None\]\]; this is no"),
     ],
@@ -105,7 +126,7 @@ def test_what_no_machine_has_is_refused(changed, part, values, text) -> None:
     [
         (
             b'{"format": "pathways',
-            "no JSON, line 1 column 12: .*; this is no calibration of version 2, or it is damaged",
+            "no JSON, line 1 column 12: .*; this is no calibration, or it is damaged",
         ),
         (b"\xff\xfe", "cannot be read"),
         (b"[]", "format is None; this is no calibration"),

@@ -81,6 +81,16 @@ def test_the_report_counts_parameters_and_points(stubbed) -> None:
     assert figures["table_2_s_16_m_64_512_cores_error"] == 1.0
 
 
+def test_our_numbers_have_units(stubbed) -> None:
+    units = report.measure("paper")["units"]
+    assert units["figure_6_16_hosts"] == units["figure_12_64b_hidden_25_gb_s"] == "s"
+    assert (units["figure_5_fused"], units["table_2_with_width_spmd"]) == ("cores", "tokens/s")
+    assert (units["figure_8_0_04_ms"], units["figure_11_1_client"]) == ("of JAX", "utilisation")
+    assert {units[name] for name in units if name.endswith("_error") or name.startswith(("figure_7", "figure_9"))} == {
+        ""
+    }
+
+
 def test_the_line_goes_through_both_points() -> None:
     assert (line().at(16), line().at(512)) == pytest.approx((2.3e-3, 35e-3))
     assert chains.smallest(Pod(16, 8), line()) == pytest.approx(2.3e-3, rel=0.012)  # 1 % less is as fast within 1 %

@@ -19,7 +19,7 @@ from pathways_nb.cost.here import fit, model_of
 from pathways_nb.cost.samples import Measured
 from pathways_nb.cost.work import Amount, Work
 from pathways_nb.measured import kernels
-from pathways_nb.measured.measure import Progress
+from pathways_nb.progress import Progress
 from tests.cost.machines import measured
 
 MODULE: ModuleType = sys.modules["pathways_nb.calibrate"]  # the name of the function hides that of its module
@@ -139,6 +139,32 @@ def test_one_of_another_machine_is_refused_with_both_named(small, pretended, tmp
     assert pw.calibrate() == found  # the way out that the error names
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"version": 1}, "this calibration is of version 1, of an older pathways_nb; this one reads version 2: "),
+        ({"machine": {"processor": "Abacus 3000"}}, "this calibration is of another machine (processor: Abacus 3000, "),
+    ],
+)
+def test_a_quick_one_that_holds_no_more_is_measured_anew(small, pretended, tmp_path, capsys, changed, why) -> None:
+    """One that took long is refused, as it says: a few seconds' worth does not stand for it."""
+    pw.calibrate(quick=True)
+    path = tmp_path / "pathways_nb" / "calibration-cpu-2-2.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    MODULE._kept.clear()
+    model = calibrated(small)
+    said = capsys.readouterr().err
+    assert why in said
+    assert said.endswith(": measuring quickly; pw.calibrate() measures more, for later sessions\n")
+    assert model == calibrated(small)
+    assert pretended == [True, True]
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed | {"quick": False}))
+    MODULE._kept.clear()
+    with pytest.raises(pw.UsageError, match=r"calibration-cpu-2-2.json: this calibration is of .*: pw.calibrate\(\)"):
+        pw.attach("sim:here")
+    assert current.peek() is small
+
+
 def test_what_was_attached_and_its_results_stay(small, pretended) -> None:
     place = pw.virtual_slice(2)
     double = pw.jit(lambda v: v * 2, on=place)
@@ -154,12 +180,12 @@ def test_an_interrupt_leaves_nothing_behind(small, monkeypatch, tmp_path) -> Non
     """The second round is broken off: nothing is stored, and the controller works."""
     steps: list[str] = []
 
-    def step(self: Progress, what: str) -> None:
-        steps.append(what)
+    def tell(self: Progress, line: str) -> None:
+        steps.append(line)
         if len(steps) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Progress, "step", step)
+    monkeypatch.setattr(Progress, "tell", tell)
     with pytest.raises(KeyboardInterrupt):
         pw.calibrate(quick=True)
     assert current.peek() is small
@@ -174,17 +200,6 @@ def test_simulated_devices_cannot_be_measured(small, monkeypatch) -> None:
             pw.calibrate()
     finally:
         object.__setattr__(small.specification, "kind", "cpu")
-
-
-def test_progress_is_silent_for_two_seconds_then_says_what_and_how_far(monkeypatch) -> None:
-    now, said = [0.0], []
-    monkeypatch.setattr("pathways_nb.measured.measure.time.monotonic", lambda: now[0])
-    progress = Progress(said.append)
-    for number in range(8):
-        progress.step(f"preparing {number} of 8, conv")
-        now[0] += 0.7
-    assert said == ["calibrating: preparing 3 of 8, conv (2 s)", "calibrating: preparing 5 of 8, conv (4 s)",
-                    "calibrating: preparing 7 of 8, conv (5 s)"]  # fmt: skip
 
 
 def test_the_model_of_a_calibration_is_for_the_same_shape() -> None:

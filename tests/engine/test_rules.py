@@ -107,7 +107,7 @@ def test_trace_and_cost_stand_on_the_ground(path: Path) -> None:
 
 @pytest.mark.parametrize("path", files("backends"), ids=lambda p: p.name)
 def test_backends_know_neither_client_nor_notebook(path: Path) -> None:
-    allowed = ("backends", "controller", "program", "cost", "trace", "errors")
+    allowed = ("backends", "controller", "program", "cost", "trace", "errors", "progress")
     ours = reaches(path, "pathways_nb", "pathways_widgets")
     assert [n for n in ours if not n.startswith(tuple(f"pathways_nb.{a}" for a in allowed))] == []
     assert reaches(path, "IPython", "bokeh") == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import sys
 
 import numpy as np
 import pytest
@@ -91,7 +90,7 @@ def test_past_two_seconds_a_line_tells_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter([0.0, 0.0, 1.5, 2.5, 3.0, 4.0])
-    monkeypatch.setattr(sys.modules["pathways_nb.sweep"], "monotonic", lambda: next(seconds))
+    monkeypatch.setattr("pathways_nb.progress.monotonic", lambda: next(seconds))
     pw.sweep(lambda n, policy: n, n=[1, 2, 3, 4, 5], policy=[max])
     assert capsys.readouterr().err.splitlines() == [
         "sweep: point 3 of 5: n=3, policy=max (2 s)",
