@@ -22,11 +22,14 @@ from pathways_nb.errors import (
     PathwaysError,
     PlaceError,
     PolicyError,
+    ScheduleError,
     ShardingError,
     UsageError,
 )
 from pathways_nb.futures import Future
 from pathways_nb.magics import load_ipython_extension
+from pathways_nb.parallel.schedules.registry import register_schedule
+from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.predict import predict
 from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.graph import Graph
@@ -64,6 +67,8 @@ __all__ = [
     "PolicyError",
     "Program",
     "Run",
+    "Schedule",
+    "ScheduleError",
     "ShardingError",
     "Slack",
     "Sweep",
@@ -90,8 +95,10 @@ __all__ = [
     "program",
     "put",
     "record",
+    "register_schedule",
     "reset",
     "runs",
+    "schedule",
     "shard_map",
     "style",
     "sweep",

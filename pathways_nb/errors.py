@@ -39,6 +39,10 @@ class PolicyError(PathwaysError, RuntimeError):
     """A user's policy raised, or returned what it was not offered."""
 
 
+class ScheduleError(PathwaysError, ValueError):
+    """A pipeline schedule that cannot be carried out, with the first dependency that it breaks."""
+
+
 class NodeError(PathwaysError, RuntimeError):
     """A node failed while it ran."""
 

@@ -34,6 +34,13 @@ class Evaluated(NamedTuple):
     makespan: float
 
 
+class Released(NamedTuple):
+    """What let each task start: the task that ended, -1 for those that start at once, and the seconds from there."""
+
+    source: np.ndarray
+    seconds: np.ndarray
+
+
 class Edges(NamedTuple):
     """What waits for what: ``target`` starts no sooner than ``seconds`` after the end of ``source``.
 
@@ -101,6 +108,15 @@ class FixedOrder:
         start, end = np.empty_like(lasts), np.empty_like(lasts)
         start[self.tasks], end[self.tasks] = fill(lasts)
         return Evaluated(start, end, float(end.max(initial=0.0)))
+
+    def released(self, found: Evaluated) -> Released:
+        """What let each task start; the one before it on its device, where that took as long as all else."""
+        target = np.repeat(self.tasks, np.diff(self.first))
+        source = self.tasks[self.source]
+        last = found.end[source] + self.seconds == found.start[target]
+        by, after = np.full(len(self.tasks), -1), np.zeros(len(self.tasks))
+        by[target[last]], after[target[last]] = source[last], self.seconds[last]  # of several, the last: on the device
+        return Released(by, after)
 
     def _by_level(self, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         start, end = np.zeros_like(lasts), lasts.copy()

@@ -31,7 +31,7 @@ class Times(NamedTuple):
     W: float = 1.0
 
     @property
-    def B(self) -> float:
+    def B(self) -> float:  # noqa: N802
         """Both gradients at once."""
         return self.I + self.W
 

@@ -1,0 +1,199 @@
+"""A pipeline schedule: who does what in which order, proved sound, with its times, memory and exports."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pathways_nb.cost.fixed import Edges, FixedOrder
+from pathways_nb.errors import ScheduleError, UsageError
+from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, Rows, parse_cell, parse_rows
+from pathways_nb.parallel.schedules.check import Proof, prove
+from pathways_nb.parallel.schedules.closed_forms import Size
+from pathways_nb.parallel.schedules.durations import Costs
+from pathways_nb.parallel.schedules.registry import Kind, kind_of
+from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
+from pathways_nb.parallel.schedules.timing import Timing
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """For each device, what it does in order; schedules are equal if they do the same in the same order.
+
+    Args:
+        rows: for each device its cells. name: what it is called. kind: what made it, if a generator did.
+        made_as: the size that was asked for, if a generator made it.
+    """
+
+    rows: tuple[tuple[Cell, ...], ...]
+    name: str = field(default="own", compare=False)
+    kind: Kind | None = field(default=None, compare=False, repr=False)
+    made_as: Size | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, text: str, name: str = "own") -> Schedule:
+        """Read a schedule: a line for each device with what it does in order, as in ``0F0 0F1 0B0 0B1``.
+
+        Raises:
+            UsageError: something that is no action; the line and its place are named.
+        """
+        if not isinstance(text, str):
+            raise UsageError(f"Schedule.parse takes text, a line for each device; this is a {type(text).__name__}.")
+        return cls(_fixed(parse_rows(text)), name)
+
+    @property
+    def text(self) -> str:
+        """What ``Schedule.parse`` reads."""
+        return "\n".join(" ".join(map(str, row)) for row in self.rows)
+
+    @cached_property
+    def size(self) -> Size:
+        """Devices, microbatches (of all directions), chunks on a device and token slices."""
+        if self.made_as:
+            return self.made_as
+        stages, slices = self.tasks.cell.shape[2], self.tasks.cell.shape[4]
+        return Size(len(self.rows), sum(self.tasks.count), max(1, round(stages / len(self.rows))), slices)
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """The schedule as arrays.
+
+        Raises:
+            ScheduleError: something is done twice or not at all, or a stage stands on several devices.
+        """
+        return Tasks.of(self.rows)
+
+    @cached_property
+    def dependencies(self) -> Dependencies:
+        """What waits for what."""
+        return self.tasks.dependencies()
+
+    @property
+    def stages(self) -> int:
+        """Of the model."""
+        return int(self.tasks.cell.shape[2])
+
+    def check(self) -> Proof:
+        """Prove that the schedule can be carried out.
+
+        Raises:
+            ScheduleError: the first dependency that it breaks, or a deadlock: which devices wait for what.
+        """
+        return prove(self)
+
+    def timing(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> Timing:  # noqa: E741
+        """When everything happens.
+
+        Args:
+            F, I, W: times of a forward pass, and of the gradients by the input and by the weights (B takes I + W): a
+                number for one microbatch through one whole device, which its chunks and token slices share; or one
+                for each stage, shape (stages,), or for each stage and slice, shape (stages, slices).
+            transfer: time of sending a microbatch's activations from a stage to one on another device, which its token
+                slices share; or for each two stages, shape (stages - 1,), or (stages - 1, slices).
+
+        Raises:
+            ScheduleError: the schedule cannot be carried out. UsageError: times of a wrong shape.
+        """
+        costs = Costs.of(self.size, self.stages, F, I, W, transfer)
+        edges = self.dependencies
+        waits = Edges(edges.source, edges.target, costs.of_edges(edges))
+        try:
+            order = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
+        except UsageError as circle:
+            raise ScheduleError(str(circle)) from None
+        return Timing.of(self.tasks, self.size, order, costs.of_cells(self.tasks))
+
+    def makespan(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> float:  # noqa: E741
+        """When the last action ends; see ``timing``."""
+        return self.timing(F, I, W, transfer).makespan
+
+    @cached_property
+    def bubble(self) -> float:
+        """Idle time of all devices over all their time, if F = I = W = 1 and nothing else takes time."""
+        return self.timing().bubble
+
+    @cached_property
+    def peak(self) -> float:
+        """The most that any device holds: microbatches of activations of a whole device, freed after W."""
+        return float(self.timing().peaks.max())
+
+    def show(self, **times: Any) -> None:
+        """Draw it here: a row for each device, times as for ``timing``."""
+        from pathways_widgets.schedule import show
+
+        show(self, **times)
+
+    def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
+        """Write its picture as SVG or PNG; times as for ``timing``."""
+        from pathways_widgets.schedule import write
+
+        write(self, path, width, **times)
+
+    def to_csv(self, path: str | Path, **times: Any) -> None:
+        """Write a table with a line for each action; times as for ``timing``."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(self.table(**times))
+
+    def table(self, **times: Any) -> Iterator[Sequence[Any]]:
+        """A header, then for each action of each device: what, when, and what let it start."""
+        timing, owner = self.timing(**times), self.tasks.owner
+        yield "device", "position", "cell", "start", "end", "released_by"
+        for cell, what in enumerate(self.tasks.cells):
+            device, source = int(owner[cell]), int(timing.released.source[cell])
+            position = cell - int(self.tasks.first[device])
+            released = "" if source < 0 else str(self.tasks.cells[source])
+            yield device, position, str(what), float(timing.start[cell]), float(timing.end[cell]), released
+
+    @property
+    def _orders(self) -> list[np.ndarray]:
+        return [np.arange(*span) for span in zip(self.tasks.first[:-1], self.tasks.first[1:], strict=True)]
+
+    def _say(self, cell: int) -> str:
+        return str(self.tasks.cells[cell])
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def schedule(
+    name: str, devices: int, microbatches: int, chunks: int | None = None, token_slices: int | None = None
+) -> Schedule:
+    """Make a pipeline schedule.
+
+    Args:
+        name: of a built-in schedule, or of one given with ``@pw.register_schedule``. devices: p. microbatches: m.
+        chunks: stages of one pipeline on each device, v; the schedule's own if not said.
+        token_slices: of each sequence, k; the schedule's own if not said.
+
+    Raises:
+        UsageError: no such schedule, or a size that it does not have: the rule and the nearest size are named.
+    """
+    kind = kind_of(name)
+    size = kind.size(devices, microbatches, chunks, token_slices)
+    return Schedule(_generated(kind, size), name, kind, size)
+
+
+def _generated(kind: Kind, size: Size) -> tuple[tuple[Cell, ...], ...]:
+    rows = kind.rows(size)
+    if isinstance(rows, str):
+        return _fixed(parse_rows(rows))
+    if not isinstance(rows, Sequence) or len(rows) != size.devices:
+        what = f"{len(rows)} rows" if isinstance(rows, Sequence) else f"a {type(rows).__name__}"
+        raise UsageError(f"schedule {kind.name!r} returned {what}: return a list for each of {size.devices} devices.")
+    return tuple(tuple(_cells(row, f"schedule {kind.name!r}, device {number}")) for number, row in enumerate(rows))
+
+
+def _cells(row: Any, where: str) -> Iterator[Cell]:
+    for place, cell in enumerate(row.split() if isinstance(row, str) else row, 1):
+        yield cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
+
+
+def _fixed(rows: Rows) -> tuple[tuple[Cell, ...], ...]:
+    return tuple(tuple(row) for row in rows)

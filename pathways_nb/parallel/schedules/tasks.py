@@ -1,0 +1,165 @@
+"""A schedule as arrays: where each action stands, what waits for what, and the first thing that is wrong.
+
+A forward pass needs that of the stage before and, with token slices, that of the slice before on its own stage (whose
+keys and values it reads). A gradient by the input needs the forward pass, the gradient of the stage after and, with
+token slices, that of the slice after on its own stage (which holds the gradients of those keys and values): TeraPipe
+(Li et al. 2021), section 3. A gradient by the weights needs the gradient by the input.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.errors import ScheduleError
+from pathways_nb.parallel.schedules.actions import Action, Cell, Rows, actions_of
+
+F, I, W = range(3)  # noqa: E741 - what the field calls it
+"""The parts of the work, as positions in ``Tasks.cell``."""
+_PARTS = {"F": (F,), "I": (I,), "W": (W,), "B": (I, W)}
+
+
+class Dependencies(NamedTuple):
+    """What waits for what: cells, counted device by device."""
+
+    source: np.ndarray
+    target: np.ndarray
+    stage: np.ndarray
+    """The lower of the two stages between which something is sent; -1 if it stays on its device."""
+    token_slice: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """All cells of a schedule, counted device by device.
+
+    Args:
+        cells: all of them. first: for each device its first cell, then their number.
+        cell: where each part of the work is done, by part (F, I, W), direction, stage, microbatch and token slice;
+            -1 for microbatches that a direction does not have.
+        device: of each stage, by direction and stage. directions: their letters.
+        count: microbatches of each direction.
+    """
+
+    cells: tuple[Cell, ...]
+    first: np.ndarray
+    cell: np.ndarray
+    device: np.ndarray
+    directions: tuple[str, ...]
+    count: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: Rows) -> Tasks:
+        """Look where everything stands.
+
+        Raises:
+            ScheduleError: something is done twice or not at all, or a stage stands on several devices.
+        """
+        placed = [(action, cell) for cell, action in _counted(rows)]
+        for device, row in enumerate(rows):
+            if not row:
+                raise ScheduleError(f"Device {device} has nothing to do. Give it actions, or leave its line away.")
+        _once([action for action, _ in placed])
+        directions = tuple(sorted({action.direction for action, _ in placed}))
+        count = tuple(1 + max(a.microbatch for a, _ in placed if a.direction == one) for one in directions)
+        stages, slices = 1 + max(a.stage for a, _ in placed), 1 + max(a.token_slice or 0 for a, _ in placed)
+        _complete([action for action, _ in placed], stages, slices, dict(zip(directions, count, strict=True)))
+        where = np.full((3, len(directions), stages, max(count), slices), -1)
+        number = {direction: index for index, direction in enumerate(directions)}
+        for action, cell in placed:
+            at = (number[action.direction], action.stage, action.microbatch, action.token_slice or 0)
+            for part in _PARTS[action.operation]:
+                where[(part, *at)] = cell
+        first = np.cumsum([0, *map(len, rows)])
+        cells = tuple(cell for row in rows for cell in row)
+        return cls(cells, first, where, _devices(where, first, directions), directions, count)
+
+    @property
+    def owner(self) -> np.ndarray:
+        """The device of each cell."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+    def dependencies(self) -> Dependencies:
+        """What waits for what, every one once."""
+        found = [_edges(*pair, stage) for pair, stage in self._pairs()]
+        source, target, stage, part = (np.concatenate(column) for column in zip(*found, strict=True))
+        keep = (source >= 0) & (target >= 0)
+        return Dependencies(source[keep], target[keep], stage[keep], part[keep])
+
+    def _pairs(self) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], np.ndarray]]:
+        forward, gradient, weights = self.cell
+        stages = forward.shape[1]
+        stay, here = np.full((len(self.directions), stages), -1), np.arange(stages - 1)
+        sent = np.where(self.device[:, :-1] != self.device[:, 1:], here, -1)
+        yield (forward[:, :-1], forward[:, 1:]), sent
+        yield (gradient[:, 1:], gradient[:, :-1]), sent
+        yield (forward, gradient), stay
+        yield (gradient, np.where(gradient == weights, -1, weights)), stay  # within a B nothing waits
+        yield (forward[..., :-1], forward[..., 1:]), stay
+        yield (gradient[..., 1:], gradient[..., :-1]), stay
+
+
+def _edges(source: np.ndarray, target: np.ndarray, stage: np.ndarray) -> tuple[np.ndarray, ...]:
+    parts = np.broadcast_to(np.arange(source.shape[-1]), source.shape)
+    stages = np.broadcast_to(stage[..., None, None], source.shape)
+    return source.ravel(), target.ravel(), stages.ravel(), parts.ravel()
+
+
+def _counted(rows: Rows) -> Iterator[tuple[int, Action]]:
+    for number, cell in enumerate(cell for row in rows for cell in row):
+        for action in actions_of(cell):
+            yield number, action
+
+
+def _once(actions: list[Action]) -> None:
+    """Everything is done once: B counts as I and W."""
+    done = Counter(part for action in actions for part in _split(action))
+    for action in actions:
+        for part in _split(action):
+            if done[part] > 1:
+                raise ScheduleError(f"{part} is done {done[part]} times (B is I and W at once). Do it once.")
+
+
+def _split(action: Action) -> tuple[Action, ...]:
+    operations = "IW" if action.operation == "B" else action.operation
+    return tuple(action._replace(operation=operation, token_slice=action.token_slice or 0) for operation in operations)
+
+
+def _complete(actions: list[Action], stages: int, slices: int, microbatches: dict[str, int]) -> None:
+    """Every stage has all three parts of every microbatch and slice."""
+    if len(actions) + sum(action.operation == "B" for action in actions) == 3 * stages * slices * sum(
+        microbatches.values()
+    ):
+        return  # once each, so all of them
+    done = {part for action in actions for part in _split(action)}
+    for direction, count in microbatches.items():
+        for microbatch, part, stage, operation in product(range(count), range(slices), range(stages), "FIW"):
+            action = Action(stage, operation, microbatch, part, direction)
+            if action not in done:
+                either = "" if operation == "F" else f" (as {operation} or as a part of B)"
+                shown = action if slices > 1 else action._replace(token_slice=None)
+                raise ScheduleError(
+                    f"{shown} is missing{either}: with {stages} stages, {count} microbatches"
+                    f"{f' and {slices} token slices' if slices > 1 else ''} every stage does F and B, or F, I and W, "
+                    "of each. Add it."
+                )
+
+
+def _devices(where: np.ndarray, first: np.ndarray, directions: tuple[str, ...]) -> np.ndarray:
+    """The device of each stage, by direction; each has one."""
+    device = np.searchsorted(first, where, side="right") - 1
+    found = np.full(device.shape[1:3], -1)
+    for direction, stage in np.ndindex(found.shape):
+        on = np.unique(device[:, direction, stage][where[:, direction, stage] >= 0])
+        if len(on) > 1:
+            raise ScheduleError(
+                f"Stage {directions[direction]}{stage} stands on devices {' and '.join(map(str, on))}: its weights "
+                "are on one device. Move its actions to one line."
+            )
+        found[direction, stage] = on[0]
+    return found

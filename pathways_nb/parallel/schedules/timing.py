@@ -1,0 +1,190 @@
+"""When everything in a schedule happens, where its devices idle, and what they keep in memory.
+
+The schedule is evaluated as the simulator evaluates any fixed order (``cost.fixed``). Idle time is told apart as the
+field does: a device warms up until its first backward pass begins, is in its steady state until its last forward pass
+has ended, and cools down until the whole pipeline is done; time that only the wire is to blame for is counted apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.cost.fixed import Evaluated, FixedOrder, Released
+from pathways_nb.errors import UsageError
+from pathways_nb.parallel.schedules.actions import Cell, actions_of
+from pathways_nb.parallel.schedules.closed_forms import Size
+from pathways_nb.parallel.schedules.tasks import Tasks
+
+RELEASES = {"W": {"W": 1.0, "B": 1.0}, "I": {"I": 1.0, "B": 1.0}, "half": {"I": 0.5, "W": 0.5, "B": 1.0}}
+"""When a microbatch's activations are freed: which part of them after each operation."""
+
+
+class IdleSplit(NamedTuple):
+    """Seconds in which each device idles, by phase; together they are all its idle time."""
+
+    warm_up: np.ndarray
+    steady: np.ndarray
+    cool_down: np.ndarray
+    transfer: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """Of each device."""
+        return np.sum(self, axis=0)
+
+
+class Step(NamedTuple):
+    """One cell of a path through a schedule: when, where, and how long what it waited for was on the wire."""
+
+    cell: Cell
+    device: int
+    start: float
+    end: float
+    transfer: float
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """A schedule with times; cells are counted device by device, times are in the unit in which they were given.
+
+    Args:
+        tasks: the schedule. size: of it. found: when each cell starts and ends. released: what let it start.
+    """
+
+    tasks: Tasks
+    size: Size
+    found: Evaluated
+    released: Released
+
+    @classmethod
+    def of(cls, tasks: Tasks, size: Size, order: FixedOrder, durations: np.ndarray) -> Timing:
+        """Evaluate a schedule whose order is known."""
+        found = order.evaluate(durations)
+        return cls(tasks, size, found, order.released(found))
+
+    @property
+    def start(self) -> np.ndarray:
+        """When each cell starts."""
+        return self.found.start
+
+    @property
+    def end(self) -> np.ndarray:
+        """When each cell ends."""
+        return self.found.end
+
+    @property
+    def makespan(self) -> float:
+        """When the last cell ends."""
+        return self.found.makespan
+
+    @cached_property
+    def busy(self) -> np.ndarray:
+        """Seconds in which each device works."""
+        return np.add.reduceat(self.end - self.start, self.tasks.first[:-1])
+
+    @cached_property
+    def bubble(self) -> float:
+        """Idle time of all devices over all their time: for GPipe (p−1)/(m+p−1)."""
+        return float(1 - self.busy.sum() / (self.makespan * len(self.busy))) if self.makespan else 0.0
+
+    @cached_property
+    def idle_within_own_span(self) -> np.ndarray:
+        """Idle seconds between each device's first and last action: what zero-bubble schedules make zero."""
+        first = self.tasks.first
+        return self.end[first[1:] - 1] - self.start[first[:-1]] - self.busy
+
+    @cached_property
+    def idle(self) -> IdleSplit:
+        """Idle seconds of each device, by phase."""
+        owner, gap = self.tasks.owner, self._gaps
+        wire = np.minimum(gap, self.released.seconds)
+        phase, rest = self._phases, gap - wire
+        count = len(self.tasks.first) - 1
+        warm_up, steady, cool_down = (np.bincount(owner, rest * (phase == one), count) for one in range(3))
+        cool_down += self.makespan - self.end[self.tasks.first[1:] - 1]
+        return IdleSplit(warm_up, steady, cool_down, np.bincount(owner, wire, count))
+
+    @cached_property
+    def peaks(self) -> np.ndarray:
+        """Peak of memory of each device, in microbatches of activations of a whole device, freed after W."""
+        return self.peaks_if("W")
+
+    def peaks_if(self, release: str) -> np.ndarray:
+        """The same, if activations are freed after ``"W"``, after ``"I"``, or ``"half"`` of them after each."""
+        taken, freed = self._memory(release)
+        held = np.cumsum(taken) - (np.cumsum(freed) - freed)
+        before = np.concatenate([[0.0], np.cumsum(taken - freed)])[self.tasks.first[:-1]]
+        return np.maximum.reduceat(held, self.tasks.first[:-1]) - before
+
+    def memory(self, device: int, release: str = "W") -> tuple[np.ndarray, np.ndarray]:
+        """What a device holds over time: times, and from each of them on, microbatches of activations."""
+        taken, freed = self._memory(release)
+        mine = slice(self.tasks.first[device], self.tasks.first[device + 1])
+        times = np.concatenate([self.start[mine], self.end[mine]])
+        change = np.concatenate([taken[mine], -freed[mine]])
+        order = np.lexsort((change, times))  # freed before taken, at the same time
+        return times[order], np.cumsum(change[order])
+
+    @cached_property
+    def critical_path(self) -> list[Step]:
+        """The chain of cells that decides the makespan, first to last: with its transfers it is exactly as long."""
+        cell, path = int(np.argmax(self.end)), list[Step]()
+        while cell >= 0:
+            path.append(self._step(cell))
+            cell = int(self.released.source[cell])
+        return path[::-1]
+
+    def why(self, cell: int) -> str:
+        """What let a cell start, in words."""
+        source = int(self.released.source[cell])
+        if source < 0:
+            return "nothing to wait for"
+        if self.tasks.owner[source] == self.tasks.owner[cell] and source == cell - 1:
+            return f"device {self.tasks.owner[cell]} was busy with {self.tasks.cells[source]}"
+        sent = f", {self.released.seconds[cell]:g} on the way" if self.released.seconds[cell] else ""
+        return f"waited for {self.tasks.cells[source]} on device {self.tasks.owner[source]}{sent}"
+
+    def _step(self, cell: int) -> Step:
+        span = float(self.start[cell]), float(self.end[cell])
+        return Step(self.tasks.cells[cell], int(self.tasks.owner[cell]), *span, float(self.released.seconds[cell]))
+
+    @cached_property
+    def _gaps(self) -> np.ndarray:
+        """Idle seconds before each cell."""
+        before = np.concatenate([[0.0], self.end[:-1]])
+        before[self.tasks.first[:-1]] = 0.0
+        return self.start - before
+
+    @cached_property
+    def _phases(self) -> np.ndarray:
+        """0 up to each device's first cell with a gradient by the input, 2 after its last forward pass, 1 between."""
+        back, ahead = (_has(self.tasks.cells, operations) for operations in ("IB", "F"))
+        started, left = self._running(back), self._running(ahead[::-1], backwards=True)[::-1]
+        first_back = back & (started == 1)
+        return np.where((started == 0) | first_back, 0, np.where(left == 0, 2, 1))
+
+    def _running(self, flags: np.ndarray, backwards: bool = False) -> np.ndarray:
+        """How many of ``flags`` each device has had, the present one included."""
+        lengths = np.diff(self.tasks.first)
+        lengths = lengths[::-1] if backwards else lengths
+        total, starts = np.cumsum(flags), np.cumsum([0, *lengths[:-1]])
+        before = np.where(starts > 0, total[starts - 1], 0)
+        return total - np.repeat(before, lengths)
+
+    def _memory(self, release: str) -> tuple[np.ndarray, np.ndarray]:
+        """What each cell takes when it starts and frees when it ends."""
+        if release not in RELEASES:
+            raise UsageError(f"release={release!r}: activations are freed after 'W', after 'I', or 'half' after each.")
+        unit, frees = 1 / (self.size.chunks * self.size.token_slices), RELEASES[release]
+        operations = [[action.operation for action in actions_of(cell)] for cell in self.tasks.cells]
+        taken = np.array([unit * cell.count("F") for cell in operations])
+        freed = np.array([unit * sum(frees.get(one, 0.0) for one in cell) for cell in operations])
+        return taken, freed
+
+
+def _has(cells: tuple[Cell, ...], operations: str) -> np.ndarray:
+    return np.array([any(action.operation in operations for action in actions_of(cell)) for cell in cells], bool)
