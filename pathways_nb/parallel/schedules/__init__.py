@@ -1,3 +1,8 @@
 """Pipeline schedules as data: generators of action lists, one checker, closed forms, and their timing."""
 
-from pathways_nb.parallel.schedules import classic  # noqa: F401 - registers its schedules
+# ruff: noqa: F401, I001 - each registers its schedules, which are listed in the order of these lines
+from pathways_nb.parallel.schedules import classic
+from pathways_nb.parallel.schedules import interleaved
+from pathways_nb.parallel.schedules import zero_bubble_chunks
+from pathways_nb.parallel.schedules import dualpipe
+from pathways_nb.parallel.schedules import token_slices

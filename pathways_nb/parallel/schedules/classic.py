@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
 from pathways_nb.parallel.schedules.registry import register_schedule
+from pathways_nb.parallel.schedules.rows import alternating
 
 ONE_ROUND = ClosedForm("(p−1)(F+B)", lambda s, t: (s.devices - 1) * (t.F + t.B))
 """The bubble of filling and draining a pipeline once (Huang et al. 2019, GPipe)."""
@@ -13,10 +14,7 @@ ONE_ROUND = ClosedForm("(p−1)(F+B)", lambda s, t: (s.devices - 1) * (t.F + t.B
 @register_schedule("gpipe", bubble=ONE_ROUND, peak=ClosedForm("m", lambda s, r: s.microbatches))
 def gpipe(devices: int, microbatches: int) -> list[list[Action]]:
     """All forward passes, then all backward passes (Huang et al. 2019)."""
-    return [
-        [Action(stage, operation, microbatch) for operation in "FB" for microbatch in range(microbatches)]
-        for stage in range(devices)
-    ]
+    return [one_stage(stage, microbatches, ahead=microbatches) for stage in range(devices)]
 
 
 @register_schedule(
@@ -24,7 +22,7 @@ def gpipe(devices: int, microbatches: int) -> list[list[Action]]:
 )
 def one_forward_one_backward(devices: int, microbatches: int) -> list[list[Action]]:
     """As few forward passes ahead as keep the pipeline full, then one backward for each forward (PipeDream-Flush)."""
-    return [alternating(stage, microbatches, ahead=devices - 1 - stage) for stage in range(devices)]
+    return [one_stage(stage, microbatches, ahead=devices - 1 - stage) for stage in range(devices)]
 
 
 @register_schedule(
@@ -34,15 +32,10 @@ def one_forward_one_backward(devices: int, microbatches: int) -> list[list[Actio
 )
 def eager_one_forward_one_backward(devices: int, microbatches: int) -> list[list[Action]]:
     """1F1B with twice as many forward passes ahead, so that transfers hide behind computation (Zhuang et al. 2023)."""
-    return [alternating(stage, microbatches, ahead=2 * (devices - 1 - stage)) for stage in range(devices)]
+    return [one_stage(stage, microbatches, ahead=2 * (devices - 1 - stage)) for stage in range(devices)]
 
 
-def alternating(stage: int, microbatches: int, ahead: int) -> list[Action]:
-    """``ahead`` forward passes, then forward and backward in turn, then what is left of the backward passes."""
-    ahead = min(ahead, microbatches)
-    row = [Action(stage, "F", microbatch) for microbatch in range(ahead)]
-    for microbatch in range(microbatches):
-        if microbatch + ahead < microbatches:
-            row.append(Action(stage, "F", microbatch + ahead))
-        row.append(Action(stage, "B", microbatch))
-    return row
+def one_stage(stage: int, microbatches: int, ahead: int) -> list[Action]:
+    """The row of a device with one stage, ``ahead`` forward passes ahead of the first backward pass's own."""
+    forwards, backwards = ([Action(stage, operation, each) for each in range(microbatches)] for operation in "FB")
+    return alternating(forwards, backwards, ahead)

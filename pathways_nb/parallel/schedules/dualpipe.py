@@ -1,0 +1,76 @@
+"""DualPipe and DualPipeV: a forward and a backward pass of different microbatches overlap (DeepSeek-V3 2024, 3.2.1).
+
+DualPipe feeds one pipeline from each end, over the same devices, each of which therefore holds two stages (and a second
+copy of the parameters). Cut in half and folded at the cut, it becomes DualPipeV: one pipeline, down and up a V. To a
+device both are the same: a near stage and a far one, and its place on the way from an end to the middle.
+"""
+
+from __future__ import annotations
+
+from pathways_nb.parallel.schedules.actions import Cell, Overlap
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm
+from pathways_nb.parallel.schedules.registry import register_schedule
+from pathways_nb.parallel.schedules.rows import Side, refuse, require_two_chunks, with_weights
+
+
+@register_schedule(
+    "dualpipe",
+    bubble=ClosedForm("(p/2−1)(F&B+B−3W)", lambda s, t: (s.devices / 2 - 1) * (t.F + 2 * t.B - 3 * t.W)),
+    peak=ClosedForm("p+1", lambda s, r: s.devices + 1),
+)
+def dualpipe(devices: int, microbatches: int) -> list[list[Cell]]:
+    """Two pipelines in opposite directions, half the microbatches each (DeepSeek-V3 2024)."""
+    if devices % 2:
+        refuse("dualpipe", "devices", devices, "is odd: the two directions mirror each other", lambda p: p % 2 == 0)
+    if microbatches % 2 or microbatches < 2 * devices:
+        rule = f"on devices={devices} is not even and at least 2·devices"
+        refuse("dualpipe", "microbatches", microbatches, rule, lambda m: m % 2 == 0 and m >= 2 * devices)
+    rows = []
+    for device in range(devices):
+        sides = Side(device, "a"), Side(devices - 1 - device, "b")
+        near, far = sides if device < devices // 2 else reversed(sides)
+        place = min(device, devices - 1 - device)
+        rows.append(overlapping(near, far, place, devices // 2, microbatches // 2))
+    return rows
+
+
+@register_schedule(
+    "dualpipe-v",
+    bubble=ClosedForm("(p−1)(F&B+B−3W)/2", lambda s, t: (s.devices - 1) * (t.F + 2 * t.B - 3 * t.W) / 2),
+    peak=ClosedForm("p+1/2", lambda s, r: s.devices + 1 / 2),
+)
+def dualpipe_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Cell]]:
+    """DualPipe cut in half and folded: one pipeline down and up a V (Qi et al. 2025, "Cut-in-half")."""
+    require_two_chunks("dualpipe-v", chunks)
+    if microbatches < 2 * devices:
+        rule = f"on devices={devices} is less than 2·devices"
+        refuse("dualpipe-v", "microbatches", microbatches, rule, lambda m: m >= 2 * devices)
+    return [
+        overlapping(Side(device), Side(2 * devices - 1 - device), device, devices, microbatches)
+        for device in range(devices)
+    ]
+
+
+def overlapping(near: Side, far: Side, place: int, half: int, microbatches: int) -> list[Cell]:
+    """The row of a device with two stages that microbatches reach from opposite ends.
+
+    Args:
+        near, far: its stage that the first microbatches reach sooner, and the other one.
+        place: how far it is from the end, from 0. half: devices from the end to the middle.
+        microbatches: through each of the two stages, at least 2·half.
+    """
+    inward = half - 1 - place
+    row: list[Cell] = [near("F") for _ in range(2 * inward)]
+    row += [side("F") for _ in range(place + 1) for side in (near, far)]
+    row += with_weights(far(operation) for _ in range(inward) for operation in "IF")
+    for steady in range(microbatches - 2 * half + place + 1):
+        pair = near("F"), far("B")
+        # in the middle the first of them would have to wait for its own forward pass
+        row += pair if inward == 0 and steady == 0 else [Overlap(*pair)]
+        row.append(Overlap(far("F"), near("B")))
+    for _ in range(inward):
+        row += [far("B"), Overlap(far("F"), near("B"))]
+    left = [far, near] * (place + 1)  # the second half of them, as what follows, puts W off
+    row += [side("B") for side in left[: place + 1]]
+    putting_off = left[place + 1 :] + [near] * inward
+    return row + list(with_weights((side("I") for side in putting_off), delay=place))

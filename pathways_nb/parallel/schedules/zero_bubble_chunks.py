@@ -1,0 +1,54 @@
+"""Zero-bubble schedules of several stages on each device: the gradient by the weights fills what would be idle time.
+
+Nothing waits for that gradient but the optimizer, so it can run whenever a device has nothing else to do (Qi et al.
+2024a, "Zero Bubble Pipeline Parallelism"). Here are those whose order is fixed; ``zero_bubble`` has those with one stage
+on each device.
+"""
+
+from __future__ import annotations
+
+from pathways_nb.parallel.schedules.actions import Action
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
+from pathways_nb.parallel.schedules.interleaved import depth_first, held, require_rounds
+from pathways_nb.parallel.schedules.registry import register_schedule
+from pathways_nb.parallel.schedules.rows import Side, require_two_chunks, with_weights
+
+
+@register_schedule(
+    "interleaved-zb",
+    bubble=ClosedForm("(p−1)(F+I−W)/v", lambda s, t: (s.devices - 1) * (t.F + t.I - t.W) / s.chunks),
+    peak=ClosedForm("min(m, p)", lambda s, r: held(s, s.devices)),
+)
+def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
+    """Interleaved 1F1B, half as far ahead, device r putting off its W by r passes (Qi et al. 2024a, ZB-1p)."""
+    require_rounds("interleaved-zb", microbatches, devices)
+    size = Size(devices, microbatches, chunks)
+    return [with_weights(depth_first(device, size, "I", hops=1), delay=device) for device in range(devices)]
+
+
+@register_schedule(
+    "zb-v",
+    bubble=ClosedForm("(p−1)F/2", lambda s, t: (s.devices - 1) * t.F / 2),
+    peak=ClosedForm("min(m, p)", lambda s, r: min(s.microbatches, s.devices)),
+)
+def zero_bubble_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
+    """Down and up a V of two stages on each device: no bubble where F = I = W (Qi et al. 2024a, section 6)."""
+    require_two_chunks("zb-v", chunks)
+    full = max(microbatches, 2 * devices - 1)  # as many as fill the V; of a shorter one, those that there are
+    rows = [v_row(device, devices, full) for device in range(devices)]
+    return [[action for action in row if action.microbatch < microbatches] for row in rows]
+
+
+def v_row(device: int, devices: int, microbatches: int) -> list[Action]:
+    """The row of a device in ZB-V, for enough microbatches to fill it: at least 2p − 1."""
+    down, up = Side(device), Side(2 * devices - 1 - device)
+    after = devices - device
+    row = [down("F") for _ in range(2 * after - 1)]
+    row += [side("F") for _ in range(device) for side in (up, down)]
+    row += [up(operation) for _ in range(after) for operation in "FIW"]
+    for left in range(microbatches - devices, 0, -1):
+        row += [down("F")] if left >= after else []
+        row += [down("I"), down("W"), up("F"), up("I"), up("W")]
+    row += [side("I") for _ in range(device) for side in (down, up)]
+    row += [down(operation) for _ in range(after) for operation in "IW"]
+    return row + [side("W") for side in (up, down) for _ in range(device)]
