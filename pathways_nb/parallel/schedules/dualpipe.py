@@ -15,15 +15,20 @@ from pathways_nb.parallel.schedules.rows import Side, refuse, require_two_chunks
 
 @register_schedule(
     "dualpipe",
-    bubble=ClosedForm("(p/2−1)(F&B+B−3W)", lambda s, t: (s.devices / 2 - 1) * (t.F + 2 * t.B - 3 * t.W)),
+    bubble=ClosedForm(
+        "(p/2−1)(F&B+B−3W)",
+        lambda s, t: (s.devices / 2 - 1) * (t.F + 2 * t.B - 3 * t.W),
+        where=lambda s, t: t.F == t.I >= t.W,
+        says="F&B = F + B, F = I ≥ W",
+    ),
     peak=ClosedForm("p+1", lambda s, r: s.devices + 1),
 )
 def dualpipe(devices: int, microbatches: int) -> list[list[Cell]]:
     """Two pipelines in opposite directions, half the microbatches each (DeepSeek-V3 2024)."""
     if devices % 2:
-        refuse("dualpipe", "devices", devices, "is odd: the two directions mirror each other", lambda p: p % 2 == 0)
+        refuse("dualpipe", "devices", devices, "is odd: its two directions mirror each other", lambda p: p % 2 == 0)
     if microbatches % 2 or microbatches < 2 * devices:
-        rule = f"on devices={devices} is not even and at least 2·devices"
+        rule = f"does not fit devices={devices}: half of them go each way, so they are even, and at least 2·devices"
         refuse("dualpipe", "microbatches", microbatches, rule, lambda m: m % 2 == 0 and m >= 2 * devices)
     rows = []
     for device in range(devices):
@@ -36,14 +41,19 @@ def dualpipe(devices: int, microbatches: int) -> list[list[Cell]]:
 
 @register_schedule(
     "dualpipe-v",
-    bubble=ClosedForm("(p−1)(F&B+B−3W)/2", lambda s, t: (s.devices - 1) * (t.F + 2 * t.B - 3 * t.W) / 2),
+    bubble=ClosedForm(
+        "(p−1)(F&B+B−3W)/2",
+        lambda s, t: (s.devices - 1) * (t.F + 2 * t.B - 3 * t.W) / 2,
+        where=lambda s, t: t.F == t.I >= t.W,
+        says="F&B = F + B, F = I ≥ W",
+    ),
     peak=ClosedForm("p+1/2", lambda s, r: s.devices + 1 / 2),
 )
 def dualpipe_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Cell]]:
-    """DualPipe cut in half and folded: one pipeline down and up a V (Qi et al. 2025, "Cut-in-half")."""
+    """DualPipe cut in half and folded: one pipeline down and up a V (Sea AI Lab 2025, "Cut-in-half")."""
     require_two_chunks("dualpipe-v", chunks)
     if microbatches < 2 * devices:
-        rule = f"on devices={devices} is less than 2·devices"
+        rule = f"does not fit devices={devices}: they are at least 2·devices"
         refuse("dualpipe-v", "microbatches", microbatches, rule, lambda m: m >= 2 * devices)
     return [
         overlapping(Side(device), Side(2 * devices - 1 - device), device, devices, microbatches)
@@ -65,7 +75,7 @@ def overlapping(near: Side, far: Side, place: int, half: int, microbatches: int)
     row += with_weights(far(operation) for _ in range(inward) for operation in "IF")
     for steady in range(microbatches - 2 * half + place + 1):
         pair = near("F"), far("B")
-        # in the middle the first of them would have to wait for its own forward pass
+        # the first in the middle stays two cells: its forward pass need not wait for the gradient
         row += pair if inward == 0 and steady == 0 else [Overlap(*pair)]
         row.append(Overlap(far("F"), near("B")))
     for _ in range(inward):
@@ -73,4 +83,4 @@ def overlapping(near: Side, far: Side, place: int, half: int, microbatches: int)
     left = [far, near] * (place + 1)  # the second half of them, as what follows, puts W off
     row += [side("B") for side in left[: place + 1]]
     putting_off = left[place + 1 :] + [near] * inward
-    return row + list(with_weights((side("I") for side in putting_off), delay=place))
+    return row + with_weights((side("I") for side in putting_off), delay=place)

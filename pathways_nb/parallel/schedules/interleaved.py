@@ -25,7 +25,7 @@ def require_rounds(name: str, microbatches: int, devices: int) -> None:
         UsageError: they do not.
     """
     if microbatches % rounds(microbatches, devices):
-        rule = f"on devices={devices} do not divide into {rounds(microbatches, devices)} rounds (microbatches // devices)"
+        rule = f"does not fit devices={devices}: {rounds(microbatches, devices)} rounds (m // p) do not divide them"
         refuse(name, "microbatches", microbatches, rule, lambda near: near % rounds(near, devices) == 0)
 
 
@@ -49,13 +49,22 @@ def held(size: Size, ahead: int) -> float:
     return min(size.microbatches * size.chunks, (size.chunks - 1) * many + ahead) / size.chunks
 
 
-BY_CHUNKS = ClosedForm("(p−1)(F+B)/v", lambda s, t: (s.devices - 1) * (t.F + t.B) / s.chunks)
+BY_CHUNKS = ClosedForm(
+    "(p−1)(F+B)/v",
+    lambda s, t: (s.devices - 1) * (t.F + t.B) / s.chunks,
+    where=lambda s, t: s.microbatches >= s.devices,
+    says="m ≥ p",
+)
+"""The bubble of filling and draining a pipeline of stages a v-th as long, if there are microbatches to fill it."""
 
 
 @register_schedule(
     "interleaved-1f1b",
     bubble=BY_CHUNKS,
-    peak=ClosedForm("min(mv, (v−1)p+2(p−1−r)+1)/v", lambda s, r: held(s, 2 * (s.devices - 1 - r) + 1)),
+    peak=ClosedForm(
+        "min(mv, (v−1)g+2(p−1−r)+1)/v, rounds of g = m/max(1, ⌊m/p⌋)",
+        lambda s, r: held(s, 2 * (s.devices - 1 - r) + 1),
+    ),
 )
 def interleaved(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
     """1F1B through several short stages on each device, rounds of microbatches one after another (Megatron-LM)."""

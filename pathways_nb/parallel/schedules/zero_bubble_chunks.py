@@ -1,8 +1,7 @@
 """Zero-bubble schedules of several stages on each device: the gradient by the weights fills what would be idle time.
 
 Nothing waits for that gradient but the optimizer, so it can run whenever a device has nothing else to do (Qi et al.
-2024a, "Zero Bubble Pipeline Parallelism"). Here are those whose order is fixed; ``zero_bubble`` has those with one stage
-on each device.
+2024, "Zero Bubble Pipeline Parallelism"). Here are the two whose order is fixed.
 """
 
 from __future__ import annotations
@@ -16,11 +15,16 @@ from pathways_nb.parallel.schedules.rows import Side, require_two_chunks, with_w
 
 @register_schedule(
     "interleaved-zb",
-    bubble=ClosedForm("(p−1)(F+I−W)/v", lambda s, t: (s.devices - 1) * (t.F + t.I - t.W) / s.chunks),
-    peak=ClosedForm("min(m, p)", lambda s, r: held(s, s.devices)),
+    bubble=ClosedForm(
+        "(p−1)(F+I−W)/v",
+        lambda s, t: (s.devices - 1) * (t.F + t.I - t.W) / s.chunks,
+        where=lambda s, t: s.microbatches >= s.devices and min(t.F, t.I) >= t.W,
+        says="m ≥ p, F ≥ W, I ≥ W",
+    ),
+    peak=ClosedForm("min(mv, (v−1)g+p)/v, rounds of g = m/max(1, ⌊m/p⌋)", lambda s, r: held(s, s.devices)),
 )
 def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """Interleaved 1F1B, half as far ahead, device r putting off its W by r passes (Qi et al. 2024a, ZB-1p)."""
+    """Interleaved 1F1B, half as far ahead, device r putting off its W by r passes (Qi et al. 2024, ZB-1p)."""
     require_rounds("interleaved-zb", microbatches, devices)
     size = Size(devices, microbatches, chunks)
     return [with_weights(depth_first(device, size, "I", hops=1), delay=device) for device in range(devices)]
@@ -28,11 +32,16 @@ def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) ->
 
 @register_schedule(
     "zb-v",
-    bubble=ClosedForm("(p−1)F/2", lambda s, t: (s.devices - 1) * t.F / 2),
-    peak=ClosedForm("min(m, p)", lambda s, r: min(s.microbatches, s.devices)),
+    bubble=ClosedForm(
+        "(p−1)F/2",
+        lambda s, t: (s.devices - 1) * t.F / 2,
+        where=lambda s, t: s.microbatches >= 2 * s.devices - 1 and t.F == t.I >= t.W >= t.I / 2,
+        says="m ≥ 2p−1, F = I ≥ W ≥ I/2",
+    ),
+    peak=ClosedForm("min(m, p, (m+r+1)/2)", lambda s, r: min(s.microbatches, s.devices, (s.microbatches + r + 1) / 2)),
 )
 def zero_bubble_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """Down and up a V of two stages on each device: no bubble where F = I = W (Qi et al. 2024a, section 6)."""
+    """Down and up a V of two stages on each device: no bubble where F = I = W (Qi et al. 2024, section 6)."""
     require_two_chunks("zb-v", chunks)
     full = max(microbatches, 2 * devices - 1)  # as many as fill the V; of a shorter one, those that there are
     rows = [v_row(device, devices, full) for device in range(devices)]
