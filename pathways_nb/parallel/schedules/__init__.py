@@ -6,5 +6,6 @@ from pathways_nb.parallel.schedules import interleaved
 from pathways_nb.parallel.schedules import zero_bubble
 from pathways_nb.parallel.schedules import zero_bubble_chunks
 from pathways_nb.parallel.schedules import v_shaped
+from pathways_nb.parallel.schedules import v_1f1b
 from pathways_nb.parallel.schedules import dualpipe
 from pathways_nb.parallel.schedules import token_slices

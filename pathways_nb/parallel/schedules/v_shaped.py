@@ -14,6 +14,7 @@ from collections import deque
 from math import ceil, inf
 
 from pathways_nb.parallel.schedules.actions import Action
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
 from pathways_nb.parallel.schedules.registry import register_schedule
 from pathways_nb.parallel.schedules.rows import require_two_chunks
 
@@ -27,7 +28,22 @@ Block = list[tuple[int, int, int, int]]
 """For each device, when its four passes of microbatch 0 start, in passes."""
 
 
-@register_schedule("v-half")
+def planned_for(size: Size, times: Times) -> bool:
+    """Whether closed forms of a V hold: for the times that it is planned for, and a steady phase."""
+    return times.F == times.I == times.W and size.microbatches > size.devices
+
+
+
+@register_schedule(
+    "v-half",
+    bubble=ClosedForm(
+        "(3p−4)F/2, of even p (3p−7)F/2",
+        lambda s, t: (3 * s.devices - (4 if s.devices % 2 else 7)) * t.F / 2,
+        where=lambda s, t: planned_for(s, t) and s.devices > 2,
+        says="F = I = W, p > 2 and m > p",
+    ),
+    peak=ClosedForm("⌊p/2⌋+1", lambda s, r: s.devices // 2 + 1, where=lambda s, t: s.microbatches > s.devices, says="m > p"),
+)
 def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
     """A V in half the memory of 1F1B, and half its bubble (Qi et al. 2024b, V-Half)."""
     require_two_chunks("v-half", chunks)
@@ -38,7 +54,21 @@ def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action
     return squeezed(block, microbatches, room, room)
 
 
-@register_schedule("v-min")
+@register_schedule(
+    "v-min",
+    bubble=ClosedForm(
+        "(4p−5)F/2, of p = 5, 8, ... (4p−6)F/2, of p = 3, 6, ... (4p−7)F/2",
+        lambda s, t: (4 * s.devices - (7, 5, 6)[s.devices % 3]) * t.F / 2,
+        where=lambda s, t: planned_for(s, t) and s.devices > 2,
+        says="F = I = W, p > 2 and m > p",
+    ),
+    peak=ClosedForm(
+        "⌊(p+4)/3⌋",
+        lambda s, r: (s.devices + 4) // 3,
+        where=lambda s, t: s.microbatches > s.devices and s.devices % 3 != 2,
+        says="m > p, p not 2, 5, 8, ...; there some devices have half a microbatch less",
+    ),
+)
 def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
     """A V in a third of the memory of 1F1B, the least there is, with two thirds of its bubble (Qi et al. 2024b, V-Min)."""
     require_two_chunks("v-min", chunks)

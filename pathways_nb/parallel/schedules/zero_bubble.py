@@ -34,8 +34,8 @@ def zero_bubble_h1(devices: int, microbatches: int) -> list[list[Action]]:
 @register_schedule(
     "zb-h2",
     bubble=ClosedForm(
-        "(p−1)·max(F+I−2W, F, I−W)",
-        lambda s, t: (s.devices - 1) * max(t.F + t.I - 2 * t.W, t.F, t.I - t.W),
+        "(p−1)·max(F+I−2W, F, I−F)",
+        lambda s, t: (s.devices - 1) * max(t.F + t.I - 2 * t.W, t.F, t.I - t.F),
         where=lambda s, t: s.microbatches >= 2 * s.devices - 1,
         says="m ≥ 2p−1",
     ),
