@@ -8,9 +8,8 @@ after another in the order of the block, so that the steady phase stays as it is
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import NamedTuple
-
-import numpy as np
 
 from pathways_nb.parallel.schedules.actions import Action
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm
@@ -59,14 +58,14 @@ def one_forward_one_backward_v(devices: int, microbatches: int, chunks: int = 2)
     )
     rows: list[list[tuple[int, Action]]] = [[] for _ in range(devices)]
     for (_, device, hop, number), slot in zip(passes, settled(passes, devices), strict=True):
-        rows[device].append((slot, Action(stages[hop], "FB"[hop // len(rows) // 2], number)))
+        rows[device].append((slot, Action(stages[hop], "F" if hop < 2 * devices else "B", number)))
     return [[action for _, action in sorted(row)] for row in rows]
 
 
 def block(devices: int) -> list[int]:
     """When each hop of microbatch 0 starts, in slots; no two of one device fall together, repeated every six slots.
 
-    Three backward passes fill a period; the next one has to be another three slots later, or it would fall on the first.
+    Three backward passes fill a period; the next has to be another three slots later, or it would fall on the first.
     """
     forward = 2 * devices
     turn = forward + (3 if devices % 3 == 0 else 0)
@@ -81,7 +80,7 @@ def settled(passes: list[Pass], devices: int) -> list[int]:
         passes: of the repeated block, in order of time. devices: p.
     """
     lanes = lanes_of(passes, devices)
-    most = max(lane.kept.max() for lane in lanes)
+    most = max(max(lane.kept) for lane in lanes)
     came: dict[int, int] = {}  # for each microbatch, when its last hop ended
     latest = [-1] * (4 * devices)
     slots = []
@@ -96,11 +95,11 @@ def settled(passes: list[Pass], devices: int) -> list[int]:
 
 def lanes_of(passes: list[Pass], devices: int) -> list[Lane]:
     """The slots of all devices, with what they keep if each pass stays where it is."""
-    change = np.zeros((devices, passes[-1].start + 2), int)
-    start, device, hop, _ = np.array(passes).T
-    backward = hop >= 2 * devices
-    change[device, start + backward] = np.where(backward, -1, 1)
-    return [Lane(bytearray(len(kept)), kept) for kept in change.cumsum(axis=1)]
+    change = [[0] * (passes[-1].start + 2) for _ in range(devices)]
+    for start, device, hop, _ in passes:
+        backward = hop >= 2 * devices
+        change[device][start + backward] += -1 if backward else 1
+    return [Lane(bytearray(len(each)), list(accumulate(each))) for each in change]
 
 
 class Lane(NamedTuple):
@@ -111,27 +110,24 @@ class Lane(NamedTuple):
     """
 
     taken: bytearray
-    kept: np.ndarray
+    kept: list[int]
 
     def forward(self, earliest: int, start: int, most: int) -> int:
         """Move a forward pass to the first free slot from which on memory stays within ``most``; the slot."""
-        slot = self.taken.find(0, earliest, start)
-        if slot >= 0:  # there is one, if memory allows
-            full = np.flatnonzero(self.kept[earliest:start] == most)
-            slot = self.taken.find(0, earliest + full[-1] + 1, start) if len(full) else slot
-        if slot < 0:
-            slot = start
-        else:
-            self.kept[slot:start] += 1
+        slot = start
+        while slot > earliest and self.kept[slot - 1] < most:
+            slot -= 1
+        slot = self.taken.find(0, slot, start + 1)
         self.taken[slot] = 1
+        for moved in range(slot, start):
+            self.kept[moved] += 1
         return slot
 
     def backward(self, earliest: int, start: int) -> int:
         """Move a backward pass, two slots long, to the first place free before it; its first slot."""
         slot = self.taken.find(b"\0\0", earliest, start)
-        if slot < 0:
-            slot = start
-        else:
-            self.kept[slot + 1 : start + 1] -= 1
+        slot = start if slot < 0 else slot
         self.taken[slot : slot + 2] = b"\1\1"
+        for moved in range(slot + 1, start + 1):
+            self.kept[moved] -= 1
         return slot

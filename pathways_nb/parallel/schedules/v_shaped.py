@@ -33,7 +33,6 @@ def planned_for(size: Size, times: Times) -> bool:
     return times.F == times.I == times.W and size.microbatches > size.devices
 
 
-
 @register_schedule(
     "v-half",
     bubble=ClosedForm(
@@ -42,10 +41,12 @@ def planned_for(size: Size, times: Times) -> bool:
         where=lambda s, t: planned_for(s, t) and s.devices > 2,
         says="F = I = W, p > 2 and m > p",
     ),
-    peak=ClosedForm("⌊p/2⌋+1", lambda s, r: s.devices // 2 + 1, where=lambda s, t: s.microbatches > s.devices, says="m > p"),
+    peak=ClosedForm(
+        "⌊p/2⌋+1", lambda s, r: s.devices // 2 + 1, where=lambda s, t: s.microbatches > s.devices, says="m > p"
+    ),
 )
 def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """A V in half the memory of 1F1B, and half its bubble (Qi et al. 2024b, V-Half)."""
+    """A V in half the memory of 1F1B, and half its bubble (Qi et al. 2024b)."""
     require_two_chunks("v-half", chunks)
     wait = 3 if devices % 2 == 0 and devices > 2 else 0
     turn = 3 * devices + wait - 1
@@ -70,7 +71,7 @@ def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action
     ),
 )
 def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """A V in a third of the memory of 1F1B, the least there is, with two thirds of its bubble (Qi et al. 2024b, V-Min)."""
+    """A V in a third of the memory of 1F1B, the least there is, and two thirds of its bubble (Qi et al. 2024b)."""
     require_two_chunks("v-min", chunks)
     turn = 2 * devices + (2 if devices % 3 == 0 else 0)
     block = [(r, 2 * devices - 1 - r, turn + r, turn + 2 * devices - 1 - r) for r in range(devices)]

@@ -15,7 +15,6 @@ from pathways_nb.parallel.schedules.registry import register_schedule
 from pathways_nb.parallel.schedules.rows import alternating, with_weights
 
 
-
 @register_schedule(
     "zb-h1",
     bubble=ClosedForm(
@@ -44,8 +43,8 @@ def zero_bubble_h1(devices: int, microbatches: int) -> list[list[Action]]:
 def zero_bubble_h2(devices: int, microbatches: int) -> list[list[Action]]:
     """Twice as far ahead, for twice the memory: no device idles between its first and its last action (ZB-H2).
 
-    The last W are put off until I no longer comes at once, which the first of fewer than 2p−1 microbatches is too late
-    for; of those, as many as there are beyond p.
+    At the end, I has to go up through all devices at once, so device r keeps 2r W for after it. With fewer than 2p−1
+    microbatches it waits before that in any case, and has done some of them by then.
     """
     further = max(0, microbatches - devices)
     return [in_turn(r, microbatches, ahead=2 * (devices - 1 - r), delay=r + min(r, further)) for r in range(devices)]
