@@ -3,6 +3,9 @@
 # ruff: noqa: F401, I001 - each registers its schedules, which are listed in the order of these lines
 from pathways_nb.parallel.schedules import classic
 from pathways_nb.parallel.schedules import interleaved
+from pathways_nb.parallel.schedules import zero_bubble
 from pathways_nb.parallel.schedules import zero_bubble_chunks
+from pathways_nb.parallel.schedules import v_shaped
+from pathways_nb.parallel.schedules import v_1f1b
 from pathways_nb.parallel.schedules import dualpipe
 from pathways_nb.parallel.schedules import token_slices

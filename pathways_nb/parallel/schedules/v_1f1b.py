@@ -1,0 +1,133 @@
+"""1F1B in a V: two stages on each device, whole backward passes, two thirds of the memory of 1F1B (Qi et al. 2024b).
+
+A building block says when each device takes the passes of a microbatch: forward down and up the V, one pass after
+another, and backward down and up, two passes long each. The next microbatch does the same six passes later. The ends of
+the repeated block have gaps; into those each pass moves as far as its inputs and the memory of the whole allow, one
+after another in the order of the block, so that the steady phase stays as it is.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import NamedTuple
+
+from pathways_nb.parallel.schedules.actions import Action
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm
+from pathways_nb.parallel.schedules.registry import register_schedule
+from pathways_nb.parallel.schedules.rows import require_two_chunks
+from pathways_nb.parallel.schedules.v_shaped import PERIOD
+
+
+class Pass(NamedTuple):
+    """One pass of the repeated block; they go by time, and then by device.
+
+    Args:
+        start: in slots of a forward pass. device: that does it. hop: its place on the way of its microbatch, 0 to
+            4p − 1: stage by stage forward, then backward. microbatch: from 0.
+    """
+
+    start: int
+    device: int
+    hop: int
+    microbatch: int
+
+
+@register_schedule(
+    "1f1b-v",
+    bubble=ClosedForm(
+        "5(p−1)F/2",
+        lambda s, t: 5 * (s.devices - 1) * t.F / 2,
+        where=lambda s, t: t.F == t.I == t.W and s.devices % 3 == 1 and s.microbatches >= s.devices,
+        says="F = I = W, p = 1, 4, 7, ..., and m ≥ p; else a little less",
+    ),
+    peak=ClosedForm(
+        "⌊2p/3⌋+1",
+        lambda s, r: 2 * s.devices // 3 + 1,
+        where=lambda s, t: s.microbatches >= 2 * s.devices,
+        says="m ≥ 2p",
+    ),
+)
+def one_forward_one_backward_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
+    """1F1B in a V, for F = I = W: about two thirds of the memory of 1F1B, and less of a bubble (Qi et al. 2024b)."""
+    require_two_chunks("1f1b-v", chunks)
+    stages = [*range(2 * devices), *reversed(range(2 * devices))]  # of each hop
+    passes = sorted(
+        Pass(start + PERIOD * number, min(stage, 2 * devices - 1 - stage), hop, number)
+        for hop, (stage, start) in enumerate(zip(stages, block(devices), strict=True))
+        for number in range(microbatches)
+    )
+    rows: list[list[tuple[int, Action]]] = [[] for _ in range(devices)]
+    for (_, device, hop, number), slot in zip(passes, settled(passes, devices), strict=True):
+        rows[device].append((slot, Action(stages[hop], "F" if hop < 2 * devices else "B", number)))
+    return [[action for _, action in sorted(row)] for row in rows]
+
+
+def block(devices: int) -> list[int]:
+    """When each hop of microbatch 0 starts, in slots; no two of one device fall together, repeated every six slots.
+
+    Three backward passes fill a period; the next has to be another three slots later, or it would fall on the first.
+    """
+    forward = 2 * devices
+    turn = forward + (3 if devices % 3 == 0 else 0)
+    before = (1, 0, 2)[devices % 3]
+    return [*range(forward), *(turn + 2 * hop + 3 * ((hop + before) // 3) for hop in range(forward))]
+
+
+def settled(passes: list[Pass], devices: int) -> list[int]:
+    """The slot where each pass starts once it has moved as far forward as it can.
+
+    Args:
+        passes: of the repeated block, in order of time. devices: p.
+    """
+    lanes = lanes_of(passes, devices)
+    most = max(max(lane.kept) for lane in lanes)
+    came: dict[int, int] = {}  # for each microbatch, when its last hop ended
+    latest = [-1] * (4 * devices)
+    slots = []
+    for start, device, hop, number in passes:
+        earliest = max(latest[hop] + 1, came.get(number, 0))
+        backward = hop >= 2 * devices
+        slot = lanes[device].backward(earliest, start) if backward else lanes[device].forward(earliest, start, most)
+        latest[hop], came[number] = slot, slot + 1 + backward
+        slots.append(slot)
+    return slots
+
+
+def lanes_of(passes: list[Pass], devices: int) -> list[Lane]:
+    """The slots of all devices, with what they keep if each pass stays where it is."""
+    change = [[0] * (passes[-1].start + 2) for _ in range(devices)]
+    for start, device, hop, _ in passes:
+        backward = hop >= 2 * devices
+        change[device][start + backward] += -1 if backward else 1
+    return [Lane(bytearray(len(each)), list(accumulate(each))) for each in change]
+
+
+class Lane(NamedTuple):
+    """The slots of one device.
+
+    Args:
+        taken: whether each is. kept: how many passes' activations there are after each.
+    """
+
+    taken: bytearray
+    kept: list[int]
+
+    def forward(self, earliest: int, start: int, most: int) -> int:
+        """Move a forward pass to the first free slot from which on memory stays within ``most``; the slot."""
+        slot = start
+        while slot > earliest and self.kept[slot - 1] < most:
+            slot -= 1
+        slot = self.taken.find(0, slot, start + 1)
+        self.taken[slot] = 1
+        for moved in range(slot, start):
+            self.kept[moved] += 1
+        return slot
+
+    def backward(self, earliest: int, start: int) -> int:
+        """Move a backward pass, two slots long, to the first place free before it; its first slot."""
+        slot = self.taken.find(b"\0\0", earliest, start)
+        slot = start if slot < 0 else slot
+        self.taken[slot : slot + 2] = b"\1\1"
+        for moved in range(slot + 1, start + 1):
+            self.kept[moved] -= 1
+        return slot

@@ -1,0 +1,163 @@
+"""Schedules of two stages on each device in a V, with less memory than 1F1B: V-half and V-min (Qi et al. 2024b).
+
+Device r has stages r and 2p−1−r, so that a microbatch goes down all devices and up again, twice: forward and, as I,
+backward. A building block says when each of these four passes starts on each device; the next microbatch does the same
+six passes later (2 F, 2 I, 2 W), so that nothing collides. How long a block keeps its activations is what the schedule
+takes in memory ("Pipeline Parallelism with Controllable Memory", section 3). A list scheduler then squeezes the
+repeated block: each device does what comes next in it as soon as it can, and W whenever it would wait. All of this is
+planned for F = I = W = 1.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil, inf
+
+from pathways_nb.parallel.schedules.actions import Action
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
+from pathways_nb.parallel.schedules.registry import register_schedule
+from pathways_nb.parallel.schedules.rows import require_two_chunks
+
+PERIOD = 6
+"""Passes of one microbatch on one device: F, I and W of two stages."""
+
+DOWN, UP, BACK_DOWN, BACK_UP = range(4)
+"""The four passes of a block in order: F of the first and of the second stage, I of the second and of the first."""
+
+Block = list[tuple[int, int, int, int]]
+"""For each device, when its four passes of microbatch 0 start, in passes."""
+
+
+def planned_for(size: Size, times: Times) -> bool:
+    """Whether closed forms of a V hold: for the times that it is planned for, and a steady phase."""
+    return times.F == times.I == times.W and size.microbatches > size.devices
+
+
+@register_schedule(
+    "v-half",
+    bubble=ClosedForm(
+        "(3p−4)F/2, of even p (3p−7)F/2",
+        lambda s, t: (3 * s.devices - (4 if s.devices % 2 else 7)) * t.F / 2,
+        where=lambda s, t: planned_for(s, t) and s.devices > 2,
+        says="F = I = W, p > 2 and m > p",
+    ),
+    peak=ClosedForm(
+        "⌊p/2⌋+1", lambda s, r: s.devices // 2 + 1, where=lambda s, t: s.microbatches > s.devices, says="m > p"
+    ),
+)
+def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
+    """A V in half the memory of 1F1B, and half its bubble (Qi et al. 2024b)."""
+    require_two_chunks("v-half", chunks)
+    wait = 3 if devices % 2 == 0 and devices > 2 else 0
+    turn = 3 * devices + wait - 1
+    block = [(2 * r, 3 * devices - 2 - r, turn + 2 * r, turn + 3 * devices - 1 - r) for r in range(devices)]
+    room = 2 * (devices // 2 + 1)
+    return squeezed(block, microbatches, room, room)
+
+
+@register_schedule(
+    "v-min",
+    bubble=ClosedForm(
+        "(4p−5)F/2, of p = 5, 8, ... (4p−6)F/2, of p = 3, 6, ... (4p−7)F/2",
+        lambda s, t: (4 * s.devices - (7, 5, 6)[s.devices % 3]) * t.F / 2,
+        where=lambda s, t: planned_for(s, t) and s.devices > 2,
+        says="F = I = W, p > 2 and m > p",
+    ),
+    peak=ClosedForm(
+        "⌊(p+4)/3⌋",
+        lambda s, r: (s.devices + 4) // 3,
+        where=lambda s, t: s.microbatches > s.devices and s.devices % 3 != 2,
+        says="m > p, p not 2, 5, 8, ...; there some devices have half a microbatch less",
+    ),
+)
+def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
+    """A V in a third of the memory of 1F1B, the least there is, and two thirds of its bubble (Qi et al. 2024b)."""
+    require_two_chunks("v-min", chunks)
+    turn = 2 * devices + (2 if devices % 3 == 0 else 0)
+    block = [(r, 2 * devices - 1 - r, turn + r, turn + 2 * devices - 1 - r) for r in range(devices)]
+    first = 2 if devices < 3 else 2 * (devices + 3) // 3
+    return squeezed(block, microbatches, 2 * ((devices + 4) // 3), first)
+
+
+def squeezed(block: Block, microbatches: int, room: int, first: int) -> list[list[Action]]:
+    """Repeat a block for each microbatch, everything as early as its inputs and memory allow.
+
+    Args:
+        block: of each device. microbatches: m. room: how many passes' activations a device can keep.
+        first: as many before the way back of microbatch 0 reaches it; on device 0, always.
+    """
+    devices = [Device(r, block, microbatches, room, first) for r in range(len(block))]
+    for device in devices:
+        device.connect(devices)
+    while any(device.left for device in devices):
+        steps = [device.next() for device in devices]
+        for device, step in zip(devices, steps, strict=True):
+            device.take(step)
+    return [device.row for device in devices]
+
+
+class Device:
+    """One device of a V while its row is made: what it has done, what it keeps, what its block would do next.
+
+    Args:
+        number: r. block, microbatches, room, first: see ``squeezed``.
+    """
+
+    def __init__(self, number: int, block: Block, microbatches: int, room: int, first: int) -> None:
+        stages = number, 2 * len(block) - 1 - number
+        self.stages = (stages[0], stages[1], stages[1], stages[0])
+        self.microbatches, self.left = microbatches, PERIOD * microbatches
+        self.done = [0, 0, 0, 0]
+        self.due: list[float] = list(block[number])
+        limit = microbatches + 1 + number  # with fewer microbatches than fill the V, more would gain nothing
+        self.first, self.room = min(first, limit), min(room if number else first, limit)
+        self.kept, self.weights, self.row = 0, deque[Action](), list[Action]()
+
+    def connect(self, devices: list[Device]) -> None:
+        """Find where the input of each pass comes from: the device, and which of its passes; none for the first."""
+        number = self.stages[0]
+        above = devices[number - 1].done if number else None
+        below = devices[number + 1].done if number + 1 < len(devices) else None
+        self.inputs = [
+            (above, DOWN),
+            (below, UP) if below else (self.done, DOWN),
+            (above, BACK_DOWN) if above else (self.done, UP),
+            (below, BACK_UP) if below else (self.done, BACK_DOWN),
+        ]
+
+    def next(self) -> int | None:
+        """The pass to do now; None if there is none, so that it is time for W."""
+        filling, draining = not self.done[BACK_UP], self.done[UP] == self.microbatches
+        if not (filling or draining):  # the block's own order, which keeps the devices in step
+            step = self.due.index(min(self.due))
+            return step if self.ready(step) else None
+        ready = (step for step in range(4) if self.ready(step))
+        return min(ready, key=lambda step: (step < BACK_DOWN, self.due[step]), default=None)
+
+    def ready(self, step: int) -> bool:
+        """Whether there is something to do in this pass, its input, and room for what it has to keep."""
+        number = self.done[step]
+        done, of = self.inputs[step]
+        if number == self.microbatches or (done and done[of] <= number):
+            return False
+        if step >= BACK_DOWN:
+            return True
+        other = self.due[UP - step]
+        reserved = max(0, ceil((self.due[step] - other) / PERIOD)) if other < inf else 0
+        return self.kept + reserved < (self.room if self.done[BACK_UP] else self.first)
+
+    def take(self, step: int | None) -> None:
+        """Do this pass, or W if there is any, or nothing."""
+        if step is None:
+            if self.weights:
+                self.row.append(self.weights.popleft())
+                self.kept, self.left = self.kept - 1, self.left - 1
+            return
+        stage, number = self.stages[step], self.done[step]
+        self.row.append(Action(stage, "FI"[step // 2], number))
+        self.done[step], self.left = number + 1, self.left - 1
+        self.due[step] = self.due[step] + PERIOD if number + 1 < self.microbatches else inf
+        if step < BACK_DOWN:
+            self.kept += 1
+        else:
+            self.weights.append(Action(stage, "W", number))
