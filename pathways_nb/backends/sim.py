@@ -333,7 +333,8 @@ class SimDriver(Driver):
     def _seconds(self, lowered: Lowered, index: int) -> float:
         action = lowered.actions[index]
         if action.step.kind == "launch":
-            return float(action.call.seconds)  # a NodeCost, see ``estimates``
+            assert action.cost is not None
+            return action.cost.seconds
         return self._cost(lowered, index).seconds if action.step.kind == "move" else 0.0
 
     def _cost(self, lowered: Lowered, index: int) -> Cost:
