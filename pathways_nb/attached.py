@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -24,7 +23,7 @@ from pathways_nb.backends.engine import Clock
 from pathways_nb.backends.lowering import Lowered
 from pathways_nb.backends.pauses import Pauses
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.policies import Policy, policy_of
+from pathways_nb.controller.policies import policy_of
 from pathways_nb.controller.resources import Resources
 from pathways_nb.errors import NotAttachedError, OutOfMemoryError, UsageError, size
 from pathways_nb.gather import Gather, check_futures, consume
@@ -34,6 +33,7 @@ from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Signature
 from pathways_nb.progress import to_standard_error
 from pathways_nb.run import Run
+from pathways_nb.specification import Specification
 from pathways_nb.status import status_of
 from pathways_nb.trace.metrics import counted, duration
 from pathways_nb.trace.record import Label, Record, Row, label_of
@@ -42,49 +42,6 @@ _HISTORY = 2_000
 """Events remembered of what runs outside any recording."""
 _LONG_LOWERING = 1.0
 """Seconds of lowering after which a garbage collection is a small part."""
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """What was asked for of simulated devices; see ``pw.attach``."""
-
-    chip: Any = None
-    network: Any = None
-    devices_per_host: int | None = None
-    topology: tuple[int, ...] | None = None
-    noise: float = 0.0
-    seed: int = 0
-    values: bool = False
-
-
-@dataclass(frozen=True)
-class Specification:
-    """What was asked for; attaching the same again does nothing."""
-
-    kind: str
-    islands: Any
-    devices_per_island: int | None
-    dispatch: str
-    pin: bool
-    policy: str | Policy = "stride"
-    hbm: float | None = None
-    dcn_latency: float = 0.0
-    simulated: Simulated | None = None
-    """What else simulated devices are like."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; a policy of the user's, a chip and a network by their names."""
-        parts = (self, self.simulated) if self.simulated is not None else (self,)
-        plain = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
-        plain |= {name: _named(plain[name]) for name in ("policy", "chip", "network") if name in plain}
-        return {name: value for name, value in plain.items() if name != "simulated"}
-
-
-def _named(value: Any) -> str | None:
-    """A function, a chip or a network by its name."""
-    if value is None or isinstance(value, str):
-        return value
-    return getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
 
 
 class _Epoch:
