@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from pathways_nb import current, simulate
-from pathways_nb.attached import Controller, Simulated, Specification
+from pathways_nb.attached import Controller
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.local import LocalDriver
@@ -20,6 +20,7 @@ from pathways_nb.cost.model import Model
 from pathways_nb.cost.networks import Network
 from pathways_nb.errors import PlaceError, UsageError, is_number
 from pathways_nb.run import runs
+from pathways_nb.specification import Simulated, Specification
 
 KINDS = ("auto", "cpu", "gpu", "tpu", "sim")
 _executables = Executables(time.perf_counter)

@@ -5,86 +5,38 @@ It joins programs, the pure core, a driver and the record; every decision is the
 
 from __future__ import annotations
 
-import gc
-import html
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
-import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from pathways_nb import current, elastic, tenants, values
-from pathways_nb.backends.driver import QUEUED, Driver
+from pathways_nb import current, dispatch, elastic, tenants
+from pathways_nb.backends.driver import Driver
 from pathways_nb.backends.engine import Clock
 from pathways_nb.backends.lowering import Lowered
 from pathways_nb.backends.pauses import Pauses
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.policies import Policy, policy_of
+from pathways_nb.controller.policies import policy_of
 from pathways_nb.controller.resources import Resources
-from pathways_nb.errors import NotAttachedError, OutOfMemoryError, UsageError, size
-from pathways_nb.gather import Gather, check_futures, consume
+from pathways_nb.errors import NotAttachedError
+from pathways_nb.gather import Gather
 from pathways_nb.program.places import VirtualSlice
-from pathways_nb.program.plan import Placement, Plan, lower
+from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Signature
 from pathways_nb.progress import to_standard_error
 from pathways_nb.run import Run
-from pathways_nb.status import status_of
+from pathways_nb.specification import Specification
+from pathways_nb.status import as_html, status_of
 from pathways_nb.trace.metrics import counted, duration
-from pathways_nb.trace.record import Label, Record, Row, label_of
+from pathways_nb.trace.record import Record, Row
 
 _HISTORY = 2_000
 """Events remembered of what runs outside any recording."""
-_LONG_LOWERING = 1.0
-"""Seconds of lowering after which a garbage collection is a small part."""
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """What was asked for of simulated devices; see ``pw.attach``."""
-
-    chip: Any = None
-    network: Any = None
-    devices_per_host: int | None = None
-    topology: tuple[int, ...] | None = None
-    noise: float = 0.0
-    seed: int = 0
-    values: bool = False
-
-
-@dataclass(frozen=True)
-class Specification:
-    """What was asked for; attaching the same again does nothing."""
-
-    kind: str
-    islands: Any
-    devices_per_island: int | None
-    dispatch: str
-    pin: bool
-    policy: str | Policy = "stride"
-    hbm: float | None = None
-    dcn_latency: float = 0.0
-    simulated: Simulated | None = None
-    """What else simulated devices are like."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data; a policy of the user's, a chip and a network by their names."""
-        parts = (self, self.simulated) if self.simulated is not None else (self,)
-        plain = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
-        plain |= {name: _named(plain[name]) for name in ("policy", "chip", "network") if name in plain}
-        return {name: value for name, value in plain.items() if name != "simulated"}
-
-
-def _named(value: Any) -> str | None:
-    """A function, a chip or a network by its name."""
-    if value is None or isinstance(value, str):
-        return value
-    return getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
 
 
 class _Epoch:
@@ -125,8 +77,8 @@ class Controller:
         self.recordings: list[tuple[Run, Gather]] = []
         self.scopes: list[Controller | None] = []
         """For each ``with`` block entered: what it restores; itself if it was attached before."""
-        self._epoch = _Epoch()
-        self._opened: dict[str, tenants.Tenant] = {}
+        self.epoch = _Epoch()
+        self.opened: dict[str, tenants.Tenant] = {}
         """By name: the tenant that the engine was told of last, until a client of that name is closed."""
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
 
@@ -175,10 +127,10 @@ class Controller:
 
     def located(self, place: VirtualSlice) -> tuple[Placement, Mesh]:
         """Where a virtual slice lies, and its devices there."""
-        placement = self._place([place])[place.serial]
+        placement = self.place([place])[place.serial]
         return placement, self.driver.attachment.islands[placement.island].mesh(placement, place)
 
-    def _place(self, places: Sequence[VirtualSlice]) -> dict[int, Placement]:
+    def place(self, places: Sequence[VirtualSlice]) -> dict[int, Placement]:
         """Devices for virtual slices; they are given back when nobody holds the slice any more."""
         for place in places:
             if place not in self._placed:
@@ -188,7 +140,7 @@ class Controller:
 
     def begin_epoch(self) -> None:
         """Devices have changed: every program is lowered again at its next call."""
-        self._epoch = _Epoch()
+        self.epoch = _Epoch()
 
     def remove(self, island: int, first: int = 0, count: int | None = None) -> None:
         """Lose devices while programs run, as by a failure: ``count`` of an island from ``first`` on, by default all.
@@ -232,74 +184,7 @@ class Controller:
         Raises:
             PathwaysError: the call cannot be carried out; nothing was submitted.
         """
-        self.driver.engine.refuse_policies()
-        avals = call.avals()
-        if not gathered:
-            check_futures(call)
-        record = self.active_record()
-        traced = program.cached(call, avals, self.platform)
-        if traced is None:
-            began = self.clock()
-            traced = program.trace(call, avals, self.platform, self.mesh_of)
-            record.add(Row(Label("trace", program.name, program.name), began, self.clock(), quality="exact"))
-        lowered = self.lowered(traced)
-        client = self.client()
-        if (tenant := tenants.now()) is not None and tenant.memory:
-            limits = [tenant.memory] * len(self.islands)
-            self._refuse_too_large(lowered, limits, f"give {client!r} a larger memory=")
-        waited = self.driver.wait_for_room(client)
-        if waited > 1e-3:
-            label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
-            record.add(Row(label, self.clock() - waited, self.clock(), quality=self.driver.quality))
-        buffers, temporary = values.hold(self, call.leaves, client)
-        try:
-            run, results = self.driver.submit(lowered, buffers, record, client)
-        finally:
-            for buffer in temporary:
-                self.driver.release(buffer)
-        if not gathered:
-            consume(call)
-        for recording, _ in self.recordings[-1:]:
-            recording.add(run)
-        made = values.futures(self, lowered, results)
-        if self.twin is not None:
-            values.compute_beside(self.twin, program, call, made)
-        return jax.tree.unflatten(traced.out_tree, made)
-
-    def client(self) -> str:
-        """The name of the tenant for whom calls are made here, whom the engine has been told of."""
-        tenant = tenants.now()
-        if tenant is None:
-            return ""
-        if self._opened.get(tenant.name) is not tenant:
-            self.driver.open(tenant.name, tenant.share, tenant.priority, tenant.memory)
-            self._opened[tenant.name] = tenant
-        return tenant.name
-
-    def knows(self, name: str) -> bool:
-        """Whether a client of this name has called anything and is open."""
-        return name in self._opened
-
-    def close_client(self, name: str) -> Callable[[], None]:
-        """A tenant is gone: its programs are given up, and what it alone holds is freed.
-
-        Takes no lock. Who wants to wait until it is so calls what this returns.
-        """
-        driver = self.driver_or_none
-        if self._opened.pop(name, None) is None or driver is None:
-            return lambda: None
-        return driver.close_client(name)
-
-    def give_up(self, name: str) -> None:
-        """Forget what is gathered for a client that closes: sent later, it would open it again."""
-        for _, gather in tuple(self.recordings):
-            gather.give_up(name)
-
-    def wait_for_client(self, client: str) -> None:
-        """Wait until nothing of a client is under way."""
-        driver = self.driver_or_none
-        if driver is not None:
-            driver.ended.wait(lambda: not driver.runs_of(client) or driver.broken)
+        return dispatch.dispatch(self, program, call, gathered)
 
     def settle(self) -> None:
         """Wait until all that has been called by now has ended, well or not."""
@@ -313,12 +198,7 @@ class Controller:
         Raises:
             UsageError: there is no such client.
         """
-        client = client.name if isinstance(client, tenants.Tenant) else client
-        self.flush()
-        if client and not self.knows(client):
-            known = ", ".join(map(repr, self._opened)) or "none"
-            raise UsageError(f"cancel({client!r}): no client of that name has called anything; there are: {known}.")
-        self.driver.cancel(self.driver.runs_of(client))
+        tenants.cancel(self, client)
 
     def lowered(self, traced: Traced, refuse: bool = True) -> Lowered:
         """The program on this controller's devices, lowered and compiled once.
@@ -326,58 +206,25 @@ class Controller:
         Raises:
             OutOfMemoryError: it needs more memory than they have, unless ``refuse`` is false.
         """
-        epoch = self._epoch  # before devices are chosen: they may change meanwhile
-        found = traced.lowered.get(epoch)
-        if found is None:
-            found = traced.lowered[epoch] = self._lower(traced)
-        if refuse:
-            self._refuse_too_large(found, self.budgets, "attach with a larger hbm=")
-        return found
+        return dispatch.lowered(self, traced, refuse)
 
     def traced(self, program: Program, call: Signature) -> Traced:
         """The program's trace for these arguments, which is not recorded."""
-        avals = call.avals()
-        traced = program.cached(call, avals, self.platform)
-        return traced or program.trace(call, avals, self.platform, self.mesh_of)
+        return dispatch.traced(self, program, call)
 
     def plan_of(self, program: Program, call: Signature) -> Plan:
         """The program placed on this controller's devices, not compiled."""
-        return self._plan(self.traced(program, call))
+        return dispatch.plan_of(self, self.traced(program, call))
 
-    def _plan(self, traced: Traced) -> Plan:
-        return lower(traced.graph, self._place(traced.places), traced.arguments, traced.places[0])
+    # ---- records
 
-    def _lower(self, traced: Traced) -> Lowered:
-        record = self.active_record()
-        began = self.clock()
-        plan = self._plan(traced)
-        record.add(Row(Label("lower", traced.name, traced.name), began, self.clock(), quality="exact"))
-        try:
-            lowered = self.driver.lower(traced, plan, record, self._say)
-        finally:
-            for run, _ in self.recordings[-1:]:
-                run.note = ""
-        if self.clock() - began > _LONG_LOWERING:
-            gc.collect()  # it left much behind, and would be due in the midst of a step (see ``pauses``)
-        return lowered
-
-    def _refuse_too_large(self, lowered: Lowered, budgets: Sequence[int], fix: str) -> None:
-        """A program that could never finish is refused, with what it needs where."""
-        for peak in lowered.peaks:
-            if 0 < (budget := budgets[peak.where.island]) < peak.bytes:
-                raise OutOfMemoryError(
-                    f"{peak.program} needs {size(peak.bytes)} on each device of {peak.where}, where there are "
-                    f"{size(budget)}. Its peak is {peak.parts}. Use more devices or smaller arrays, or {fix}."
-                )
-
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """Tell of progress: on the display of what is recorded, else on standard error."""
         shown = False
         for run, _ in self.recordings[-1:]:
             run.note, shown = line, run.on_display
         if not shown:
             to_standard_error(line)
-
-    # ---- records
 
     def active_record(self) -> Record:
         """Where events go now: the innermost recording, or the controller's own history."""
@@ -407,10 +254,10 @@ class Controller:
                 self._close_driver()
             self.islands, self.budgets = self._asked
             self.machine = self._machine()
-            self._opened.clear()
+            self.opened.clear()
             self.resources = Resources(self.islands, threading.RLock())
             self._placed.clear()
-            self._epoch = _Epoch()
+            self.epoch = _Epoch()
             self.record.clear()
             self.recordings.clear()
             if self.twin is not None:
@@ -444,9 +291,7 @@ class Controller:
         return status_of(self)
 
     def _repr_html_(self) -> str:
-        first, *rest = self.status().split("\n")
-        items = "".join(f"<li>{html.escape(row.strip())}</li>" for row in rest)
-        return f"<div><b>{html.escape(first)}</b><ul>{items}</ul></div>"
+        return as_html(self.status())
 
     @property
     def size_text(self) -> str:

@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 from typing import Any, cast
 
-from pathways_nb.attached import Controller, Simulated, Specification
+from pathways_nb.attached import Controller
 from pathways_nb.backends.pod import Pod, SimulatedIsland
 from pathways_nb.backends.sim import SimDriver
 from pathways_nb.backends.virtual import Agenda
 from pathways_nb.cost.model import Model
 from pathways_nb.cost.parameters import is_count
 from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
+from pathways_nb.specification import Simulated, Specification
 from pathways_nb.trace.metrics import counted
 
 _SHORT = re.compile(r"sim(?::(?P<chip>[^:]+))?(?::(?P<islands>\d+)x(?P<devices>\d+))?")

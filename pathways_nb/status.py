@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,13 @@ def status_of(controller: Controller) -> str:
     rows += _store(controller)
     rows.append(f"  {counted(len(driver.runs), 'program')} under way; {driver.sampled:.0%} of ends watched")
     return "\n".join(rows)
+
+
+def as_html(status: str) -> str:
+    """The same for a notebook: what it is, and a list of the rest."""
+    first, *rest = status.split("\n")
+    items = "".join(f"<li>{html.escape(row.strip())}</li>" for row in rest)
+    return f"<div><b>{html.escape(first)}</b><ul>{items}</ul></div>"
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ class Tenant:
             if controller is not None and kind is None:
                 controller.flush()
                 if is_last:
-                    controller.wait_for_client(self.name)
+                    _wait_for(controller, self.name)
         finally:
             _leave(self)
             if is_last:
@@ -66,12 +66,12 @@ class Tenant:
     def _end(self, controller: Controller | None, collected: bool) -> None:
         """Close it, unless another block has begun; a collected generator may end anywhere, and must not wait."""
         if controller is not None and not collected:
-            controller.give_up(self.name)
+            _give_up(controller, self.name)
         with _lock:  # who begins a block from now on opens it again, after this
             if _blocks[self.name]:
                 return
             del _blocks[self.name]
-            wait = controller.close_client(self.name) if controller is not None else None
+            wait = _close(controller, self.name) if controller is not None else None
         if wait is not None and not collected:
             wait()
 
@@ -83,15 +83,15 @@ class Tenant:
         """Give up its programs: nothing more of them is dispatched, and their results say so."""
         controller = current.get()
         controller.flush()
-        if controller.knows(self.name):
+        if self.name in controller.opened:
             controller.cancel(self)
 
     def close(self) -> None:
         """Give up its programs, and free what it owns and nobody else holds; its next call opens it again."""
         controller = current.peek()
         if controller is not None:
-            controller.give_up(self.name)
-            controller.close_client(self.name)()
+            _give_up(controller, self.name)
+            _close(controller, self.name)()
 
     def __repr__(self) -> str:
         limit = f", memory {self.memory:.3g} bytes" if self.memory else ""
@@ -151,3 +151,48 @@ def _leave(tenant: Tenant | None) -> None:
 def now() -> Tenant | None:
     """The tenant for whom calls are made here."""
     return (_stack.get() or (None,))[-1]
+
+
+def told(controller: Controller) -> str:
+    """The name of the tenant for whom calls are made here, whom the controller's engine has been told of."""
+    tenant = now()
+    if tenant is None:
+        return ""
+    if controller.opened.get(tenant.name) is not tenant:
+        controller.driver.open(tenant.name, tenant.share, tenant.priority, tenant.memory)
+        controller.opened[tenant.name] = tenant
+    return tenant.name
+
+
+def cancel(controller: Controller, client: str | Tenant) -> None:
+    """See ``Controller.cancel``."""
+    client = client.name if isinstance(client, Tenant) else client
+    controller.flush()
+    if client and client not in controller.opened:
+        known = ", ".join(map(repr, controller.opened)) or "none"
+        raise UsageError(f"cancel({client!r}): no client of that name has called anything; there are: {known}.")
+    controller.driver.cancel(controller.driver.runs_of(client))
+
+
+def _close(controller: Controller, name: str) -> Callable[[], None]:
+    """A tenant is gone: its programs are given up, and what it alone holds is freed.
+
+    Takes no lock. Who wants to wait until it is so calls what this returns.
+    """
+    driver = controller.driver_or_none
+    if controller.opened.pop(name, None) is None or driver is None:
+        return lambda: None
+    return driver.close_client(name)
+
+
+def _give_up(controller: Controller, name: str) -> None:
+    """Forget what is gathered for a client that closes: sent later, it would open it again."""
+    for _, gather in tuple(controller.recordings):
+        gather.give_up(name)
+
+
+def _wait_for(controller: Controller, name: str) -> None:
+    """Wait until nothing of a client is under way."""
+    driver = controller.driver_or_none
+    if driver is not None:
+        driver.ended.wait(lambda: not driver.runs_of(name) or driver.broken)

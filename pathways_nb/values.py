@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb import tenants
 from pathways_nb.backends.lowering import Lowered, per_device
 from pathways_nb.errors import UsageError
 from pathways_nb.futures import Future
@@ -86,7 +87,7 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
     buffer = driver.place(
         Holding(placement, per_device(aval, sharding)),
         aval.bytes,
-        controller.client(),
+        tenants.told(controller),
         name,
         lambda: driver.put(value, sharding),
     )

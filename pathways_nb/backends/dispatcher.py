@@ -15,7 +15,7 @@ import jax
 
 from pathways_nb.backends.executables import like_for_like, send
 from pathways_nb.backends.execution import Entry, Execution
-from pathways_nb.backends.faults import Fault, InjectedFault
+from pathways_nb.backends.faults import Fault, InjectedFault, check_devices
 from pathways_nb.backends.lowering import Action, reshard
 from pathways_nb.backends.watcher import Launched, LaunchWatcher, Portion, TransferWatcher, owned
 from pathways_nb.errors import CancelledError, LostError, PathwaysError
@@ -169,7 +169,7 @@ class Dispatcher(threading.Thread):
         if (error := self._reason_to_skip(run, step)) is not None:
             return error
         assert action.call is not None
-        self._check_devices(action)
+        check_devices(action.label, self.gone)
         for fault in self.faults:
             fault.strike(action.label, run.client)
         inputs = [run.slots[slot] for slot in action.step.inputs]
@@ -188,14 +188,6 @@ class Dispatcher(threading.Thread):
         self.computing.inbox.put(Launched(portion, step, arrays[action.witness], dispatched))
         return None
 
-    def _check_devices(self, action: Action) -> None:
-        if not self.gone:
-            return
-        label = action.label
-        lost = sorted(self.gone.intersection(range(label.device, label.device + label.devices)))
-        if lost:
-            raise LostError(f"device {', '.join(map(str, lost))} of island {self.island} was lost")
-
     def _bring(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
         """Bring an argument to its place: most often it is there already."""
         run = portion.run
@@ -212,7 +204,7 @@ class Dispatcher(threading.Thread):
             error = entry.error or self._reason_to_skip(run, step)
             if error is not None:
                 return error
-            self._check_devices(action)
+            check_devices(action.label, self.gone)
             dispatched = self.clock()
             array, moved = bring(entry.array, action.target)
             if taken_over and entry.shared:  # also what moved: on devices of both places it is the same memory still
@@ -239,7 +231,7 @@ class Dispatcher(threading.Thread):
         self._wait(run, lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
         if (error := self._reason_to_skip(run, step)) is not None:
             return error
-        self._check_devices(action)
+        check_devices(action.label, self.gone)
         dispatched = self.clock()
         array = send(run.slots[slot], action.target)
         run.fill(step, [array])

@@ -42,7 +42,7 @@ class Estimates:
         self.model, self.topology_of = model, topology_of
 
     def get(self, request: Request, record: Record) -> Future[Executable]:
-        """An executable whose ``call`` is a ``NodeCost``."""
+        """What stands for an executable: it has a cost, and cannot be called."""
         made: Future[Executable] = Future()
         try:
             made.set_result(self._estimate(request))
@@ -62,7 +62,7 @@ class Estimates:
             temporary += max((one.bytes for one in added.collectives if one.kind == "all-gather"), default=0)
             cost = self.model.node(work, self.topology_of(request.label.island), sizes)
             cost = cost._replace(origin=_basis(cost, work))
-        return Executable(cost, laid.outputs(), work.flops * request.mesh.size, temporary, reused, None)
+        return Executable(None, laid.outputs(), work.flops * request.mesh.size, temporary, reused, None, cost)
 
 
 def _basis(cost: NodeCost, work: Work) -> str:

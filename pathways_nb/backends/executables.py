@@ -17,6 +17,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from pathways_nb.cost.model import NodeCost
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
 from pathways_nb.trace.record import Label, Record, Row
@@ -26,9 +27,10 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """A compiled node: call it with arrays on its devices. A simulated one has its cost there."""
+    """A compiled node, to be called with arrays on its devices; or, simulated, what stands for one."""
 
-    call: Any
+    call: jax.stages.Compiled | None
+    """``None`` of a simulated one."""
     out_shardings: tuple[Any, ...]
     flops: float
     temporary: int
@@ -37,6 +39,8 @@ class Executable:
     """Bytes per device of outputs that lie in memory taken over from inputs."""
     code: Code | None
     """Kept where there are host callbacks, which the fingerprint names by identity; else it would keep places alive."""
+    cost: NodeCost | None = None
+    """Of a simulated one."""
 
 
 @dataclass(frozen=True)

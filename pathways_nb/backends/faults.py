@@ -1,18 +1,30 @@
-"""Faults made on purpose, to test what depends on what: a node that would be launched fails instead."""
+"""Faults: devices that are lost, and those made on purpose, to test what depends on what: a launch fails instead."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from pathways_nb.errors import LostError
 from pathways_nb.trace.record import Label
 
 
 class InjectedFault(Exception):  # noqa: N818  (it is what the user asked for)
     """What a node raises on which ``pw.inject_fault`` struck."""
+
+
+def check_devices(label: Label, gone: Collection[int]) -> None:
+    """Refuse to run on devices of an island that are ``gone``.
+
+    Raises:
+        LostError: which of its devices are.
+    """
+    lost = sorted(device for device in gone if label.device <= device < label.device + label.devices)
+    if lost:
+        raise LostError(f"device {', '.join(map(str, lost))} of island {label.island} was lost")
 
 
 @dataclass(eq=False)

@@ -18,6 +18,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.backends.executables import Executable, Request, like_for_like
+from pathways_nb.cost.model import NodeCost
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
 from pathways_nb.program.memory import Needs, Peak, Sizes, needs_of
@@ -34,7 +35,8 @@ class Action:
 
     step: Step
     label: Label
-    call: Any = None
+    call: jax.stages.Compiled | None = None
+    cost: NodeCost | None = None
     target: Any = None
     waits_for: tuple[int, ...] = ()
     """Producers whose end does not follow from its devices being free: transfers, and launches on none of them."""
@@ -240,12 +242,13 @@ class Lowering:
             self._sharding(slot)
         executable = self._executable(index)
         size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
-        basis = getattr(executable.call, "origin", "")
+        basis = executable.cost.origin if executable.cost is not None else ""
         label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops, basis)
         return Action(
             step,
             label,
             call=executable.call,
+            cost=executable.cost,
             waits_for=self._waits_for(step),
             witness=self._witness(step),
             reader=self.readers.get(index, -1),

@@ -7,31 +7,28 @@ The same core decides, fed the same events (see ``virtual_engine``); islands car
 from __future__ import annotations
 
 import random
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
 from pathways_nb.backends.driver import QUEUED, Driver
 from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
-from pathways_nb.backends.faults import InjectedFault
 from pathways_nb.backends.lowering import Lowered, Lowering
 from pathways_nb.backends.pod import Abstract, Pod
-from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, VirtualRun
+from pathways_nb.backends.sim_costs import Costs
+from pathways_nb.backends.sim_failures import Failures
+from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, VirtualRun
 from pathways_nb.backends.virtual_engine import Passing, VirtualEngine
 from pathways_nb.backends.watcher import owned, routed
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
-from pathways_nb.cost.formulas import FREE, Cost
 from pathways_nb.cost.model import Model
-from pathways_nb.errors import CancelledError, LostError
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, aval_of
-from pathways_nb.trace.record import Label, Record, Row, label_of
+from pathways_nb.trace.record import Record, Row, label_of
 
 
 class SimDriver(Driver):
@@ -62,16 +59,13 @@ class SimDriver(Driver):
         self.agenda, self.model = agenda, model
         self._passing = Passing(lambda: self.engine, model.host.notice)
         super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._passing, VirtualEngine)
-        self.estimates = Estimates(model, self._topology)
+        self.estimates, self.costs = Estimates(model, self._topology), Costs(model, self._topology)
+        self._failures = Failures(self.faults, agenda.clock)
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
-        self._timed: weakref.WeakKeyDictionary[Lowered, Timed] = weakref.WeakKeyDictionary()
-        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = weakref.WeakKeyDictionary()
-        """By program and launch: how many hosts it is for."""
         self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
         """By run and step: brings of other runs that need what it makes."""
         self._controller_free = 0.0
-        self._gone: defaultdict[int, set[int]] = defaultdict(set)
         self._interferes = model.host.interference > 0
         self._at_work = [0] * len(pod.islands)
         """By island: nodes that have begun and not ended."""
@@ -82,10 +76,8 @@ class SimDriver(Driver):
     def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
         """A plan with what each of its steps costs."""
         lowered = Lowering(traced, plan, self.attachment.islands, self.estimates).lower(record, say)
-        labels = [self._based(lowered, index) for index in range(len(plan.steps))]
-        actions = tuple(replace(action, label=label) for action, label in zip(lowered.actions, labels, strict=True))
-        lowered = replace(lowered, actions=actions)
-        self._timed[lowered] = Timed(plan, [self._seconds(lowered, index) for index in range(len(plan.steps))])
+        lowered = self.costs.based(lowered)
+        self.costs.timed(lowered)
         return lowered
 
     def take(self, leaf: Any, name: str) -> Any:
@@ -148,23 +140,11 @@ class SimDriver(Driver):
     def _launch(self, run: Execution, launch: Launch) -> None:
         """One message after another leaves the controller; all of them travel at the same time."""
         now, host = self.agenda.now, self.model.host
-        hosts = self._hosts_of(run.lowered, launch)
+        hosts = self.costs.hosts_of(run.lowered, launch)
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
-            self._virtual[run.serial] = VirtualRun(run.serial, self._timed[run.lowered], run)
+            self._virtual[run.serial] = VirtualRun(run.serial, self.costs.timed(run.lowered), run)
         self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
-
-    def _hosts_of(self, lowered: Lowered, launch: Launch) -> int:
-        """How many hosts have devices that a launch is for."""
-        key = launch.island, launch.start, launch.stop
-        known = self._reached.setdefault(lowered, {})
-        if key not in known:
-            plan, each = lowered.plan, self._topology(launch.island).devices_per_host
-            steps = plan.orders[launch.island][launch.start : launch.stop]
-            places = [plan.placements[place] for place in {plan.steps[index].place for index in steps}]
-            spans = [range(p.first // each, (p.first + p.count - 1) // each + 1) for p in places]
-            known[key] = len({host for span in spans for host in span})
-        return known[key]
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
@@ -196,7 +176,7 @@ class SimDriver(Driver):
         run: Execution = task.portion.run.execution
         task.label = run.lowered.actions[task.index].label
         seconds = task.portion.run.timed.seconds[task.index]
-        if run.stopped or run.errors or self._gone or self.faults or not task.queues:
+        if run.stopped or run.errors or self._failures.gone or self.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
         if self._interferes and task.queues:
             seconds += self._interference(task.portion.launch.island) if seconds else 0.0
@@ -206,14 +186,9 @@ class SimDriver(Driver):
     def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
         """The same, of what may not be carried out, or not as planned: ``label`` says what is."""
         label, task.label = task.label, None
-        if (run.stopped or run.errors) and self._skip(run, task.index):
+        if self._failures.stop(run, task.index, label):
             return 0.0
-        is_argument = run.lowered.plan.steps[task.index].argument >= 0
-        if is_argument and self._read(run, task.index).error is not None:
-            return 0.0
-        if (self._gone or self.faults) and self._is_struck(run, task.index, label):
-            return 0.0
-        if is_argument:
+        if run.lowered.plan.steps[task.index].argument >= 0:
             return self._bring(run, task)
         task.label = label
         return seconds
@@ -233,7 +208,7 @@ class SimDriver(Driver):
         else:
             source = _whereabouts(run.arguments[step.argument])
         ends = ("out", source), ("in", target)
-        return ends if route == "DCN" else ((route, source, target),), self._cost(run.lowered, task.index).latency
+        return ends if route == "DCN" else ((route, source, target),), self.costs.move(run.lowered, task.index).latency
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
@@ -276,16 +251,6 @@ class SimDriver(Driver):
                 entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
         self.ended.ring()
 
-    def _read(self, run: Execution, index: int) -> Entry:
-        """The argument that a step brings."""
-        step = run.lowered.plan.steps[index]
-        entry = run.arguments[step.argument]
-        entry.has_read()
-        if entry.error is not None:
-            run.fail(index, entry.error)
-        entry.shared |= any(slot in run.results for slot in step.outputs)  # it is handed back as it came
-        return entry
-
     def _bring(self, run: Execution, task: Task) -> float:
         """Seconds of bringing an argument: most often it is there already."""
         lowered, step = run.lowered, run.lowered.plan.steps[task.index]
@@ -295,77 +260,18 @@ class SimDriver(Driver):
             return 0.0
         route, source = _route(entry, where)
         task.label = routed(lowered.actions[task.index].label, route)
-        return self._transfer(lowered, task.index, route, source.count if source else 1, where).seconds
+        return self.costs.transfer(lowered, task.index, route, source.count if source else 1, where).seconds
 
-    def _skip(self, run: Execution, index: int) -> bool:
-        """Whether its run was cancelled, or an input will never come."""
-        error = run.error_of(index) if run.errors else None
-        if run.stopped and (error is None or isinstance(error, CancelledError)):
-            error = run.cancelled_error(index)
-        if error is not None:
-            step = run.lowered.plan.steps[index]
-            if step.argument >= 0:
-                run.arguments[step.argument].has_read()
-            run.fail(index, error)
-        return error is not None
-
-    def _is_struck(self, run: Execution, index: int, label: Label) -> bool:
-        """Whether a step fails because its devices are lost, or on purpose."""
-        try:
-            self._strike(run, label)
-        except (InjectedFault, LostError) as cause:
-            mine = owned(label, run.client) if run.client else label
-            run.record.add(Row(mine, self.agenda.now, self.agenda.now, run.serial, "simulated", "failed"))
-            run.fail(index, run.node_error(index, cause))
-            return True
-        return False
-
-    def _strike(self, run: Execution, label: Label) -> None:
-        lost = sorted(self._gone[label.island].intersection(range(label.device, label.device + label.devices)))
-        if lost:
-            raise LostError(f"device {', '.join(map(str, lost))} of island {label.island} was lost")
-        if label.kind != "transfer":
-            for fault in self.faults:
-                fault.strike(label, run.client)
-
-    # ---- costs
-
-    def _seconds(self, lowered: Lowered, index: int) -> float:
-        action = lowered.actions[index]
-        if action.step.kind == "launch":
-            return float(action.call.seconds)  # a NodeCost, see ``estimates``
-        return self._cost(lowered, index).seconds if action.step.kind == "move" else 0.0
-
-    def _cost(self, lowered: Lowered, index: int) -> Cost:
-        """Of a move; of what is brought it is known when it is."""
-        plan, step = lowered.plan, lowered.plan.steps[index]
-        if step.kind != "move":
-            return FREE
-        source, target = plan.placements[plan.slots[step.inputs[0]].place], plan.placements[step.place]
-        return self._transfer(lowered, index, step.route, source.count, target)
-
-    def _transfer(self, lowered: Lowered, index: int, route: str, sources: int, target: Placement) -> Cost:
-        """Of what travels to all devices of a place; over NICs, to each host once what its devices share."""
-        step, topology = lowered.plan.steps[index], self._topology(target.island)
-        each, whole = lowered.slot_bytes[step.outputs[0]], lowered.actions[index].label.bytes
-        copies = min(topology.hosts, target.count) if route == "DCN" else target.count
-        return self.model.transfer(max(whole, each * copies), route, topology, sources, target.count)
-
-    def _based(self, lowered: Lowered, index: int) -> Label:
-        """The label of a step; that of a move says what its seconds come from."""
-        label = lowered.actions[index].label
-        return replace(label, basis=self._cost(lowered, index).formula) if label.route else label
+    # ---- devices
 
     def _topology(self, island: int) -> Any:
         return self.attachment.islands[island].topology
 
-    # ---- devices
-
     def _lost(self, where: Placement) -> None:
-        self._gone[where.island] |= set(range(where.first, where.first + where.count))
+        self._failures.lose(where)
 
     def _restored(self, island: int) -> None:
-        self._gone.pop(island, None)
+        self._failures.restore(island)
 
     def _joined(self, island: Any) -> None:
         self._at_work.append(0)

@@ -279,18 +279,18 @@ def test_the_engine_hears_of_a_time_to_wake_that_a_users_thread_was_told(control
 
 
 def test_devices_that_change_while_a_program_is_lowered_do_not_leave_it_there(controller, left, monkeypatch) -> None:
-    program, lower = pw.program(on(left, lambda x: x + 1), name="p"), controller._lower
+    program, lower = pw.program(on(left, lambda x: x + 1), name="p"), controller.driver.lower
 
-    def change(traced: Any) -> Any:
-        lowered = lower(traced)
+    def change(*asked: Any) -> Any:
+        lowered = lower(*asked)
         controller.begin_epoch()  # what a remove in another thread does
         return lowered
 
     with monkeypatch.context() as patched:
-        patched.setattr(controller, "_lower", change)
+        patched.setattr(controller.driver, "lower", change)
         program(v).wait()
     seen: list[Any] = []
-    monkeypatch.setattr(controller, "_lower", lambda traced: seen.append(traced) or lower(traced))
+    monkeypatch.setattr(controller.driver, "lower", lambda *asked: seen.append(asked) or lower(*asked))
     program(v).wait()
     assert len(seen) == 1, "it was lowered for devices as they were before"
 

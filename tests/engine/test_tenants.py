@@ -382,7 +382,7 @@ def test_one_client_may_be_entered_by_threads_and_tasks_at_once(controller, left
         thread.join()
     asyncio.run(tasks())
     assert names == [ann, ann, None, None]
-    assert controller._opened == {}, "the last block has closed it"
+    assert controller.opened == {}, "the last block has closed it"
     assert "ann" not in tenants._blocks
 
 
@@ -415,7 +415,7 @@ def test_a_block_closes_the_client_that_another_object_of_its_name_opened(contro
     with pw.client("ann", share=2):
         add(v).wait()
         assert controller.machine.clients["ann"].share == 2, "opened again"
-    assert controller._opened == {}
+    assert controller.opened == {}
 
 
 def test_loose_calls_of_a_block_that_raises_never_run(controller, left) -> None:
@@ -424,11 +424,11 @@ def test_loose_calls_of_a_block_that_raises_never_run(controller, left) -> None:
         with contextlib.suppress(ZeroDivisionError), pw.client("ann"):
             kept = add(v)
             1 / 0  # noqa: B018
-        assert controller._opened == {}
+        assert controller.opened == {}
     with pytest.raises(pw.CancelledError, match="client ann closed before"):
         kept.result()
     assert run.programs == []
-    assert controller._opened == {}, "nothing opened it again"
+    assert controller.opened == {}, "nothing opened it again"
 
 
 @pytest.mark.parametrize(

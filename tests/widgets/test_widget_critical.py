@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.path import critical_path
 from pathways_nb.trace.record import Events, Label, Row
-from pathways_widgets import figure_of, page, palette
+from pathways_widgets import figure_of, palette
 from pathways_widgets.critical import ENDS, PATH, CriticalTimeline
 from pathways_widgets.panel import Panel, check_show
 from pathways_widgets.still import scene_of
@@ -73,17 +73,7 @@ def test_it_is_a_view_of_its_own_in_figures_and_pictures() -> None:
 
 
 @pytest.mark.browser
-def test_a_browser_draws_it_in_the_ink_of_its_theme(chromium: Any, tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text(page("path", [figure_of(fake_run(), ("critical",))]), "utf-8")
-    context = chromium.new_context(color_scheme="dark")
-    tab = context.new_page()
-    troubles: list[str] = []
-    tab.on("pageerror", lambda error: troubles.append(str(error)))
-    tab.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    tab.goto(path.as_uri())
-    tab.wait_for_selector("body[data-drawn]")
+def test_a_browser_draws_it_in_the_ink_of_its_theme(opened: Callable[..., Any]) -> None:
+    tab = opened(figure_of(fake_run(), ("critical",)), color_scheme="dark")
     colour = tab.evaluate("Bokeh.documents[0].get_model_by_name('timeline_path_line').line_color.value")
     assert colour == palette.THEMES["dark"]["text"]
-    assert troubles == []
-    context.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from pathways_nb.trace.memory import memory_of
 from pathways_nb.trace.record import LEVEL_KINDS, Events, Label, Row
-from pathways_widgets import LiveFigure, figure_of, page, palette
+from pathways_widgets import LiveFigure, figure_of, palette
 from pathways_widgets.memory import MemoryView
 from pathways_widgets.memory_columns import MOST_ROWS, MOST_STEPS, Layout
 from pathways_widgets.panel import DEFAULT_SHOW, Panel
@@ -291,17 +292,10 @@ _COLOURS = """([left, top, width, height]) => {
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_paints_below_the_timeline_and_both_move_together(chromium: Any, tmp_path: Path, scheme: str) -> None:
-    path = tmp_path / "memory.html"
-    path.write_text(page("memory", [figure_of(memory_run(), ("timeline", "memory"))]), "utf-8")
-    context = chromium.new_context(viewport={"width": 1000, "height": 900}, color_scheme=scheme)
-    tab = context.new_page()
-    troubles: list[str] = []
-    tab.on("pageerror", lambda error: troubles.append(str(error)))
-    tab.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
-    tab.goto(path.as_uri())
-    tab.wait_for_selector("body[data-drawn]")
-    tab.wait_for_timeout(300)
+def test_it_paints_below_the_timeline_and_both_move_together(
+    opened: Callable[..., Any], tmp_path: Path, scheme: str
+) -> None:
+    tab = opened(figure_of(memory_run(), ("timeline", "memory")), color_scheme=scheme)
     memory, timeline = tab.evaluate(_PLACES)
     assert memory[0] == pytest.approx(timeline[0], abs=1), "one time is one place on the page"
     assert memory[2] == pytest.approx(timeline[2], abs=1)
@@ -328,18 +322,11 @@ def test_it_paints_below_the_timeline_and_both_move_together(chromium: Any, tmp_
     shift = (after[0][0] - before[0][0]) / (before[0][1] - before[0][0])
     assert shift == pytest.approx(100 / memory[2], rel=0.1)
     tab.screenshot(path=str(tmp_path / f"memory-{scheme}.png"))
-    assert troubles == []
-    context.close()
 
 
 @pytest.mark.browser
-def test_hovering_says_whose_how_much_and_since_when(chromium: Any, tmp_path: Path) -> None:
-    path = tmp_path / "hover.html"
-    path.write_text(page("memory", [figure_of(memory_run(), ("memory",))]), "utf-8")
-    tab = chromium.new_page(viewport={"width": 1000, "height": 600})
-    tab.goto(path.as_uri())
-    tab.wait_for_selector("body[data-drawn]")
-    tab.wait_for_timeout(300)
+def test_hovering_says_whose_how_much_and_since_when(opened: Callable[..., Any]) -> None:
+    tab = opened(figure_of(memory_run(), ("memory",)), height=600)
     at = """() => {
       const view = Bokeh.index.find_one((MODEL)("memory")), page = view.canvas_view.el.getBoundingClientRect()
       return [page.left + view.frame.x_scale.compute(0.06), page.top + view.frame.y_scale.compute(0.95)]
@@ -352,7 +339,6 @@ def test_hovering_says_whose_how_much_and_since_when(chromium: Any, tmp_path: Pa
     text = re.sub(r"\s+", " ", tip.evaluate("(element) => (element.shadowRoot ?? element).textContent"))
     for part in ("me", "3.0 MB on each", "island 0, dev 0–3", "50 ms to 67 ms"):
         assert part in text
-    tab.close()
 
 
 def test_the_time_axis_ends_with_what_happened_last_and_levels_with_it() -> None:

@@ -11,11 +11,9 @@ from typing import Any
 
 from bokeh.models import (
     ColumnDataSource,
-    CustomJSHover,
     CustomJSTickFormatter,
     FixedTicker,
     GlyphRenderer,
-    HoverTool,
     HSpan,
     Legend,
     LegendItem,
@@ -33,11 +31,11 @@ from pathways_widgets.lanes import Lanes
 from pathways_widgets.memory_columns import SIDES, SOURCES, WORDS_ABOVE, Layout, columns_of, layout_of
 from pathways_widgets.style import Style
 from pathways_widgets.time_axis import (
-    BYTES,
     LEGEND_ROLES,
-    SECONDS,
     TIME_RANGE,
     clipped,
+    hover,
+    shown,
     time_figure,
     time_roles,
     time_span,
@@ -83,9 +81,7 @@ class MemoryView(View):
         """The steps to draw for ``window`` with half of it again on each side, budgets, peaks, and who is who."""
         events = run.events
         span = time_span(events)
-        visible = window or (span["start"], span["end"])
-        margin = (visible[1] - visible[0]) / 2 if window else 0.0
-        around = visible[0] - margin, visible[1] + margin
+        visible, around = shown((span["start"], span["end"]), window)
         known = len(events), int(events["id"][-1]) if len(events) else -1
         if known != self._known:
             self._held = [held for held in memory_of(clipped(events)) if 0 <= held.island < len(self._names)]
@@ -137,9 +133,7 @@ def _draw(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> Non
     words = Text(x="x", y="text_y", text="text", text_align="align", text_baseline="bottom", name="memory_peak")
     words.y_offset, words.text_font_size = -WORDS_ABOVE * style.font, f"{style.font}px"
     fig.add_glyph(tables["memory_peaks"], words)
-    seconds, size = CustomJSHover(code=SECONDS), CustomJSHover(code=BYTES)
-    formatters = {"@start": seconds, "@end": seconds, "@bytes": size}
-    fig.add_tools(HoverTool(renderers=[levels], tooltips=_TOOLTIPS, formatters=formatters))
+    fig.add_tools(hover(levels, _TOOLTIPS, seconds=("start", "end")))
     _legend(fig, {"client": swatches, "name": dashes}, style)
 
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from bokeh.models import CustomJSTickFormatter, Range1d, WheelZoomTool
+from bokeh.models import CustomJSHover, CustomJSTickFormatter, GlyphRenderer, HoverTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 
 from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events
 from pathways_widgets.style import Style
-from pathways_widgets.views import CLIPPED
+from pathways_widgets.views import CLIPPED, Window
 
 TIME_RANGE = "timeline_x"
 """The name of the range of every time axis."""
 
-SECONDS = """
+_SECONDS = """
     const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
     return `${Number((value * scale).toPrecision(4))} ${unit}`
 """
 """Script of a hover: seconds in the unit that a person would use."""
-BYTES = """
+_BYTES = """
     if (!value) return ""
     const units = ["B", "KB", "MB", "GB", "TB"]
     let left = value, unit = 0
@@ -61,6 +61,21 @@ def clipped(events: Events) -> Events:
     stored = {name: events.stored(name) for name in STORED}
     stored["end"] = np.minimum(stored["end"], end)
     return Events(events.labels, stored, events["id"]).select(stored["start"] < end)
+
+
+def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
+    """What is seen, ``window`` or all of it, and what is drawn for that: half of a window more on each side."""
+    if window is None:
+        return whole, whole
+    margin = (window[1] - window[0]) / 2
+    return window, (window[0] - margin, window[1] + margin)
+
+
+def hover(renderer: GlyphRenderer, tooltips: list[tuple[str, str]], seconds: tuple[str, ...]) -> HoverTool:
+    """The words about what lies under the pointer; columns ``seconds`` and ``bytes`` in units a person would use."""
+    formatters = dict.fromkeys([f"@{column}" for column in seconds], CustomJSHover(code=_SECONDS))
+    formatters["@bytes"] = CustomJSHover(code=_BYTES)
+    return HoverTool(renderers=[renderer], tooltips=tooltips, formatters=formatters)
 
 
 def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figure:

@@ -18,7 +18,6 @@ from bokeh.models import (
     ColumnDataSource,
     CustomJS,
     CustomJSFilter,
-    CustomJSHover,
     FixedTicker,
     GlyphRenderer,
     Grid,
@@ -40,11 +39,11 @@ from pathways_widgets.detail import PIXELS, Digest, choose_boxes
 from pathways_widgets.lanes import Lanes
 from pathways_widgets.style import Style
 from pathways_widgets.time_axis import (
-    BYTES,
     LEGEND_ROLES,
-    SECONDS,
     TIME_RANGE,
+    hover,
     last_end,
+    shown,
     time_figure,
     time_roles,
     time_span,
@@ -93,9 +92,7 @@ class Timeline(View):
         everything = run.events
         events, span = everything.without(LEVEL_KINDS), time_span(everything)
         self._digest.extend(events)
-        visible = window or (0.0, last_end(everything))
-        margin = (visible[1] - visible[0]) / 2 if window else 0.0
-        around = visible[0] - margin, visible[1] + margin
+        visible, around = shown((0.0, last_end(everything)), window)
         boxes = choose_boxes(self._digest, around)
         scale = Scale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
@@ -152,16 +149,11 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
         text_align="center",
         text_baseline="middle",
     )
-    fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS, formatters=_formatters()))
+    fig.add_tools(hover(boxes, _TOOLTIPS, seconds=("left", "duration")))
     fig.add_tools(
         TapTool(renderers=[boxes]),
         BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
     )
-
-
-def _formatters() -> dict[str, Any]:
-    seconds = CustomJSHover(code=SECONDS)
-    return {"@left": seconds, "@duration": seconds, "@bytes": CustomJSHover(code=BYTES)}
 
 
 def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
