@@ -11,6 +11,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from pathways_nb.backends.dispatcher import lies_at
@@ -22,7 +23,7 @@ from pathways_nb.backends.lowering import Lowered, Lowering
 from pathways_nb.backends.pod import Abstract, Pod
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, VirtualRun
 from pathways_nb.backends.virtual_engine import Passing, VirtualEngine
-from pathways_nb.backends.watcher import owned, routed
+from pathways_nb.backends.watcher import owned
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
 from pathways_nb.cost.formulas import FREE, Cost
@@ -31,6 +32,7 @@ from pathways_nb.errors import CancelledError, LostError
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, aval_of
+from pathways_nb.trace.certain import INTERFERENCE
 from pathways_nb.trace.record import Label, Record, Row, label_of
 
 
@@ -169,7 +171,8 @@ class SimDriver(Driver):
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
         label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
-                         island=launch.island, route="DCN", basis=f"host: {self.model.host.base}")  # fmt: skip
+                         island=launch.island, route="DCN", basis=f"host: {self.model.host.base}",
+                         latency=self.dcn_latency)  # fmt: skip
         run.record.add(Row(label, sent, now, run.serial, "simulated"))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
@@ -199,7 +202,8 @@ class SimDriver(Driver):
         if run.stopped or run.errors or self._gone or self.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
         if self._interferes and task.queues:
-            seconds += self._interference(task.portion.launch.island) if seconds else 0.0
+            if seconds and self._is_interfered(task.portion.launch.island):
+                seconds, task.label = seconds + self.model.host.interference, _beside_others(task.label)
             self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
@@ -218,22 +222,14 @@ class SimDriver(Driver):
         task.label = label
         return seconds
 
-    def _interference(self, island: int) -> float:
-        """What hosts take of the devices of an island where no other one is idle."""
+    def _is_interfered(self, island: int) -> bool:
+        """Whether hosts take of the devices of an island what they take where no other one is idle."""
         others = self._at_work[:island] + self._at_work[island + 1 :]
-        return self.model.host.interference if others and all(others) else 0.0
+        return bool(others) and all(others)
 
     def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
-        """Between islands the ways out of the source and into the target; else the way from the one to the other."""
-        run: Execution = task.portion.run.execution
-        plan, step, route = run.lowered.plan, run.lowered.plan.steps[task.index], task.label.route
-        target = plan.placements[step.place]
-        if step.inputs:
-            source: Any = plan.placements[plan.slots[step.inputs[0]].place]
-        else:
-            source = _whereabouts(run.arguments[step.argument])
-        ends = ("out", source), ("in", target)
-        return ends if route == "DCN" else ((route, source, target),), self._cost(run.lowered, task.index).latency
+        """As its label says."""
+        return task.label.links, task.label.latency
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
@@ -294,8 +290,9 @@ class SimDriver(Driver):
         if self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied:
             return 0.0
         route, source = _route(entry, where)
-        task.label = routed(lowered.actions[task.index].label, route)
-        return self._transfer(lowered, task.index, route, source.count if source else 1, where).seconds
+        cost = self._transfer(lowered, task.index, route, source.count if source else 1, where)
+        task.label = _brought(lowered.actions[task.index].label, route, cost.formula, _links(route, source, where))
+        return cost.seconds
 
     def _skip(self, run: Execution, index: int) -> bool:
         """Whether its run was cancelled, or an input will never come."""
@@ -352,9 +349,13 @@ class SimDriver(Driver):
         return self.model.transfer(max(whole, each * copies), route, topology, sources, target.count)
 
     def _based(self, lowered: Lowered, index: int) -> Label:
-        """The label of a step; that of a move says what its seconds come from."""
-        label = lowered.actions[index].label
-        return replace(label, basis=self._cost(lowered, index).formula) if label.route else label
+        """The label of a step; that of a move says what its seconds come from, and what it takes turns on."""
+        label, plan, step = lowered.actions[index].label, lowered.plan, lowered.plan.steps[index]
+        if step.kind != "move":
+            return label
+        cost, source = self._cost(lowered, index), plan.placements[plan.slots[step.inputs[0]].place]
+        links = _links(label.route, source, plan.placements[step.place]) if cost.seconds else ()
+        return replace(label, basis=cost.formula, links=links, latency=cost.latency)
 
     def _topology(self, island: int) -> Any:
         return self.attachment.islands[island].topology
@@ -388,3 +389,22 @@ def _route(entry: Entry, where: Placement) -> tuple[str, Placement | None]:
     if source is None:
         return "host", None
     return ("ICI" if source.island == where.island else "DCN"), source
+
+
+@lru_cache(maxsize=4096)
+def _beside_others(label: Label) -> Label:
+    """The label, as of a node that took longer because all other islands worked."""
+    return replace(label, basis=f"{label.basis}, {INTERFERENCE}")
+
+
+@lru_cache(maxsize=4096)
+def _brought(label: Label, route: str, basis: str, links: tuple[str, ...]) -> Label:
+    """The label, as of an argument that travelled so."""
+    return replace(label, route=route, basis=basis, links=links)
+
+
+def _links(route: str, source: Placement | None, target: Placement) -> tuple[str, ...]:
+    """Between islands the ways out of the source and into the target; else the way from the one to the other."""
+    if route == "DCN":
+        return f"out of {source}", f"into {target}"
+    return (f"{route} from {source or 'host'} to {target}",)
