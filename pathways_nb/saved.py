@@ -19,7 +19,7 @@ from pathways_nb.program.graph import Graph, Node, NodeKind, Value
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.run import RanProgram, Run
 from pathways_nb.trace.exact import Stamps
-from pathways_nb.trace.record import KINDS, LABEL_COLUMNS, QUALITIES, STATUSES, STORED, Events, Label, Record
+from pathways_nb.trace.record import KINDS, LABEL_COLUMNS, QUALITIES, STATUSES, STORED, TUPLES, Events, Label, Record
 
 FORMAT, VERSION = "pathways_nb.run", 1
 _TYPES = get_type_hints(Label)
@@ -110,10 +110,12 @@ def _events(labels: list[list[Any]], parts: Mapping[str, np.ndarray]) -> Events:
 
 
 def _label(values: list[Any]) -> Label:
+    if len(values) == LABEL_COLUMNS.index("links"):  # written before labels knew them
+        values = [*values, (), 0.0]
     given = dict(zip(LABEL_COLUMNS, values, strict=True))
-    given["parents"] = tuple(map(_whole, given["parents"]))
+    given |= {"parents": tuple(map(_whole, given["parents"])), "links": tuple(map(str, given["links"]))}
     for name, kind in _TYPES.items():
-        expected = (int, float) if kind is float else tuple if name == "parents" else kind
+        expected = (int, float) if kind is float else tuple if name in TUPLES else kind
         if not isinstance(given[name], expected):
             raise ValueError(f"{name} is {given[name]!r}")
     if given["kind"] not in KINDS:

@@ -17,11 +17,11 @@ from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.lowering import Lowered, Lowering
 from pathways_nb.backends.pod import Abstract, Pod
-from pathways_nb.backends.sim_costs import Costs
+from pathways_nb.backends.sim_costs import Costs, beside_others, brought, links_of
 from pathways_nb.backends.sim_failures import Failures
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, VirtualRun
 from pathways_nb.backends.virtual_engine import Passing, VirtualEngine
-from pathways_nb.backends.watcher import owned, routed
+from pathways_nb.backends.watcher import owned
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
 from pathways_nb.cost.model import Model
@@ -149,7 +149,8 @@ class SimDriver(Driver):
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
         name, now = run.lowered.name, self.agenda.now
         label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
-                         island=launch.island, route="DCN", basis=f"host: {self.model.host.base}")  # fmt: skip
+                         island=launch.island, route="DCN", basis=f"host: {self.model.host.base}",
+                         latency=self.dcn_latency)  # fmt: skip
         run.record.add(Row(label, sent, now, run.serial, "simulated"))
         through = self._islands.arrive(self._virtual[run.serial], launch)
         label = label_of("enqueue", name, name, run.client, island=launch.island)
@@ -179,7 +180,8 @@ class SimDriver(Driver):
         if run.stopped or run.errors or self._failures.gone or self.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
         if self._interferes and task.queues:
-            seconds += self._interference(task.portion.launch.island) if seconds else 0.0
+            if seconds and self._is_interfered(task.portion.launch.island):
+                seconds, task.label = seconds + self.model.host.interference, beside_others(task.label)
             self._at_work[task.portion.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
@@ -193,22 +195,14 @@ class SimDriver(Driver):
         task.label = label
         return seconds
 
-    def _interference(self, island: int) -> float:
-        """What hosts take of the devices of an island where no other one is idle."""
+    def _is_interfered(self, island: int) -> bool:
+        """Whether hosts take of the devices of an island what they take where no other one is idle."""
         others = self._at_work[:island] + self._at_work[island + 1 :]
-        return self.model.host.interference if others and all(others) else 0.0
+        return bool(others) and all(others)
 
     def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
-        """Between islands the ways out of the source and into the target; else the way from the one to the other."""
-        run: Execution = task.portion.run.execution
-        plan, step, route = run.lowered.plan, run.lowered.plan.steps[task.index], task.label.route
-        target = plan.placements[step.place]
-        if step.inputs:
-            source: Any = plan.placements[plan.slots[step.inputs[0]].place]
-        else:
-            source = _whereabouts(run.arguments[step.argument])
-        ends = ("out", source), ("in", target)
-        return ends if route == "DCN" else ((route, source, target),), self.costs.move(run.lowered, task.index).latency
+        """As its label says."""
+        return task.label.links, task.label.latency
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
@@ -259,8 +253,9 @@ class SimDriver(Driver):
         if self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied:
             return 0.0
         route, source = _route(entry, where)
-        task.label = routed(lowered.actions[task.index].label, route)
-        return self.costs.transfer(lowered, task.index, route, source.count if source else 1, where).seconds
+        cost = self.costs.transfer(lowered, task.index, route, source.count if source else 1, where)
+        task.label = brought(lowered.actions[task.index].label, route, cost.formula, links_of(route, source, where))
+        return cost.seconds
 
     # ---- devices
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 from pathways_nb.backends.lowering import Lowered
 from pathways_nb.backends.virtual import Timed
@@ -17,6 +18,7 @@ from pathways_nb.cost.formulas import FREE, Cost
 from pathways_nb.cost.model import Model
 from pathways_nb.cost.topology import Topology
 from pathways_nb.program.plan import Placement
+from pathways_nb.trace.certain import INTERFERENCE
 from pathways_nb.trace.record import Label
 
 
@@ -82,6 +84,29 @@ class Costs:
         return self.move(lowered, index).seconds
 
     def _based(self, lowered: Lowered, index: int) -> Label:
-        """The label of a step; that of a move says what its seconds come from."""
-        label = lowered.actions[index].label
-        return replace(label, basis=self.move(lowered, index).formula) if label.route else label
+        """The label of a step; that of a move says what its seconds come from, and what it takes turns on."""
+        label, plan, step = lowered.actions[index].label, lowered.plan, lowered.plan.steps[index]
+        if step.kind != "move":
+            return label
+        cost, source = self.move(lowered, index), plan.placements[plan.slots[step.inputs[0]].place]
+        links = links_of(label.route, source, plan.placements[step.place]) if cost.seconds else ()
+        return replace(label, basis=cost.formula, links=links, latency=cost.latency)
+
+
+@lru_cache(maxsize=4096)
+def beside_others(label: Label) -> Label:
+    """The label, as of a node that took longer because all other islands worked."""
+    return replace(label, basis=f"{label.basis}, {INTERFERENCE}")
+
+
+@lru_cache(maxsize=4096)
+def brought(label: Label, route: str, basis: str, links: tuple[str, ...]) -> Label:
+    """The label, as of an argument that travelled so."""
+    return replace(label, route=route, basis=basis, links=links)
+
+
+def links_of(route: str, source: Placement | None, target: Placement) -> tuple[str, ...]:
+    """Between islands the ways out of the source and into the target; else the way from the one to the other."""
+    if route == "DCN":
+        return f"out of {source}", f"into {target}"
+    return (f"{route} from {source or 'host'} to {target}",)

@@ -231,10 +231,12 @@ class Islands:
             self._begin(task)
 
     def _begin(self, task: Task) -> None:
-        """All it waits for is there; what travels waits for its turn on the link, too."""
+        """All it waits for is there, but perhaps its host; what travels waits for its turn on the link, too."""
+        start = self.agenda.now
+        if task.earliest > start:
+            self.agenda.at(task.earliest, self._begin, task)
+            return
         lasts = self.owner.lasts(task)
-        now = self.agenda.now
-        start = now if now > task.earliest else task.earliest
         if lasts and not task.queues:
             links, left = self.owner.link(task)
             start = max(start, *(self._links.get(link, 0.0) for link in links))

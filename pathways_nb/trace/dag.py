@@ -1,9 +1,9 @@
 """The happened-before graph of a record: what each event waited for, and what follows if something takes less time.
 
 An event begins a fixed *gap* after the last of its sources lets it: most do so when they end, one that is seen to be
-under way still (an enqueue that launches many nodes, an estimated stamp) a fixed part of its way before. So recorded
-times follow from durations and gaps alone, and with other durations the record is evaluated again instead of being
-run again: its order is kept.
+under way still (an enqueue that launches many nodes, an estimated stamp, a transfer that has left its link) a fixed
+part of its way before. So recorded times follow from durations and gaps alone, and with other durations the record is
+evaluated again instead of being run again: its order is kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pathways_nb.trace.edges import edges_of
+from pathways_nb.trace.edges import LINK, edges_of
 from pathways_nb.trace.metrics import BUSY, COMPILING, makes_span
 from pathways_nb.trace.record import Events
 
@@ -83,7 +83,13 @@ class Dag:
         source, target, sort = source[order], target[order], sort[order]
         lasts, until = self.lasts[source], self.start[target] - self.start[source]
         part = np.where(lasts > until, until / np.where(lasts > 0, lasts, 1.0), 1.0)
-        return source, target, sort, part
+        return source, target, sort, np.where(sort == LINK, self._on_links[source], part)
+
+    @cached_property
+    def _on_links(self) -> np.ndarray:
+        """The part of each event after which it leaves its links."""
+        left = self.events["latency"] / np.where(self.lasts > 0, self.lasts, np.inf)
+        return np.maximum(1.0 - left, 0.0)
 
     @cached_property
     def gap(self) -> np.ndarray:
@@ -97,6 +103,14 @@ class Dag:
         latest = np.full(len(start), -np.inf)
         np.maximum.at(latest, target, by_edge)
         return by_edge, np.where(np.isfinite(latest), latest, 0.0)
+
+    def ready(self, start: np.ndarray, lasts: np.ndarray) -> np.ndarray:
+        """When each event of a schedule could begin but for busy links."""
+        by_edge, _ = self._released(start, lasts)
+        _, target, sort, _ = self._edges
+        found = np.zeros(len(start))
+        np.maximum.at(found, target[sort != LINK], by_edge[sort != LINK])
+        return found
 
     def waited_for(self, start: np.ndarray, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each event of a schedule the source that it waited for last, -1 for none, and when that let it begin."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.trace.memory import memory_of
-from pathways_nb.trace.record import COLUMNS, LABEL_COLUMNS, LEVEL_KINDS, Events, Label, Row
+from pathways_nb.trace.record import COLUMNS, LABEL_COLUMNS, LEVEL_KINDS, TUPLES, Events, Label, Row
 
 MICROSECONDS = 1e6
 """Chrome's unit of time."""
@@ -27,7 +27,7 @@ _CONTROLLER = 0
 
 
 def to_csv(events: Events, path: str | Path) -> None:
-    """Write all columns, a row for each event; times in seconds, parents as numbers between spaces."""
+    """Write all columns, a row for each event; times in seconds, parents and links between spaces."""
     columns = [events[name].tolist() for name in COLUMNS]
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -78,9 +78,7 @@ def from_chrome(path: str | Path) -> Events:
     labels: dict[Any, Label] = {}
     bars = (bar["args"] for bar in content["traceEvents"] if bar["ph"] == "X")
     for args in (*bars, *content["otherData"]["levels"]):
-        values: dict[str, Any] = {
-            name: tuple(args[name]) if name == "parents" else args[name] for name in LABEL_COLUMNS
-        }
+        values: dict[str, Any] = {name: tuple(args[name]) if name in TUPLES else args[name] for name in LABEL_COLUMNS}
         label = labels.setdefault(tuple(values.values()), Label(**values))
         found[args["id"]] = Row(label, args["start"], args["end"], args["run"], args["quality"], args["status"])
     return Events.from_rows([found[number] for number in sorted(found)])

@@ -18,6 +18,9 @@ from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.table import Printed, Table
 
+_NONE = 1e-9
+"""Seconds of a gap, or of slack, that are none."""
+
 
 class Segment(NamedTuple):
     """A part of a critical path, from ``start`` to ``end`` in seconds since the run began."""
@@ -93,7 +96,9 @@ def path_of(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> CriticalPath:
     while True:
         found.append(_segment(dag, event, max(start[event], begin), until, CAUSES[dag.causes[event]]))
         before, let = int(waited_for[event]), float(max(released[event], begin)) if waited_for[event] >= 0 else begin
-        if let < start[event]:
+        if before >= 0 and start[event] - let <= _NONE:
+            let = float(start[event])
+        elif let < start[event]:
             found.append(_segment(dag, event, let, start[event], CAUSES[gaps[event]], gap=True))
         if before < 0 or let <= begin:
             break
@@ -132,10 +137,6 @@ class Slack(Printed):
         critical = int(np.count_nonzero(self.seconds <= _NONE))
         title = f"slack of {len(self.events)} events on devices, of which {critical} have none"
         return Table(title, ("what", "kind", "island", "times", "least", "median"), rows)
-
-
-_NONE = 1e-9
-"""Seconds of slack that are none."""
 
 
 def slack(events: Events) -> Slack:

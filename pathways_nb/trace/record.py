@@ -33,19 +33,18 @@ class Label:
 
     Args:
         kind: one of ``KINDS``.
-        name: what the user calls it.
-        program, client: whose it is.
-        node: id in the program's graph, -1 if none.
-        place: the virtual slice's name.
+        name: what the user calls it. program, client: whose it is.
+        node: id in the program's graph, -1 if none. place: the virtual slice's name.
         island: index of the island, -1 for the controller.
         device, devices: first device within the island, and how many from there.
         stage, microbatch, token_slice: position in a pipeline, -1 if none.
         bytes: bytes moved or produced; of ``"memory"``, those held on each device.
-        flops: floating-point operations, 0 if unknown.
-        parents: node ids of the producers, in the same run.
+        flops: floating-point operations, 0 if unknown. parents: node ids of the producers, in the same run.
         route: for transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; for messages on their way ``"DCN"``.
         line: where the user wrote it.
         basis: where a simulated duration comes from, such as ``"declared"`` or ``"roofline, compiled"``.
+        links, latency: what a simulated transfer takes turns on, in words; for how many of its seconds it leaves that
+            to the next.
     """
 
     kind: str
@@ -66,6 +65,8 @@ class Label:
     route: str = ""
     line: str = ""
     basis: str = ""
+    links: tuple[str, ...] = ()
+    latency: float = 0.0
 
 
 label_of = lru_cache(maxsize=4096)(Label)
@@ -88,16 +89,15 @@ class Row(NamedTuple):
 
 _NUMBERS: dict[str, type] = {
     **dict.fromkeys(("node", "island", "device", "devices", "stage", "microbatch", "token_slice"), np.int32),
-    "bytes": np.int64,
-    "flops": np.float64,
+    **{"bytes": np.int64, "flops": np.float64, "latency": np.float64},
 }
 STORED: dict[str, type] = {  # what is kept for each event
-    **{"label": np.int32, "start": np.float64, "end": np.float64},
-    **{"run": np.int32, "quality": np.uint8, "status": np.uint8},
+    **{"label": np.int32, "start": np.float64, "end": np.float64, "run": np.int32},
+    **{"quality": np.uint8, "status": np.uint8},
 }
 _WORDS = {"quality": np.array(QUALITIES, object), "status": np.array(STATUSES, object)}
 LABEL_COLUMNS = tuple(field.name for field in fields(Label))
-COLUMNS = ("id", *LABEL_COLUMNS, *Row._fields[1:])
+COLUMNS, TUPLES = ("id", *LABEL_COLUMNS, *Row._fields[1:]), ("parents", "links")
 
 
 class Events:

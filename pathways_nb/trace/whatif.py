@@ -1,7 +1,7 @@
 """What if some of what a record holds had been faster: the record evaluated again instead of the run repeated.
 
-The order of events and the gaps after what they waited for stay as recorded (see ``dag``). For a simulated run of fixed
-order that is what a new simulation would give; for a real one it is an estimate.
+The order of events and the gaps after what they waited for stay as recorded (see ``dag``). For a simulated run that is
+what a new simulation would give, unless it could decide otherwise (see ``certain``); for a real one it is an estimate.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pathways_nb.errors import UsageError, is_number, nearest
+from pathways_nb.trace.certain import doubt
 from pathways_nb.trace.dag import Dag
 from pathways_nb.trace.metrics import counted, duration
 from pathways_nb.trace.path import CriticalPath, path_of
@@ -26,6 +27,7 @@ class WhatIf(Printed):
     Args:
         what: is faster, in words. faster: how many times. matched: how many events these are.
         before, after: makespans. path: the critical path as it would be.
+        doubt: why it is an estimate, in words; empty if a new simulation would give exactly this.
     """
 
     what: str
@@ -34,6 +36,12 @@ class WhatIf(Printed):
     before: float
     after: float
     path: CriticalPath
+    doubt: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether a new simulation with these durations would give exactly this."""
+        return not self.doubt
 
     @property
     def speedup(self) -> float:
@@ -42,10 +50,11 @@ class WhatIf(Printed):
 
     def summary_line(self) -> str:
         """What would be how much faster, and what that rests on, in plain text."""
+        rests = f"an estimate: {self.doubt}" if self.doubt else "exact: a new simulation would keep them"
         return (
             f"if {self.what} ({counted(self.matched, 'event')}) were {self.faster:g} times as fast: makespan "
             f"{duration(self.before)} → {duration(self.after)}, {self.speedup:.3g} times as fast. Order and gaps as "
-            f"recorded: exact for a simulated run whose transfers do not wait for each other, else an estimate."
+            f"recorded; {rests}."
         )
 
     def _table(self) -> Table:
@@ -73,7 +82,8 @@ def what_if(
     start = dag.evaluate(lasts)
     path = path_of(dag, start, lasts)
     what = " ".join(str(value) for value in asked.values())
-    return WhatIf(what, float(faster), int(matched.sum()), dag.span[1] - dag.span[0], path.length, path)
+    before, why = dag.span[1] - dag.span[0], doubt(dag, start, lasts)
+    return WhatIf(what, float(faster), int(matched.sum()), before, path.length, path, why)
 
 
 def _matching(events: Events, among: np.ndarray, asked: dict[str, str]) -> np.ndarray:

@@ -254,3 +254,15 @@ def test_how_long_nodes_are_declared_to_last_comes_back(controller, left, tmp_pa
     (mine,), (again,) = run.programs, pw.load(tmp_path / "a.run").programs
     assert [node.seconds for node in again.graph.nodes] == [node.seconds for node in mine.graph.nodes]
     assert 1e-3 in [node.seconds for node in again.graph.nodes]
+
+
+def test_a_file_from_before_labels_knew_their_links_opens(run, tmp_path) -> None:
+    run.save(tmp_path / "a.run")
+    with np.load(tmp_path / "a.run") as archive:
+        parts = dict(archive)
+    meta = json.loads(parts["meta"].tobytes())
+    meta["labels"] = [values[: COLUMNS.index("links") - 1] for values in meta["labels"]]
+    parts["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    with open(tmp_path / "a.run", "wb") as file:
+        np.savez(file, **parts)
+    equal(pw.load(tmp_path / "a.run").events, run.events)

@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding
 import pathways_nb as pw
 from pathways_nb.cost.collectives import collective
 from pathways_nb.cost.model import Model
-from tests.engine.simulated import X, a, b, both, is_empty, left
+from tests.engine.simulated import NO_HOSTS, X, a, b, both, is_empty, left
 from tests.engine.test_interrupt import interrupt_after, python_handles_interrupts  # noqa: F401
 
 v = np.arange(8, dtype=np.float32)
@@ -315,6 +315,26 @@ def test_nodes_that_were_to_run_on_lost_devices_fail(sim: pw.Controller) -> None
     sim.remove(island=1)
     with pytest.raises(pw.NodeError, match=r"left → right of both, run 0, failed on right .*LostError: device 0, 1, "):
         y.wait()
+
+
+@pytest.mark.parametrize("way", ["lost", "cancelled", "struck"])
+def test_what_happens_before_a_host_has_enqueued_a_node_touches_it(way: str) -> None:
+    first, second = (pw.work(0.1, on=left, name=name) for name in ("first", "second"))
+    slow = Model.of("tpu_v3", host=NO_HOSTS.host.replace(launch=1.0))
+    with pw.attach("sim", chip=slow, islands=1, devices_per_island=4) as controller:
+        done, late = pw.program(lambda: (first(), second()), name="pair")()
+        done.wait()
+        assert controller.clock() == pytest.approx(1.1), "the devices are free, the host is not"
+        if way == "lost":
+            controller.remove(island=0)
+        elif way == "cancelled":
+            controller.cancel("")
+        else:
+            pw.inject_fault("second")
+        with pytest.raises(
+            pw.PathwaysError, match=rf"second of pair, run 0, .*{way if way != 'struck' else 'injected'}"
+        ):
+            late.wait()
 
 
 def test_reset_frees_everything_and_time_begins_anew(sim: pw.Controller) -> None:

@@ -122,8 +122,18 @@ def test_the_same_twice_is_the_same_to_the_last_bit_and_every_launch_ends_once(s
 
 
 @given(st.integers(0, 10**9))
-def test_a_step_costs_one_entry_of_the_agenda_however_many_devices_it_has(seed: int) -> None:
+def test_a_step_costs_an_entry_of_the_agenda_and_one_if_it_waits_for_its_host(seed: int) -> None:
     world = random_world(seed)
-    steps = sum(len(plan.steps) for plan in world.plans)
+    steps = [step for plan in world.plans for step in plan.steps]
+    hosted = [step for step in steps if step.kind == "launch" and world.launch]
     entries = Played(world).play().entries
-    assert entries <= steps + len(world.arrivals) + len(world.late)
+    assert entries <= len(steps) + len(hosted) + len(world.arrivals) + len(world.late)
+
+
+@given(st.integers(0, 10**9))
+def test_what_becomes_of_a_step_is_asked_when_it_begins_on_its_devices(seed: int) -> None:
+    world = random_world(seed)
+    played = Played(world).play()
+    for (run, at), (start, _) in played.spans.items():
+        if world.plans[run].steps[at].kind == "launch":
+            assert played.judged[run, at] == start

@@ -61,7 +61,7 @@ def test_gaps_are_kept_and_the_new_path_is_told() -> None:
     assert (found.before, found.after, found.matched) == (10, 7, 1)
     assert found.summary_line() == (
         "if forward (1 event) were 4 times as fast: makespan 10 s → 7 s, 1.43 times as fast. Order and gaps as "
-        "recorded: exact for a simulated run whose transfers do not wait for each other, else an estimate."
+        "recorded; an estimate: its times were measured."
     )
     assert "Then the critical path 7 s: compute 71%, dispatch 14%, transfer 14%" in repr(found)
     assert what_if(events, program="p", kind="compute", faster=4).after == 6, "then other, which begins at 2"

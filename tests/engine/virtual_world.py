@@ -111,6 +111,8 @@ class Played:
     agenda: Agenda = field(default_factory=Agenda)
     spans: dict[Key, tuple[float, float]] = field(default_factory=dict)
     ended: list[Launch] = field(default_factory=list)
+    judged: dict[Key, float] = field(default_factory=dict)
+    """When islands asked what becomes of a step."""
     entries: int = 0
     """How many things happened."""
 
@@ -137,6 +139,7 @@ class Played:
         return 1
 
     def lasts(self, task: Task) -> float:
+        self.judged[task.portion.run.serial, task.index] = self.agenda.now
         return task.portion.run.timed.seconds[task.index]
 
     def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
