@@ -233,6 +233,7 @@ class Controller:
             PathwaysError: the call cannot be carried out; nothing was submitted.
         """
         self.driver.engine.refuse_policies()
+        self.driver.acts(lowering=True)
         avals = call.avals()
         if not gathered:
             check_futures(call)

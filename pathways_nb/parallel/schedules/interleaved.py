@@ -25,7 +25,9 @@ def require_rounds(name: str, microbatches: int, devices: int) -> None:
         UsageError: they do not.
     """
     if microbatches % rounds(microbatches, devices):
-        rule = f"on devices={devices} do not divide into {rounds(microbatches, devices)} rounds (microbatches // devices)"
+        rule = (
+            f"on devices={devices} do not divide into {rounds(microbatches, devices)} rounds (microbatches // devices)"
+        )
         refuse(name, "microbatches", microbatches, rule, lambda near: near % rounds(near, devices) == 0)
 
 

@@ -68,7 +68,9 @@ def require_two_chunks(name: str, chunks: int) -> None:
         UsageError: another number of chunks.
     """
     if chunks != 2:
-        raise UsageError(f"schedule {name!r}: chunks={chunks}, but each device holds the two arms of a V. Take chunks=2.")
+        raise UsageError(
+            f"schedule {name!r}: chunks={chunks}, but each device holds the two arms of a V. Take chunks=2."
+        )
 
 
 def refuse(name: str, size: str, value: int, rule: str, holds: Callable[[int], bool]) -> NoReturn:
