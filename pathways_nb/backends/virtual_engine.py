@@ -19,8 +19,8 @@ from pathways_nb.backends.virtual import Agenda, Rank
 from pathways_nb.controller.messages import Event, Opened, Released, Stored, Submitted, Woke
 
 GRACE, LOWERING, LOOK = 0.2, 10.0, 0.01
-"""Real seconds for which time stands still for a thread that has called a program and does nothing else here, or that is
-tracing and lowering one; and after which one looks whether it has ended."""
+"""Real seconds for which time stands still for a thread that has called a program and does nothing else here, or that
+is lowering one; and after which one looks whether it has ended."""
 
 
 class VirtualEngine(Engine):
