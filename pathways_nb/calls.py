@@ -152,6 +152,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
 def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[None]:
     """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
     entry = (run, gather)
+    controller.driver.acts()  # threads that the block starts begin at one virtual time
     _mark(controller)
     controller.recordings.append(entry)
     try:

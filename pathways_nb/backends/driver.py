@@ -127,8 +127,8 @@ class Driver(ABC):
     def _end(self, patience: float) -> None:
         """End everything that goes on by itself."""
 
-    def acts(self) -> None:  # noqa: B027  (real time does not ask)
-        """This thread is about to call something: virtual time stands still for it."""
+    def acts(self, lowering: bool = False) -> None:  # noqa: B027  (real time does not ask)
+        """This thread is about to call something, and may have to lower it first: virtual time stands still for it."""
 
     def spend(self, budget: float) -> None:  # noqa: B027  (most have no watchers)
         """Let each watcher keep a core busy for this share of the time; 0: look no oftener than flow control needs."""

@@ -20,7 +20,7 @@ from pathways_nb.backends.pod import Abstract, Pod
 from pathways_nb.backends.sim_costs import Costs, beside_others, brought, links_of
 from pathways_nb.backends.sim_failures import Failures
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, VirtualRun
-from pathways_nb.backends.virtual_engine import Passing, VirtualEngine
+from pathways_nb.backends.virtual_engine import GRACE, LOWERING, Passing, VirtualEngine
 from pathways_nb.backends.watcher import owned
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
@@ -110,9 +110,9 @@ class SimDriver(Driver):
         """See ``Driver``."""
         return self.engine.gets_there(client)
 
-    def acts(self) -> None:
+    def acts(self, lowering: bool = False) -> None:
         """See ``Driver``."""
-        self._passing.acts()
+        self._passing.acts(LOWERING if lowering else GRACE)
 
     def submit(
         self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str

@@ -21,23 +21,26 @@ from pathways_nb.controller.messages import Launch
 from pathways_nb.program.plan import Plan
 from pathways_nb.trace.ranges import Ranges
 
+Rank = tuple[float | str, ...]
+"""Of what happens at one time the lowest comes first."""
+
 
 class Agenda:
-    """A virtual clock, in seconds, and what is to happen when; of equal times, what was put down first."""
+    """A virtual clock, in seconds, and what is to happen when; at one time by rank, then what was put down first."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.paused = False
-        self._entries: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._entries: list[tuple[float, Rank, int, Callable[..., object], tuple[Any, ...]]] = []
         self._serials = itertools.count()
 
     def clock(self) -> float:
         """The time."""
         return self.now
 
-    def at(self, time: float, happen: Callable[..., object], *args: Any) -> None:
+    def at(self, time: float, happen: Callable[..., object], *args: Any, rank: Rank = (1,)) -> None:
         """Put something down."""
-        heapq.heappush(self._entries, (time, next(self._serials), happen, args))
+        heapq.heappush(self._entries, (time, rank, next(self._serials), happen, args))
 
     @property
     def next(self) -> float | None:
@@ -48,7 +51,7 @@ class Agenda:
         """Let time pass until the next thing has happened; whether there was any."""
         if not self._entries:
             return False
-        time, _, happen, args = heapq.heappop(self._entries)
+        time, _, _, happen, args = heapq.heappop(self._entries)
         if time > self.now:
             self.now = time
         happen(*args)

@@ -15,11 +15,12 @@ from typing import Any
 
 from pathways_nb.backends.engine import Engine
 from pathways_nb.backends.execution import Bell
-from pathways_nb.backends.virtual import Agenda
-from pathways_nb.controller.messages import Event, Opened, Stored, Submitted, Woke
+from pathways_nb.backends.virtual import Agenda, Rank
+from pathways_nb.controller.messages import Event, Opened, Released, Stored, Submitted, Woke
 
-GRACE = 0.05
-"""Real seconds for which time stands still for a thread that has called a program and does nothing else here."""
+GRACE, LOWERING, LOOK = 0.2, 10.0, 0.01
+"""Real seconds for which time stands still for a thread that has called a program and does nothing else here, or that
+is lowering one; and after which one looks whether it has ended."""
 
 
 class VirtualEngine(Engine):
@@ -33,6 +34,10 @@ class VirtualEngine(Engine):
         self.agenda, self.pace = agenda, pace
         self._busy_until: dict[str, float] = {}
         """By client: when its thread is through with what it has called."""
+        self._era = 0
+        """How often something else than a call was asked for."""
+        self._called: dict[str, tuple[float, int]] = {}
+        """By client: the time of its last call, and how many of its calls have come at that time."""
         self._made: dict[int, float] = {}
         self._used: dict[int, float] = {}
         """By logical buffer: when the last call on its way comes that makes it, and that makes or reads it."""
@@ -45,12 +50,12 @@ class VirtualEngine(Engine):
         self._guarded(lambda: self._put_down(event, self._due(event)))
 
     def _put_down(self, event: Event, due: float) -> None:
-        upcoming = self.agenda.next
+        upcoming, rank = self.agenda.next, self._rank(event, due)
         is_now = due <= self.agenda.now and (upcoming is None or upcoming > due)
         if is_now or isinstance(event, Stored):  # a value is there before any call that needs it
             self._happen(event)
         else:
-            self.agenda.at(due, self._happen, event)
+            self.agenda.at(due, self._happen, event, rank=rank)
 
     def safely(self, work: Callable[[], Any]) -> Any:
         """All state belongs to the engine's thread here."""
@@ -99,6 +104,8 @@ class VirtualEngine(Engine):
         now, busy = self.agenda.now, self._busy_until
         if isinstance(event, Opened):
             return max(now, busy.get(event.client, 0.0))
+        if isinstance(event, Released):
+            return max([now, *(self._used.get(buffer, 0.0) for buffer in event.buffers)])
         if not isinstance(event, Submitted):
             return max(now, *busy.values()) if busy else now
         # Another client's thread may be ahead, but not of a call that makes what this one reads or reads what it takes.
@@ -109,6 +116,21 @@ class VirtualEngine(Engine):
         self._made.update(dict.fromkeys(event.results, due))
         self._used.update(dict.fromkeys(_used_by(event), due))
         return due
+
+    def _rank(self, event: Event, due: float) -> Rank:
+        """Calls come first, and clients that call at one time take turns, by name: no thread is quicker than another.
+
+        What else a thread asks for stands between the calls before it and those after it.
+        """
+        if isinstance(event, Released):
+            return (2,)
+        if not isinstance(event, Opened | Submitted):
+            self._era += 1
+            return 0, self._era - 1, math.inf
+        time, count = self._called.get(event.client, (due, 0))
+        count = count if time == due else 0
+        self._called[event.client] = due, count + isinstance(event, Submitted)
+        return 0, self._era, count, event.client
 
     def gets_there(self, client: str) -> float:
         """When a client's thread is through with what it has called."""
@@ -155,13 +177,13 @@ class Passing(Bell):
         self._engine_of, self._notice = engine_of, notice
         self._waits: dict[int, _Wait] = {}
         self._acting: dict[threading.Thread, float] = {}
-        """Threads that call programs and do not wait, and since when, in real seconds."""
+        """Threads that call programs and do not wait, and until when, in real seconds, one waits for them."""
         self._changed = threading.Condition()
 
-    def acts(self) -> None:
-        """This thread calls something."""
+    def acts(self, patience: float) -> None:
+        """This thread calls something: in so many real seconds it calls again, waits, or is about something else."""
         with self._changed:
-            self._acting[threading.current_thread()] = monotonic()
+            self._acting[threading.current_thread()] = monotonic() + patience
 
     def ring(self) -> None:
         """Who makes the time pass looks whether that was what it waits for."""
@@ -188,18 +210,17 @@ class Passing(Bell):
             with self._changed:
                 del self._waits[threading.get_ident()]
                 if was_acting:
-                    self._acting[threading.current_thread()] = monotonic()
+                    self._acting[threading.current_thread()] = monotonic() + GRACE
                 self._changed.notify_all()
         return ready()
 
     def _stand_still(self) -> bool:
         """Wait for others to wait; whether any had to be waited for."""
         with self._changed:
-            oldest = monotonic() - GRACE
-            acting = self._acting.items()
-            self._acting = {thread: since for thread, since in acting if since > oldest and thread.is_alive()}
+            now, acting = monotonic(), self._acting.items()
+            self._acting = {thread: until for thread, until in acting if until > now and thread.is_alive()}
             if self._acting:
-                self._changed.wait(GRACE)
+                self._changed.wait(LOOK)
             return bool(self._acting)
 
     def _pass(self, engine: VirtualEngine, mine: _Wait) -> bool:
