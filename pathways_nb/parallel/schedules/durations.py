@@ -40,10 +40,6 @@ class Costs(NamedTuple):
             _table("transfer", transfer, (stages - 1, size.token_slices), 1),
         )
 
-    def of_cells(self, tasks: Tasks) -> np.ndarray:
-        """Seconds of each cell; an overlapped pair lasts as long as both."""
-        return np.sum(self.of_parts(tasks), axis=0)
-
     def of_parts(self, tasks: Tasks) -> np.ndarray:
         """Seconds that F, I and W take of each cell, ``(3, cells)``."""
         count, parts = len(tasks.cells), (self.F, self.I, self.W)

@@ -109,7 +109,7 @@ class Schedule:
             order = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
         except UsageError as circle:
             raise ScheduleError(str(circle)) from None
-        return Timing.of(self.tasks, self.size, order, costs.of_cells(self.tasks))
+        return Timing.of(self.tasks, self.size, order, costs.of_parts(self.tasks))
 
     def makespan(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> float:  # noqa: E741
         """When the last action ends; see ``timing``."""

@@ -53,18 +53,20 @@ class Timing:
 
     Args:
         tasks: the schedule. size: of it. found: when each cell starts and ends. released: what let it start.
+        forward: seconds that the forward pass of each cell takes, which is all of it or, of a pair, a part.
     """
 
     tasks: Tasks
     size: Size
     found: Evaluated
     released: Released
+    forward: np.ndarray
 
     @classmethod
-    def of(cls, tasks: Tasks, size: Size, order: FixedOrder, durations: np.ndarray) -> Timing:
-        """Evaluate a schedule whose order is known."""
-        found = order.evaluate(durations)
-        return cls(tasks, size, found, order.released(found))
+    def of(cls, tasks: Tasks, size: Size, order: FixedOrder, parts: np.ndarray) -> Timing:
+        """Evaluate a schedule whose order is known; ``parts``: seconds that F, I and W take of each cell."""
+        found = order.evaluate(np.sum(parts, axis=0))
+        return cls(tasks, size, found, order.released(found), parts[0])
 
     @property
     def start(self) -> np.ndarray:
