@@ -32,7 +32,7 @@ def boxes_of(timing: Timing) -> dict[str, np.ndarray]:
 
 
 def actions_of_tasks(tasks: Tasks) -> dict[str, np.ndarray]:
-    """``KEYS``, ``cell`` and ``shade`` of every action, in the order of the cells, a forward pass before its partner."""
+    """``KEYS``, ``cell`` and ``shade`` of every action, in the order of the cells; of a pair F comes first."""
     forward, gradient, weights = tasks.cell
     both = gradient == weights
     tables = forward, np.where(both, -1, gradient), np.where(both, -1, weights), np.where(both, gradient, -1)

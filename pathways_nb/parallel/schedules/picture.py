@@ -144,7 +144,8 @@ def _bubble_form(form: ClosedForm | None, size: Size, times: Times | None) -> st
     """What a closed form says of the bubble, as a share of all time."""
     if lacking := _lacks(form, size, times):
         return lacking
-    assert form is not None and times is not None
+    assert form is not None
+    assert times is not None
     idle, work = form.value(size, times), size.microbatches * (times.F + times.B)
     return f"closed form {form.text}: {idle / (idle + work) if idle + work else 0:.1%}"
 
@@ -161,7 +162,7 @@ def _lacks(form: ClosedForm | None, size: Size, times: Times | None) -> str:
     if form is None:
         return "no closed form"
     if not form.where(size, Times()):
-        return f"no closed form for this size{f', only for {form.says}' if form.says else ''}"
+        return "no closed form for this size"
     if times is None or not form.where(size, times):
-        return f"no closed form for these times{f', only for {form.says}' if form.says else ''}"
+        return "no closed form for these times"
     return ""
