@@ -1,15 +1,17 @@
-"""``pw.compare``: two runs on one time axis, with a table of differences."""
+"""``pw.compare``: two runs, or two schedules, on one time axis, with a table of differences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel.schedules.comparison import ScheduleComparison
+from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.run import RanProgram, Run
 from pathways_nb.trace.compare import Difference, compare_events, say, together
 from pathways_nb.trace.record import Events
@@ -104,17 +106,29 @@ class Comparison:
         return f"<comparison: {self.summary_line()}>"
 
 
-def compare(a: Any, b: Any) -> Comparison:
-    """Put two runs on one axis.
+@overload
+def compare(a: Run, b: Run) -> Comparison: ...
+@overload
+def compare(a: Schedule, b: Schedule) -> ScheduleComparison: ...
+def compare(a: Any, b: Any) -> Comparison | ScheduleComparison:
+    """Put two runs, or two pipeline schedules, on one axis.
 
     Args:
-        a, b: runs, recorded here or loaded.
+        a, b: runs, recorded here or loaded; or schedules.
 
     Raises:
-        UsageError: one of them is not a run.
+        UsageError: one of them is neither, or one is a run and the other a schedule.
     """
-    for name, run in (("first", a), ("second", b)):
-        if not isinstance(run, Run):
-            what = f"a {type(run).__name__}, not a run (of pw.record, program.run or pw.load)"
+    for name, one in (("first", a), ("second", b)):
+        if not isinstance(one, Run | Schedule):
+            what = f"a {type(one).__name__}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
             raise UsageError(f"compare: the {name} argument is {what}.")
-    return Comparison(a, b)
+    if isinstance(a, Schedule) and isinstance(b, Schedule):
+        return ScheduleComparison(a, b)
+    if isinstance(a, Run) and isinstance(b, Run):
+        return Comparison(a, b)
+    first, second = ("run", "schedule") if isinstance(a, Run) else ("schedule", "run")
+    raise UsageError(
+        f"compare: the first argument is a {first}, the second a {second}. A run has events in seconds, a schedule "
+        "actions in the unit of its F, I and W, so they have no common axis: compare two runs, or two schedules."
+    )

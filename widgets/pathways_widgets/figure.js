@@ -21,7 +21,7 @@ const setProperties = (doc, byModel) => {
 }
 
 // The figures that share a time axis.
-const overTime = (doc) => ["timeline", "memory"].map((name) => doc.get_model_by_name(name)).filter((figure) => figure)
+const overTime = (doc) => ["timeline", "memory", "schedules"].map((name) => doc.get_model_by_name(name)).filter((figure) => figure)
 
 // The same in the JSON of an item, so that its first paint is already right.
 const dress = (node, byModel) => {
@@ -148,6 +148,8 @@ const mount = async (Bokeh, item, element) => {
   dress(item.doc, theme())
   const views = await Bokeh.embed.embed_item({...item, target_id: null}, host)
   const doc = [...views][0].model.document
+  const describe = (text) => { if (text) { host.setAttribute("role", "img"); host.setAttribute("aria-label", text) } }
+  describe(item.description ?? item.summary)
   const unwatch = onThemeChange(() => {
     setProperties(doc, theme())
     // Laid out anew, or recoloured legends slide over the lanes.
@@ -161,5 +163,5 @@ const mount = async (Bokeh, item, element) => {
   const {mark, field} = link(doc)
   foot.append(...[summary, field].filter((part) => part))
   const dispose = () => { unwatch(); for (const view of [...views]) view.remove() }
-  return {doc, summary, mark, dispose}
+  return {doc, summary, mark, describe, dispose}
 }

@@ -65,7 +65,7 @@ const follow = (doc, model) => {
 }
 
 const draw = async (model, el) => {
-  const {doc, summary, mark, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
+  const {doc, summary, mark, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = [], {show, arrived, stop} = follow(doc, model)
   const on = (trait, handler) => { handlers.push([`change:${trait}`, handler]); model.on(`change:${trait}`, handler); handler() }
   for (const name of model.get("_sources")) {
@@ -73,7 +73,7 @@ const draw = async (model, el) => {
       const data = unpack(model.get(`_data_${name}`))
       if (data) doc.get_model_by_name(name).data = data
       if (name === "graph_nodes" || name === "timeline_boxes") mark()
-      if (name === "timeline_boxes" || name === "memory_levels") arrived()
+      if (["timeline_boxes", "memory_levels", "schedules_marks"].includes(name)) arrived()
     })
   }
   on("_properties", () => {
@@ -84,6 +84,7 @@ const draw = async (model, el) => {
   const say = () => { summary.textContent = [model.get("summary"), model.get("totals")].filter((text) => text).join("\n") }
   on("summary", say)
   on("totals", say)
+  on("description", () => describe(model.get("description")))
   const timeline = doc.get_model_by_name("timeline")
   const brush = (range) => { model.set("brushed", range); model.save_changes() }
   timeline?.on_event("selectiongeometry", ({geometry, final}) => {

@@ -90,6 +90,8 @@ class Figure(anywidget.AnyWidget):
     """The selected part of the time axis, in seconds since the start of the run; empty for none."""
     totals = traitlets.Unicode().tag(sync=True)
     """What is in it, in words."""
+    description = traitlets.Unicode().tag(sync=True)
+    """What is to be seen, for those who cannot see it; its summary if nothing else is said."""
 
     def __init__(self, item: dict[str, Any], still: Callable[[], Scene] | None = None, **traits: Any):
         self._still = still
@@ -110,7 +112,7 @@ class Figure(anywidget.AnyWidget):
     def _ipython_display_(self) -> None:
         _show(self.bundle())
         if self._still is not None:
-            show_still(self._still, self.summary)
+            show_still(self._still, repr(self))
 
     def __repr__(self) -> str:
         return self.summary

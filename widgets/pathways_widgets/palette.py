@@ -14,6 +14,7 @@ Theme = Literal["light", "dark"]
 SKY, ORANGE, GREEN, PURPLE = "#56B4E9", "#E69F00", "#009E73", "#CC79A7"
 YELLOW, VERMILION, BLUE, GREY = "#F0E442", "#D55E00", "#0072B2", "#C8C8C8"
 
+WHITE = "#FFFFFF"
 INK = "#111111"
 """Text on any coloured box, in both themes."""
 
@@ -50,6 +51,27 @@ KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 
 CODES = {kind.name: code for code, kind in enumerate(KINDS)}
 
+
+class Operation(NamedTuple):
+    """What a pipeline schedule does with a stage: the word, its letter, its colour, and its palest shade."""
+
+    name: str
+    letter: str
+    colour: str
+    palest: str
+
+
+OPERATIONS = (
+    Operation("forward", "F", SKY, "#BDE7FF"),
+    Operation("gradient by the input", "I", PURPLE, "#E4B8C8"),
+    Operation("gradient by the weights", "W", YELLOW, "#EBF2C2"),
+    Operation("both gradients", "B", GREEN, "#86B352"),
+)
+"""In the order of their codes; all shades of one can be told from all shades of another."""
+
+MEMORY, EXCESS = "#8FA3B8", VERMILION
+"""What a device of a pipeline keeps, and what of it is above the cap."""
+
 BACKWARD_SUFFIX = "(bwd)"
 """Ends the name of a backward computation."""
 
@@ -79,7 +101,7 @@ HATCH_ALPHA = 0.35
 
 THEMES: dict[Theme, dict[str, str]] = {
     "light": {
-        "background": "#FFFFFF",
+        "background": WHITE,
         "text": "#222222",
         "soft": "#5A5A5A",
         "grid": "#E4E4E4",
@@ -104,8 +126,17 @@ def code_of(kind: str, name: str) -> int:
 
 def pale(colour: str) -> str:
     """A light tint of ``colour``, on which ink can be read."""
-    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(0.4 * channel + 0.6 * 255):02X}" for channel in channels)
+    return _between(colour, WHITE, 0.6)
+
+
+def shade(operation: int, part: float) -> str:
+    """The colour of an operation, ``part`` of the way to its palest shade."""
+    return _between(OPERATIONS[operation].colour, OPERATIONS[operation].palest, part)
+
+
+def _between(one: str, other: str, part: float) -> str:
+    channels = ((int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round((1 - part) * a + part * b):02X}" for a, b in channels)
 
 
 def place_colour(position: int) -> str:

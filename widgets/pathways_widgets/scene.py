@@ -9,7 +9,7 @@ import contextlib
 import io
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
@@ -177,9 +177,9 @@ def _svg(shape: Shape) -> Iterator[str]:
                 look += f' stroke="{shape.line}" stroke-width="{shape.line_width:g}"'
             place = f'x="{shape.x:.2f}" y="{shape.y:.2f}" width="{shape.width:.2f}" height="{shape.height:.2f}"'
             yield f"<rect {place} {look}/>"
-            for (x0, y0), (x1, y1) in _hatching(shape):
+            if lines := "".join(f"M{x0:.2f} {y0:.2f}L{x1:.2f} {y1:.2f}" for (x0, y0), (x1, y1) in _hatching(shape)):
                 look = f'stroke="{palette.INK}" stroke-opacity="{palette.HATCH_ALPHA}" stroke-width="0.7"'
-                yield f'<path d="M{x0:.2f} {y0:.2f}L{x1:.2f} {y1:.2f}" {look}/>'
+                yield f'<path d="{lines}" {look}/>'
         case Curve():
             first, *rest = (f"{x:.2f} {y:.2f}" for x, y in shape.points)
             way = f"M{first}{'C' if shape.bezier else 'L'}{' '.join(rest)}"
@@ -231,6 +231,29 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
 def text_width(text: str, size: float) -> float:
     """Pixels that ``text`` takes on one line."""
     return float(_font(size).getlength(_written(text)))
+
+
+def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
+    """Lines of ``text``, broken between its parts, and at spaces within a part that is longer than a line."""
+    line = ""
+    for part in text.split(" · "):
+        if line and not fits(f"{line} · {part}"):
+            yield line
+            line = ""
+        *full, line = _at_spaces(f"{line} · {part}" if line else part, fits)
+        yield from full
+    yield line
+
+
+def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if fits(longer):
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [line for line in lines if line] or [""]
 
 
 def _written(text: str) -> str:

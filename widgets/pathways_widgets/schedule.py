@@ -1,16 +1,94 @@
-"""Pictures of pipeline schedules."""
+"""Pictures of pipeline schedules in a cell's output and in a file."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import traitlets
+from bokeh.embed import json_item
+from IPython.core.interactiveshell import InteractiveShell
 
-def show(schedule: Any, **times: Any) -> None:
-    """Draw a schedule in a cell's output."""
-    raise NotImplementedError
+from pathways_widgets import palette
+from pathways_widgets.live import Figure
+from pathways_widgets.packing import pack
+from pathways_widgets.schedule_columns import Step
+from pathways_widgets.schedule_layout import Drawable
+from pathways_widgets.schedule_still import scene_of_schedules
+from pathways_widgets.schedule_view import Schedules
+from pathways_widgets.still import write_scene
 
 
-def write(schedule: Any, path: str | Path, width: str | float, **times: Any) -> None:
-    """Write a schedule's picture as SVG or PNG."""
-    raise NotImplementedError
+class ScheduleFigure(Figure):
+    """Schedules on one time axis; another set of them, or a step, is only the columns that differ."""
+
+    def __init__(self, pictures: Sequence[Drawable]):
+        self._pictures = pictures
+        self.drawing = Schedules(len(pictures))
+        sources = self.drawing.update(pictures)
+        self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in sources})
+        data = {f"_data_{name}": pack(columns) for name, columns in sources.items()}
+        item = self._item_of(data=False)
+        super().__init__(item, lambda: scene_of_schedules(self._pictures), _sources=list(sources), **data)
+        self.description = describe(pictures)
+        if hasattr(self.comm, "_reply_subshell_for"):
+            self.comm._reply_subshell_for = None  # otherwise `view` would wait for the running cell to end
+        self.observe(self._look_elsewhere, "view")
+
+    def draw(self, pictures: Sequence[Drawable], step: Step | None = None) -> None:
+        """Show these instead, at most as many as before."""
+        self._pictures = pictures
+        self.drawing.update(pictures, step)
+        with self.hold_sync():
+            self._ship(self.drawing.sources)
+            self._properties = json.dumps(self.drawing.properties)
+            self.description = describe(pictures)
+
+    def point(self, step: Step | None) -> None:
+        """Point at one cell and at what let it start."""
+        with self.hold_sync():
+            self._ship(self.drawing.point(step))
+
+    def json_item_with_data(self) -> dict[str, Any]:
+        """The item as it stands, with its data, for a page without a kernel."""
+        return self._item_of(data=True)
+
+    def _ship(self, sources: dict[str, Any]) -> None:
+        for name, columns in sources.items():
+            setattr(self, f"_data_{name}", pack(columns))
+
+    def _item_of(self, data: bool) -> dict[str, Any]:
+        for name, table in self.drawing.tables.items():
+            if data:
+                table.data = self.drawing.sources[name]
+        words = {"summary": "", "description": describe(self._pictures)}
+        looks = {"themes": palette.themed(self.drawing.roles), "properties": self.drawing.properties}
+        return dict(json_item(self.drawing.root)) | words | looks
+
+    def _look_elsewhere(self, change: object) -> None:
+        window = (self.view[0], self.view[1]) if len(self.view) == 2 else None
+        self._ship({"schedules_marks": self.drawing.look(window)})
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+def describe(pictures: Sequence[Drawable]) -> str:
+    """What the pictures show, in words."""
+    return "\n".join(f"{one.heading}: {one.words}" for one in pictures)
+
+
+def show(pictures: Sequence[Drawable]) -> None:
+    """Draw schedules in a cell's output, one above the other; a script gets the words."""
+    if InteractiveShell.initialized():
+        ScheduleFigure(pictures)._ipython_display_()
+    else:
+        sys.stdout.write(f"{describe(pictures)}\n")
+
+
+def write(pictures: Sequence[Drawable], path: str | Path, width: str | float) -> None:
+    """Write schedules as SVG or PNG, one above the other; see ``still.write_scene``."""
+    write_scene(lambda pixels: scene_of_schedules(pictures, pixels), path, width)

@@ -14,7 +14,7 @@ from pathways_widgets.clients import TINTS, legend_of
 from pathways_widgets.critical import ENDS, PATH, WIDTH, CriticalTimeline
 from pathways_widgets.graph import GraphView
 from pathways_widgets.panel import DEFAULT_SHOW, check_show
-from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text, length_parts, text_width
+from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text, length_parts, text_width, wrapped
 from pathways_widgets.still_frame import AXIS, LABELS, LIGHT, LINE, RIGHT, Frame, Swatch, legend, title
 from pathways_widgets.still_memory import memory_shapes
 from pathways_widgets.time_axis import TIME_RANGE
@@ -37,7 +37,7 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
         scene.height += height
     font, factor = style.now().font, style.now().factor
     room = width - _MARGIN - RIGHT
-    for line in _wrapped(moment.summary_line(), lambda words: text_width(words, font) <= room):
+    for line in wrapped(moment.summary_line(), lambda words: text_width(words, font) <= room):
         scene.shapes.append(Text(_MARGIN, scene.height + factor * LINE / 2, line, font, LIGHT["soft"]))
         scene.height += factor * LINE
     scene.height += 4
@@ -45,12 +45,16 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
 
 
 def write(run: RunLike, path: str | Path, width: str | float = FULL_WIDTH, show: Sequence[str] = DEFAULT_SHOW) -> None:
-    """Write a picture of ``run``: SVG or PNG, by the end of ``path``.
+    """Write a picture of ``run``; ``show``: the views in it, all else as for ``write_scene``."""
+    write_scene(lambda pixels: scene_of(run, show, pixels), path, width)
+
+
+def write_scene(draw: Callable[[float], Scene], path: str | Path, width: str | float) -> None:
+    """Write a picture: SVG or PNG, by the end of ``path``.
 
     Args:
-        run: what to draw. path: of the file.
+        draw: makes it, so many pixels wide. path: of the file.
         width: pixels, or a length such as ``"3.3in"``, ``"8cm"``, ``"500px"`` or ``"240pt"``.
-        show: the views in it.
 
     Raises:
         ValueError: the file's ending or the length is unknown.
@@ -58,7 +62,7 @@ def write(run: RunLike, path: str | Path, width: str | float = FULL_WIDTH, show:
     pixels, kind = _pixels(width), Path(path).suffix.lower()
     if kind not in (".svg", ".png"):
         raise ValueError(f"savefig({str(path)!r}): the ending must be .svg or .png, not {kind!r}.")
-    scene = scene_of(run, show, pixels)
+    scene = draw(pixels)
     if kind == ".svg":
         Path(path).write_text(scene.svg(width if isinstance(width, str) else ""), "utf-8")
     else:
@@ -82,29 +86,6 @@ def _in_pixels(width: str | float) -> float:
         return float(width)
     number, unit = length_parts(width)
     return number * {"px": 1.0, "in": 96.0, "cm": 96 / 2.54, "mm": 9.6 / 2.54, "pt": 96 / 72}[unit]
-
-
-def _wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
-    """Lines of ``text``, broken between its parts, and at spaces within a part that is longer than a line."""
-    line = ""
-    for part in text.split(" · "):
-        if line and not fits(f"{line} · {part}"):
-            yield line
-            line = ""
-        *full, line = _at_spaces(f"{line} · {part}" if line else part, fits)
-        yield from full
-    yield line
-
-
-def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
-    lines = [""]
-    for word in text.split(" "):
-        longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if fits(longer):
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return [line for line in lines if line] or [""]
 
 
 # ---- the graph

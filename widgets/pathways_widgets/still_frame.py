@@ -82,17 +82,20 @@ def title(text: str, top: float, width: float) -> Text:
     return Text(width - RIGHT, top + style.now().factor * LINE / 2, text, style.now().font, LIGHT["soft"], "end")
 
 
-def legend(rows: Sequence[Sequence[Swatch]], top: float, width: float) -> tuple[list[Shape], float]:
-    """Rows of entries, more where the picture is narrow, and the height of all."""
+def legend(
+    rows: Sequence[Sequence[Swatch]], top: float, width: float, left: float | None = None
+) -> tuple[list[Shape], float]:
+    """Rows of entries from ``left`` on, more where the picture is narrow, and the height of all."""
     shapes: list[Shape] = []
+    begin = style.now().factor * LABELS if left is None else left
     font, factor = style.now().font, style.now().factor
     y, row = top, factor * LEGEND_ROW
     for swatches in rows:
-        x = factor * LABELS
+        x = begin
         for swatch in swatches:
             needed = 15 * factor + 0.55 * font * len(swatch.text)
-            if x > factor * LABELS and x + needed > width:
-                x, y = factor * LABELS, y + row
+            if x > begin and x + needed > width:
+                x, y = begin, y + row
             shapes.append(swatch.shape(x, y + row / 2, 10 * factor))
             shapes.append(Text(x + 15 * factor, y + row / 2, swatch.text, font, LIGHT["text"]))
             x += needed + 12 * factor

@@ -151,8 +151,8 @@ class Moment:
         return len(self.events), runs, self.islands, self.finished, self.summary
 
 
-class View(ABC):
-    """A small object that draws one aspect of a run; ``columns``: those of each of its sources."""
+class Drawing(ABC):
+    """A Bokeh figure and the columns that it shows; ``columns``: those of each of its sources."""
 
     def __init__(self, columns: Mapping[str, Sequence[str]], roles: dict[str, dict[str, str]]):
         self._columns = columns
@@ -173,6 +173,10 @@ class View(ABC):
     @abstractmethod
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
+
+
+class View(Drawing):
+    """A small object that draws one aspect of a run."""
 
     @abstractmethod
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.schedules.actions import Action, Overlap, actions_of
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 
@@ -41,14 +40,10 @@ class Costs(NamedTuple):
             _table("transfer", transfer, (stages - 1, size.token_slices), 1),
         )
 
-    def of_cells(self, tasks: Tasks) -> np.ndarray:
-        """Seconds of each cell; an overlapped pair lasts as long as both."""
-        return np.array([sum(self._of(action) for action in actions_of(cell)) for cell in tasks.cells])
-
-    def forward_share(self, cell: Overlap) -> float:
-        """Which part of an overlapped pair's time the forward pass would take alone."""
-        forward, backward = self._of(cell.forward), self._of(cell.backward)
-        return forward / (forward + backward) if forward + backward else 0.5
+    def of_parts(self, tasks: Tasks) -> np.ndarray:
+        """Seconds that F, I and W take of each cell, ``(3, cells)``."""
+        count, parts = len(tasks.cells), (self.F, self.I, self.W)
+        return np.stack([_spent(cell, table, count) for cell, table in zip(tasks.cell, parts, strict=True)])
 
     def of_edges(self, edges: Dependencies) -> np.ndarray:
         """Seconds between the end of the source and when its result has arrived."""
@@ -56,11 +51,11 @@ class Costs(NamedTuple):
             return np.zeros(len(edges.stage))
         return np.where(edges.stage >= 0, self.transfer[edges.stage, edges.token_slice], 0.0)
 
-    def _of(self, action: Action) -> float:
-        at = (action.stage, action.token_slice or 0)
-        if action.operation == "B":
-            return float(self.I[at] + self.W[at])
-        return float(getattr(self, action.operation)[at])
+
+def _spent(cell: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
+    """Seconds of one part of the work, ``(stages, slices)``, gathered by the cells where it is done."""
+    takes = np.broadcast_to(table[:, None, :], cell.shape)
+    return np.bincount(cell[cell >= 0], takes[cell >= 0], count)
 
 
 def _table(name: str, value: ArrayLike, shape: tuple[int, int], chunks: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -109,7 +110,7 @@ class Schedule:
             order = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
         except UsageError as circle:
             raise ScheduleError(str(circle)) from None
-        return Timing.of(self.tasks, self.size, order, costs.of_cells(self.tasks))
+        return Timing.of(self.tasks, self.size, order, costs.of_parts(self.tasks))
 
     def makespan(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> float:  # noqa: E741
         """When the last action ends; see ``timing``."""
@@ -126,16 +127,27 @@ class Schedule:
         return float(self.timing().peaks.max())
 
     def show(self, **times: Any) -> None:
-        """Draw it here: a row for each device, times as for ``timing``."""
+        """Draw it here: a row for each device, times as for ``timing``; ``cap=`` is what a device has room for, in
+        microbatches of activations.
+        """
+        from pathways_nb.parallel.schedules.picture import Picture
         from pathways_widgets.schedule import show
 
-        show(self, **times)
+        show([Picture.of(self, **times)])
 
     def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
-        """Write its picture as SVG or PNG; times as for ``timing``."""
+        """Write its picture as SVG or PNG; see ``show`` and ``Run.savefig``."""
+        from pathways_nb.parallel.schedules.picture import Picture
         from pathways_widgets.schedule import write
 
-        write(self, path, width, **times)
+        write([Picture.of(self, **times)], path, width)
+
+    def _ipython_display_(self) -> None:
+        """Its picture; of a schedule that cannot be carried out, what is wrong with it."""
+        try:
+            self.show()
+        except ScheduleError as error:
+            sys.stdout.write(f"{self!r}\n{error}\n")
 
     def to_csv(self, path: str | Path, **times: Any) -> None:
         """Write a table with a line for each action; times as for ``timing``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
@@ -77,6 +78,11 @@ class Tasks:
     def owner(self) -> np.ndarray:
         """The device of each cell."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """How many F, I and W each cell holds, ``(3, cells)``."""
+        return np.stack([np.bincount(part[part >= 0], minlength=len(self.cells)) for part in self.cell])
 
     def dependencies(self) -> Dependencies:
         """What waits for what, every one once."""

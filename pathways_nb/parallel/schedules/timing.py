@@ -15,12 +15,12 @@ import numpy as np
 
 from pathways_nb.cost.fixed import Evaluated, FixedOrder, Released
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.schedules.actions import Cell, actions_of
+from pathways_nb.parallel.schedules.actions import Cell
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.tasks import Tasks
 
-RELEASES = {"W": {"W": 1.0, "B": 1.0}, "I": {"I": 1.0, "B": 1.0}, "half": {"I": 0.5, "W": 0.5, "B": 1.0}}
-"""When a microbatch's activations are freed: which part of them after each operation."""
+RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
+"""When a microbatch's activations are freed: which part of them after I and after W; B is both."""
 
 
 class IdleSplit(NamedTuple):
@@ -53,18 +53,20 @@ class Timing:
 
     Args:
         tasks: the schedule. size: of it. found: when each cell starts and ends. released: what let it start.
+        forward: seconds that the forward pass of each cell takes, which is all of it or, of a pair, a part.
     """
 
     tasks: Tasks
     size: Size
     found: Evaluated
     released: Released
+    forward: np.ndarray
 
     @classmethod
-    def of(cls, tasks: Tasks, size: Size, order: FixedOrder, durations: np.ndarray) -> Timing:
-        """Evaluate a schedule whose order is known."""
-        found = order.evaluate(durations)
-        return cls(tasks, size, found, order.released(found))
+    def of(cls, tasks: Tasks, size: Size, order: FixedOrder, parts: np.ndarray) -> Timing:
+        """Evaluate a schedule whose order is known; ``parts``: seconds that F, I and W take of each cell."""
+        found = order.evaluate(np.sum(parts, axis=0))
+        return cls(tasks, size, found, order.released(found), parts[0])
 
     @property
     def start(self) -> np.ndarray:
@@ -100,7 +102,7 @@ class Timing:
     @cached_property
     def idle(self) -> IdleSplit:
         """Idle seconds of each device, by phase."""
-        owner, gap = self.tasks.owner, self._gaps
+        owner, gap = self.tasks.owner, self.gaps
         wire = np.minimum(gap, self.released.seconds)
         phase, rest = self._phases, gap - wire
         count = len(self.tasks.first) - 1
@@ -153,8 +155,8 @@ class Timing:
         return Step(self.tasks.cells[cell], int(self.tasks.owner[cell]), *span, float(self.released.seconds[cell]))
 
     @cached_property
-    def _gaps(self) -> np.ndarray:
-        """Idle seconds before each cell."""
+    def gaps(self) -> np.ndarray:
+        """Idle seconds of its device before each cell."""
         before = np.concatenate([[0.0], self.end[:-1]])
         before[self.tasks.first[:-1]] = 0.0
         return self.start - before
@@ -162,7 +164,8 @@ class Timing:
     @cached_property
     def _phases(self) -> np.ndarray:
         """0 up to each device's first cell with a gradient by the input, 2 after its last forward pass, 1 between."""
-        back, ahead = (_has(self.tasks.cells, operations) for operations in ("IB", "F"))
+        forward, gradient, _ = self.tasks.counts
+        back, ahead = gradient > 0, forward > 0
         started, left = self._running(back), self._running(ahead[::-1], backwards=True)[::-1]
         first_back = back & (started == 1)
         return np.where((started == 0) | first_back, 0, np.where(left == 0, 2, 1))
@@ -179,12 +182,6 @@ class Timing:
         """What each cell takes when it starts and frees when it ends."""
         if release not in RELEASES:
             raise UsageError(f"release={release!r}: activations are freed after 'W', after 'I', or 'half' after each.")
-        unit, frees = 1 / (self.size.chunks * self.size.token_slices), RELEASES[release]
-        operations = [[action.operation for action in actions_of(cell)] for cell in self.tasks.cells]
-        taken = np.array([unit * cell.count("F") for cell in operations])
-        freed = np.array([unit * sum(frees.get(one, 0.0) for one in cell) for cell in operations])
-        return taken, freed
-
-
-def _has(cells: tuple[Cell, ...], operations: str) -> np.ndarray:
-    return np.array([any(action.operation in operations for action in actions_of(cell)) for cell in cells], bool)
+        (after_input, after_weights), unit = RELEASES[release], 1 / (self.size.chunks * self.size.token_slices)
+        forward, gradient, weights = self.tasks.counts
+        return unit * forward, unit * (after_input * gradient + after_weights * weights)

@@ -1,0 +1,116 @@
+"""Two schedules side by side: both pictures on one axis, and what each does earlier or later than the other."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pathways_nb.parallel.schedules.actions import OPERATIONS
+from pathways_nb.parallel.schedules.boxes import boxes_of
+from pathways_nb.parallel.schedules.picture import Picture
+from pathways_nb.parallel.schedules.schedule import Schedule
+from pathways_nb.parallel.schedules.timing import Timing
+
+KEYS = ("stage", "operation", "microbatch", "token_slice", "direction")
+TIMES = ("device", "start", "end")
+
+
+class ScheduleDifference(NamedTuple):
+    """What two schedules have in common and what not.
+
+    Args:
+        table: columns ``KEYS``, ``TIMES`` of each (``device_a``, ``device_b``, …), and ``later``, by how much an action
+            ends later in the second; of the actions that both have, by their start in the first.
+        only_a, only_b: how many actions of each have no partner; B is none of I or W.
+    """
+
+    table: dict[str, np.ndarray]
+    only_a: int
+    only_b: int
+
+
+@dataclass(frozen=True, eq=False)
+class ScheduleComparison:
+    """Two schedules, the first above the second."""
+
+    a: Schedule
+    b: Schedule
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns of the actions that both have, with F = I = W = 1; see ``ScheduleDifference``."""
+        return self.difference().table
+
+    def difference(self, **times: Any) -> ScheduleDifference:
+        """Actions matched by stage, operation, microbatch, token slice and direction; times as for ``timing``."""
+        a, b = (_known(one.timing(**times)) for one in (self.a, self.b))
+        both = sorted((key for key in a if key in b), key=lambda key: a[key][1])
+        rows = [(*key, *_interleaved(a[key], b[key]), b[key][2] - a[key][2]) for key in both]
+        names = (*KEYS, *(f"{name}_{which}" for name in TIMES for which in "ab"), "later")
+        columns = zip(*rows, strict=True) if rows else [()] * len(names)
+        table = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+        return ScheduleDifference(table, len(a) - len(both), len(b) - len(both))
+
+    def show(self, **times: Any) -> None:
+        """Display both on one axis here; times and ``cap`` as for ``Schedule.show``."""
+        from pathways_widgets.schedule import show
+
+        show(self._pictures(**times))
+
+    def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
+        """Write both as one picture; see ``Schedule.savefig``."""
+        from pathways_widgets.schedule import write
+
+        write(self._pictures(**times), path, width)
+
+    def to_csv(self, path: str | Path, **times: Any) -> None:
+        """Write the table of differences."""
+        table = self.difference(**times).table
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(table)
+            writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
+
+    def summary_line(self) -> str:
+        """Both makespans, bubbles and peaks with F = I = W = 1, and how many actions match."""
+        words = [
+            f"{name} {one.makespan():g} (bubble {one.bubble:.1%}, peak {one.peak:g})"
+            for name, one in zip(self._names, (self.a, self.b), strict=True)
+        ]
+        found = self.difference()
+        matched = f"{len(found.table['stage'])} actions matched, {found.only_a} and {found.only_b} without partner"
+        return " · ".join([*words, matched])
+
+    def _pictures(self, cap: float | None = None, **times: Any) -> list[Picture]:
+        both = (Picture.of(one, cap, **times) for one in (self.a, self.b))
+        return [replace(one, name=name) for one, name in zip(both, self._names, strict=True)]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        same = self.a.name == self.b.name
+        return (f"{self.a.name} (a)", f"{self.b.name} (b)") if same else (self.a.name, self.b.name)
+
+    def _ipython_display_(self) -> None:
+        self.show()
+
+    def __repr__(self) -> str:
+        return f"<comparison: {self.summary_line()}>"
+
+
+def _known(timing: Timing) -> dict[tuple[Any, ...], tuple[int, float, float]]:
+    """Device, start and end by ``KEYS``."""
+    boxes, letters = boxes_of(timing), timing.tasks.directions
+    columns = {name: boxes[name].tolist() for name in (*KEYS, *TIMES)}
+    columns["operation"] = [OPERATIONS[code] for code in columns["operation"]]
+    columns["direction"] = [letters[number] for number in columns["direction"]]
+    keys, times = (zip(*(columns[name] for name in names), strict=True) for names in (KEYS, TIMES))
+    return dict(zip(keys, times, strict=True))
+
+
+def _interleaved(a: tuple[Any, ...], b: tuple[Any, ...]) -> Iterator[Any]:
+    return (value for pair in zip(a, b, strict=True) for value in pair)

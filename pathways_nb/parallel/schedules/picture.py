@@ -1,0 +1,168 @@
+"""What is drawn of a schedule, as plain columns: its boxes in time, what each device keeps, and what is said about it.
+
+Widgets, still pictures and the explorer read this and nothing else. A cell is one box, an overlapped pair two that
+touch. Lightness, ``shade``, tells apart what a device does for several directions, chunks or token slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pathways_nb.parallel.schedules.boxes import boxes_of, varieties
+from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
+from pathways_nb.parallel.schedules.schedule import Schedule
+from pathways_nb.parallel.schedules.timing import Timing
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A schedule with its times, or why there is none.
+
+    Args:
+        name: of the schedule. schedule, timing: what is drawn; None where there is ``error``, the reason.
+        times: as given to ``Schedule.timing``. cap: microbatches of activations that a device has room for, if any.
+    """
+
+    name: str
+    schedule: Schedule | None = None
+    timing: Timing | None = None
+    times: Mapping[str, ArrayLike] = field(default_factory=dict)
+    cap: float | None = None
+    error: str = ""
+
+    @classmethod
+    def of(cls, schedule: Schedule, cap: float | None = None, **times: ArrayLike) -> Picture:
+        """Evaluate a schedule with these times.
+
+        Raises:
+            ScheduleError: it cannot be carried out. UsageError: times of a wrong shape.
+        """
+        return cls(schedule.name, schedule, schedule.timing(**times), times, cap)
+
+    @property
+    def devices(self) -> int:
+        """How many rows there are."""
+        return len(self.timing.tasks.first) - 1 if self.timing else 0
+
+    @property
+    def makespan(self) -> float:
+        """When the last cell ends; 0 if there is an error."""
+        return self.timing.makespan if self.timing else 0.0
+
+    @property
+    def peaks(self) -> np.ndarray:
+        """Of each device, in microbatches of activations of a whole device."""
+        return self.timing.peaks if self.timing else np.zeros(0)
+
+    @property
+    def over(self) -> np.ndarray:
+        """Devices that exceed the cap."""
+        return np.flatnonzero(self.peaks > self.cap + 1e-9) if self.cap is not None else np.zeros(0, int)
+
+    @property
+    def heading(self) -> str:
+        """Name and size."""
+        return f"{self.name}, {said(self.timing.size)}" if self.timing else self.name
+
+    @cached_property
+    def words(self) -> str:
+        """Makespan, bubble and peak, each beside its closed form; or the error."""
+        if self.timing is None or self.schedule is None:
+            return self.error
+        kind, size, device = self.schedule.kind, self.timing.size, int(np.argmax(self.peaks))
+        bubble = _bubble_form(kind.bubble if kind else None, size, _scalar(self.times))
+        peak = _peak_form(kind.peak if kind else None, size, device)
+        return " · ".join([
+            f"makespan {self.makespan:g}",
+            f"bubble {self.timing.bubble:.1%} ({bubble})",
+            f"peak {self.peaks[device]:g} microbatches of activations ({peak})",
+            *self._cap_words,
+        ])  # fmt: skip
+
+    @property
+    def _cap_words(self) -> list[str]:
+        if self.cap is None:
+            return []
+        over = self.over
+        if not len(over):
+            return [f"within the cap of {self.cap:g}"]
+        where = f"device {over[0]}" if len(over) == 1 else f"{len(over)} of {self.devices} devices"
+        return [f"exceeds the cap of {self.cap:g} on {where}"]
+
+    @cached_property
+    def boxes(self) -> dict[str, np.ndarray]:
+        """A row for each action; see ``boxes.boxes_of``."""
+        return boxes_of(self.timing) if self.timing else {}
+
+    def memory(self, device: int) -> tuple[np.ndarray, np.ndarray]:
+        """What a device holds over time; see ``Timing.memory``."""
+        return self.timing.memory(device) if self.timing else (np.zeros(0), np.zeros(0))
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Letters of the pipelines, one of them empty if there is only one."""
+        return self.timing.tasks.directions if self.timing else ()
+
+    @property
+    def shades(self) -> str:
+        """What lightness tells apart, in words; empty if nothing."""
+        if self.timing is None:
+            return ""
+        counts = zip(("direction", "chunk", "token slice"), varieties(self.timing.tasks), strict=True)
+        return " and ".join(name for name, count in counts if count > 1)
+
+    def say(self, cell: int) -> str:
+        """What happens in a cell, when, and what let it start."""
+        if self.timing is None:
+            return ""
+        timing = self.timing
+        span = f"{timing.start[cell]:g} to {timing.end[cell]:g}"
+        where = f"device {timing.tasks.owner[cell]}"
+        return f"{self.name}, {where}: {timing.tasks.cells[cell]} from {span}: {timing.why(cell)}"
+
+
+def said(size: Size) -> str:
+    """A size in words."""
+    words = f"{size.devices} devices × {size.microbatches} microbatches"
+    words += f" × {size.chunks} chunks" if size.chunks > 1 else ""
+    return words + (f" × {size.token_slices} token slices" if size.token_slices > 1 else "")
+
+
+def _scalar(times: Mapping[str, ArrayLike]) -> Times | None:
+    """The times as closed forms have them; None if they differ between stages, or if transfers take time."""
+    if any(np.ndim(time) for time in times.values()) or times.get("transfer", 0):
+        return None
+    return Times(**{name: float(time) for name, time in times.items() if name != "transfer"})  # type: ignore[arg-type]
+
+
+def _bubble_form(form: ClosedForm | None, size: Size, times: Times | None) -> str:
+    """What a closed form says of the bubble, as a share of all time."""
+    if lacking := _lacks(form, size, times):
+        return lacking
+    assert form is not None
+    assert times is not None
+    idle, work = form.value(size, times), size.microbatches * (times.F + times.B)
+    return f"closed form {form.text}: {idle / (idle + work) if idle + work else 0:.1%}"
+
+
+def _peak_form(form: ClosedForm | None, size: Size, device: int) -> str:
+    if lacking := _lacks(form, size, Times()):
+        return lacking
+    assert form is not None
+    return f"closed form {form.text}: {form.value(size, device):g}"
+
+
+def _lacks(form: ClosedForm | None, size: Size, times: Times | None) -> str:
+    """Why there is no closed form to show, if there is none."""
+    if form is None:
+        return "no closed form"
+    if not form.where(size, Times()):
+        return "no closed form for this size"
+    if times is None or not form.where(size, times):
+        return "no closed form for these times"
+    return ""
