@@ -29,6 +29,8 @@ from pathways_nb.trace.record import Record
 
 _compiled: dict[Hashable, tuple[tuple[Collective, ...], str]] = {}
 """Collectives found by compiling, and what could not be known, by the text of the code and how it is laid out."""
+_REMEMBERED = 256
+"""How many of them: those used last."""
 
 
 class Estimates:
@@ -144,11 +146,16 @@ def _exchanges(
         return (), (), ()
     if not laid.resharded and all(needs_no_exchange(item.jaxpr, sizes, given) for item, given in laid.items):
         return (), (), ()
-    key = _text(request, sizes)
-    if key not in _compiled:
-        _compiled[key] = _compile(request, sizes)
-    found, note = _compiled[key]
+    found, note = _remembered(request, sizes)
     return (), found, (note,) if note else ()
+
+
+def _remembered(request: Request, sizes: Mapping[str, int]) -> tuple[tuple[Collective, ...], str]:
+    key = _text(request, sizes)
+    found = _compiled[key] = _compiled.pop(key, None) or _compile(request, sizes)
+    if len(_compiled) > _REMEMBERED:
+        del _compiled[next(iter(_compiled))]
+    return found
 
 
 def _compile(request: Request, sizes: Mapping[str, int]) -> tuple[tuple[Collective, ...], str]:
