@@ -152,7 +152,8 @@ def _exchanges(
 
 def _remembered(request: Request, sizes: Mapping[str, int]) -> tuple[tuple[Collective, ...], str]:
     key = _text(request, sizes)
-    found = _compiled[key] = _compiled.pop(key, None) or _compile(request, sizes)
+    found = _compiled.pop(key, None) or _compile(request, sizes)
+    _compiled[key] = found  # what was used last is last
     if len(_compiled) > _REMEMBERED:
         del _compiled[next(iter(_compiled))]
     return found

@@ -245,8 +245,9 @@ def test_collectives_of_per_shard_code_take_their_time(sim: pw.Controller) -> No
 
 
 def test_of_code_that_was_compiled_what_was_used_last_is_remembered(sim: pw.Controller, monkeypatch) -> None:
-    compiled = []
+    compiled: list[int] = []
     remembered: dict[Any, Any] = {}
+    shift: int
     monkeypatch.setattr(estimates, "_compiled", remembered)
     monkeypatch.setattr(estimates, "_REMEMBERED", 2)
     monkeypatch.setattr(estimates, "_compile", lambda request, sizes: compiled.append(shift) or ((), ""))
