@@ -65,7 +65,7 @@ def made(name: str, devices: int, microbatches: int) -> pw.Schedule:
 
 
 def sizes(name: str, most: int = 16) -> list[tuple[int, int]]:
-    return [size for kind, *size in peers() if kind == name and size[0] <= most]
+    return [(devices, many) for kind, devices, many in peers() if kind == name and devices <= most]
 
 
 def spans(schedule: pw.Schedule) -> list[float]:
