@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
-from pathways_nb.backends.lowering import Lowered
+from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.virtual import Timed
 from pathways_nb.controller.messages import Launch
 from pathways_nb.cost.formulas import FREE, Cost
