@@ -17,7 +17,7 @@ from pathways_nb.backends.engine import Clock, Engine
 from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
 from pathways_nb.backends.faults import Fault
 from pathways_nb.backends.levels import Levels
-from pathways_nb.backends.lowering import Lowered
+from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.room import make_room
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (

@@ -145,6 +145,7 @@ def test_a_saved_run_and_its_exports_hold_what_happened(sim: pw.Controller, tmp_
 
 def test_arguments_may_be_shapes_arrays_numbers_and_results_of_other_controllers(watchdog: None) -> None:
     with pw.attach("cpu", islands=2, devices_per_island=4) as real:
+        pw.reset()
         there = both(v)
         with pw.attach("sim:tpu_v3:2x4") as controller:
             pw.wait([both(X), both(v), both(jnp.asarray(v)), both(there)])
