@@ -327,6 +327,7 @@ class Driver(ABC):
                 self.runs[run].stop()
                 self.launched.ring()
             case Fail(run, error):
+                self._note_failed(self.runs[run], error)
                 self.runs[run].stop(error)
                 self.launched.ring()
             case Finish(run):
@@ -336,6 +337,12 @@ class Driver(ABC):
                 if not mine:
                     del self._queued[ended.client]
                 ended.finish()
+
+    def _note_failed(self, run: Execution, error: Exception) -> None:
+        """A program that fails as a whole, of which no node did, is an event without a duration."""
+        now, name = self.clock(), run.lowered.name
+        label = label_of("stall", f"{name} failed: {type(error).__name__}", name, run.client)
+        run.record.add(Row(label, now, now, run.serial, self.quality, "failed"))
 
     def _bind_results(self, run: Execution, buffers: list[int]) -> None:
         lowered = run.lowered

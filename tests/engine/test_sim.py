@@ -324,6 +324,10 @@ def test_devices_are_lost_come_back_and_are_added(sim: pw.Controller) -> None:
     assert "island 2: 2 × simulated tpu_v3, ids 0, 1" in sim.status()
 
 
+def test_the_status_of_simulated_devices_says_nothing_of_watching(sim: pw.Controller) -> None:
+    assert sim.status().splitlines()[-1] == "  0 programs under way"
+
+
 def test_nodes_that_were_to_run_on_lost_devices_fail(sim: pw.Controller) -> None:
     y = both(X)
     sim.driver.engine.in_turn(lambda: None)
