@@ -5,6 +5,7 @@ It joins programs, the pure core, a driver and the record; every decision is the
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -199,6 +200,10 @@ class Controller:
             UsageError: there is no such client.
         """
         tenants.cancel(self, client)
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """While this thread calls something: see ``Driver.calling``."""
+        return contextlib.nullcontext() if self.driver_or_none is None else self.driver_or_none.calling()
 
     def lowered(self, traced: Traced, refuse: bool = True) -> Lowered:
         """The program on this controller's devices, lowered and compiled once.

@@ -55,10 +55,11 @@ class Client:
         call = computation.signature(args, kwargs)
         refuse_tracers(call)
         controller = current.get()
-        gather = controller.gather()
-        result = gather.add(computation, call)
-        if not controller.recordings:
-            gather.flush()
+        with controller.calling():
+            gather = controller.gather()
+            result = gather.add(computation, call)
+            if not controller.recordings:
+                gather.flush()
         return result
 
     @_users_view
@@ -67,8 +68,9 @@ class Client:
         call = program.signature(args, kwargs)
         refuse_tracers(call)
         controller = current.get()
-        controller.flush()
-        return controller.dispatch(program, call)
+        with controller.calling():
+            controller.flush()
+            return controller.dispatch(program, call)
 
     @_users_view
     def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:

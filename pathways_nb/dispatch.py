@@ -31,7 +31,6 @@ _LONG_LOWERING = 1.0
 def dispatch(controller: Controller, program: Program, call: Signature, gathered: bool) -> Any:
     """See ``Controller.dispatch``."""
     controller.driver.engine.refuse_policies()
-    controller.driver.acts(lowering=True)
     avals = call.avals()
     if not gathered:
         check_futures(call)

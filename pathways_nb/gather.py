@@ -156,7 +156,7 @@ class Gather:
 
     def flush(self) -> None:
         """Send everything gathered as one program."""
-        with self._lock:
+        with self.controller.calling(), self._lock:
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
                 self._send(batch)

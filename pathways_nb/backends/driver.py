@@ -6,6 +6,7 @@ what that says is carried out. How a launch is carried out, and how time passes 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
@@ -127,8 +128,12 @@ class Driver(ABC):
     def _end(self, patience: float) -> None:
         """End everything that goes on by itself."""
 
-    def acts(self, lowering: bool = False) -> None:  # noqa: B027  (real time does not ask)
-        """This thread is about to call something, and may have to lower it first: virtual time stands still for it."""
+    def acts(self) -> None:  # noqa: B027  (real time does not ask)
+        """This thread is about to call something: virtual time stands still for it."""
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """While this thread calls something, which it may have to lower first: virtual time stands still for it."""
+        return contextlib.nullcontext()
 
     def spend(self, budget: float) -> None:  # noqa: B027  (most have no watchers)
         """Let each watcher keep a core busy for this share of the time; 0: look no oftener than flow control needs."""

@@ -6,9 +6,10 @@ The same core decides, fed the same events (see ``virtual_engine``); islands car
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from pathways_nb.backends.driver import QUEUED, Driver
@@ -111,9 +112,18 @@ class SimDriver(Driver):
         """See ``Driver``."""
         return self.engine.gets_there(client)
 
-    def acts(self, lowering: bool = False) -> None:
+    def acts(self) -> None:
         """See ``Driver``."""
-        self._passing.acts(LOWERING if lowering else GRACE)
+        self._passing.acts(GRACE)
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        """See ``Driver``."""
+        self._passing.acts(LOWERING)
+        try:
+            yield
+        finally:
+            self._passing.called()
 
     def submit(
         self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str

@@ -50,9 +50,11 @@ class VirtualEngine(Engine):
         self._guarded(lambda: self._put_down(event, self._due(event)))
 
     def _put_down(self, event: Event, due: float) -> None:
+        if isinstance(event, Stored):  # a value is there before any call that needs it
+            self._happen(event)
+            return
         upcoming, rank = self.agenda.next, self._rank(event, due)
-        is_now = due <= self.agenda.now and (upcoming is None or upcoming > due)
-        if is_now or isinstance(event, Stored):  # a value is there before any call that needs it
+        if due <= self.agenda.now and (upcoming is None or upcoming > due):
             self._happen(event)
         else:
             self.agenda.at(due, self._happen, event, rank=rank)
@@ -184,6 +186,13 @@ class Passing(Bell):
         """This thread calls something: in so many real seconds it calls again, waits, or is about something else."""
         with self._changed:
             self._acting[threading.current_thread()] = monotonic() + patience
+
+    def called(self) -> None:
+        """This thread's call has returned; the others had less of the processor meanwhile, and get their grace anew."""
+        with self._changed:
+            until = monotonic() + GRACE
+            self._acting = {thread: max(until, known) for thread, known in self._acting.items()}
+            self._acting[threading.current_thread()] = until
 
     def ring(self) -> None:
         """Who makes the time pass looks whether that was what it waits for."""
