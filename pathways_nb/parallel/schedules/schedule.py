@@ -126,6 +126,16 @@ class Schedule:
         """The most that any device holds: microbatches of activations of a whole device, freed after W."""
         return float(self.timing().peaks.max())
 
+    @property
+    def sent(self) -> float:
+        """What goes from device to device: activations and gradients, in those of one microbatch between two stages."""
+        return float(np.count_nonzero(self.dependencies.stage >= 0)) / self.size.token_slices
+
+    @property
+    def copies(self) -> int:
+        """How many devices each stage stands on, each with its weights: one for each direction."""
+        return len(self.tasks.directions)
+
     def show(self, **times: Any) -> None:
         """Draw it here: a row for each device, times as for ``timing``; ``cap=`` is what a device has room for, in
         microbatches of activations.
