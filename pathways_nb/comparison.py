@@ -1,4 +1,4 @@
-"""``pw.compare``: two runs, or two schedules, on one time axis, with a table of differences."""
+"""``pw.compare``: two runs, or two schedules, on one axis, with a table of differences; what is simulated says so."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.run import RanProgram, Run
+from pathways_nb.simulate import HERE
 from pathways_nb.trace.compare import Difference, compare_events, say, together
 from pathways_nb.trace.record import Events
 
@@ -72,8 +73,9 @@ class Comparison:
         return self.difference.table
 
     def summary_line(self) -> str:
-        """Both makespans and what differs most."""
-        return say(self._names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
+        """Both makespans, on what devices, and what differs most."""
+        names = [f"{name[:-1]}, {_devices(run)})" for name, run in zip(self._names, (self.a, self.b), strict=True)]
+        return say(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
 
     def show(self, *views: str) -> None:
         """Display both on one axis here.
@@ -99,11 +101,25 @@ class Comparison:
 
     @property
     def _names(self) -> tuple[str, str]:
-        same = self.a.name == self.b.name
-        return (f"{self.a.name} (a)", f"{self.b.name} (b)") if same else (self.a.name, self.b.name)
+        """Each with whether it was real, and where that does not tell them apart, which one it is."""
+        a, b = (f"{run.name} ({_kind(run)})" for run in (self.a, self.b))
+        return (a, b) if a != b else (f"{self.a.name} (a, {_kind(self.a)})", f"{self.b.name} (b, {_kind(self.b)})")
 
     def __repr__(self) -> str:
         return f"<comparison: {self.summary_line()}>"
+
+
+def _kind(run: Run) -> str:
+    """Whether it ran on real or on simulated devices."""
+    simulated = run.about.get("options", {}).get("kind") == "sim" or run.events.is_("quality", "simulated").any()
+    return "simulated" if simulated else "real"
+
+
+def _devices(run: Run) -> str:
+    """The chip that was simulated, or the kind of the real devices."""
+    options = run.about.get("options", {})
+    chip = options.get("chip") or options.get("kind") or "unknown"
+    return "this machine as calibrated" if chip == HERE else f"{chip} devices"
 
 
 @overload

@@ -29,6 +29,8 @@ from pathways_nb.trace.record import Record
 
 _compiled: dict[Hashable, tuple[tuple[Collective, ...], str]] = {}
 """Collectives found by compiling, and what could not be known, by the text of the code and how it is laid out."""
+_REMEMBERED = 256
+"""How many of them: those used last."""
 
 
 class Estimates:
@@ -81,7 +83,8 @@ class _Layouts:
             for value, sharding in zip(request.code.inputs, request.arriving, strict=True)
         }  # fmt: skip
         self.items: list[tuple[Item, list[Any]]] = []
-        self.resharded = False
+        self.resharded = self.rejoined = False
+        """Whether anything is taken in another layout than it lies in, and whether anything that is split."""
         for item in request.code.items:
             given = [self._given(item, at) for at in range(len(item.inputs))]
             self.items.append((item, given))
@@ -89,15 +92,21 @@ class _Layouts:
             declared = item.out_specs or (None,) * len(found)
             for value, spec, split in zip(item.outputs, declared, found, strict=True):
                 self.specs[value] = split if spec is None else spec
-                self.resharded |= spec is not None and not _same(spec, split)
+                self._compare(spec, split)
 
     def _given(self, item: Item, at: int) -> Any:
         """The layout in which an item takes an operand: as it declares, else as the operand lies."""
         operand = item.inputs[at]
         declared = item.in_specs[at] if at < len(item.in_specs) else None
         lies = None if isinstance(operand, Const) else self.specs.get(operand)
-        self.resharded |= declared is not None and not isinstance(operand, Const) and not _same(declared, lies)
+        if not isinstance(operand, Const):
+            self._compare(declared, lies)
         return lies if declared is None else declared
+
+    def _compare(self, declared: Any, lies: Any) -> None:
+        if declared is not None and not _same(declared, lies):
+            self.resharded = True
+            self.rejoined |= _as_spec(lies) != PartitionSpec()
 
     def work(self) -> Work:
         """Of all items."""
@@ -142,13 +151,19 @@ def _exchanges(
     split = any(_as_spec(spec) != PartitionSpec() for spec in laid.specs.values()) or laid.resharded
     if not split or any("shard_map" in _primitives(item) for item, _ in laid.items):
         return (), (), ()
-    if not laid.resharded and all(needs_no_exchange(item.jaxpr, sizes, given) for item, given in laid.items):
+    if not laid.rejoined and all(needs_no_exchange(item.jaxpr, sizes, given) for item, given in laid.items):
         return (), (), ()
-    key = _text(request, sizes)
-    if key not in _compiled:
-        _compiled[key] = _compile(request, sizes)
-    found, note = _compiled[key]
+    found, note = _remembered(request, sizes)
     return (), found, (note,) if note else ()
+
+
+def _remembered(request: Request, sizes: Mapping[str, int]) -> tuple[tuple[Collective, ...], str]:
+    key = _text(request, sizes)
+    found = _compiled.pop(key, None) or _compile(request, sizes)
+    _compiled[key] = found  # what was used last is last
+    if len(_compiled) > _REMEMBERED:
+        del _compiled[next(iter(_compiled))]
+    return found
 
 
 def _compile(request: Request, sizes: Mapping[str, int]) -> tuple[tuple[Collective, ...], str]:

@@ -160,8 +160,6 @@ class SimDriver(Driver):
 
     def prepared(self, task: Task) -> int:
         """An argument may be another run's result that is not there yet."""
-        if task.queues:  # it runs on devices
-            return 0
         run: Execution = task.portion.run.execution
         position = run.lowered.plan.steps[task.index].argument
         if position < 0:

@@ -18,7 +18,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from pathways_nb.controller.messages import Launch
-from pathways_nb.program.plan import Plan
+from pathways_nb.program.memory import overlap
+from pathways_nb.program.plan import Plan, Step
 from pathways_nb.trace.ranges import Ranges
 
 Rank = tuple[float | str, ...]
@@ -80,19 +81,31 @@ class Timed:
     seconds: Sequence[float]
 
     @cached_property
-    def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """By step: those that need what it makes."""
-        found: list[list[int]] = [[] for _ in self.plan.steps]
-        for index, step in enumerate(self.plan.steps):
-            for producer in step.producers:
-                found[producer].append(index)
-        return tuple(map(tuple, found))
+    def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None], ...]:
+        """By step: producers it must wait for, and the first of its devices and the one after the last, if it runs."""
+        where = {serial: (p.first, p.first + p.count) for serial, p in self.plan.placements.items()}
+        return tuple(
+            (self._awaited(step), where[step.place] if step.kind == "launch" else None) for step in self.plan.steps
+        )
+
+    def _awaited(self, step: Step) -> tuple[int, ...]:
+        """Its producers, but for those on devices of its own: they are over when its turn comes there."""
+        steps, where = self.plan.steps, self.plan.placements
+        if step.kind != "launch":
+            return step.producers
+        return tuple(
+            p for p in step.producers
+            if steps[p].kind != "launch" or not overlap(where[steps[p].place], where[step.place])
+        )  # fmt: skip
 
     @cached_property
-    def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None], ...]:
-        """By step: its producers, and the first of its devices and the one after the last; none of what travels."""
-        where = {serial: (p.first, p.first + p.count) for serial, p in self.plan.placements.items()}
-        return tuple((step.producers, where[step.place] if step.kind == "launch" else None) for step in self.plan.steps)
+    def consumers(self) -> tuple[tuple[int, ...], ...]:
+        """By step: those that must wait for it."""
+        found: list[list[int]] = [[] for _ in self.plan.steps]
+        for index, (producers, _) in enumerate(self.wants):
+            for producer in producers:
+                found[producer].append(index)
+        return tuple(map(tuple, found))
 
 
 @dataclass(eq=False)
@@ -144,7 +157,7 @@ class Owner(Protocol):
     """Who wants to know what the islands do."""
 
     def prepared(self, task: Task) -> int:
-        """A step was enqueued: how many things it must wait for that no plan tells of (arguments still to be made)."""
+        """What travels was enqueued: how many things it must wait for that no plan tells of (arguments to be made)."""
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step that is about to begin; 0 for what is not carried out at all."""
@@ -217,14 +230,15 @@ class Islands:
         for producer in producers:
             if not run.done[producer]:
                 task.lacks += 1
-        if devices is not None:
+        if devices is None:
+            task.lacks += self.owner.prepared(task)
+        else:
             task.earliest = island.host_free = island.host_free + self.launch
             task.queues = island.queues_of(devices)
             for queue in task.queues:
                 if queue:
                     task.lacks += 1
                 queue.append(task)
-        task.lacks += self.owner.prepared(task)
         return task
 
     def supply(self, task: Task) -> None:

@@ -2,7 +2,8 @@
 
 The jaxpr of a data-parallel step holds no collective; they are the compiler's choice. So the node is compiled for a
 small mesh of the same axes, and once more with each longer axis in turn lengthened. How the arrays of each collective
-grow or shrink with that axis tells the power with which they scale.
+grow or shrink with that axis tells the power with which they scale. Where all that goes over an axis is sums it is not
+lengthened: what is summed over an axis is not split by it, so it is as large for any number of devices.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _quick: dict[str, Any] = {
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 """Options that make for quickly compiled machine code, which never runs; those that this JAX lacks are dropped."""
+
+_SUMS: tuple[CollectiveKind, ...] = ("all-reduce", "reduce-scatter")
 
 _GROWTH: dict[CollectiveKind, int] = {
     "all-reduce": 0,
@@ -65,10 +68,11 @@ def collectives_by_compiling(
     """The collectives of whole-array code on a mesh of ``axis_sizes``.
 
     A mesh of up to ``most_devices`` devices is compiled as it is. For a larger one each axis is cut to its smallest
-    prime factor, so that arrays still divide, and lengthened once by the next factor to see how sizes change; powers
-    are whole numbers. The number of collectives is that of the small mesh. Where the lengthened mesh is too large, or
-    gives another list of collectives, an axis that a collective goes over scales it by rule: an all-to-all's part is
-    inverse to the axis, the rest stays; and an axis that it does not go over leaves it as it is. ``notes`` say so.
+    prime factor, so that arrays still divide, and lengthened once by the next factor to see how sizes change, unless
+    all collectives are sums over it; powers are whole numbers. The number of collectives is that of the small mesh.
+    Where the lengthened mesh is too large, or gives another list of collectives, an axis that a collective goes over
+    scales it by rule: an all-to-all's part is inverse to the axis, the rest stays; and an axis that it does not go over
+    leaves it as it is. ``notes`` say so.
 
     Args:
         fn: a function of whole arrays. avals: its positional arguments, pytrees of arrays or ``ShapeDtypeStruct``.
@@ -90,10 +94,11 @@ def collectives_by_compiling(
     powers: list[list[dict[str, int]]] = [[{} for _ in e.parts] for e in base]
     sizes = [small]
     for axis, longer in _lengthened(small, axis_sizes) if base else ():
-        fits = math.prod(longer.values()) <= most_devices
+        known = all(e.kind in _SUMS and axis in e.axes for e in base)
+        fits = math.prod(longer.values()) <= most_devices and not known
         other = compile_for(longer) if fits else []
         sizes += [longer] if fits else []
-        if not _alike(base, other):
+        if not known and not _alike(base, other):
             notes.append(f"how collectives scale with {axis!r} is a rule, not measured")
         _fill(powers, base, other, axis, longer[axis] / small[axis])
     found = (_scaled(e, p, small, axis_sizes) for e, p in zip(base, powers, strict=True))

@@ -21,6 +21,7 @@ from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events, Label
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
 TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
+ORIGINS = ("origin_a", "origin_b")
 _ON_DEVICES = (*BUSY, "transfer")
 _SAME = 1e-9
 """Seconds that two simulated runs may differ by in rounding."""
@@ -31,8 +32,9 @@ class Difference:
     """What two records have in common and what not.
 
     Args:
-        table: columns ``KEYS``, ``occurrence`` and ``TIMES`` of the events in both, in the order of the first record;
-            seconds, ``longer`` is by how much the second took longer.
+        table: columns ``KEYS``, ``occurrence``, ``TIMES`` and ``ORIGINS`` of the events in both, in the order of the
+            first record; seconds, ``longer`` is by how much the second took longer. An origin is how the times are
+            known, ``"real, estimated"`` or ``"simulated, declared"`` say.
         only_a, only_b: how many events of each have no partner.
     """
 
@@ -66,9 +68,10 @@ def compare_events(first: Events, second: Events) -> Difference:
     a, b = _known(first), _known(second)
     both = [key for key in a if key in b]
     rows = [(*key, *_times(a[key], b[key])) for key in both]
-    names = (*KEYS, "occurrence", *TIMES)
+    names = (*KEYS, "occurrence", *TIMES, *ORIGINS)
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    table = {name: np.array(list(values), object if name in ("kind", "program", "name", "client") else None)
+    words = ("kind", "program", "name", "client", *ORIGINS)
+    table = {name: np.array(list(values), object if name in words else None)
              for name, values in zip(names, columns, strict=True)}  # fmt: skip
     return Difference(table, len(a) - len(both), len(b) - len(both))
 
@@ -106,19 +109,27 @@ def say(names: Sequence[str], first: Events, second: Events, islands: Sequence[S
     return " · ".join([*words, *difference.worst(3)])
 
 
-def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float]]:
-    """Start since the beginning and duration, by key and occurrence."""
+def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float, str]]:
+    """Start since the beginning, duration and origin, by key and occurrence."""
     ours, begin = events.of_kind(*_ON_DEVICES), beginning(events)
     order = np.argsort(ours["start"], kind="stable")
     seen: Counter[Any] = Counter()
     found = {}
-    columns = (ours.label[order].tolist(), ours["start"][order].tolist(), ours["end"][order].tolist())
-    for number, start, end in zip(*columns, strict=True):
-        key = tuple(getattr(ours.labels[number], name) for name in KEYS)
-        found[(*key, seen[key])] = (start - begin, end - start)
+    columns = (ours[name][order].tolist() for name in ("start", "end", "quality"))
+    for number, start, end, quality in zip(ours.label[order].tolist(), *columns, strict=True):
+        label = ours.labels[number]
+        key = tuple(getattr(label, name) for name in KEYS)
+        found[(*key, seen[key])] = (start - begin, end - start, _origin(label, quality))
         seen[key] += 1
     return found
 
 
-def _times(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, ...]:
-    return a[0], b[0], a[1], b[1], b[1] - a[1]
+def _origin(label: Label, quality: str) -> str:
+    """How the times of an event are known, in words."""
+    if quality != "simulated":
+        return f"real, {quality}"
+    return f"simulated, {label.basis}" if label.basis else "simulated"
+
+
+def _times(a: tuple[float, float, str], b: tuple[float, float, str]) -> tuple[float | str, ...]:
+    return a[0], b[0], a[1], b[1], b[1] - a[1], a[2], b[2]

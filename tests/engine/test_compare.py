@@ -77,17 +77,17 @@ def test_a_comparison_is_shown_kept_and_said(runs, tmp_path, capsys) -> None:
     assert len(rows) == len(comparison.difference)
     comparison.savefig(tmp_path / "a.svg")
     svg = (tmp_path / "a.svg").read_text()
-    assert "parallel 0 · dev 3" in svg
-    (size,) = {float(found) for found in re.findall(r'font-size="([\d.]+)"[^>]*>sequential 1 · dev 3<', svg)}
+    assert "parallel (real) 0 · dev 3" in svg
+    (size,) = {float(found) for found in re.findall(r'font-size="([\d.]+)"[^>]*>sequential \(real\) 1 · dev 3<', svg)}
     assert 7 < size < 11, "a name that is too long for its line is set in smaller type"
     comparison.show()
     text = capsys.readouterr().out
-    assert text.startswith("parallel above, sequential below: parallel ")
+    assert text.startswith("parallel (real) above, sequential (real) below: parallel (real, cpu devices) ")
     assert "events matched, 0 and 0 without partner" in text
 
 
 def test_runs_of_one_name_are_told_apart(runs) -> None:
-    assert pw.compare(runs[0], runs[0]).island_names[0] == "parallel (a) 0"
+    assert pw.compare(runs[0], runs[0]).island_names[0] == "parallel (a, real) 0"
     assert pw.compare(runs[0], runs[0]).table["longer"].tolist() == [0.0] * len(pw.compare(runs[0], runs[0]).difference)
 
 
@@ -111,3 +111,38 @@ def test_what_one_client_did_is_no_partner_of_what_another_did() -> None:
     assert difference.worst(1) == ["f of eve: +2 s"]
     alone = compare_events(Events.from_rows([Row(bob, 0.0, 1.0)]), Events.from_rows([Row(eve, 0.0, 1.0)]))
     assert (len(alone), alone.only_a, alone.only_b) == (0, 1, 1)
+
+
+def test_what_is_simulated_says_so_in_the_picture_and_in_the_table(tmp_path) -> None:
+    place = pw.virtual_slice(2, island=0)
+    step = pw.program(pw.work(1e-3, on=place, name="step"), name="step")
+    with pw.attach("cpu", islands=1, devices_per_island=2):
+        real = step.run(v)
+    with pw.attach("sim:tpu_v3:1x2"):
+        simulated = step.run(v)
+    for again in (simulated, _reloaded(simulated, tmp_path)):
+        comparison = pw.compare(real, again)
+        assert comparison.island_names == ("step (real) 0", "step (simulated) 0")
+        assert comparison.name == "step (real) above, step (simulated) below"
+        assert re.match(
+            r"step \(real, cpu devices\) .* · step \(simulated, tpu_v3 devices\) ", comparison.summary_line()
+        )
+        assert set(comparison.table["origin_a"]) <= {"real, estimated", "real, interpolated", "real, exact"}
+        of_step = comparison.table["name"] == "step"
+        assert comparison.table["origin_b"][of_step].tolist() == ["simulated, declared"]
+        comparison.savefig(tmp_path / "a.svg")
+        svg = (tmp_path / "a.svg").read_text()
+        assert all(words in svg for words in ("step (real) 0", "step (simulated) 0", "simulated, tpu_v3 devices"))
+        comparison.to_csv(tmp_path / "a.csv")
+        assert (tmp_path / "a.csv").read_text().splitlines()[0].endswith(",origin_a,origin_b")
+
+
+def _reloaded(run: pw.Run, tmp_path) -> pw.Run:
+    run.save(tmp_path / "a.run")
+    return pw.load(tmp_path / "a.run")
+
+
+def test_this_machine_as_calibrated_is_named(runs) -> None:
+    twin = runs[1]
+    twin.about["options"] |= {"kind": "sim", "chip": "here"}
+    assert "sequential (simulated, this machine as calibrated)" in pw.compare(runs[0], twin).summary_line()

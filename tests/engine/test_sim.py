@@ -20,6 +20,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jax.sharding import NamedSharding
 
 import pathways_nb as pw
+from pathways_nb.backends import estimates
 from pathways_nb.cost.collectives import collective
 from pathways_nb.cost.model import Model
 from tests.engine.simulated import NO_HOSTS, X, a, b, both, is_empty, left
@@ -241,6 +242,19 @@ def test_collectives_of_per_shard_code_take_their_time(sim: pw.Controller) -> No
     model: Model = sim.driver.model  # type: ignore[attr-defined]
     expected = collective("all_reduce", (1 << 20) / model.efficiency.all_reduce, model.topology(4), 4)
     assert seconds[1] - seconds[0] == pytest.approx(expected.seconds)
+
+
+def test_of_code_that_was_compiled_what_was_used_last_is_remembered(sim: pw.Controller, monkeypatch) -> None:
+    compiled: list[int] = []
+    remembered: dict[Any, Any] = {}
+    shift: int
+    monkeypatch.setattr(estimates, "_compiled", remembered)
+    monkeypatch.setattr(estimates, "_REMEMBERED", 2)
+    monkeypatch.setattr(estimates, "_compile", lambda request, sizes: compiled.append(shift) or ((), ""))
+    for shift in (1, 2, 1, 3, 1, 2):
+        pw.wait(pw.jit(lambda x, n=shift: jnp.roll(x, n), on=left, in_shardings=pw.P("x"))(X))
+    assert compiled == [1, 2, 3, 2]
+    assert len(remembered) == 2
 
 
 def test_a_fault_strikes_the_same_nodes_as_on_real_devices(watchdog: None) -> None:

@@ -120,12 +120,12 @@ def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarra
     xs, ys = [], []
     for device in range(one.devices):
         times, held = one.memory(device)
-        x, levels = np.repeat([*times, one.makespan], 2)[1:-1], np.repeat(held, 2)
+        x, levels = np.repeat(np.append(times, one.makespan), 2)[1:-1], np.repeat(held, 2)
         y = board.level(device, amount(levels))
         floor = board.level(device, float(amount(np.zeros(1))[0]))
         xs.append(np.concatenate([x[:1], x, x[-1:], [np.nan]]))
         ys.append(np.concatenate([[floor], y, [floor, np.nan]]))
-    return {"x": np.concatenate(xs), "y": np.concatenate(ys)}
+    return {"x": np.concatenate(xs).astype(np.float32), "y": np.concatenate(ys).astype(np.float32)}
 
 
 def _peaks(board: Board, one: Drawable) -> Columns:
@@ -152,13 +152,10 @@ def mark_columns(boxes: Columns, scale: Scale, window: Window) -> Columns:
     high = boxes["bottom"] - boxes["top"]
     seen = (wide >= 0.6 * scale.font + 1) & (high >= 0.95 * scale.font)
     seen &= (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
-    facts = (boxes[name].tolist() for name in ("operation", "microbatch", "token_slice"))
-    rows, texts = [], []
-    numbers = list(zip(*facts, strict=True))
-    for row in np.flatnonzero(seen)[:MOST_MARKS].tolist():
-        if text := _mark((wide[row] - 2) / (0.58 * scale.font), *numbers[row]):
-            rows.append(row)
-            texts.append(text)
+    rows = np.flatnonzero(seen)[:MOST_MARKS]
+    facts = (boxes[name][rows].tolist() for name in ("operation", "microbatch", "token_slice"))
+    rooms = (wide[rows] - 2) / (0.58 * scale.font)
+    texts = [_mark(*one) for one in zip(rooms.tolist(), *facts, strict=True)]
     x, y = ((boxes[a][rows] + boxes[b][rows]) / 2 for a, b in (SIDES[:2], SIDES[2:]))
     return {"x": x, "y": y, "text": texts}
 
