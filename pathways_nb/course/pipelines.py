@@ -42,10 +42,14 @@ def _why_bubble(answer: Any, expected: float) -> str:
     if _is(answer, 1 - expected):
         return "That is the part of the time in which they work."
     if _is(answer, (_DEVICES - 1) / (_DEVICES + _MICROBATCHES)):
-        return "Nearly: how many turns does the last device wait for its first microbatch? And the whole takes how many?"
+        return (
+            "Nearly: how many turns does the last device wait for its first microbatch? And the whole takes how many?"
+        )
     if _is(answer, 1 - 1 / _DEVICES):
         return "That is without microbatches, when all devices but one wait."
-    return "How many turns before the last device begins? As many idle turns has each of them; how many are there in all?"
+    return (
+        "How many turns before the last device begins? As many idle turns has each of them; how many are there in all?"
+    )
 
 
 def _why_peak(answer: Any, expected: float) -> str:

@@ -325,3 +325,19 @@ def test_the_command_line_reads_a_users_file_and_says_what_is_wrong(
     assert capsys.readouterr().out.startswith("0F0 0B0\nfrom a file, 1 devices × 1 microbatches: sound.")
     assert main(["schedule", "1f1c", *arguments]) == 1
     assert "error: There is no schedule '1f1c'. Did you mean 1f1b" in capsys.readouterr().err
+
+
+def test_what_is_sent_and_how_many_devices_each_stage_stands_on() -> None:
+    p, m = 4, 8
+    crossings = {"1f1b": p - 1, "dualpipe": p - 1, "seq1f1b": p - 1, "interleaved-1f1b": 2 * p - 1, "zb-v": 2 * (p - 1)}
+    for name, each_way in crossings.items():
+        schedule = pw.schedule(name, devices=p, microbatches=m)
+        assert schedule.sent == 2 * m * each_way
+        assert schedule.copies == (2 if name == "dualpipe" else 1)
+
+
+def test_a_timing_says_what_it_found() -> None:
+    assert repr(pw.schedule("1f1b", devices=4, microbatches=8).timing()) == (
+        "makespan 33, bubble 27.3%; idle on all devices together: warm-up 18, steady 0, cool-down 18, transfer 0; "
+        "peak 4 microbatches of activations, on device 0"
+    )
