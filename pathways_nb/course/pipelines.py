@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import count
 from typing import Any
 
 from pathways_nb.course.question import TOLERANCE, Question
@@ -65,8 +64,8 @@ def _why_peak(answer: Any, expected: float) -> str:
 
 
 def _fewest() -> int:
-    """Fewest microbatches for such a bubble on ``_WIDE`` devices: (p−1)/(m+p−1) is at most 1/``_PART``."""
-    return next(m for m in count(1) if _PART * (_WIDE - 1) <= m + _WIDE - 1)
+    """The m for which (p−1)/(m+p−1) is 1/``_PART`` on ``_WIDE`` devices."""
+    return (_PART - 1) * (_WIDE - 1)
 
 
 def _why_fewest(answer: Any, expected: int) -> str:

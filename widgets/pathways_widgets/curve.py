@@ -51,7 +51,7 @@ def _axes(
     up = 1.08 * min([0.0, *finite]), 1.08 * max([0.0, *finite]) or 1.0
     if at is None:
         longest = max(map(len, series.values()))
-        return Axes(x, y, (0.0, max(longest - 1, 1.0)), up), [float(step) for step in range(longest)]
+        return Axes(x, y, (0.0, max(longest - 1, 1.0)), up, {}), [float(step) for step in range(longest)]
     named = any(isinstance(place, str) for place in at)
     places = [float(place) for place in (range(len(at)) if named else at)]
     names = {place: str(name) for place, name in zip(places, at, strict=True)} if named else {}

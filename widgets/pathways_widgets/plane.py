@@ -31,7 +31,7 @@ class Axes(NamedTuple):
     y: str
     across: tuple[float, float]
     up: tuple[float, float]
-    names: dict[float, str] = {}
+    names: dict[float, str]
     height: float = 240.0
 
 

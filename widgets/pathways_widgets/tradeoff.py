@@ -49,7 +49,7 @@ def tradeoff(points: Mapping[str, Point], x: str, y: str) -> Figure:
         x, y: what the axes say, units included.
     """
     across, up = (_ROOM * max(costs) or 1.0 for costs in zip(*points.values(), strict=True))
-    axes = Axes(x, y, (0.0, across), (0.0, up), height=_HEIGHT)
+    axes = Axes(x, y, (0.0, across), (0.0, up), {}, _HEIGHT)
     best, labels = front(points.values()), labels_of(points, axes)
     plot = frame(_NAME, axes, "pan,box_zoom,reset,hover")
     _draw(plot, labels, best, stairs(best, axes))

@@ -155,9 +155,11 @@ class Schedule:
     def _ipython_display_(self) -> None:
         """Its picture; of a schedule that cannot be carried out, what is wrong with it."""
         try:
-            self.show()
+            self.check()
         except ScheduleError as error:
             sys.stdout.write(f"{self!r}\n{error}\n")
+        else:
+            self.show()
 
     def to_csv(self, path: str | Path, **times: Any) -> None:
         """Write a table with a line for each action; times as for ``timing``."""
@@ -173,6 +175,9 @@ class Schedule:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.name}: {len(self.rows)} devices, {sum(map(len, self.rows))} actions>"
 
 
 def schedule(
