@@ -37,12 +37,12 @@ def test_the_stairs_pass_the_best_from_the_top_to_the_right() -> None:
 
 def test_names_of_one_place_stand_together_and_none_covers_its_neighbour() -> None:
     labels = {one.name: one for one in labels_of(POINTS, AXES)}
-    assert list(labels) == ["a", "b, b again", "worse", "c", "far"]
+    assert list(labels) == ["far", "c", "worse", "b, b again", "a"]
     assert labels["far"].align == "start"
     assert labels["far"].down == 0
     assert labels["a"].align == "end", "on the right are the stairs"
     close = labels_of({"one": (5.0, 5.0), "two": (5.1, 5.0), "best": (0.0, 0.0)}, AXES)
-    assert [one.align for one in close[:2]] == ["end", "start"]
+    assert [(one.name, one.align) for one in close[:2]] == [("two", "start"), ("one", "end")]
 
 
 def test_it_says_which_are_best_and_has_a_still_picture() -> None:

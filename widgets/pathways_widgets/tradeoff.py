@@ -84,7 +84,7 @@ def labels_of(points: Mapping[str, Point], axes: Axes) -> list[Label]:
     corners = [at(*corner) for corner in stairs(front(points.values()), axes)]
     taken = [_between(*ends) for ends in pairwise(corners)] + [_between(at(*point), at(*point)) for point in names]
     labels = []
-    for point, same in names.items():
+    for point, same in sorted(names.items(), reverse=True):  # those on the left may go further left
         choices = [(label, _box(label, at(*point))) for label in _around(", ".join(same), point)]
         free = (choice for choice in choices if not any(_meet(choice[1], other) for other in taken))
         label, box = next(free, choices[0])

@@ -114,8 +114,9 @@ class Timing:
         device = int(np.argmax(self.peaks))
         idle = ", ".join(f"{name.replace('_', '-')} {part.sum():g}" for name, part in self.idle._asdict().items())
         return (
-            f"makespan {self.makespan:g}, bubble {self.bubble:.1%}; idle on all devices together: {idle}; "
-            f"peak {self.peaks[device]:g} microbatches of activations, on device {device}"
+            f"makespan {self.makespan:g}, bubble {self.bubble:.1%}, "
+            f"peak {self.peaks[device]:g} microbatches of activations on device {device}\n"
+            f"idle time of all devices together: {idle}"
         )
 
     @cached_property
