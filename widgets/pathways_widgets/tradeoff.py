@@ -82,7 +82,8 @@ def labels_of(points: Mapping[str, Point], axes: Axes) -> list[Label]:
     for name, point in points.items():
         names.setdefault(point, []).append(name)
     corners = [at(*corner) for corner in stairs(front(points.values()), axes)]
-    taken = [_between(*ends) for ends in pairwise(corners)] + [_between(at(*point), at(*point)) for point in names]
+    taken = [_grown(*ends, by=1.0) for ends in pairwise(corners)]
+    taken += [_grown(at(*point), at(*point), by=_MARK / 2) for point in names]
     labels = []
     for point, same in sorted(names.items(), reverse=True):  # those on the left may go further left
         choices = [(label, _box(label, at(*point))) for label in _around(", ".join(same), point)]
@@ -93,20 +94,21 @@ def labels_of(points: Mapping[str, Point], axes: Axes) -> list[Label]:
     return labels
 
 
-def _between(one: Point, other: Point) -> Box:
-    """Around a mark, or a straight line from one to the other."""
-    half = _MARK / 2
+def _grown(one: Point, other: Point, by: float) -> Box:
+    """A straight line, or a point, with some pixels around it."""
     (left, right), (top, bottom) = (sorted(ends) for ends in zip(one, other, strict=True))
-    return left - half, top - half, right + half, bottom + half
+    return left - by, top - by, right + by, bottom + by
 
 
 def _around(name: str, point: Point) -> Iterator[Label]:
     beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.now().font / 2
-    for down in (0.0, -above, above):
-        yield Label(name, point, beside, down, "start")
-        yield Label(name, point, -beside, down, "end")
+    yield Label(name, point, beside, 0.0, "start")
+    yield Label(name, point, -beside, 0.0, "end")
     for down in (-above, above):
         yield Label(name, point, 0.0, down, "middle")
+    for down in (-above, above):
+        yield Label(name, point, beside, down, "start")
+        yield Label(name, point, -beside, down, "end")
 
 
 def _box(label: Label, at: Point) -> Box:
