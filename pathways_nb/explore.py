@@ -6,6 +6,9 @@ Here is what is chosen and what comes of it, without a notebook; ``pathways_widg
 from __future__ import annotations
 
 import csv
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from pathways_nb.parallel.schedules.registry import Kind, kind_of, names, watch
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.parallel.schedules.timing import Timing
 
-_KEPT = 32
+_KEPT = 8
 """Schedules and timings that are kept, so that going back to a choice costs nothing."""
 SIZES = ("devices", "microbatches", "chunks", "token_slices")
 TIMES = (*Times._fields, "transfer")
@@ -177,7 +180,22 @@ def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any
 
 @lru_cache(_KEPT)
 def _made(kind: Kind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
-    return schedule(kind.name, **dict(sizes))
+    with _uncollected():
+        made = schedule(kind.name, **dict(sizes))
+        made.dependencies  # noqa: B018 - which are kept
+    return made
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Thousands of actions that stay would have the collector look through the whole process, for 100 ms and more."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @lru_cache(_KEPT)

@@ -25,7 +25,15 @@ _PER_STEP = 400
 _MAY_LACK = {"chunks": "its own", "token_slices": "its own", "cap": "none"}
 """Choices that may be left out, and what a field says then."""
 _WRAP = w.Layout(flex_flow="row wrap", align_items="center")
-_WIDTHS = {"first_name": "15em", "second_name": "15em", "microbatches": "11em", "token_slices": "11em", "cap": "12em"}
+_WIDTHS = {
+    "first_name": "15em",
+    "second_name": "15em",
+    "microbatches": "11em",
+    "chunks": "10em",
+    "token_slices": "12.5em",
+    "transfer": "9em",
+    "cap": "11em",
+}
 _SAYS = {"first_name": "above", "second_name": "below", "cap": "memory cap", "token_slices": "token slices"}
 _HINTS = {
     "cap": "Microbatches of activations that a device has room for; empty for any number",
@@ -124,12 +132,17 @@ class ExplorerPanel(w.VBox):
         steps = self.explorer.steps
         self.slider.max = self.play.max = steps
         self.figure.draw(self.explorer.pictures, self._step())
-        self.figure.summary = self.explorer.why
+        self.figure.summary = self._why()
         self._renew()
 
     def _stepped(self, change: Any = None) -> None:
         self.figure.point(self._step())
-        self.figure.summary = self.explorer.why
+        self.figure.summary = self._why()
+
+    def _why(self) -> str:
+        return (
+            self.explorer.why or f"{self.explorer.steps} steps, in the order of time: each says what let its cell start"
+        )
 
     def _step(self) -> Step | None:
         return Step(*self.explorer.pointed) if self.explorer.pointed else None

@@ -74,7 +74,7 @@ class ScheduleFigure(Figure):
     def _look_elsewhere(self, change: object) -> None:
         window = (self.view[0], self.view[1]) if len(self.view) == 2 else None
         with self._lock:
-            self._ship({"schedules_marks": self.drawing.look(window)})
+            self._ship(self.drawing.look(window))
 
     def __repr__(self) -> str:
         return self.description

@@ -104,13 +104,19 @@ class Schedule:
             ScheduleError: the schedule cannot be carried out. UsageError: times of a wrong shape.
         """
         costs = Costs.of(self.size, self.stages, F, I, W, transfer)
-        edges = self.dependencies
-        waits = Edges(edges.source, edges.target, costs.of_edges(edges))
-        try:
-            order = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
-        except UsageError as circle:
-            raise ScheduleError(str(circle)) from None
-        return Timing.of(self.tasks, self.size, order, costs.of_parts(self.tasks))
+        return Timing.of(self.tasks, self.size, self._order(costs), costs.of_parts(self.tasks))
+
+    def _order(self, costs: Costs) -> FixedOrder:
+        """Who waits for whom, brought into levels; that of the last transfer times is kept."""
+        edges, sent = self.dependencies, costs.transfer.tobytes()
+        if sent not in self._kept:
+            waits = Edges(edges.source, edges.target, costs.of_edges(edges))
+            self._kept.clear()
+            try:
+                self._kept[sent] = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
+            except UsageError as circle:
+                raise ScheduleError(str(circle)) from None
+        return self._kept[sent]
 
     def makespan(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> float:  # noqa: E741
         """When the last action ends; see ``timing``."""
@@ -165,6 +171,10 @@ class Schedule:
         """Write a table with a line for each action; times as for ``timing``."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(export.table(self, **times))
+
+    @cached_property
+    def _kept(self) -> dict[bytes, FixedOrder]:
+        return {}
 
     @property
     def _orders(self) -> list[np.ndarray]:
