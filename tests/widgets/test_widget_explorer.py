@@ -172,7 +172,7 @@ def test_a_cell_shows_a_figure_a_picture_and_words(notebook: Any, shown: list[An
 def test_a_schedule_that_cannot_be_carried_out_is_told_not_drawn(notebook: Any, shown: list[Any], capsys: Any) -> None:
     notebook.ok("pw.Schedule.parse('0F0 0B0\\n1B0 1F0', 'wrong')")
     assert shown == []
-    assert "The orders cannot all be kept" in capsys.readouterr().out
+    assert "1B0 (action 1) needs 1F0, which comes only as action 2. Put 1F0 before 1B0." in capsys.readouterr().out
 
 
 def test_the_still_picture_follows_once_nothing_changes(monkeypatch: pytest.MonkeyPatch, panel: ExplorerPanel) -> None:
