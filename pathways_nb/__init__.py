@@ -26,6 +26,7 @@ from pathways_nb.errors import (
     ShardingError,
     UsageError,
 )
+from pathways_nb.explore import ScheduleExplorer, explore_schedules
 from pathways_nb.futures import Future
 from pathways_nb.magics import load_ipython_extension
 from pathways_nb.parallel.schedules.registry import register_schedule
@@ -69,6 +70,7 @@ __all__ = [
     "Run",
     "Schedule",
     "ScheduleError",
+    "ScheduleExplorer",
     "ShardingError",
     "Slack",
     "Sweep",
@@ -84,6 +86,7 @@ __all__ = [
     "chip",
     "client",
     "compare",
+    "explore_schedules",
     "get",
     "inject_fault",
     "jit",

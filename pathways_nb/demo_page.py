@@ -15,7 +15,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from pathways_widgets.live import STILL
+from pathways_widgets.output import STILL
 from pathways_widgets.page import page
 
 FIGURE = "application/vnd.pathways.figure+json"

@@ -14,6 +14,14 @@ ANSWERS: dict[str, dict[str, str]] = {
     "03_tenants_and_gangs": {"part = ...": "part = 3 / 8", "luck = ...": "luck = 1 / 6"},
     "04_memory": {"peak = ...": "peak = 3", "together = ...": "together = 4"},
     "06_two_thousand_tpus": {"smallest_ms = ...": "smallest_ms = 9.675", "clients = ...": "clients = 7"},
+    "07_pipelines": {
+        "bubble = ...": "bubble = 3 / 11",
+        "peak_of_64 = ...": "peak_of_64 = 4",
+        "fewest = ...": "fewest = 133",
+        "zero_bubble_takes = ...": "zero_bubble_takes = 27",
+        "slow_takes = ...": "slow_takes = 57",
+        "choice = ...": "choice = 'v-half'",
+    },
     "10_research": {
         "at_most = ...": "path = fifth.critical_path()\n"
         "at_most = path.length / sum(one.end - one.start for one in path.segments if one.name != 'add_any')"
@@ -40,6 +48,18 @@ SAID = {
         "clients:  4   utilisation  57% if clients pay,  14% if the controller does",
         "clients:  8   utilisation 100% if clients pay,  14% if the controller does",
         "dispatch: 2 parameters on 2 points, 0 degrees of freedom",
+    ],
+    "07_pipelines": [
+        "one by one, 4 devices × 8 microbatches: makespan 96 · bubble 75.0%",
+        "1f1b, 4 devices × 8 microbatches: sound.",
+        "zb-h2  makespan 27   idle from its own first action to its own last: [0. 0. 0. 0.]",
+        "within the cap of 3",
+        "best: v-min (4, 0.1193); v-half (5, 0.08134); interleaved-zb, zb-v (8, 0.03518)",
+        "device 3:   48 of the critical path, 16 actions",
+        "last: name gpipe 9, name 1f1b 9, name zb-h1 3 slow device waits, in F",
+        "Put 1F1 before 1B1.",
+        "best: seq1f1b (2.75, 0.05185)",
+        "zb-v, 8 devices × 16 microbatches × 2 chunks: makespan 51.5",
     ],
     "10_research": [
         "tpu_v3 · simulated makespan",

@@ -6,7 +6,7 @@ import math
 from numbers import Number
 from typing import Any
 
-from pathways_nb.course import dispatch, experts, memory, quickstart, research, tenants, two_thousand
+from pathways_nb.course import dispatch, experts, memory, pipelines, quickstart, research, tenants, two_thousand
 from pathways_nb.course.question import TOLERANCE, NotYetError, Question
 from pathways_nb.errors import UsageError
 
@@ -17,6 +17,7 @@ QUESTIONS: dict[str, Question] = {
     **memory.QUESTIONS,
     **experts.QUESTIONS,
     **two_thousand.QUESTIONS,
+    **pipelines.QUESTIONS,
     **research.QUESTIONS,
 }
 

@@ -87,6 +87,12 @@ RIGHT = {
     "05.rows": 7 / 4,
     "06.smallest": 9.675,
     "06.clients": 7,
+    "07.bubble": 3 / 11,
+    "07.peak": 4.0,
+    "07.fewest": 133,
+    "07.zero": 27.0,
+    "07.slow": 57.0,
+    "07.room": "v-half",
     "10.at_most": 4 / 3,
 }
 WRONG = {
@@ -134,6 +140,49 @@ WRONG = {
         1: "meanwhile all stops",
         16: "Each must come from another",
     },
+    "07.bubble": {
+        3 / 8: "idle time over working time",
+        9: "how long a device idles",
+        27.3: "between 0 and 1",
+        8 / 11: "in which they work",
+        1 / 4: "the whole takes how many",
+        3 / 4: "without microbatches",
+        0.1: "before the last device begins",
+    },
+    "07.peak": {
+        64: "That is GPipe",
+        32: "does not grow with the number",
+        3: "then comes one more",
+        1: "the last device",
+        7: "how many is that",
+    },
+    "07.fewest": {
+        140: "fewer will do",
+        132: "Nearly",
+        20: "With so few",
+        152: "more than is needed",
+    },
+    "07.zero": {
+        24: "do they all begin at the same time",
+        33: "That is 1F1B",
+        30: "its delay counts once",
+        28: "when does the last of them begin",
+    },
+    "07.slow": {
+        48: "the last device alone",
+        36: "All of them have to",
+        66: "four slow stages",
+        41.25: "by the average",
+        50: "before it begins",
+    },
+    "07.room": {
+        "1f1b": "It needs room for 8",
+        "seq1f1b": "it cuts sequences",
+        "v-min": "with a bubble of 11.9%",
+        "zb-v": "It needs room for 8",
+        "half": "Write the name of a schedule",
+        5: "Write the name of a schedule",
+    },
     "10.at_most": {
         1 / 4: "the part of the path that would go",
         25: "the part of the path that would go",
@@ -162,7 +211,8 @@ def test_blank_right_and_wrong(ran, capsys) -> None:
             assert hint in text, (wrong, text)
             assert str(answer) not in text.removeprefix(name), "a hint does not tell the answer"
         assert pw.check(name, "one") is False
-        assert capsys.readouterr().out == f"{name}: 'one' is a str; a number is wanted.\n"
+        said = capsys.readouterr().out
+        assert isinstance(answer, str) or said == f"{name}: 'one' is a str; a number is wanted.\n"
     assert pw.check("01.speedup", 1.6) is True
     assert pw.check("01.crossings", np.int64(1)) is True
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_widgets import live
+from pathways_widgets import live, output
 
 matrix = np.full((256, 256), 0.01, np.float32)
 
@@ -269,7 +269,7 @@ def notebook(monkeypatch):
     """Figures are made as in a notebook, and shown nowhere."""
     live.InteractiveShell.clear_instance()
     live.InteractiveShell.instance()
-    monkeypatch.setattr(live, "display", lambda bundle, **_: None)
+    monkeypatch.setattr(output, "display", lambda bundle, **_: None)
     yield
     live.InteractiveShell.clear_instance()
 

@@ -214,8 +214,8 @@ def test_the_first_broken_dependency_is_named(text: str, said: str) -> None:
 
 def test_a_proof_says_what_was_proved() -> None:
     said = repr(pw.schedule("1f1b", devices=4, microbatches=8).check())
-    assert "1f1b, 4 devices × 8 microbatches: sound. 64 actions and 80 dependencies, all in order" in said
-    assert "it takes 33; bubble 27.3% (as (p−1)(F+B) says); peak 4 microbatches" in said
+    assert "1f1b, 4 devices × 8 microbatches: sound.\n64 actions and 80 dependencies, all in order" in said
+    assert "it takes 33; bubble 27.3% (as (p−1)(F+B) says);\npeak 4 microbatches" in said
     assert "on device 0 (as min(m, p−r) says)" in said
 
 
@@ -325,3 +325,28 @@ def test_the_command_line_reads_a_users_file_and_says_what_is_wrong(
     assert capsys.readouterr().out.startswith("0F0 0B0\nfrom a file, 1 devices × 1 microbatches: sound.")
     assert main(["schedule", "1f1c", *arguments]) == 1
     assert "error: There is no schedule '1f1c'. Did you mean 1f1b" in capsys.readouterr().err
+
+
+def test_what_is_sent_and_how_many_devices_each_stage_stands_on() -> None:
+    p, m = 4, 8
+    crossings = {"1f1b": p - 1, "dualpipe": p - 1, "seq1f1b": p - 1, "interleaved-1f1b": 2 * p - 1, "zb-v": 2 * (p - 1)}
+    for name, each_way in crossings.items():
+        schedule = pw.schedule(name, devices=p, microbatches=m)
+        assert schedule.sent == 2 * m * each_way
+        assert schedule.copies == (2 if name == "dualpipe" else 1)
+
+
+def test_a_timing_says_what_it_found() -> None:
+    assert repr(pw.schedule("1f1b", devices=4, microbatches=8).timing()) == (
+        "makespan 33, bubble 27.3%, peak 4 microbatches of activations on device 0\n"
+        "idle time of all devices together: warm-up 18, steady 0, cool-down 18, transfer 0"
+    )
+
+
+def test_a_schedule_is_short_in_print_and_a_broken_one_says_in_a_cell_what_to_mend(capsys) -> None:
+    assert repr(pw.schedule("1f1b", devices=4, microbatches=8)) == "<schedule 1f1b: 4 devices, 64 actions>"
+    pw.Schedule.parse("0F0 0F1 0B0 0B1\n1F0 1B1 1F1 1B0")._ipython_display_()
+    assert capsys.readouterr().out == (
+        "<schedule own: 2 devices, 8 actions>\n"
+        "Device 1: 1B1 (action 2) needs 1F1, which comes only as action 3. Put 1F1 before 1B1.\n"
+    )

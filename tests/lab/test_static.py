@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 CELLS = [
-    "%load_ext pathways_nb\nimport pathways_nb as pw\nfrom pathways_widgets import curve\n"
+    "%load_ext pathways_nb\nimport pathways_nb as pw\nfrom pathways_widgets import curve, tradeoff\n"
     "pw.attach('cpu', islands=2, devices_per_island=2)\n"
     "f, g = (pw.jit(lambda v: v + 1, on=pw.virtual_slice(2)) for _ in range(2))\n"
     "step = pw.program(lambda v: g(f(v)), name='step')",
@@ -24,6 +24,7 @@ CELLS = [
     "step.graph(1.)",
     "pw.compare(step.run(1.), step.run(2.)).show()",
     "curve({'loss': [3., 2., 1.5]}, x='step', y='nats')",
+    "tradeoff({'a': (1., 2.), 'b': (2., 1.)}, x='memory', y='bubble')",
 ]
 PICTURES = len(CELLS) - 1
 

@@ -44,6 +44,34 @@ def test_kinds_of_one_row_can_be_told_apart_in_grey(lane: list[palette.Kind]) ->
         assert apart >= 10 or one.pattern != other.pattern, (one, other, apart)
 
 
+SHADES = {kind.letter: [palette.shade(code, part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+          for code, kind in enumerate(palette.OPERATIONS)}  # fmt: skip
+
+
+def test_operations_of_a_schedule_can_be_told_apart_in_all_their_shades() -> None:
+    for one, other in itertools.combinations(SHADES, 2):
+        assert least_distance(SHADES[one][0], SHADES[other][0]) >= 12, (one, other)
+        for a, b in itertools.product(SHADES[one], SHADES[other]):
+            assert least_distance(a, b) >= 10, (one, other, a, b)
+
+
+def test_the_first_and_last_shade_of_an_operation_can_be_told_apart() -> None:
+    for letter, shades in SHADES.items():
+        assert least_distance(shades[0], shades[-1]) >= 10, letter
+        assert all(lightness(a) < lightness(b) for a, b in itertools.pairwise(shades)), letter
+
+
+def test_operations_have_letters_that_can_be_read_on_all_their_shades() -> None:
+    assert "".join(kind.letter for kind in palette.OPERATIONS) == "FIWB"
+    assert min(contrast(palette.INK, colour) for shades in SHADES.values() for colour in shades) >= 4.5
+
+
+@pytest.mark.parametrize("theme", palette.THEMES.values())
+def test_memory_of_a_device_stands_out_and_what_is_above_its_cap_from_it(theme: dict[str, str]) -> None:
+    assert least_distance(palette.MEMORY, palette.EXCESS) >= 10
+    assert min(contrast(colour, theme["background"]) for colour in (palette.MEMORY, palette.EXCESS)) >= 2.5
+
+
 def test_places_can_be_told_apart() -> None:
     for one, other in itertools.combinations(palette.PLACES, 2):
         assert least_distance(one, other) >= 10, (one, other)

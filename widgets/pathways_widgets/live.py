@@ -6,11 +6,8 @@ needs an answer, so a figure appears and moves while the cell that it belongs to
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import contextvars
 import json
-import os
 import sys
 import threading
 import time
@@ -23,11 +20,12 @@ import anywidget
 import bokeh
 import traitlets
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.display import DisplayHandle, display
+from IPython.display import DisplayHandle
 
 from pathways_nb.trace.breakdown import Breakdown, breakdown
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
+from pathways_widgets.output import ITEM_TYPE, embedding, put_out, show_still
 from pathways_widgets.packing import pack
 from pathways_widgets.page import bokeh_source
 from pathways_widgets.panel import DEFAULT_SHOW, Panel, check_show, figure_of
@@ -35,27 +33,11 @@ from pathways_widgets.scene import Scene
 from pathways_widgets.still import scene_of
 from pathways_widgets.views import Moment, RunLike, Window
 
-ITEM_TYPE = "application/vnd.pathways.figure+json"
-"""The type of an output that is an item with its data."""
-
 _HERE = Path(__file__).parent
 _INTERVAL = 0.1
 """Seconds between two looks at a run."""
 _SHARE = 0.1
 """Largest share of one core that drawing may take while the run goes on."""
-
-
-STILL = "data-pw-still"
-"""Marks the picture that stands beside each live figure, and what hides it: in the metadata of both outputs."""
-_DEAD = ".jp-OutputArea-output:is(:not([data-mime-type], .jp-RenderedImage), [data-mime-type*=widget-view])"
-"""What JupyterLab shows of a widget whose model it does not find. In nbconvert's pages images have no type either."""
-_HIDE = f"""<style>
-.jp-OutputArea:has(.pathways-figure) .jp-OutputArea-child:has([{STILL}]) {{ display: none }}
-.jp-OutputArea:has(.pathways-figure) .jp-OutputArea-child:has([{STILL}]) + .jp-OutputArea-child {{ display: none }}
-.jp-OutputArea:has([{STILL}]):not(:has(.pathways-figure)) .jp-OutputArea-child:has({_DEAD}) {{ display: none }}
-</style>"""
-"""In Jupyter the picture, which is the next output, is seen only where the figure is not, and then instead of the words
-that a dead widget leaves. It is an output of its own because some viewers show pictures but no HTML of ours."""
 
 
 class BokehJS(anywidget.AnyWidget):
@@ -110,7 +92,7 @@ class Figure(anywidget.AnyWidget):
         return widget | {ITEM_TYPE: self.json_item_with_data()} if embedding() else widget
 
     def _ipython_display_(self) -> None:
-        _show(self.bundle())
+        put_out(self.bundle())
         if self._still is not None:
             show_still(self._still, repr(self))
 
@@ -230,7 +212,7 @@ class LiveDisplay:
             bundle = self.figure.bundle()
             if not self._run.finished:
                 bundle["text/plain"] = f"{self._run.name}: a live figure; the picture that follows is how it ended."
-            self._handle = _show(bundle)
+            self._handle = put_out(bundle)
         except Exception as error:
             self._give_up(error)
             return
@@ -273,23 +255,4 @@ class LiveDisplay:
     def _give_up(self, error: Exception) -> None:
         self.figure = None
         text = f"The figure could not be drawn: {type(error).__name__}: {error}\n{self._run.summary_line()}"
-        _show({"text/plain": text})
-
-
-def show_still(draw: Callable[[], Scene], text: str) -> None:
-    """Display a picture that needs no scripts, beside a figure in the same cell; hidden while that is to be seen."""
-    with contextlib.suppress(Exception):  # the interactive figure is there; its stand-in must not break the cell
-        scene = draw()
-        data = base64.b64encode(scene.png(1.5)).decode()
-        _show({"text/html": f"<div {STILL}>{_HIDE}</div>"}, {STILL: True})
-        about = {"width": round(scene.width), "alt": text}
-        _show({"image/png": data, "text/plain": text}, {STILL: True, "image/png": about})
-
-
-def embedding() -> bool:
-    """Whether outputs must carry their data, because ``python -m pathways_nb demo`` makes a page of them."""
-    return os.environ.get("PATHWAYS_EMBED_FIGURES") == "1"
-
-
-def _show(bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> DisplayHandle | None:
-    return display(bundle, raw=True, display_id=True, metadata=metadata or {})
+        put_out({"text/plain": text})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ class ScheduleFigure(Figure):
     """Schedules on one time axis; another set of them, or a step, is only the columns that differ."""
 
     def __init__(self, pictures: Sequence[Drawable]):
-        self._pictures = pictures
+        self._pictures, self._lock = pictures, threading.RLock()
         self.drawing = Schedules(len(pictures))
         sources = self.drawing.update(pictures)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in sources})
@@ -40,16 +41,18 @@ class ScheduleFigure(Figure):
 
     def draw(self, pictures: Sequence[Drawable], step: Step | None = None) -> None:
         """Show these instead, at most as many as before."""
-        self._pictures = pictures
-        self.drawing.update(pictures, step)
-        with self.hold_sync():
+        with self._lock, self.hold_sync():
+            self._pictures = pictures
+            self.drawing.update(pictures, step)
+            if self.view:
+                self.drawing.look((self.view[0], self.view[1]))
             self._ship(self.drawing.sources)
             self._properties = json.dumps(self.drawing.properties)
             self.description = describe(pictures)
 
     def point(self, step: Step | None) -> None:
         """Point at one cell and at what let it start."""
-        with self.hold_sync():
+        with self._lock, self.hold_sync():
             self._ship(self.drawing.point(step))
 
     def json_item_with_data(self) -> dict[str, Any]:
@@ -70,7 +73,8 @@ class ScheduleFigure(Figure):
 
     def _look_elsewhere(self, change: object) -> None:
         window = (self.view[0], self.view[1]) if len(self.view) == 2 else None
-        self._ship({"schedules_marks": self.drawing.look(window)})
+        with self._lock:
+            self._ship(self.drawing.look(window))
 
     def __repr__(self) -> str:
         return self.description

@@ -20,8 +20,6 @@ SIDES = ("left", "right", "top", "bottom")
 LEVELS = 5
 """Shades of one operation; more chunks or slices than that share them."""
 COLOURS = [palette.shade(operation, level / (LEVELS - 1)) for operation in range(4) for level in range(LEVELS)]
-EDGED = len(COLOURS)
-"""The code of the colour of a border."""
 MOST_MARKS = 2000
 _NARROW = 4.0
 """Pixels below which a box has no line around it."""
@@ -29,7 +27,9 @@ _FACTS = ("stage", "microbatch", "token_slice", "device")
 _CELL = ("begin", "end", "idle", "by", "wire", "pair")
 SOURCES = {
     "schedules_idle": list(SIDES),
-    "schedules_boxes": [*SIDES, "code", "edge", "operation", "direction", *_FACTS, *_CELL],
+    "schedules_boxes": [*SIDES, "code", "operation", "direction", *_FACTS, *_CELL],
+    **{f"schedules_fill{code}": list(SIDES) for code in range(len(COLOURS))},
+    "schedules_edges": list(SIDES),
     "schedules_pairs": list(SIDES),
     "schedules_marks": ["x", "y", "text"],
     "schedules_held": ["x", "y"],
@@ -57,30 +57,28 @@ class Step(NamedTuple):
     cell: int
 
 
-def boxes_columns(pictures: Sequence[Drawable], layout: Layout, scale: Scale) -> Columns:
+def boxes_columns(pictures: Sequence[Drawable], layout: Layout) -> Columns:
     """All boxes, picture by picture; ``by`` and ``pair`` are rows of these columns, or -1."""
     parts, first = [], 0
     for board, one in zip(layout.boards, pictures, strict=True):
         if one.devices:
-            parts.append(_boxes(one, board, scale, first))
+            parts.append(_boxes(one, board, first))
             first += len(one.boxes["cell"])
     return _joined(parts, SOURCES["schedules_boxes"])
 
 
-def _boxes(one: Drawable, board: Board, scale: Scale, first: int) -> Columns:
+def _boxes(one: Drawable, board: Board, first: int) -> Columns:
     boxes = one.boxes
     top = board.lane_top(boxes["device"])
     last = max(int(boxes["shade"].max()), 1)
     level = np.rint(boxes["shade"] / last * (LEVELS - 1))
     code = (boxes["operation"] * LEVELS + level).astype(np.uint8)
-    wide = (boxes["end"] - boxes["start"] >= _NARROW * scale.time) & ~boxes["pair"]
     letters = np.array([ord(letter) if letter else 0 for letter in one.directions], np.uint8)
     columns: Columns = {"left": boxes["start"], "right": boxes["end"], "top": top, "bottom": top + board.lane}
     columns |= {"begin": boxes["cell_start"], "end": boxes["cell_end"], "idle": boxes["idle"], "wire": boxes["wire"]}
     columns = {name: column.astype(np.float32) for name, column in columns.items()}
-    columns |= {"code": code, "edge": np.where(wide, EDGED, code).astype(np.uint8)}
-    columns |= {"operation": boxes["operation"].astype(np.uint8), "direction": letters[boxes["direction"]]}
-    columns |= {name: boxes[name].astype(np.int32) for name in _FACTS}
+    columns |= {"operation": boxes["operation"].astype(np.uint8), "code": code}
+    columns |= {name: boxes[name].astype(np.int32) for name in _FACTS} | {"direction": letters[boxes["direction"]]}
     row = np.searchsorted(boxes["cell"], boxes["by"])
     columns["by"] = np.where(boxes["by"] < 0, -1, first + row).astype(np.int32)
     return columns | {"pair": _partners(boxes, first)}
@@ -120,12 +118,12 @@ def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarra
     xs, ys = [], []
     for device in range(one.devices):
         times, held = one.memory(device)
-        x, levels = np.repeat([*times, one.makespan], 2)[1:-1], np.repeat(held, 2)
+        x, levels = np.repeat(np.append(times, one.makespan), 2)[1:-1], np.repeat(held, 2)
         y = board.level(device, amount(levels))
         floor = board.level(device, float(amount(np.zeros(1))[0]))
         xs.append(np.concatenate([x[:1], x, x[-1:], [np.nan]]))
         ys.append(np.concatenate([[floor], y, [floor, np.nan]]))
-    return {"x": np.concatenate(xs), "y": np.concatenate(ys)}
+    return {"x": np.concatenate(xs).astype(np.float32), "y": np.concatenate(ys).astype(np.float32)}
 
 
 def _peaks(board: Board, one: Drawable) -> Columns:
@@ -146,19 +144,29 @@ def pair_columns(boxes: Columns) -> Columns:
     return ends | {name: boxes[name][one] for name in ("top", "bottom")}
 
 
+def fill_columns(boxes: Columns) -> dict[str, Columns]:
+    """The boxes of each colour: drawn colour by colour, they take a browser a fraction of the time."""
+    of_code = [boxes["code"] == code for code in range(len(COLOURS))]
+    return {f"schedules_fill{code}": {side: boxes[side][mine] for side in SIDES} for code, mine in enumerate(of_code)}
+
+
+def edge_columns(boxes: Columns, scale: Scale, window: Window) -> Columns:
+    """Borders of boxes in sight that are wide enough for one and not of a pair."""
+    wide = boxes["right"] - boxes["left"] >= _NARROW * scale.time
+    seen = (boxes["pair"] < 0) & (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
+    return {side: boxes[side][wide & seen] for side in SIDES}
+
+
 def mark_columns(boxes: Columns, scale: Scale, window: Window) -> Columns:
     """What is written on boxes in sight: operation, microbatch and slice, or less where there is no room."""
     wide = (boxes["right"] - boxes["left"]) / scale.time
     high = boxes["bottom"] - boxes["top"]
     seen = (wide >= 0.6 * scale.font + 1) & (high >= 0.95 * scale.font)
     seen &= (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
-    facts = (boxes[name].tolist() for name in ("operation", "microbatch", "token_slice"))
-    rows, texts = [], []
-    numbers = list(zip(*facts, strict=True))
-    for row in np.flatnonzero(seen)[:MOST_MARKS].tolist():
-        if text := _mark((wide[row] - 2) / (0.58 * scale.font), *numbers[row]):
-            rows.append(row)
-            texts.append(text)
+    rows = np.flatnonzero(seen)[:MOST_MARKS]
+    facts = (boxes[name][rows].tolist() for name in ("operation", "microbatch", "token_slice"))
+    rooms = (wide[rows] - 2) / (0.62 * scale.font)
+    texts = [_mark(*one) for one in zip(rooms.tolist(), *facts, strict=True)]
     x, y = ((boxes[a][rows] + boxes[b][rows]) / 2 for a, b in (SIDES[:2], SIDES[2:]))
     return {"x": x, "y": y, "text": texts}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pathways_widgets import palette, style
 from pathways_widgets.scene import Curve, Polygon, Rect, Scene, Shape, Text
-from pathways_widgets.schedule_columns import COLOURS, EDGED, LEVELS, SIDES
+from pathways_widgets.schedule_columns import COLOURS, LEVELS, SIDES
 from pathways_widgets.schedule_layout import LINE, Drawable
 from pathways_widgets.schedule_view import CAP, HELD, IDLE, Schedules
 from pathways_widgets.still_frame import AXIS, LIGHT, Frame, Swatch, legend
@@ -64,11 +64,11 @@ def _bars(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
     for left, right, top, bottom in _rows(sources["schedules_idle"], *SIDES):
         box = x(left), y(top), x(right) - x(left), bottom - top
         yield Rect(*box, LIGHT["background"], LIGHT["lane"], 0.5 * line, hatch="/")
-    for left, right, top, bottom, code, edge in _rows(sources["schedules_boxes"], *SIDES, "code", "edge"):
-        border = palette.BOX_EDGE if edge == EDGED else ""
-        yield Rect(x(left), y(top), max(x(right) - x(left), 0.3), bottom - top, COLOURS[code], border, 0.5 * line)
-    for left, right, top, bottom in _rows(sources["schedules_pairs"], *SIDES):
-        yield Rect(x(left), y(top), x(right) - x(left), bottom - top, "", LIGHT["text"], 1.5 * line)
+    for left, right, top, bottom, code in _rows(sources["schedules_boxes"], *SIDES, "code"):
+        yield Rect(x(left), y(top), max(x(right) - x(left), 0.3), bottom - top, COLOURS[code])
+    for name, colour, thick in (("edges", palette.BOX_EDGE, 0.5), ("pairs", LIGHT["text"], 1.5)):
+        for left, right, top, bottom in _rows(sources[f"schedules_{name}"], *SIDES):
+            yield Rect(x(left), y(top), x(right) - x(left), bottom - top, "", colour, thick * line)
     for time, position, text in _rows(sources["schedules_marks"], "x", "y", "text"):
         yield Text(x(time), y(position), text, style.now().font, palette.INK, "middle")
 

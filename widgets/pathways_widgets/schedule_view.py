@@ -23,7 +23,6 @@ from bokeh.models import (
     LegendItem,
     Line,
     LinearAxis,
-    LinearColorMapper,
     Patch,
     Quad,
     Range1d,
@@ -40,6 +39,8 @@ from pathways_widgets.schedule_columns import (
     Scale,
     Step,
     boxes_columns,
+    edge_columns,
+    fill_columns,
     ground_columns,
     mark_columns,
     pair_columns,
@@ -93,8 +94,8 @@ class Schedules(Drawing):
     def update(self, pictures: Sequence[Drawable], step: Step | None = None) -> dict[str, Columns]:
         """The columns of every source for these pictures, all of their time in sight."""
         self._pictures, self.layout = pictures, layout_of(pictures, self._room, self.style)
-        self.sources = {"schedules_boxes": boxes_columns(pictures, self.layout, self._scale(None))}
-        self.sources |= ground_columns(pictures, self.layout)
+        self.sources = {"schedules_boxes": boxes_columns(pictures, self.layout)}
+        self.sources |= ground_columns(pictures, self.layout) | fill_columns(self.sources["schedules_boxes"])
         self.sources["schedules_pairs"] = pair_columns(self.sources["schedules_boxes"])
         labels = zip(*labels_of(self.layout, pictures, self.style), strict=True)
         self.sources["schedules_labels"] = dict(zip(SOURCES["schedules_labels"], labels or [[]] * 3, strict=False))
@@ -103,13 +104,16 @@ class Schedules(Drawing):
         self.look(None)
         return self.sources
 
-    def look(self, window: Window | None) -> Columns:
-        """Write on the boxes that are in ``window``, with half of it again on each side."""
+    def look(self, window: Window | None) -> dict[str, Columns]:
+        """Write on the boxes that are in ``window``, with half of it again on each side, and draw their borders."""
         begin, end = window or (0.0, self.extent)
         margin = (end - begin) / 2
-        around, scale = (begin - margin, end + margin), self._scale(window)
-        self.sources["schedules_marks"] = mark_columns(self.sources["schedules_boxes"], scale, around)
-        return self.sources["schedules_marks"]
+        around, scale = (begin - margin, end + margin), Scale((end - begin) / self._pixels, self.style.font)
+        boxes = self.sources["schedules_boxes"]
+        makers = {"schedules_edges": edge_columns, "schedules_marks": mark_columns}
+        found = {name: make(boxes, scale, around) for name, make in makers.items()}
+        self.sources |= found
+        return found
 
     def point(self, step: Step | None) -> dict[str, Columns]:
         """Point at one cell, or at none."""
@@ -121,10 +125,6 @@ class Schedules(Drawing):
     def extent(self) -> float:
         """When the last of all ends."""
         return max([0.0, *(one.makespan for one in self._pictures)]) or 1.0
-
-    def _scale(self, window: Window | None) -> Scale:
-        begin, end = window or (0.0, self.extent)
-        return Scale((end - begin) / self._pixels, self.style.font)
 
     def _properties(self) -> dict[str, dict[str, Any]]:
         height = self.layout.height
@@ -155,7 +155,8 @@ class Schedules(Drawing):
 def shade_entry(pictures: Sequence[Drawable]) -> dict[str, Any]:
     """What the legend says about lightness."""
     kinds = dict.fromkeys(word for one in pictures for word in one.shades.split(" and ") if word)
-    return {"visible": bool(kinds), "label": {"value": f"paler: later {' or '.join(kinds)}"}}
+    says = [f"{'other' if kind == 'direction' else 'later'} {kind}" for kind in kinds]
+    return {"visible": bool(kinds), "label": {"value": f"paler: {', '.join(says)}"}}
 
 
 def _name_rows(fig: figure, labels: ColumnDataSource, style: Style) -> None:
@@ -174,12 +175,11 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
     idle = Quad(**_AT, fill_color=None, line_width=0.5 * style.line, hatch_pattern="/", name="schedules_hatch")
     idle.hatch_scale, idle.hatch_weight = _HATCH * style.factor, 0.6
     fig.add_glyph(tables["schedules_idle"], idle)
-    edged = [*COLOURS, palette.BOX_EDGE]
-    colours = LinearColorMapper(edged, low=-0.5, high=len(edged) - 0.5)
-    look = {
-        f"{part}_color": {"field": code, "transform": colours} for part, code in (("fill", "code"), ("line", "edge"))
-    }
-    boxes = fig.add_glyph(tables["schedules_boxes"], Quad(**_AT, **look, line_width=0.5 * style.line))
+    for code, colour in enumerate(COLOURS):
+        fig.add_glyph(tables[f"schedules_fill{code}"], Quad(**_AT, fill_color=colour, line_color=None))
+    boxes = fig.add_glyph(tables["schedules_boxes"], Quad(**_AT, fill_color=None, line_color=None))  # for the hover
+    edge = Quad(**_AT, fill_color=None, line_color=palette.BOX_EDGE, line_width=0.5 * style.line)
+    fig.add_glyph(tables["schedules_edges"], edge)
     border = Quad(**_AT, fill_color=None, line_width=1.5 * style.line, name="schedules_pair")
     fig.add_glyph(tables["schedules_pairs"], border)
     fig.text("x", "y", "text", source=tables["schedules_marks"], text_color=palette.INK, text_align="center",

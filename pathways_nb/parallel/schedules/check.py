@@ -41,9 +41,9 @@ class Proof:
         size += f" × {self.size.token_slices} token slices" if self.size.token_slices > 1 else ""
         peak, device = max(self.peaks), int(np.argmax(self.peaks))
         return (
-            f"{self.name}, {size}: sound. {self.actions} actions and {self.dependencies} dependencies, all in order; "
+            f"{self.name}, {size}: sound.\n{self.actions} actions and {self.dependencies} dependencies, all in order; "
             f"one action at a time on each device; no deadlock.\n"
-            f"With F = I = W = 1 it takes {self.makespan:g}; bubble {self.bubble:.1%}{self.bubble_form}; "
+            f"With F = I = W = 1 it takes {self.makespan:g}; bubble {self.bubble:.1%}{self.bubble_form};\n"
             f"peak {peak:g} microbatches of activations, on device {device}{self.peak_form}."
         )
 

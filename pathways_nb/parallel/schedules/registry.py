@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from pathways_nb.errors import UsageError, is_index, nearest
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
@@ -67,6 +68,7 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
+_watching: WeakSet[Any] = WeakSet()
 
 
 def register_schedule(
@@ -93,6 +95,8 @@ def register_schedule(
             said = f"{generate.__name__}{inspect.signature(generate)}"
             raise UsageError(f"register_schedule({name!r}): {said} lacks the parameter {lacking[0]!r}; add it.")
         _kinds[name] = Kind(name, generate, bubble, peak)
+        for one in list(_watching):
+            one.registered()
         return generate
 
     return register
@@ -109,6 +113,11 @@ def kind_of(name: str) -> Kind:
         did_you_mean = f" Did you mean {meant}?" if meant else ""
         raise UsageError(f"There is no schedule {name!r}.{did_you_mean} All: {', '.join(_kinds)}.")
     return _kinds[name]
+
+
+def watch(one: Any) -> None:
+    """Call ``one.registered()`` whenever a schedule is registered, for as long as it lives."""
+    _watching.add(one)
 
 
 def names() -> list[str]:

@@ -104,13 +104,19 @@ class Schedule:
             ScheduleError: the schedule cannot be carried out. UsageError: times of a wrong shape.
         """
         costs = Costs.of(self.size, self.stages, F, I, W, transfer)
-        edges = self.dependencies
-        waits = Edges(edges.source, edges.target, costs.of_edges(edges))
-        try:
-            order = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
-        except UsageError as circle:
-            raise ScheduleError(str(circle)) from None
-        return Timing.of(self.tasks, self.size, order, costs.of_parts(self.tasks))
+        return Timing.of(self.tasks, self.size, self._order(costs), costs.of_parts(self.tasks))
+
+    def _order(self, costs: Costs) -> FixedOrder:
+        """Who waits for whom, brought into levels; that of the last transfer times is kept."""
+        edges, sent = self.dependencies, costs.transfer.tobytes()
+        if sent not in self._kept:
+            waits = Edges(edges.source, edges.target, costs.of_edges(edges))
+            self._kept.clear()
+            try:
+                self._kept[sent] = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
+            except UsageError as circle:
+                raise ScheduleError(str(circle)) from None
+        return self._kept[sent]
 
     def makespan(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> float:  # noqa: E741
         """When the last action ends; see ``timing``."""
@@ -125,6 +131,16 @@ class Schedule:
     def peak(self) -> float:
         """The most that any device holds: microbatches of activations of a whole device, freed after W."""
         return float(self.timing().peaks.max())
+
+    @property
+    def sent(self) -> float:
+        """What goes from device to device: activations and gradients, in those of one microbatch between two stages."""
+        return float(np.count_nonzero(self.dependencies.stage >= 0)) / self.size.token_slices
+
+    @property
+    def copies(self) -> int:
+        """How many devices each stage stands on, each with its weights: one for each direction."""
+        return len(self.tasks.directions)
 
     def show(self, **times: Any) -> None:
         """Draw it here: a row for each device, times as for ``timing``; ``cap=`` is what a device has room for, in
@@ -145,14 +161,20 @@ class Schedule:
     def _ipython_display_(self) -> None:
         """Its picture; of a schedule that cannot be carried out, what is wrong with it."""
         try:
-            self.show()
+            self.check()
         except ScheduleError as error:
             sys.stdout.write(f"{self!r}\n{error}\n")
+        else:
+            self.show()
 
     def to_csv(self, path: str | Path, **times: Any) -> None:
         """Write a table with a line for each action; times as for ``timing``."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(export.table(self, **times))
+
+    @cached_property
+    def _kept(self) -> dict[bytes, FixedOrder]:
+        return {}
 
     @property
     def _orders(self) -> list[np.ndarray]:
@@ -163,6 +185,9 @@ class Schedule:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.name}: {len(self.rows)} devices, {sum(map(len, self.rows))} actions>"
 
 
 def schedule(

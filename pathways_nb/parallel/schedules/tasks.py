@@ -8,7 +8,7 @@ token slices, that of the slice after on its own stage (which holds the gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -63,16 +63,15 @@ class Tasks:
         for device, row in enumerate(rows):
             if not row:
                 raise ScheduleError(f"Device {device} has nothing to do. Give it actions, or leave its line away.")
-        actions = [action for _, action in _counted(rows)]
-        done = [part for action in actions for part in _split(action)]
-        _once(rows, done)
+        cells, actions = zip(*_counted(rows), strict=True)
         directions = tuple(sorted({action.direction for action in actions}))
-        count = tuple(1 + max(a.microbatch for a in actions if a.direction == one) for one in directions)
-        shape = 1 + max(a.stage for a in actions), 1 + max(a.token_slice or 0 for a in actions)
-        _complete(done, shape, dict(zip(directions, count, strict=True)))
-        first, cells = np.cumsum([0, *map(len, rows)]), tuple(cell for row in rows for cell in row)
-        where = _where(rows, directions, (shape[0], max(count), shape[1]))
-        return cls(cells, first, where, _devices(where, first, directions), directions, count)
+        at = _places(actions, directions)
+        count = tuple(1 + int(at[2][at[0] == number].max()) for number in range(len(directions)))
+        where, times = _where(np.array(cells), actions, at)
+        if times.max() > 1 or np.count_nonzero(times) < 3 * where[0, 0, :, 0].size * sum(count):
+            _complain(rows, (where.shape[2], where.shape[4]), dict(zip(directions, count, strict=True)))
+        first, done = np.cumsum([0, *map(len, rows)]), tuple(cell for row in rows for cell in row)
+        return cls(done, first, where, _devices(where, first, directions), directions, count)
 
     @property
     def owner(self) -> np.ndarray:
@@ -116,15 +115,31 @@ def _counted(rows: Rows) -> Iterator[tuple[int, Action]]:
             yield number, action
 
 
-def _where(rows: Rows, directions: tuple[str, ...], shape: tuple[int, int, int]) -> np.ndarray:
-    """The cell of each part of the work, by part, direction, stage, microbatch and slice."""
-    where = np.full((3, len(directions), *shape), -1)
-    number = {direction: index for index, direction in enumerate(directions)}
-    for cell, action in _counted(rows):
-        at = (number[action.direction], action.stage, action.microbatch, action.token_slice or 0)
-        for part in _PARTS[action.operation]:
-            where[(part, *at)] = cell
-    return where
+def _places(actions: Sequence[Action], directions: tuple[str, ...]) -> np.ndarray:
+    """Direction, stage, microbatch and slice of each action, ``(4, actions)``."""
+    stage, _, microbatch, part, direction = zip(*actions, strict=True)
+    number = {letter: index for index, letter in enumerate(directions)}
+    return np.array([[number[one] for one in direction], stage, microbatch, [one or 0 for one in part]])
+
+
+def _where(cells: np.ndarray, actions: Sequence[Action], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cell of each part of the work, by part, direction, stage, microbatch and slice; and how many do it."""
+    shape = (3, *(1 + at.max(axis=1)))
+    where, times = np.full(shape, -1), np.zeros(shape, int)
+    letters = np.array([action.operation for action in actions])
+    for letter, parts in _PARTS.items():
+        mine = letters == letter
+        for part in parts:
+            where[(part, *at[:, mine])] = cells[mine]
+            np.add.at(times, (part, *at[:, mine]), 1)
+    return where, times
+
+
+def _complain(rows: Rows, shape: tuple[int, int], microbatches: dict[str, int]) -> None:
+    """Say what is done twice, or not at all."""
+    done = [part for _, action in _counted(rows) for part in _split(action)]
+    _once(rows, done)
+    _complete(done, shape, microbatches)
 
 
 def _once(rows: Rows, done: list[Action]) -> None:

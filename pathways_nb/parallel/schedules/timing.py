@@ -110,6 +110,15 @@ class Timing:
         cool_down += self.makespan - self.end[self.tasks.first[1:] - 1]
         return IdleSplit(warm_up, steady, cool_down, np.bincount(owner, wire, count))
 
+    def __repr__(self) -> str:
+        device = int(np.argmax(self.peaks))
+        idle = ", ".join(f"{name.replace('_', '-')} {part.sum():g}" for name, part in self.idle._asdict().items())
+        return (
+            f"makespan {self.makespan:g}, bubble {self.bubble:.1%}, "
+            f"peak {self.peaks[device]:g} microbatches of activations on device {device}\n"
+            f"idle time of all devices together: {idle}"
+        )
+
     @cached_property
     def peaks(self) -> np.ndarray:
         """Peak of memory of each device, in microbatches of activations of a whole device, freed after W."""

@@ -1,0 +1,143 @@
+"""Questions of notebook 07: bubbles and peaks of pipeline schedules, in passes that all take one unit of time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pathways_nb.course.question import TOLERANCE, Question
+from pathways_nb.errors import UsageError
+from pathways_nb.parallel.schedules.registry import names
+from pathways_nb.parallel.schedules.schedule import Schedule, schedule
+
+_DEVICES, _MICROBATCHES, _MORE = 4, 8, 64
+"""Size of most questions, and the microbatches of the one about the peak."""
+_WIDE, _MANY, _ROOM = 8, 32, 5.0
+"""Size of the map of all schedules, and the microbatches of activations that there is room for."""
+_PART = 20
+"""The bubble of the second question is to be one part in so many."""
+_SLOW = 2
+"""How many times as long the last stage takes."""
+_PASSES = 3
+"""F, I and W of a microbatch on a device."""
+
+
+def _small(name: str) -> Schedule:
+    return schedule(name, _DEVICES, _MICROBATCHES)
+
+
+def _is(answer: Any, value: float) -> bool:
+    return math.isclose(answer, value, rel_tol=TOLERANCE)
+
+
+def _why_bubble(answer: Any, expected: float) -> str:
+    idle = _small("1f1b").makespan() - _PASSES * _MICROBATCHES
+    if _is(answer, idle / (_PASSES * _MICROBATCHES)):
+        return "That is idle time over working time, as some papers have it; here it is over all time, idle or not."
+    if _is(answer, idle):
+        return "That is how long a device idles. Which part is it of the time from the first to the last action?"
+    if _is(answer, 100 * expected):
+        return "As a part of the whole, please, between 0 and 1."
+    if _is(answer, 1 - expected):
+        return "That is the part of the time in which they work."
+    if _is(answer, (_DEVICES - 1) / (_DEVICES + _MICROBATCHES)):
+        return (
+            "Nearly: how many turns does the last device wait for its first microbatch? And the whole takes how many?"
+        )
+    if _is(answer, 1 - 1 / _DEVICES):
+        return "That is without microbatches, when all devices but one wait."
+    return (
+        "How many turns before the last device begins? As many idle turns has each of them; how many are there in all?"
+    )
+
+
+def _why_peak(answer: Any, expected: float) -> str:
+    if _is(answer, _MORE):
+        return "That is GPipe, which keeps all of them until the first backward pass. When does 1F1B begin with those?"
+    if _is(answer, _small("1f1b").peak * _MORE / _MICROBATCHES):
+        return "It does not grow with the number of microbatches: look at the curve of device 0 in the picture."
+    if _is(answer, expected - 1):
+        return "So many go ahead; then comes one more, before the first gradient is back."
+    if _is(answer, 1):
+        return "That is the last device, which can go back at once."
+    return "Device 0 goes ahead until the first microbatch has gone to the last device and come back: how many is that?"
+
+
+def _fewest() -> int:
+    """The m for which (p−1)/(m+p−1) is 1/``_PART`` on ``_WIDE`` devices."""
+    return (_PART - 1) * (_WIDE - 1)
+
+
+def _why_fewest(answer: Any, expected: int) -> str:
+    if answer == _PART * (_WIDE - 1):
+        return "That has idle time as a part of working time; the bubble is a part of all time, so that fewer will do."
+    if answer == expected - 1:
+        return "Nearly; with so many the bubble is a little larger still."
+    if answer < expected:
+        return "With so few the bubble is larger. Solve (p−1)/(m+p−1) for m."
+    return "That is enough, and more than is needed. Solve (p−1)/(m+p−1) for m."
+
+
+def _why_zero(answer: Any, expected: float) -> str:
+    work = _PASSES * _MICROBATCHES
+    if _is(answer, work):
+        return "That is the work of each device, which it does without a pause. But do they all begin at the same time?"
+    if _is(answer, _small("1f1b").makespan()):
+        return "That is 1F1B, whose devices also wait between their first and their last action."
+    if _is(answer, work + 2 * (_DEVICES - 1)):
+        return "The last device begins late, and also ends last: its delay counts once."
+    return "Each device works without a pause. How long is that, and when does the last of them begin?"
+
+
+def _slow() -> float:
+    times = [1] * (_DEVICES - 1) + [_SLOW]
+    return _small("1f1b").makespan(F=times, I=times, W=times)
+
+
+def _why_slow(answer: Any, expected: float) -> str:
+    even = _small("1f1b").makespan()
+    slow = _SLOW * _PASSES * _MICROBATCHES
+    if _is(answer, slow):
+        return "That is the last device alone. Before it can begin and after it has ended, others work."
+    if _is(answer, even + (_SLOW - 1) * _PASSES):
+        return "That has one microbatch pass the slow stage. All of them have to, one after another."
+    if _is(answer, _SLOW * even):
+        return "That is for four slow stages. What do the other three add to the time of the slow one?"
+    if _is(answer, even * (_DEVICES - 1 + _SLOW) / _DEVICES):
+        return "That goes by the average of the stages. But each microbatch has to pass the slow one."
+    return "The slow device does all its work without a pause; what comes before it begins, and after it has ended?"
+
+
+def _roomy() -> str:
+    """The schedule of whole sequences that fits with the smallest bubble."""
+    found = [made for made in map(_wide, names()) if made and made.size.token_slices == 1 and made.peak <= _ROOM]
+    return min(found, key=lambda made: made.bubble).name
+
+
+def _wide(name: str) -> Schedule | None:
+    """None if the reader's own schedule has no such size."""
+    try:
+        return schedule(name, _WIDE, _MANY)
+    except UsageError:
+        return None
+
+
+def _why_roomy(answer: Any, expected: str) -> str:
+    made = _wide(answer) if answer in names() else None
+    if made is None:
+        return f"Write the name of a schedule, in quotes, one of {', '.join(map(repr, names()[:3]))}, ..."
+    if made.size.token_slices > 1:
+        return "It fits, but it cuts sequences, which only helps where they are long. Of those that do not cut them?"
+    if made.peak > _ROOM:
+        return f"It needs room for {made.peak:g} microbatches, and there is room for {_ROOM:g}."
+    return f"It fits, with a bubble of {made.bubble:.1%}; there is one with less. Look for it in the picture."
+
+
+QUESTIONS = {
+    "07.bubble": Question(lambda: _small("1f1b").bubble, _why_bubble),
+    "07.peak": Question(lambda: schedule("1f1b", _DEVICES, _MORE).peak, _why_peak),
+    "07.fewest": Question(_fewest, _why_fewest),
+    "07.zero": Question(lambda: _small("zb-h2").makespan(), _why_zero),
+    "07.slow": Question(_slow, _why_slow),
+    "07.room": Question(_roomy, _why_roomy),
+}

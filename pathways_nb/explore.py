@@ -1,0 +1,220 @@
+"""``pw.explore_schedules``: two pipeline schedules side by side, whose sizes, times and memory one can turn.
+
+Here is what is chosen and what comes of it, without a notebook; ``pathways_widgets.explorer`` gives it controls.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import traitlets as t
+
+from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.parallel.schedules.closed_forms import Times
+from pathways_nb.parallel.schedules.export import HEADER, table
+from pathways_nb.parallel.schedules.picture import Picture
+from pathways_nb.parallel.schedules.registry import Kind, kind_of, names, watch
+from pathways_nb.parallel.schedules.schedule import Schedule, schedule
+from pathways_nb.parallel.schedules.timing import Timing
+
+_KEPT = 8
+"""Schedules and timings that are kept, so that going back to a choice costs nothing."""
+SIZES = ("devices", "microbatches", "chunks", "token_slices")
+TIMES = (*Times._fields, "transfer")
+CHOICES = ("first_name", "second_name", *SIZES, *TIMES, "cap")
+
+
+class ScheduleExplorer(t.HasTraits):
+    """Two schedules of one size, with the same times, on one axis; every choice can be set from Python, too.
+
+    A size that a schedule refuses is said in its own words in place of its picture; the other one stays.
+    """
+
+    first_name = t.Unicode("gpipe", help="Name of the schedule above, any that is registered.")
+    second_name = t.Unicode("1f1b", help="Name of the one below.")
+    devices = t.Int(4)
+    microbatches = t.Int(8)
+    chunks = t.Int(None, allow_none=True, help="Of the schedules that have chunks; None for their own number.")
+    token_slices = t.Int(None, allow_none=True, help="Of the schedules that have them; None for their own number.")
+    F = t.Float(1.0, help="Time of the forward pass of a microbatch through a whole device.")
+    I = t.Float(1.0, help="Time of its gradient by the input.")  # noqa: E741 - what the field calls it
+    W = t.Float(1.0, help="Time of its gradient by the weights.")
+    transfer = t.Float(0.0, help="Time of sending its activations to another device.")
+    cap = t.Float(None, allow_none=True, help="Microbatches of activations that a device has room for; None for any.")
+    step = t.Int(0, help="How many cells have begun, in the order of time; 0 shows all.")
+    names = t.List(t.Unicode(), help="Of all schedules that can be chosen.")
+    registrations = t.Int(0, help="How many schedules were registered since this was made.")
+
+    def __init__(self, **choices: Any):
+        super().__init__(names=names(), **choices)
+        watch(self)
+
+    def registered(self) -> None:
+        """A schedule was registered, perhaps one that is shown."""
+        self.names = names()
+        self.registrations += 1
+
+    @property
+    def pictures(self) -> tuple[Picture, Picture]:
+        """Both schedules, timed, or why there is none."""
+        return self._picture(self.first_name), self._picture(self.second_name)
+
+    @property
+    def schedules(self) -> tuple[Schedule | None, Schedule | None]:
+        """Both, to check or to run; None for one that is refused."""
+        above, below = self.pictures
+        return above.schedule, below.schedule
+
+    @property
+    def timings(self) -> tuple[Timing | None, Timing | None]:
+        """When everything happens in both; None for one that is refused."""
+        above, below = self.pictures
+        return above.timing, below.timing
+
+    @property
+    def first(self) -> Schedule:
+        """The one above.
+
+        Raises:
+            UsageError: it is refused, and why.
+        """
+        return _there(self.pictures[0])
+
+    @property
+    def second(self) -> Schedule:
+        """The one below.
+
+        Raises:
+            UsageError: it is refused, and why.
+        """
+        return _there(self.pictures[1])
+
+    @property
+    def steps(self) -> int:
+        """How many there are: one for each cell of both."""
+        return len(_order(*self.timings)[0])
+
+    @property
+    def pointed(self) -> tuple[int, int] | None:
+        """Which picture and which of its cells the step is at; None if it is at none."""
+        which, cell = _order(*self.timings)
+        at = min(self.step, len(which)) - 1
+        return (int(which[at]), int(cell[at])) if at >= 0 else None
+
+    @property
+    def why(self) -> str:
+        """What begins at this step, and what let it."""
+        if self.pointed is None:
+            return ""
+        which, cell = self.pointed
+        return f"Step {min(self.step, self.steps)} of {self.steps}. {self.pictures[which].say(cell)}"
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table of both; see ``Schedule.to_csv``."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(("schedule", *HEADER))
+            for made in filter(None, self.schedules):
+                rows = table(made, **self._times)
+                next(rows)
+                writer.writerows((made.name, *row) for row in rows)
+
+    def savefig(self, path: str | Path, width: str | float = 900) -> None:
+        """Write both as one picture; see ``Run.savefig``."""
+        from pathways_widgets.schedule import write
+
+        write(self.pictures, path, width)
+
+    @t.validate("first_name", "second_name")
+    def _known(self, proposal: Any) -> str:
+        return kind_of(proposal["value"]).name
+
+    @property
+    def _times(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in TIMES}
+
+    def _picture(self, name: str) -> Picture:
+        kind = kind_of(name)
+        sizes = {size: getattr(self, size) for size in SIZES if size in (*SIZES[:2], *kind.defaults)}
+        times = tuple(self._times.items())
+        try:
+            return _drawn(kind, tuple(sizes.items()), times, self.cap)
+        except PathwaysError as refused:
+            return Picture(name, cap=self.cap, error=str(refused))
+        except Exception as failed:  # of a user's generator, which must not take the other picture away
+            return Picture(name, cap=self.cap, error=f"schedule {name!r} failed: {type(failed).__name__}: {failed}")
+
+    def _ipython_display_(self) -> None:
+        from pathways_widgets.explorer import display_explorer
+
+        display_explorer(self, CHOICES)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{one.heading}: {one.words}" for one in self.pictures)
+
+
+def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any) -> ScheduleExplorer:
+    """Explore two pipeline schedules: as the last expression of a cell, with controls; from Python by its attributes.
+
+    Args:
+        first, second: names of registered schedules, of your own, too.
+        choices: ``devices``, ``microbatches``, ``chunks``, ``token_slices``, ``F``, ``I``, ``W``, ``transfer``,
+            ``cap``; see ``ScheduleExplorer``.
+
+    Raises:
+        UsageError: no such schedule or choice.
+    """
+    for name in choices:
+        if name not in CHOICES:
+            raise UsageError(f"explore_schedules: there is no {name!r} to choose. All: {', '.join(CHOICES[2:])}.")
+    kinds = kind_of(first).name, kind_of(second).name
+    return ScheduleExplorer(first_name=kinds[0], second_name=kinds[1], **choices)
+
+
+@lru_cache(_KEPT)
+def _made(kind: Kind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
+    with _uncollected():
+        made = schedule(kind.name, **dict(sizes))
+        made.dependencies  # noqa: B018 - which are kept
+    return made
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Thousands of actions that stay would have the collector look through the whole process, for 100 ms and more."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@lru_cache(_KEPT)
+def _drawn(
+    kind: Kind, sizes: tuple[tuple[str, int], ...], times: tuple[tuple[str, float], ...], cap: float | None
+) -> Picture:
+    return Picture.of(_made(kind, sizes), cap, **dict(times))
+
+
+@lru_cache(_KEPT)
+def _order(above: Timing | None, below: Timing | None) -> tuple[np.ndarray, np.ndarray]:
+    """All cells in the order in which they start: which of the two, and which cell of it."""
+    starts = [timing.start if timing else np.zeros(0) for timing in (above, below)]
+    which = np.repeat([0, 1], [len(start) for start in starts])
+    order = np.argsort(np.concatenate(starts), kind="stable")
+    return which[order], np.concatenate([np.arange(len(start)) for start in starts])[order]
+
+
+def _there(picture: Picture) -> Schedule:
+    if picture.schedule is None:
+        raise UsageError(picture.error)
+    return picture.schedule
