@@ -18,7 +18,7 @@ from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.cost.chips import Chip
 from pathways_nb.cost.model import Model
 from pathways_nb.cost.networks import Network
-from pathways_nb.errors import PlaceError, UsageError, is_number
+from pathways_nb.errors import PlaceError, UsageError, did_you_mean, is_number
 from pathways_nb.run import runs
 from pathways_nb.specification import Simulated, Specification
 
@@ -177,7 +177,8 @@ def _other_choice(found: str | None) -> str:
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UsageError(f"attach({name}={value!r}): choose one of {', '.join(map(repr, choices))}.")
+        meant = did_you_mean(value, choices)
+        raise UsageError(f"attach({name}={value!r}): choose one of {', '.join(map(repr, choices))}.{meant}")
 
 
 def _check_memory(hbm: Any) -> None:

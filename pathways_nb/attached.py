@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, Mesh
 from pathways_nb import current, dispatch, elastic, tenants
 from pathways_nb.backends.driver import Driver
 from pathways_nb.backends.engine import Clock
-from pathways_nb.backends.lowering import Lowered
+from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.pauses import Pauses
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.policies import policy_of

@@ -13,7 +13,7 @@ import jax
 
 from pathways_nb import tenants, values
 from pathways_nb.backends.driver import QUEUED
-from pathways_nb.backends.lowering import Lowered
+from pathways_nb.backends.lowered import Lowered
 from pathways_nb.errors import OutOfMemoryError, size
 from pathways_nb.gather import check_futures, consume
 from pathways_nb.program.plan import Plan, lower

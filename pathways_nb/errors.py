@@ -72,6 +72,12 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(holding + difflib.get_close_matches(written, names, cutoff=0.5)))[:3]
 
 
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """``" Did you mean 'tpu_v3'?"`` for what was probably meant, or nothing if no name is near."""
+    near = nearest(name, names) if isinstance(name, str) else []
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
 def size(count: float) -> str:
     """Bytes as people say them: ``size(1_500_000)`` is ``"1.5 MB"`` (powers of 1000)."""
     for unit in ("B", "KB", "MB", "GB", "TB"):

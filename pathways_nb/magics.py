@@ -21,6 +21,7 @@ from pathways_nb import calls, current
 from pathways_nb.attach import attach, reset
 from pathways_nb.calibrate import calibrate
 from pathways_nb.controller.policies import POLICIES
+from pathways_nb.errors import did_you_mean
 from pathways_nb.program.graph import Graph
 from pathways_nb.run import runs, show_graph
 from pathways_nb.tenants import tenant
@@ -32,19 +33,36 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, prog: str):
         super().__init__(prog=prog, add_help=False, allow_abbrev=False)
 
-    def error(self, message: str) -> NoReturn:
-        raise IPythonUsageError(f"{self.prog}: {message}.\n{self.help_text()}")
+    def option(self, name: str, **how: Any) -> None:
+        """One more option, which may be written with ``-`` or ``_``."""
+        self.add_argument(*dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}")), **how)
 
-    def help_text(self) -> str:
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith((".", "?")) else "."
+        raise IPythonUsageError(f"{self.prog}: {message}{end}\n{self.usage_text()}")
+
+    def usage_text(self) -> str:
         """Its options in a line."""
         return "Usage: " + " ".join(self.format_usage().split()[1:])
+
+    def help_text(self) -> str:
+        """The same, and a line for each option that has something to say."""
+        said = [action for action in self._actions if action.help]
+        rows = [(" ".join(filter(None, (*one.option_strings[:1], str(one.metavar or "")))), one.help) for one in said]
+        return "\n".join([self.usage_text(), *(f"  {name:30} {text}" for name, text in rows)])
 
     def parse(self, words: list[str]) -> argparse.Namespace | None:
         """The options; ``None`` if only help was wanted, which is printed."""
         if "--help" in words or "-h" in words:
             print(self.help_text())
             return None
-        return self.parse_args(words)
+        options, unknown = self.parse_known_args(words)
+        if unknown:
+            known = [name for action in self._actions for name in action.option_strings[:1]]
+            written = unknown[0].split("=")[0].lstrip("-").replace("_", "-")
+            meant = did_you_mean(written, known) if unknown[0].startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
+        return options
 
 
 def _views(text: str) -> tuple[str, ...]:
@@ -67,20 +85,53 @@ def _cell_parser() -> _Parser:
 
 def _attach_parser() -> _Parser:
     parser = _Parser("%pathways attach")
-    parser.add_argument("kind", nargs="?", default="auto")
-    parser.add_argument("--islands", type=int, metavar="N")
-    parser.add_argument("--devices-per-island", "--devices_per_island", type=int, metavar="N")
-    parser.add_argument("--dispatch", default="parallel", metavar="parallel|sequential")
-    parser.add_argument("--dcn-latency", "--dcn_latency", type=float, default=0.0, metavar="SECONDS")
-    parser.add_argument("--no-pin", dest="pin", action="store_false")
-    parser.add_argument("--policy", default="stride", metavar="|".join(POLICIES))
-    parser.add_argument("--hbm", type=float, metavar="BYTES")
+    parser.add_argument(
+        "kind", nargs="?", default="auto", metavar="KIND", help="auto, cpu, gpu, tpu, sim or sim:CHIP:4x8"
+    )
+    parser.option("islands", type=int, metavar="N", help="how many")
+    parser.option("devices-per-island", type=int, metavar="N", help="on CPU and simulated")
+    parser.option("dispatch", default="parallel", metavar="parallel|sequential", help="how steps go out")
+    parser.option("dcn-latency", type=float, default=0.0, metavar="SECONDS", help="of each message of the controller")
+    parser.option("no-pin", dest="pin", action="store_false", help="CPU islands share all cores")
+    parser.option("policy", default="stride", metavar="|".join(POLICIES), help="which program's next gang goes first")
+    parser.option("hbm", type=float, metavar="BYTES", help="memory of each device")
+    _add_simulated(parser)
     return parser
+
+
+def _add_simulated(parser: _Parser) -> None:
+    """What only simulated devices have."""
+    parser.option("chip", metavar="NAME", help="simulated: tpu_v5p, a file, or here for this machine as calibrated")
+    parser.option("network", metavar="NAME", help="simulated: between islands, a name or a file")
+    parser.option("devices-per-host", type=int, metavar="N", help="simulated: how many share a host")
+    parser.option("topology", type=_shape, metavar="4x4x4", help="simulated: chips of an island along each axis")
+    parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: of the logarithm of durations")
+    parser.option("seed", type=int, default=0, metavar="N", help="simulated: of that noise")
+    parser.option("values", action="store_true", help="simulated: compute values on CPU devices, too")
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.replace(",", "x").split("x")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write how many chips there are along each axis, such as 4x4"
+        ) from None
+
+
+_ACTIONS = ("attach", "calibrate", "status", "reset")
+
+
+def _action(text: str) -> str:
+    if text not in _ACTIONS:
+        said = f"invalid choice: {text!r}, choose from {', '.join(_ACTIONS)}.{did_you_mean(text, _ACTIONS)}"
+        raise argparse.ArgumentTypeError(said)
+    return text
 
 
 def _action_parser() -> _Parser:
     parser = _Parser("%pathways")
-    parser.add_argument("action", nargs="?", default="status", choices=("attach", "calibrate", "status", "reset"))
+    parser.add_argument("action", nargs="?", default="status", type=_action, choices=_ACTIONS)
     return parser
 
 

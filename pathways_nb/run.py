@@ -196,6 +196,9 @@ class Run:
         Args:
             views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and
                 ``"memory"``, or ``"timeline,memory"``; graph and timeline if none is named.
+
+        Raises:
+            ValueError: there is no such view; the nearest one is named.
         """
         from pathways_widgets.live import DEFAULT_SHOW, LiveDisplay
 

@@ -32,7 +32,8 @@ def status_of(controller: Controller) -> str:
             rows.append(f"  place {by_serial(serial).label}: {placement}")
     rows += _clients(controller)
     rows += _store(controller)
-    rows.append(f"  {counted(len(driver.runs), 'program')} under way; {driver.sampled:.0%} of ends watched")
+    watched = "" if driver.quality == "simulated" else f"; {driver.sampled:.0%} of ends watched"
+    rows.append(f"  {counted(len(driver.runs), 'program')} under way{watched}")
     return "\n".join(rows)
 
 

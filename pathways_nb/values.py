@@ -10,7 +10,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb import tenants
-from pathways_nb.backends.lowering import Lowered, per_device
+from pathways_nb.backends.lowered import Lowered
+from pathways_nb.backends.lowering import per_device
 from pathways_nb.errors import UsageError
 from pathways_nb.futures import Future
 from pathways_nb.program import lines, specs

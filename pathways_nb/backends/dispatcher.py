@@ -9,16 +9,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import jax
-
-from pathways_nb.backends.executables import like_for_like, send
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.faults import Fault, InjectedFault, check_devices
-from pathways_nb.backends.lowering import Action, reshard
+from pathways_nb.backends.lowered import Action
+from pathways_nb.backends.transfers import bring, send
 from pathways_nb.backends.watcher import Launched, LaunchWatcher, Portion, TransferWatcher, owned
-from pathways_nb.errors import CancelledError, LostError, PathwaysError
+from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.trace.record import Row, label_of
 
 Clock = Callable[[], float]
@@ -166,7 +163,7 @@ class Dispatcher(threading.Thread):
 
     def _launch(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
         run = portion.run
-        if (error := self._reason_to_skip(run, step)) is not None:
+        if (error := run.reason_to_skip(step)) is not None:
             return error
         assert action.call is not None
         check_devices(action.label, self.gone)
@@ -201,7 +198,7 @@ class Dispatcher(threading.Thread):
 
         self._wait(run, ready)
         try:
-            error = entry.error or self._reason_to_skip(run, step)
+            error = entry.error or run.reason_to_skip(step)
             if error is not None:
                 return error
             check_devices(action.label, self.gone)
@@ -229,7 +226,7 @@ class Dispatcher(threading.Thread):
         (slot,) = action.step.inputs
         (producer,) = action.step.producers
         self._wait(run, lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
-        if (error := self._reason_to_skip(run, step)) is not None:
+        if (error := run.reason_to_skip(step)) is not None:
             return error
         check_devices(action.label, self.gone)
         dispatched = self.clock()
@@ -258,35 +255,5 @@ class Dispatcher(threading.Thread):
             run.launched.wait(ready)
             self._waited += self.clock() - began
 
-    def _reason_to_skip(self, run: Execution, step: int) -> PathwaysError | None:
-        """Its run was cancelled, or an input will never come."""
-        error = run.error_of(step) if run.errors else None
-        if run.stopped and (error is None or isinstance(error, CancelledError)):
-            return run.cancelled_error(step)  # each names itself, not the first of them
-        return error
-
     def _ended(self, count: int) -> None:
         self.window.release(count)
-
-
-def lies_at(sharding: Any, target: Any, rank: int) -> bool:
-    """Whether an array of ``rank`` dimensions with this sharding need not be moved to have the other."""
-    same = sharding is target or sharding == target
-    return same or (sharding is not None and sharding.is_equivalent_to(target, rank))
-
-
-def bring(array: Any, target: Any) -> tuple[Any, bool]:
-    """An argument at its place, and whether anything had to move."""
-    if not isinstance(array, jax.Array):
-        return jax.device_put(array, target), True
-    if lies_at(array.sharding, target, array.ndim):
-        return array, False
-    if array.sharding.device_set == target.device_set:
-        if not isinstance(array.sharding, jax.sharding.NamedSharding):
-            return jax.device_put(array, target), True  # a callback's layout, which JAX 0.12 cannot compile against
-        return reshard(array, target), True
-    moved = like_for_like(array.sharding, target.mesh)
-    if moved is None:
-        return send(array, target), True
-    array = send(array, moved)
-    return (array if moved.is_equivalent_to(target, array.ndim) else reshard(array, target)), True

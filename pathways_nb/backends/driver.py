@@ -17,7 +17,7 @@ from pathways_nb.backends.engine import Clock, Engine
 from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
 from pathways_nb.backends.faults import Fault
 from pathways_nb.backends.levels import Levels
-from pathways_nb.backends.lowering import Lowered
+from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.room import make_room
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
@@ -327,6 +327,7 @@ class Driver(ABC):
                 self.runs[run].stop()
                 self.launched.ring()
             case Fail(run, error):
+                self._note_failed(self.runs[run], error)
                 self.runs[run].stop(error)
                 self.launched.ring()
             case Finish(run):
@@ -336,6 +337,12 @@ class Driver(ABC):
                 if not mine:
                     del self._queued[ended.client]
                 ended.finish()
+
+    def _note_failed(self, run: Execution, error: Exception) -> None:
+        """A program that fails as a whole, of which no node did, is an event without a duration."""
+        now, name = self.clock(), run.lowered.name
+        label = label_of("stall", f"{name} failed: {type(error).__name__}", name, run.client)
+        run.record.add(Row(label, now, now, run.serial, self.quality, "failed"))
 
     def _bind_results(self, run: Execution, buffers: list[int]) -> None:
         lowered = run.lowered

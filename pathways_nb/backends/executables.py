@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -143,34 +143,3 @@ def _memory(compiled: Any) -> tuple[int, int]:
 
 def _relabel(label: Label, kind: str) -> Label:
     return Label(kind, label.name, label.program, label.client, label.node, label.place, line=label.line)
-
-
-def like_for_like(sharding: Any, mesh: Mesh) -> Any:
-    """The same layout on another mesh's devices, if it has as many; else ``None``."""
-    if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size == mesh.size:
-        if isinstance(mesh, jax.sharding.AbstractMesh):
-            return sharding
-        kinds = (jax.sharding.AxisType.Auto,) * len(sharding.mesh.axis_names)
-        moved = Mesh(mesh.devices.reshape(sharding.mesh.devices.shape), sharding.mesh.axis_names, axis_types=kinds)
-        return jax.sharding.NamedSharding(moved, sharding.spec)
-    return None
-
-
-def send(array: Any, target: Any) -> Any:
-    """Copy an array to other devices without waiting for it to be ready.
-
-    ``target`` is the like-for-like layout, or whole copies on another number of devices: JAX would take the second
-    through the host and wait, so it is sent device by device.
-    """
-    whole = target.is_fully_replicated and getattr(array.sharding, "is_fully_replicated", False)
-    same_count = len(array.sharding.device_set) == len(target.device_set)
-    if whole and not same_count and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return _send_copies(array, target)
-    return jax.device_put(array, target)
-
-
-def _send_copies(array: Any, target: Any) -> Any:
-    shards = [shard.data for shard in array.addressable_shards]
-    devices: Sequence[Any] = list(target.mesh.devices.flat)
-    copies = [jax.device_put(shards[i % len(shards)], device) for i, device in enumerate(devices)]
-    return jax.make_array_from_single_device_arrays(array.shape, target, copies)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pathways_nb.backends.lowering import Lowered
+from pathways_nb.backends.lowered import Lowered
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.program.plan import Placement
 from pathways_nb.trace.record import Record
@@ -196,6 +196,13 @@ class Execution:
     def error_of(self, step: int) -> PathwaysError | None:
         """The error that a step inherits from the steps before it, if any."""
         return next((self.errors[p] for p in self.lowered.plan.steps[step].producers if p in self.errors), None)
+
+    def reason_to_skip(self, step: int) -> PathwaysError | None:
+        """Why a step that is due is not carried out: the run was cancelled, or an input will never come."""
+        error = self.error_of(step) if self.errors else None
+        if self.stopped and (error is None or isinstance(error, CancelledError)):
+            return self.cancelled_error(step)  # each names itself, not the first of them
+        return error
 
     def inherited_error(self, step: int, patience: float = 2.0) -> PathwaysError | None:
         """The error that a failed step got from an input, once that input's own watcher has named it."""

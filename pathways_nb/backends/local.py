@@ -9,13 +9,15 @@ from typing import Any
 
 import jax
 
-from pathways_nb.backends.dispatcher import Dispatcher, lies_at
+from pathways_nb.backends.dispatcher import Dispatcher
 from pathways_nb.backends.driver import Driver
 from pathways_nb.backends.engine import Clock
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.execution import Bell, Entry, Execution
 from pathways_nb.backends.islands import Attachment, Island
-from pathways_nb.backends.lowering import Lowered, Lowering
+from pathways_nb.backends.lowered import Lowered
+from pathways_nb.backends.lowering import Lowering
+from pathways_nb.backends.transfers import lies_at
 from pathways_nb.backends.watcher import Portion
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Completed, Launch, Voided

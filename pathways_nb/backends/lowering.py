@@ -10,96 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol
 
-import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pathways_nb.backends.executables import Executable, Request, like_for_like
-from pathways_nb.cost.model import NodeCost
+from pathways_nb.backends.executables import Executable, Request
+from pathways_nb.backends.lowered import Action, Lowered
+from pathways_nb.backends.transfers import like_for_like
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
-from pathways_nb.program.memory import Needs, Peak, Sizes, needs_of
+from pathways_nb.program.memory import Sizes, needs_of
 from pathways_nb.program.plan import Plan, Step
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Aval
 from pathways_nb.progress import Progress
 from pathways_nb.trace.record import Label, Record
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Action:
-    """A step ready to be carried out: what to call (or, simulated, what it costs) or where to send, and its label."""
-
-    step: Step
-    label: Label
-    call: jax.stages.Compiled | None = None
-    cost: NodeCost | None = None
-    target: Any = None
-    waits_for: tuple[int, ...] = ()
-    """Producers whose end does not follow from its devices being free: transfers, and launches on none of them."""
-    witness: int = 0
-    """Which output to wait on."""
-    reader: int = -1
-    """The first launch on the same island that reads what it makes; -1 if there is none."""
-
-
-@dataclass(frozen=True, eq=False)
-class Lowered:
-    """A plan with an action for each step, and the sharding of each slot.
-
-    It does not hold the traced program, which holds it: both go at once when nobody needs them.
-    """
-
-    plan: Plan
-    actions: tuple[Action, ...]
-    shardings: tuple[Any, ...]
-    awaited: frozenset[int]
-    """Steps whose outputs another island or the user waits for."""
-    brought: tuple[int, ...]
-    """The argument of each step that brings one."""
-    targets: tuple[Any, ...]
-    """Where each of those steps brings it."""
-    ranks: tuple[int, ...]
-    """How many dimensions it has."""
-    taken_over: frozenset[int]
-    """Arguments whose memory a node takes over."""
-    result_steps: tuple[int, ...]
-    """The step that makes each result."""
-    results: tuple[Aval, ...]
-    result_bytes: tuple[int, ...]
-    needs: Needs
-    slot_bytes: tuple[int, ...]
-    """Of each slot, on each of its devices."""
-    lasts: dict[int, float] = field(default_factory=dict)
-    """By step that is a launch: the seconds it took when its end was watched last."""
-
-    @cached_property
-    def brings(self) -> tuple[int, ...]:
-        """The steps that bring arguments, in the order of ``brought``."""
-        return tuple(index for index, step in enumerate(self.plan.steps) if step.kind == "bring")
-
-    @cached_property
-    def bring_positions(self) -> dict[int, int]:
-        """By step that brings an argument: its position in ``brings``."""
-        return {step: position for position, step in enumerate(self.brings)}
-
-    @cached_property
-    def result_avals(self) -> dict[int, Aval]:
-        """By slot that is a result: its shape and type."""
-        return dict(zip(self.plan.results, self.results, strict=True))
-
-    @cached_property
-    def peaks(self) -> tuple[Peak, ...]:
-        """What one run needs at most, for each place."""
-        return tuple(self.needs.peaks(self.plan.graph))
-
-    @property
-    def name(self) -> str:
-        """The program's name."""
-        return self.plan.graph.name
 
 
 class Compiler(Protocol):
@@ -359,17 +284,3 @@ def _named(sharding: Any, mesh: Mesh) -> Any:
     if not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated:
         return NamedSharding(mesh, PartitionSpec())
     return sharding
-
-
-def reshard(array: Any, target: Any) -> Any:
-    """Change an array's layout on its own devices, by a launch rather than through the host."""
-    return _resharder(target)(array)
-
-
-_resharders: dict[Any, Callable[[Any], Any]] = {}
-
-
-def _resharder(target: Any) -> Callable[[Any], Any]:
-    if target not in _resharders:
-        _resharders[target] = jax.jit(lambda array: array, out_shardings=target)
-    return _resharders[target]

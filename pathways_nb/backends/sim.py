@@ -11,14 +11,15 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from pathways_nb.backends.dispatcher import lies_at
 from pathways_nb.backends.driver import QUEUED, Driver
 from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
-from pathways_nb.backends.lowering import Lowered, Lowering
+from pathways_nb.backends.lowered import Lowered
+from pathways_nb.backends.lowering import Lowering
 from pathways_nb.backends.pod import Abstract, Pod
 from pathways_nb.backends.sim_costs import Costs, beside_others, brought, links_of
 from pathways_nb.backends.sim_failures import Failures
+from pathways_nb.backends.transfers import lies_at
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, VirtualRun
 from pathways_nb.backends.virtual_engine import GRACE, LOWERING, Passing, VirtualEngine
 from pathways_nb.backends.watcher import owned

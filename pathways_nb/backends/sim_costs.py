@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from pathways_nb.backends.lowering import Lowered
+from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.virtual import Timed
 from pathways_nb.controller.messages import Launch
 from pathways_nb.cost.formulas import FREE, Cost

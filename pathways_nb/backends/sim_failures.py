@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathways_nb.backends.execution import Execution
 from pathways_nb.backends.faults import Fault, InjectedFault, check_devices
 from pathways_nb.backends.watcher import owned
-from pathways_nb.errors import CancelledError, LostError
+from pathways_nb.errors import LostError
 from pathways_nb.program.plan import Placement
 from pathways_nb.trace.record import Label, Row
 
@@ -47,9 +47,7 @@ class Failures:
 
     def _is_given_up(self, run: Execution, index: int) -> bool:
         """Whether its run was cancelled, or an input will never come."""
-        error = run.error_of(index) if run.errors else None
-        if run.stopped and (error is None or isinstance(error, CancelledError)):
-            error = run.cancelled_error(index)
+        error = run.reason_to_skip(index)
         if error is not None:
             step = run.lowered.plan.steps[index]
             if step.argument >= 0:

@@ -9,9 +9,7 @@ each when the one before is done. A program begins when the memory it needs can 
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -39,18 +37,15 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
-from pathways_nb.controller.policies import Each, Policy, PolicyState, ReadyGang, ask, fifo, priority, stride
+from pathways_nb.controller.policies import Each, Policy, fifo, priority, stride
 from pathways_nb.controller.precedence import Precedence
+from pathways_nb.controller.scheduler import Unchosen, choose
 from pathways_nb.controller.state import ClientState, Estimates, Lane, RunState
 from pathways_nb.controller.store import Store
-from pathways_nb.errors import LostError, PathwaysError, PolicyError
+from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.program.plan import Gang, Plan
 
 Dispatch = Literal["parallel", "sequential"]
-NEAR, FAR = 5e-3, 0.25
-"""Seconds of work enqueued ahead on an island while clients compete, and while one has it to itself."""
-CANDIDATES = 8
-"""Programs of each client that a policy is shown."""
 NOTABLE = 1e-3
 """Seconds of waiting that are worth telling."""
 
@@ -89,9 +84,9 @@ class Machine:
         self.memory = Memory(self.devices, self.budgets)
         self.store = Store(self.memory)
         self.admission = Admission(self.memory, self.store, self.clients)
-        self._in_order = self.policy in (fifo, stride, priority)
+        self.in_order = self.policy in (fifo, stride, priority)
         """Whether the policy takes one client's programs as they were submitted, and asks of none how long it lasts."""
-        self._of_clients = [Each(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
+        self.of_clients = [Each(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
 
     def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
         """Take an event at a time in seconds, change state, and say what is to be done."""
@@ -165,7 +160,7 @@ class Machine:
         client.in_flight -= 1
         client.still_since = now
         if event.device_seconds and not run.cancelled:
-            self._learn(run, island, event)
+            run.learn(event)
         run.went_on(island, event.start, event.stop)
         if run.is_done:
             return self._finish(event.run) + self._pump(now)
@@ -217,91 +212,12 @@ class Machine:
         return out + self._pump(now) if failed else out
 
     def _next(self, now: float) -> list[Instruction]:
-        if not self.waiting:
+        choice = choose(self, now)
+        if choice is None:
             return []
-        if self.given_up:
-            return self._enqueue_rest(self.runs[self.given_up.pop(0)], now)
-        if self.dispatch == "sequential":
-            return self._next_in_sequence(now)
-        if self._is_contended():
-            return self._next_gang(now)
-        runs = next(iter(self.waiting.values()))
-        if not self._has_room_for(next(iter(runs.values()))):
-            return []
-        run = next(iter(self._candidates(runs, now)), None)
-        return self._enqueue_rest(run, now) if run is not None and self._has_room_for(run) else []
-
-    def _is_contended(self) -> bool:
-        """Whether a policy has something to decide."""
-        if self.active > 1:
-            return True
-        return not self._in_order and len(self.runs) > 1
-
-    def _candidates(self, runs: dict[int, RunState], now: float) -> Iterable[RunState]:
-        """Of one client: programs that may go on or begin; where the policy would take the first, no others.
-
-        Behind one that waits for memory others may begin only when nothing is under way that could give it back.
-        """
-        for run in itertools.islice(runs.values(), CANDIDATES):
-            if run.behind or not self.admission.fits(run, now):
-                if self._in_order and any(lane.in_flight for lane in self.lanes.values()):
-                    return
-                continue
-            yield run
-
-    def _next_gang(self, now: float) -> list[Instruction]:
-        for island in range(len(self.devices)):
-            if self._has_room(island, NEAR) and (ready := self._ready(island, now)):
-                return self._choose(ready, now)
-        return []
-
-    def _ready(self, island: int, now: float) -> dict[int, Gang]:
-        """By run: the gangs that could be enqueued there; of each client one, where the policy would take that."""
-        found: dict[int, Gang] = {}
-        for runs in self.waiting.values():
-            for run in self._candidates(runs, now):
-                gang = run.next_on(island)
-                if gang is not None:
-                    found[run.submitted.run] = gang
-                    if self._in_order:
-                        break
-        return found
-
-    def _next_in_sequence(self, now: float) -> list[Instruction]:
-        if any(lane.in_flight for lane in self.lanes.values()):
-            return []
-        ready = {
-            run.submitted.run: run.plan.sequence[sum(run.next_gang.values())]
-            for runs in self.waiting.values()
-            for run in self._candidates(runs, now)
-        }
-        return self._choose(ready, now) if ready else []
-
-    def _choose(self, ready: dict[int, Gang], now: float) -> list[Instruction]:
-        """Enqueue one of these gangs (by run); if the policy fails, its candidates do."""
-        if len(ready) == 1:
-            ((serial, gang),) = ready.items()
-            return self._enqueue(self.runs[serial], {gang.island: (gang,)}, now)
-        shown = tuple(self._show(self.runs[serial], gang) for serial, gang in ready.items())
-        try:
-            chosen = ask(self.policy, shown, PolicyState(now, *self._of_clients))
-        except PolicyError as error:
-            return self._fail(ready, error)
-        gang = ready[chosen.serial]
-        return self._enqueue(self.runs[chosen.serial], {gang.island: (gang,)}, now)
-
-    def _has_room_for(self, run: RunState) -> bool:
-        return all(self._has_room(island, FAR) for island in run.launched)
-
-    def _has_room(self, island: int, ahead: float) -> bool:
-        """Whether less than ``ahead`` seconds of work are enqueued there."""
-        lane = self.lanes.get(island)
-        return lane is None or len(lane.in_flight) < 2 or lane.work < ahead * self.devices[island]
-
-    def _enqueue_rest(self, run: RunState, now: float) -> list[Instruction]:
-        """All of it that is left, on all islands in one step of the total order."""
-        left = {i: gangs[run.next_gang[i] :] for i, gangs in run.plan.gangs.items() if run.next_gang[i] < len(gangs)}
-        return self._enqueue(run, left, now)
+        if isinstance(choice, Unchosen):
+            return self._fail(choice.runs, choice.error)
+        return self._enqueue(*choice, now)
 
     def _enqueue(self, run: RunState, gangs: Mapping[int, Sequence[Gang]], now: float) -> list[Instruction]:
         """Give the next gangs of one run, by island, the next place in the total order."""
@@ -403,24 +319,6 @@ class Machine:
     def _forget_client(self, name: str) -> None:
         if self.clients[name].closed and not self.clients[name].unfinished:
             del self.clients[name]
-
-    def _learn(self, run: RunState, island: int, event: Completed) -> None:
-        gangs, stops = run.plan.gangs[island], run.plan.stops[island]
-        ended = range(bisect_right(stops, event.start), bisect_right(stops, event.stop))
-        expected = run.estimates.expected(island, ended)
-        devices = sum([gangs[i].devices * seconds for i, seconds in zip(ended, expected, strict=True)])
-        alone = sum(expected)
-        run.estimates.learn(island, ended, event.device_seconds * alone / devices if devices else 0.0)
-
-    def _show(self, run: RunState, gang: Gang) -> ReadyGang:
-        if run.shown is not None and self._in_order:
-            return run.shown
-        graph = run.plan.graph
-        name = graph.names.get(gang.node, "")
-        expected = run.estimates.seconds[gang.island][run.next_gang[gang.island]]
-        event = run.submitted
-        run.shown = ReadyGang(event.client, graph.name, name, gang.devices, expected, run.since, event.run)
-        return run.shown
 
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Instruction]]] = {

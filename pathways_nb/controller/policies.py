@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.errors import PolicyError, UsageError
+from pathways_nb.errors import PolicyError, UsageError, did_you_mean
 from pathways_nb.program.lines import describe
 
 
@@ -109,7 +109,10 @@ def policy_of(policy: str | Policy) -> Policy:
     if isinstance(policy, str):
         if policy not in POLICIES:
             names = ", ".join(map(repr, POLICIES))
-            raise UsageError(f"policy={policy!r}: choose one of {names}, or write a function policy(ready, state).")
+            raise UsageError(
+                f"policy={policy!r}: choose one of {names}, or write a function policy(ready, state)."
+                f"{did_you_mean(policy, POLICIES)}"
+            )
         return POLICIES[policy]
     if not callable(policy):
         raise UsageError(f"policy={policy!r} is neither a name nor a function policy(ready, state).")

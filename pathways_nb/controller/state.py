@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pathways_nb.controller.messages import Submitted
+from pathways_nb.controller.messages import Completed, Submitted
 from pathways_nb.controller.policies import ReadyGang
 from pathways_nb.program.memory import Course
 from pathways_nb.program.plan import Gang, Placement, Plan
@@ -115,6 +115,15 @@ class RunState:
         ended[start] = stop
         while self.done[island] in ended:
             self.done[island] = ended.pop(self.done[island])
+
+    def learn(self, event: Completed) -> None:
+        """How long the gangs of a range took together: more or less than was expected of them."""
+        gangs, stops = self.plan.gangs[event.island], self.plan.stops[event.island]
+        ended = range(bisect_right(stops, event.start), bisect_right(stops, event.stop))
+        expected = self.estimates.expected(event.island, ended)
+        devices = sum([gangs[i].devices * seconds for i, seconds in zip(ended, expected, strict=True)])
+        alone = sum(expected)
+        self.estimates.learn(event.island, ended, event.device_seconds * alone / devices if devices else 0.0)
 
     def gangs_done(self, island: int) -> int:
         """How many gangs of an island are done."""

@@ -28,7 +28,7 @@ class Summary:
         compile: seconds during which it traced, lowered or compiled.
         transfers, transfer_bytes: number and total size.
         launches: nodes launched. interpolated: of those, how many ends were not watched.
-        failed: events that ended with an error.
+        failed: events that ended with an error, and programs that failed as a whole.
         clients: by client, its part of all busy device-seconds, of those who had any; ``""`` is work for no client.
         waits: by client and reason, seconds during which at least one of its programs waited for that.
         peak: when the fullest device held most, if levels of memory were recorded.
@@ -114,7 +114,7 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
         int(busy.is_("quality", "interpolated").sum()),
         int(events.is_("status", "failed").sum()),
         _shares(busy, islands),
-        _waits(events.select(events.is_("kind", "stall") & ~messages)),
+        _waits(events.select(events.is_("kind", "stall") & events.is_("status", "ok") & ~messages)),
         peak,
         dict(enumerate(hbm)).get(peak.island, 0) if peak else 0,
         covered(events.select(messages)),

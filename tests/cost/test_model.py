@@ -47,7 +47,8 @@ def test_a_class_with_a_rate_of_its_own_takes_the_longer_too() -> None:
 @given(st.lists(st.tuples(st.sampled_from(KINDS), SIZES), max_size=5))
 def test_classes_add_up(amounts) -> None:
     listed = [Amount(kind, "", 0.0, read) for kind, read in amounts]
-    assert seconds(V5E, *listed) == pytest.approx(math.fsum(seconds(V5E, one) for one in listed), abs=1e-12)
+    total = math.fsum(seconds(V5E, one) for one in listed)
+    assert seconds(V5E, *listed) == pytest.approx(total, rel=1e-12, abs=1e-12)
 
 
 def test_what_no_data_sheet_tells_counts_as_float32_and_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 
@@ -10,6 +11,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
+from pathways_nb.magics import _attach_parser
 
 CELL_ONE = """\
 %load_ext pathways_nb
@@ -200,7 +202,7 @@ def test_pathways_before_attach_and_without_the_extension_s_default(fresh_python
         ("--show bad", "there is no view 'bad'; choose from graph, timeline, critical, memory or none"),
         (
             "--shows none",
-            "unrecognized arguments: --shows none.\nUsage: %%pathways [--show graph,timeline] [--run NAME]",
+            "unrecognized arguments: --shows none. Did you mean '--show'?\nUsage: %%pathways [--show graph,timeline] [--run NAME]",
         ),
         ("--show", "argument --show: expected one argument"),
         ("--run", "argument --run: expected one argument"),
@@ -365,6 +367,46 @@ def test_the_line_magic_attaches_as_the_function_does(ready, capsys) -> None:
     error = ready.fails("%pathways attach cpu --dispatch fast")
     assert "attach(dispatch='fast'): choose one of" in str(error)
     ready.ok(CELL_ONE)
+
+
+def test_the_line_magic_attaches_simulated_devices_with_every_option_of_attach(ready) -> None:
+    ready.ok(
+        "%pathways attach sim --chip tpu_v5p --network tpu_dcn --islands 2 --devices-per-island 8 --topology 2x2x2 "
+        "--devices-per-host 2 --noise 0.1 --seed 7 --values --hbm 1e9 --policy fifo"
+    )
+    ready.ok("from pathways_nb import current\nthere = current.get()")
+    ready.ok(
+        "assert there is pw.attach('sim', chip='tpu_v5p', network='tpu_dcn', islands=2, devices_per_island=8, "
+        "topology=(2, 2, 2), devices_per_host=2, noise=0.1, seed=7, values=True, hbm=1e9, policy='fifo')"
+    )
+    ready.ok("%pathways attach sim:tpu_v3:4x32")
+    ready.ok(CELL_ONE)
+
+
+def test_every_option_of_attach_is_one_of_the_line_magic() -> None:
+    options = set(vars(_attach_parser().parse_args([])))
+    assert options == set(inspect.signature(pw.attach).parameters)
+    text = _attach_parser().help_text()
+    for option in options - {"kind", "pin"}:
+        assert f"--{option.replace('_', '-')}" in text.split("\n", 1)[1]
+
+
+@pytest.mark.parametrize(("line", "text"), [
+    ("sim --chp tpu_v3", "unrecognized arguments: --chp tpu_v3. Did you mean '--chip'?"),
+    ("sim --topologie=4x4", "unrecognized arguments: --topologie=4x4. Did you mean '--topology'?"),
+    ("sim --chip tpu_v3 --topology round", "argument --topology: 'round': write how many chips there are along each"),
+    ("sim --chip tpu_v3 --noise much", "argument --noise: invalid float value: 'much'"),
+    ("sim --chip tpu_v5", "tpu_v5p"),
+    ("smi --chip tpu_v3", "attach(kind='smi'): choose one of 'auto', 'cpu', 'gpu', 'tpu', 'sim'. Did you mean 'sim'?"),
+    ("cpu --chip tpu_v3", "attach('cpu', chip='tpu_v3'): chip is for simulated devices"),
+    ("cpu --dispatch sequentially", "Did you mean 'sequential'?"), ("cpu --policy fif", "Did you mean 'fifo'?"),
+])  # fmt: skip
+def test_what_is_misspelt_in_attach_is_told_with_what_was_meant(ready, line, text) -> None:
+    assert text in str(ready.fails(f"%pathways attach {line}"))
+
+
+def test_a_misspelt_action_is_told_with_what_was_meant(ready) -> None:
+    assert "Did you mean 'attach'?" in str(ready.fails("%pathways atach sim"))
 
 
 def test_a_run_that_is_shown_is_displayed_in_the_cell(ready) -> None:

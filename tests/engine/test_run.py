@@ -303,3 +303,14 @@ def test_a_node_that_only_exchanges_values_is_a_collective(controller, left) -> 
             shards(fn)(np.arange(8.0, dtype=np.float32))
         kinds += [kind for kind in run.events["kind"] if kind in ("compute", "collective")]
     assert kinds == ["collective", "collective", "compute", "collective"]
+
+
+def test_a_misspelt_view_is_told_with_the_one_that_was_meant(a) -> None:
+    with pw.record() as run:
+        a(np.arange(8, dtype=np.float32)).wait()
+    with pytest.raises(ValueError, match="there is no view 'timelin'; choose from .* or none; did you mean 'timeline'"):
+        run.show("timelin")
+    with pytest.raises(
+        ValueError, match="there is no view 'qq'; choose from graph, timeline, critical, memory or none$"
+    ):
+        run.show("graph", "qq")

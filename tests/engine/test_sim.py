@@ -145,6 +145,7 @@ def test_a_saved_run_and_its_exports_hold_what_happened(sim: pw.Controller, tmp_
 
 def test_arguments_may_be_shapes_arrays_numbers_and_results_of_other_controllers(watchdog: None) -> None:
     with pw.attach("cpu", islands=2, devices_per_island=4) as real:
+        pw.reset()
         there = both(v)
         with pw.attach("sim:tpu_v3:2x4") as controller:
             pw.wait([both(X), both(v), both(jnp.asarray(v)), both(there)])
@@ -321,6 +322,10 @@ def test_devices_are_lost_come_back_and_are_added(sim: pw.Controller) -> None:
     last = pw.virtual_slice(2, island=2)
     pw.program(pw.work(1e-3, on=last), name="there")(X).wait()
     assert "island 2: 2 × simulated tpu_v3, ids 0, 1" in sim.status()
+
+
+def test_the_status_of_simulated_devices_says_nothing_of_watching(sim: pw.Controller) -> None:
+    assert sim.status().splitlines()[-1] == "  0 programs under way"
 
 
 def test_nodes_that_were_to_run_on_lost_devices_fail(sim: pw.Controller) -> None:

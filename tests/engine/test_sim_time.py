@@ -132,11 +132,15 @@ def test_a_users_policy_decides_and_a_failing_one_names_its_line() -> None:
     assert order[20:] == sorted(order[20:], reverse=True), "once it is known how long a gang takes"
     assert order[20:].count("zoe") > 10
     with attached(policy=broken) as controller:
-        results = [program(X) for _ in range(12)]
-        with pytest.raises(
-            pw.PolicyError, match=r"policy broken raised ValueError: not today \(test_sim_time\.py:\d+\)"
-        ):
-            pw.wait(results)
+        with pw.record() as run:
+            results = [program(X) for _ in range(12)]
+            with pytest.raises(
+                pw.PolicyError, match=r"policy broken raised ValueError: not today \(test_sim_time\.py:\d+\)"
+            ):
+                pw.wait(results)
+        failed = sum(_failed(future) for future in results)
+        assert run.summary().failed == failed > 0
+        assert f"{failed} failed" in str(run.summary())
         del results
         program(X).wait()
         assert controller.driver.runs == {}
@@ -252,3 +256,11 @@ def test_polling_lets_no_time_pass() -> None:
         assert controller.clock() == 0.0
         y.wait()
         assert y.done()
+
+
+def _failed(future: pw.Future) -> bool:
+    try:
+        future.wait()
+    except pw.PolicyError:
+        return True
+    return False

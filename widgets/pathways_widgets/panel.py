@@ -6,6 +6,7 @@ additions that ``figure.js`` reads: ``summary`` (plain text), ``themes`` and ``p
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -44,7 +45,9 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(word for word in words if word not in ("", "none")))
     for name in names:
         if name not in VIEWS:
-            raise ValueError(f"show={show!r}: there is no view {name!r}; choose from {', '.join(VIEWS)} or none")
+            near = difflib.get_close_matches(name, VIEWS, 1, 0.5)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"show={show!r}: there is no view {name!r}; choose from {', '.join(VIEWS)} or none{meant}")
     return tuple(name for name in names if name != "timeline" or "critical" not in names)
 
 

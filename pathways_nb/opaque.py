@@ -1,0 +1,102 @@
+"""What a handle to a value refuses: to be computed on outside a program, behind the controller's back.
+
+Every operator, NumPy's and JAX's functions and an array's own methods say what to write in their place: a host value,
+or the same inside a computation or a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jax
+
+from pathways_nb.errors import UsageError
+from pathways_nb.program import context
+
+
+class Opaque:
+    """Is not an array, and says so; ``_name`` is what errors call it."""
+
+    _name: str
+
+    @property
+    def __jax_array__(self) -> NoReturn:
+        # A property, because JAX only asks whether it is there before it complains in words of its own.
+        __tracebackhide__ = True
+        self._refuse_captured()
+        self._refuse("a JAX function of y", "y.result() in its place", "jnp.sum(y)")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
+        __tracebackhide__ = True
+        name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        words = ["y" if value is self else "…" for value in inputs]
+        host = ", ".join("y.result()" if word == "y" else word for word in words)
+        inside = f"jnp.{ufunc.__name__}({', '.join(words)})" if method == "__call__" else "jnp.sum(y)"
+        self._refuse(f"{name}({', '.join(words)})", f"{name}({host})", inside)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        __tracebackhide__ = True
+        if name.startswith("_") or not hasattr(jax.Array, name):
+            raise AttributeError(f"a future has no attribute {name!r}", name=name, obj=self)
+        self._refuse_captured()
+        called = "()" if callable(getattr(jax.Array, name)) else ""
+        self._refuse(f"y.{name}", f"y.result().{name}{called}", f"y.{name}{called}", NoAttributeError)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        __tracebackhide__ = True
+        self._refuse(f"y[{index!r}]", f"y.result()[{index!r}]", f"y[{index!r}]")
+
+    __hash__ = object.__hash__
+
+    def _refuse_captured(self) -> None:
+        """While a program is traced, a future met is one from outside."""
+        __tracebackhide__ = True
+        trace = context.tracing()
+        if trace is not None:
+            raise UsageError(
+                f"the program {trace.program!r} uses the future {trace.captured(self)} from outside. "
+                f"Pass it as an argument of {trace.program!r} instead."
+            )
+
+    def _refuse(self, wrong: str, host: str, inside: str, error: type[UsageError] = UsageError) -> NoReturn:
+        __tracebackhide__ = True
+        raise error(
+            f"{wrong}: y = {self._name} is a future and is not computed on outside a program. Write {host} for a host "
+            f"value, or compute on the devices: pw.jit(lambda y: {inside}, on=place)(y), or inside a @pw.program."
+        )
+
+
+class NoAttributeError(UsageError, AttributeError):
+    """For ``hasattr`` a missing attribute like any other."""
+
+
+def _operator(name: str, symbol: str, swapped: bool) -> Callable[..., Any]:
+    def refuse(self: Opaque, other: Any = None) -> NoReturn:
+        __tracebackhide__ = True
+        text = "1" if not isinstance(other, (int, float)) else repr(other)
+        value = "y.result()"
+        wrong, host = (f"{text} {symbol} y", f"{text} {symbol} {value}") if swapped else (
+            f"y {symbol} {text}", f"{value} {symbol} {text}"
+        )  # fmt: skip
+        self._refuse(wrong, host, wrong)
+
+    refuse.__name__ = name
+    return refuse
+
+
+for _name, _symbol in {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+}.items():  # fmt: skip
+    setattr(Opaque, f"__{_name}__", _operator(f"__{_name}__", _symbol, swapped=False))
+    setattr(Opaque, f"__r{_name}__", _operator(f"__r{_name}__", _symbol, swapped=True))
+for _name, _symbol in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(Opaque, f"__{_name}__", _operator(f"__{_name}__", _symbol, swapped=False))
+for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"}.items():
+
+    def _unary(self: Opaque, symbol: str = _symbol) -> NoReturn:
+        __tracebackhide__ = True
+        self._refuse(symbol, symbol.replace("y", "y.result()"), symbol)
+
+    setattr(Opaque, f"__{_name}__", _unary)
