@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from PIL import Image, ImageChops
 
 from pathways_nb.bench import lab as lab_server
 from pathways_nb.bench.lab import LabServer
+from pathways_widgets import palette
 from tests.lab.test_lab import SHOTS, open_notebook, run_all, wait_until_done
 
 if TYPE_CHECKING:
@@ -22,19 +25,8 @@ window.drawn = () => {
   const {code, left, right} = boxes(), head = [0, 1].map((i) => model(`schedules_heading${i}`).text)
   return {count: code.length, head, end: Math.max(...right), words: model("schedules_words1").text}
 }
-window.canvas = () => {
-  const view = Object.values(globalThis.pathwaysBokeh)[0].index.find_one(model("schedules"))
-  const {canvas, ratio} = view.canvas_view.primary
-  const {data, width} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
-  const {left, top, width: wide} = view.frame.bbox
-  return (y) => {  // the colours along one line of pixels of the figure
-    const row = Math.round((top + view.frame.y_scale.compute(y) - top) * 1), found = []
-    for (let x = 0; x < canvas.width; x += 3) found.push(...data.slice(4 * (row * ratio * width + x), 4 * (row * ratio * width + x) + 3))
-    return found.join()
-  }
-}
 """
-CELLS = ["import pathways_nb as pw", "explorer = pw.explore_schedules()\nexplorer", "pw.schedule('1f1b', 4, 8)"]
+CELLS = ["import pathways_nb as pw", "explorer = pw.explore_schedules()\nexplorer"]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +42,20 @@ def field(page: Page, name: str) -> Any:
     return row.locator("input, select").first
 
 
+def halves(page: Page) -> list[Image.Image]:
+    """What is to be seen of both pictures: the figure's upper and lower half."""
+    image = Image.open(io.BytesIO(page.locator(".pathways-figure").screenshot())).convert("RGB")
+    middle = image.height // 2
+    return [image.crop((0, 60, image.width, middle)), image.crop((0, middle, image.width, image.height - 60))]
+
+
+def differ(before: list[Image.Image], after: list[Image.Image]) -> list[bool]:
+    """Whether each of two pictures looks different now."""
+    return [ImageChops.difference(a, b).getbbox() is not None for a, b in zip(before, after, strict=True)]
+
+
 def test_a_control_changes_both_pictures(chromium: Browser, lab: LabServer) -> None:
-    lab.write("explore.ipynb", CELLS[:2])
+    lab.write("explore.ipynb", CELLS)
     page, trouble = open_notebook(chromium, lab, "explore.ipynb")
     page.evaluate(f"() => {{ {_HELPERS} }}")
     run_all(page)
@@ -62,15 +66,51 @@ def test_a_control_changes_both_pictures(chromium: Browser, lab: LabServer) -> N
     page.screenshot(path=SHOTS / "explorer.png")
     assert page.evaluate("drawn()")["head"] == [f"{name}, 4 devices × 8 microbatches" for name in ("gpipe", "1f1b")]
 
+    before = halves(page)
     field(page, "microbatches").fill("12")
     field(page, "microbatches").press("Enter")
     page.wait_for_function("drawn().count === 192")
+    page.wait_for_timeout(500)
+    assert differ(before, halves(page)) == [True, True]
     assert page.evaluate("drawn()")["head"] == [f"{name}, 4 devices × 12 microbatches" for name in ("gpipe", "1f1b")]
+    assert page.evaluate("drawn()")["end"] == 45
+
     field(page, "below").select_option("dualpipe")
     page.wait_for_function("drawn().head[1].startsWith('dualpipe')")
-    page.locator("button:text-is('▶')").click()
-    page.wait_for_function("model('schedules_now').data.left.length >= 1")
-    page.wait_for_timeout(500)
+    field(page, "memory cap").fill("6")
+    field(page, "memory cap").press("Enter")
+    page.wait_for_function("drawn().words.includes('within the cap of 6')")
+    for _ in range(9):
+        page.locator("button:text-is('▶')").click()
+    page.wait_for_function("model('schedules_now').data.left.length === 2")
+    page.wait_for_function("document.querySelector('.pathways-figure').innerText.includes('Step 9 of')")
+    page.wait_for_timeout(300)
     page.screenshot(path=SHOTS / "explorer-step.png")
-    assert "Step 1 of" in page.locator(".pathways-figure").first.inner_text()
+    assert "device 3 was busy with b0F0" in page.locator(".pathways-figure").inner_text()
+    assert not trouble
+
+
+def test_sixteen_devices_in_the_dark(chromium: Browser, lab: LabServer) -> None:
+    large = "pw.explore_schedules('1f1b', 'interleaved-1f1b', devices=16, microbatches=128, cap=20)"
+    lab.write("large.ipynb", [CELLS[0], large])
+    page, trouble = open_notebook(chromium, lab, "large.ipynb")
+    page.evaluate(f"() => {{ {_HELPERS} }}")
+    page.evaluate("() => { jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'}) }")
+    run_all(page)
+    page.wait_for_function("globalThis.pathwaysBokeh && model('schedules_boxes')?.data.code?.length === 12288")
+    wait_until_done(page)
+    text = palette.THEMES["dark"]["text"].lower()
+    page.wait_for_function(f"model('schedules_heading0').text_color.toLowerCase() === '{text}'")
+    assert page.evaluate("model('schedules_marks').data.text.filter((text) => text).length") == 0
+    page.evaluate("() => model('timeline_x').setv({start: 0, end: 12})")
+    page.wait_for_function("model('schedules_marks').data.text.includes('F3')")
+    page.wait_for_timeout(300)
+    page.screenshot(path=SHOTS / "explorer-closer.png")
+    page.evaluate("""() => {
+      const Bokeh = Object.values(globalThis.pathwaysBokeh)[0]
+      Bokeh.index.find_one(model("schedules")).reset()
+    }""")
+    page.wait_for_function("!model('schedules_marks').data.text.includes('F3')")
+    page.wait_for_timeout(500)
+    page.screenshot(path=SHOTS / "explorer-dark.png")
     assert not trouble

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pathways_widgets import LiveDisplay, LiveFigure, figure_of, live, panel
+from pathways_widgets import LiveDisplay, LiveFigure, figure_of, live, output, panel
 from pathways_widgets.packing import pack
 from pathways_widgets.panel import Panel
 from pathways_widgets.timeline import Timeline
@@ -138,7 +138,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What a notebook would display."""
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(live.InteractiveShell, "initialized", lambda: True)
-    monkeypatch.setattr(live, "display", lambda bundle, **_: found.append(bundle))
+    monkeypatch.setattr(output, "display", lambda bundle, **_: found.append(bundle))
     return found
 
 

@@ -28,7 +28,7 @@ _WRAP = w.Layout(flex_flow="row wrap", align_items="center")
 _WIDTHS = {
     "first_name": "15em",
     "second_name": "15em",
-    "microbatches": "11em",
+    "microbatches": "12.5em",
     "chunks": "10em",
     "token_slices": "12.5em",
     "transfer": "9em",

@@ -14,7 +14,7 @@ import numpy as np
 from pathways_widgets.scene import text_width, wrapped
 from pathways_widgets.style import Style
 
-_TALLEST = 330.0
+_TALLEST = 370.0
 """Pixels of the rows of one picture on a screen, if they may be as low as that."""
 _LOWEST = 5.0
 """Pixels of a device at least."""
