@@ -1,4 +1,4 @@
-"""API.md's cells on simulated devices as a person types them: six, seven, ten, eleven and twelve, in a real IPython."""
+"""API.md's cells of schedules (five) and simulated devices (six, seven, ten to twelve) as typed, in a real IPython."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from pathways_nb import current
 from tests.cost.machines import measured
 from tests.engine.test_magics import Notebook, cells
 
+CELL_FIVE = """\
+pw.compare(pw.schedule("gpipe", devices=4, microbatches=8), pw.schedule("1f1b", devices=4, microbatches=8)).show()
+pw.check("07.bubble", 3/11)
+"""
 CELL_SIX = """\
 with pw.attach("sim:here", dispatch="sequential", dcn_latency=1e-3): s = chain.run(v)
 with pw.attach("sim:here", dispatch="parallel",   dcn_latency=1e-3): p = chain.run(v)
@@ -114,8 +118,18 @@ def test_they_are_those_of_the_interface() -> None:
     text = cells()
     if not text:
         pytest.skip("API.md is not part of the repository")
-    for cell in (CELL_SIX, CELL_SEVEN, CELL_TEN, CELL_ELEVEN, CELL_TWELVE):
+    for cell in (CELL_FIVE, CELL_SIX, CELL_SEVEN, CELL_TEN, CELL_ELEVEN, CELL_TWELVE):
         assert f"```python\n{cell}```" in text
+
+
+def test_cell_five_two_schedules_and_a_question(notebook, capsys) -> None:
+    notebook.ok(BEFORE)
+    notebook.ok(CELL_FIVE)
+    said = capsys.readouterr().out
+    for name in ("gpipe", "1f1b"):
+        assert f"{name}, 4 devices × 8 microbatches" in said
+    assert said.count("bubble 27.3% (closed form") >= 2
+    assert "07.bubble: right" in said
 
 
 @pytest.mark.parametrize("attached", ['pw.attach("cpu", islands=2, devices_per_island=4)', ""])
