@@ -322,7 +322,9 @@ def test_the_command_line_reads_a_users_file_and_says_what_is_wrong(
         assert main(["schedule", "from a file", *arguments, "--load", str(file)]) == 0
     finally:
         registry._kinds.pop("from a file", None)
-    assert capsys.readouterr().out.startswith("0F0 0B0\nfrom a file, 1 devices × 1 microbatches: sound.")
+    assert capsys.readouterr().out.startswith(
+        "0F0 0B0\nfrom a file, 1 device × 1 microbatch: sound.\n2 actions and 1 dependency, all"
+    )
     assert main(["schedule", "1f1c", *arguments]) == 1
     assert "error: There is no schedule '1f1c'. Did you mean 1f1b" in capsys.readouterr().err
 
@@ -350,3 +352,10 @@ def test_a_schedule_is_short_in_print_and_a_broken_one_says_in_a_cell_what_to_me
         "<schedule own: 2 devices, 8 actions>\n"
         "Device 1: 1B1 (action 2) needs 1F1, which comes only as action 3. Put 1F1 before 1B1.\n"
     )
+
+
+def test_memory_is_the_same_however_short_passes_are() -> None:
+    timing = pw.schedule("1f1b", devices=2, microbatches=3).timing(F=0, I=0, W=0)
+    for device in range(2):
+        held = timing.memory(device)[1]
+        assert (held.min(), held.max(), held[-1]) == (0, timing.peaks[device], 0)
