@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from pathways_nb.parallel.schedules.closed_forms import Times
-from pathways_nb.parallel.schedules.registry import Kind, kind_of, names
+from pathways_nb.parallel.schedules.registry import Kind, kind_of, schedules
 from pathways_nb.parallel.schedules.schedule import schedule
 
 SIZES = ((4, 8), (8, 32), (16, 128))
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 def run() -> dict[str, Any]:
     """Make, check and evaluate all of them."""
-    rows = {f"{p}x{m}": [_row(kind_of(name), p, m) for name in names()] for p, m in SIZES}
+    rows = {f"{p}x{m}": [_row(kind_of(name), p, m) for name in schedules()] for p, m in SIZES}
     largest = rows["{}x{}".format(*SIZES[-1])]
     figures = {
         "generation_ms_16x128_worst": max(row["generation_ms"] for row in largest),

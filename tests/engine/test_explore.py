@@ -68,7 +68,7 @@ def test_the_bubble_stands_beside_its_closed_form_or_the_word_that_there_is_none
     assert "no closed form for these times" in explorer.pictures[0].words
     explorer.transfer = 0
     assert "(no closed form but for m ≥ 2p−1, F = I ≥ W ≥ I/2)" in explorer.pictures[1].words
-    kinds = {name: registry.kind_of(name) for name in registry.names()}
+    kinds = {name: registry.kind_of(name) for name in pw.schedules()}
     for name, kind in kinds.items():
         explorer = pw.explore_schedules(name, microbatches=8)
         holds = kind.bubble is not None and kind.bubble.where(explorer.first.size, explore.Times())

@@ -83,6 +83,9 @@ def _ordered(schedule: Schedule) -> None:
         edge = wrong[np.argmin(edges.target[wrong])]
         source, target = int(edges.source[edge]), int(edges.target[edge])
         first = int(schedule.tasks.first[owner[target]])
+        if source == target:
+            said = f"Device {owner[target]}: of {cells[target]} (action {target - first + 1}) one pass needs the other"
+            raise ScheduleError(f"{said}, so they cannot overlap. Write them as two actions.")
         raise ScheduleError(
             f"Device {owner[target]}: {cells[target]} (action {target - first + 1}) needs {cells[source]}, which comes "
             f"only as action {source - first + 1}. Put {cells[source]} before {cells[target]}."
