@@ -167,16 +167,22 @@ def _complete(done: list[Action], shape: tuple[int, int], microbatches: dict[str
     if len(done) == 3 * stages * slices * sum(microbatches.values()):
         return  # each once, so all of them
     known = set(done)
+    for action in _wanted(stages, slices, microbatches, len(done) + 1):
+        if action not in known:
+            count, operation = microbatches[action.direction], action.operation
+            either = "" if operation == "F" else f" (as {operation} or as a part of B)"
+            sliced = f" and {slices} token slices" if slices > 1 else ""
+            size = f"{counted(stages, 'stage')}, {counted(count, 'microbatch', 'es')}{sliced}"
+            said = f"{_shown(action, done)} is missing{either}: with {size}"
+            raise ScheduleError(f"{said} every stage does F and B, or F, I and W, of each. Add it.")
+
+
+def _wanted(stages: int, slices: int, microbatches: dict[str, int], most: int) -> Iterator[Action]:
+    """All that is to be done; of numbers that a slip of the pen made huge, so many as cannot all be there."""
     for direction, count in microbatches.items():
-        few = (range(min(most, len(done) + 1)) for most in (count, slices, stages))  # so many cannot all be there
-        for microbatch, part, stage, operation in product(*few, "FIW"):
-            action = Action(stage, operation, microbatch, part, direction)
-            if action not in known:
-                either = "" if operation == "F" else f" (as {operation} or as a part of B)"
-                sliced = f" and {slices} token slices" if slices > 1 else ""
-                size = f"{counted(stages, 'stage')}, {counted(count, 'microbatch', 'es')}{sliced}"
-                said = f"{_shown(action, done)} is missing{either}: with {size}"
-                raise ScheduleError(f"{said} every stage does F and B, or F, I and W, of each. Add it.")
+        for microbatch, part, stage in product(*(range(min(size, most)) for size in (count, slices, stages))):
+            for operation in "FIW":
+                yield Action(stage, operation, microbatch, part, direction)
 
 
 def _split(action: Action) -> tuple[Action, ...]:
