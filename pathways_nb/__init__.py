@@ -29,7 +29,7 @@ from pathways_nb.errors import (
 from pathways_nb.explore import ScheduleExplorer, explore_schedules
 from pathways_nb.futures import Future
 from pathways_nb.magics import load_ipython_extension
-from pathways_nb.parallel.schedules.registry import register_schedule
+from pathways_nb.parallel.schedules.registry import register_schedule, schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.predict import predict
 from pathways_nb.program.computation import Computation, jit, shard_map
@@ -102,6 +102,7 @@ __all__ = [
     "reset",
     "runs",
     "schedule",
+    "schedules",
     "shard_map",
     "style",
     "sweep",

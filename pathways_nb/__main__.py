@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pathways_nb.bench import report
-from pathways_nb.parallel.schedules import registry
+from pathways_nb.parallel.schedules.registry import schedules
 
 
 def status(_: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     one.set_defaults(run=bench)
 
     one = commands.add_parser("schedule", help=schedule.__doc__, description="Print a pipeline schedule, checked.")
-    one.add_argument("name", metavar="NAME", help=f"one of: {', '.join(registry.names())}; or one of --load")
+    one.add_argument("name", metavar="NAME", help=f"one of: {', '.join(schedules())}; or one of --load")
     one.add_argument("--devices", type=int, required=True, metavar="P")
     one.add_argument("--microbatches", type=int, required=True, metavar="M")
     one.add_argument("--chunks", type=int, metavar="V", help="stages on each device; default: the schedule's own")

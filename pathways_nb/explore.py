@@ -20,7 +20,7 @@ from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.schedules.closed_forms import Times
 from pathways_nb.parallel.schedules.export import HEADER, table
 from pathways_nb.parallel.schedules.picture import Picture
-from pathways_nb.parallel.schedules.registry import Kind, kind_of, names, watch
+from pathways_nb.parallel.schedules.registry import Kind, kind_of, schedules, watch
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.parallel.schedules.timing import Timing
 
@@ -53,12 +53,12 @@ class ScheduleExplorer(t.HasTraits):
     registrations = t.Int(0, help="How many schedules were registered since this was made.")
 
     def __init__(self, **choices: Any):
-        super().__init__(names=names(), **choices)
+        super().__init__(names=schedules(), **choices)
         watch(self)
 
     def registered(self) -> None:
         """A schedule was registered, perhaps one that is shown."""
-        self.names = names()
+        self.names = schedules()
         self.registrations += 1
 
     @property

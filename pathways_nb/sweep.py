@@ -22,7 +22,7 @@ from pathways_nb.trace.table import Printed, Table
 
 ERROR = "error"
 """The column that says why a point failed; empty where it did not."""
-_UNITS = {"makespan": "s", "dispatch": "s", "messages": "s", "transfer_bytes": "bytes", "peak_bytes": "bytes"}
+_UNITS_OF_RUNS = {"makespan": "s", "dispatch": "s", "messages": "s", "transfer_bytes": "bytes", "peak_bytes": "bytes"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,7 +89,9 @@ class Sweep(Printed):
         if not self._is_number(y):
             raise UsageError(f"plot(y={y!r}): there are no numbers in that column of {self.summary_line()}.")
         at, series = self._series(x, y, by)
-        return curve(series, x, f"{y} in {_UNITS[y]}" if y in _UNITS else y, at)
+        of_runs = all(isinstance(result, Run) for result in self.results if result is not None)
+        unit = _UNITS_OF_RUNS.get(y) if of_runs else None  # what else has such a name may be in any unit
+        return curve(series, x, f"{y} in {unit}" if unit else y, at)
 
     def _series(self, x: str, y: str, by: Sequence[str]) -> tuple[list[Any], dict[str, list[float]]]:
         """Where the points lie, and by name the values there."""

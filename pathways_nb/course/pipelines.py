@@ -7,7 +7,7 @@ from typing import Any
 
 from pathways_nb.course.question import TOLERANCE, Question
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.schedules.registry import names
+from pathways_nb.parallel.schedules.registry import schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 
 _DEVICES, _MICROBATCHES, _MORE = 4, 8, 64
@@ -110,7 +110,7 @@ def _why_slow(answer: Any, expected: float) -> str:
 
 def _roomy() -> str:
     """The schedule of whole sequences that fits with the smallest bubble."""
-    found = [made for made in map(_wide, names()) if made and made.size.token_slices == 1 and made.peak <= _ROOM]
+    found = [made for made in map(_wide, schedules()) if made and made.size.token_slices == 1 and made.peak <= _ROOM]
     return min(found, key=lambda made: made.bubble).name
 
 
@@ -123,9 +123,9 @@ def _wide(name: str) -> Schedule | None:
 
 
 def _why_roomy(answer: Any, expected: str) -> str:
-    made = _wide(answer) if answer in names() else None
+    made = _wide(answer) if answer in schedules() else None
     if made is None:
-        return f"Write the name of a schedule, in quotes, one of {', '.join(map(repr, names()[:3]))}, ..."
+        return f"Write the name of a schedule, in quotes, one of {', '.join(map(repr, schedules()[:3]))}, ..."
     if made.size.token_slices > 1:
         return "It fits, but it cuts sequences, which only helps where they are long. Of those that do not cut them?"
     if made.peak > _ROOM:

@@ -66,7 +66,9 @@ def test_the_bubble_stands_beside_its_closed_form_or_the_word_that_there_is_none
     assert "bubble 60.0% (closed form (p−1)(F+B): 60.0%)" in explorer.pictures[0].words
     explorer.transfer = 0.5
     assert "no closed form for these times" in explorer.pictures[0].words
-    kinds = {name: registry.kind_of(name) for name in registry.names()}
+    explorer.transfer = 0
+    assert "(no closed form but for m ≥ 2p−1, F = I ≥ W ≥ I/2)" in explorer.pictures[1].words
+    kinds = {name: registry.kind_of(name) for name in pw.schedules()}
     for name, kind in kinds.items():
         explorer = pw.explore_schedules(name, microbatches=8)
         holds = kind.bubble is not None and kind.bubble.where(explorer.first.size, explore.Times())
@@ -213,3 +215,21 @@ def test_a_run_and_a_schedule_have_no_common_axis() -> None:
         pw.compare(run, one)
     with pytest.raises(pw.UsageError, match=r"^compare: the second argument is a str, not a run .* and no pw.schedule"):
         pw.compare(one, "1f1b")
+
+
+def test_two_schedules_that_are_refused_are_a_picture_of_two_reasons(tmp_path) -> None:
+    explorer = pw.explore_schedules("dualpipe", "dualpipe-v", devices=3, microbatches=2)
+    assert (explorer.schedules, explorer.steps, explorer.pointed) == ((None, None), 0, None)
+    explorer.savefig(tmp_path / "both.svg")
+    said = (tmp_path / "both.svg").read_text()
+    assert "devices=3 is odd" in said
+    assert "microbatches=2 does not fit devices=3" in said
+
+
+@pytest.mark.parametrize("cap", [-1.0, float("nan")])
+def test_a_cap_that_is_no_number_is_refused_in_words(cap: float) -> None:
+    assert all("is no number of microbatches" in one.words for one in pw.explore_schedules(cap=cap).pictures)
+    with pytest.raises(
+        pw.UsageError, match=r"cap='much' is no number of microbatches of activations, such as 4 or 2.5"
+    ):
+        pw.schedule("gpipe", 2, 2).show(cap="much")

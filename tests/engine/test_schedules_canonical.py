@@ -179,7 +179,7 @@ def test_a_size_that_it_does_not_have_is_refused_with_the_rule(arguments: tuple[
 
 
 def test_they_are_listed_from_the_simplest_on() -> None:
-    listed = [name for name in registry.names() if name in FILES]
+    listed = [name for name in pw.schedules() if name in FILES]
     assert listed == [
         "gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs", "interleaved-zb", "zb-v", "dualpipe",
         "dualpipe-v", "terapipe", "seq1f1b",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb import run as runs
 from pathways_nb.trace.record import Label, Record, Row
+from pathways_widgets.plane import Axes, frame
 
 
 def ran(n: int, policy: str) -> pw.Run:
@@ -123,6 +124,19 @@ def test_lines_over_numbers_and_over_names() -> None:
     assert figure.summary == "last: n 4 0.25, n 1 0.25, n 2 0.25 utilisation"
     svg = figure._still().svg()
     assert all(f">{word}</text>" in svg for word in ("fifo", "stride", "n 4", "utilisation over policy"))
+
+
+def test_what_a_function_calls_makespan_need_not_be_seconds() -> None:
+    found = pw.sweep(lambda m: {"makespan": pw.schedule("gpipe", 2, m).makespan()}, m=[1, 2, 3])
+    assert found.plot().summary == "last: makespan 12 makespan"
+
+
+def test_whole_numbers_have_no_ticks_between_them() -> None:
+    words = {at: pw.sweep(lambda at: 100 * at, at=at).plot()._still().svg() for at in ((0, 1, 2), (0, 0.5, 2))}
+    assert all(f">{tick}</text>" in svg for svg in words.values() for tick in (0, 1, 2))
+    assert [">0.5</text>" in svg or ">0.4</text>" in svg for svg in words.values()] == [False, True]
+    axes = Axes("at", "value", (0.0, 2.0), (0.0, 1.0), {}, whole=True)
+    assert frame("curve", axes, "pan").xaxis[0].ticker.min_interval == 1
 
 
 def test_points_that_failed_leave_a_hole_in_their_line() -> None:

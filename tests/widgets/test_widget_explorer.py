@@ -43,7 +43,7 @@ def boxes(panel: ExplorerPanel) -> dict[str, list[Any]]:
 
 def test_every_choice_has_a_control(panel: ExplorerPanel) -> None:
     assert set(panel.controls) == set(CHOICES)
-    assert panel.controls["first_name"].options == tuple(registry.names())
+    assert panel.controls["first_name"].options == tuple(pw.schedules())
     placed = [control for row in panel.children for control in getattr(row, "children", ())]
     assert all(control in placed for control in panel.controls.values())
     typed = [one for one in panel.controls.values() if not isinstance(one, ipywidgets.Dropdown)]

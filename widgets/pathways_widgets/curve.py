@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 
 from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource, Legend
@@ -51,12 +52,12 @@ def _axes(
     up = 1.08 * min([0.0, *finite]), 1.08 * max([0.0, *finite]) or 1.0
     if at is None:
         longest = max(map(len, series.values()))
-        return Axes(x, y, (0.0, max(longest - 1, 1.0)), up, {}), [float(step) for step in range(longest)]
-    named = any(isinstance(place, str) for place in at)
+        return Axes(x, y, (0.0, max(longest - 1, 1.0)), up, {}, whole=True), [float(step) for step in range(longest)]
+    named, whole = any(isinstance(place, str) for place in at), all(isinstance(place, Integral) for place in at)
     places = [float(place) for place in (range(len(at)) if named else at)]
     names = {place: str(name) for place, name in zip(places, at, strict=True)} if named else {}
     margin = 0.03 * (places[-1] - places[0]) or 0.5
-    return Axes(x, y, (places[0] - margin, places[-1] + margin), up, names), places
+    return Axes(x, y, (places[0] - margin, places[-1] + margin), up, names, whole=whole), places
 
 
 def _put_above(plot: figure, legend: Legend) -> None:

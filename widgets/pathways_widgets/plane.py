@@ -25,7 +25,9 @@ _AXIS = {
 
 
 class Axes(NamedTuple):
-    """What the axes say and their ranges; what places on the x axis are called; pixels of the picture's height."""
+    """What the axes say and their ranges; what places on the x axis are called; pixels of the picture's height; and
+    whether x counts something, so that there are no ticks between whole numbers.
+    """
 
     x: str
     y: str
@@ -33,6 +35,7 @@ class Axes(NamedTuple):
     up: tuple[float, float]
     names: dict[float, str]
     height: float = 240.0
+    whole: bool = False
 
 
 def roles(name: str) -> dict[str, dict[str, str]]:
@@ -58,6 +61,8 @@ def frame(name: str, axes: Axes, tools: str) -> figure:
     plot.toolbar.logo, plot.toolbar.autohide, plot.outline_line_color = None, True, None
     plot.xaxis[0].name, plot.yaxis[0].name = f"{name}_x", f"{name}_y"
     plot.xgrid[0].name, plot.ygrid[0].name = f"{name}_grid_x", f"{name}_grid_y"
+    if axes.whole:
+        plot.xaxis[0].ticker.min_interval, plot.xaxis[0].ticker.num_minor_ticks = 1, 0
     if axes.names:
         plot.xaxis[0].ticker, plot.xaxis[0].major_label_overrides = FixedTicker(ticks=list(axes.names)), axes.names
     return plot
@@ -85,7 +90,7 @@ def still(axes: Axes) -> Scene:
     font, ink, grid = style.now().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
     scene, at = Scene(FULL_WIDTH, axes.height, palette.THEMES["light"]["background"]), pixels_of(axes)
     (first, last), (low, high) = axes.across, axes.up
-    for step in axes.names or round_steps(first, last, 10):
+    for step in axes.names or round_steps(first, last, 10, least=1.0 if axes.whole else 0.0):
         x, y = at(step, low)
         scene.shapes.append(Text(x, y + font, axes.names.get(step, f"{step:g}"), font, ink, "middle"))
     for value in round_steps(low, high, 5):

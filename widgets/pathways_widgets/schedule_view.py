@@ -97,8 +97,8 @@ class Schedules(Drawing):
         self.sources = {"schedules_boxes": boxes_columns(pictures, self.layout)}
         self.sources |= ground_columns(pictures, self.layout) | fill_columns(self.sources["schedules_boxes"])
         self.sources["schedules_pairs"] = pair_columns(self.sources["schedules_boxes"])
-        labels = zip(*labels_of(self.layout, pictures, self.style), strict=True)
-        self.sources["schedules_labels"] = dict(zip(SOURCES["schedules_labels"], labels or [[]] * 3, strict=False))
+        labels = list(zip(*labels_of(self.layout, pictures, self.style), strict=True)) or [()] * 3
+        self.sources["schedules_labels"] = dict(zip(SOURCES["schedules_labels"], labels, strict=True))
         self.properties = self._properties()
         self.point(step)
         self.look(None)
@@ -134,7 +134,7 @@ class Schedules(Drawing):
             "schedules_y": bounds,
             TIME_RANGE: {"start": -0.005 * self.extent, "end": 1.005 * self.extent},
         }
-        rows = list(self.sources["schedules_labels"].get("y", []))
+        rows = list(self.sources["schedules_labels"]["y"])
         found |= {f"schedules_ticks_{side}": {"ticks": rows} for side in ("device", "peak")}
         for number in range(self._most):
             board = self.layout.boards[number] if number < len(self._pictures) else None

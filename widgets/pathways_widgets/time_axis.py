@@ -126,11 +126,12 @@ def time_roles(name: str) -> dict[str, dict[str, str]]:
     }
 
 
-def round_steps(begin: float, end: float, most: int) -> list[float]:
-    """The multiples of a round number from ``begin`` to ``end``: at most about ``most``."""
+def round_steps(begin: float, end: float, most: int, least: float = 0.0) -> list[float]:
+    """The multiples of a round number, no less than ``least``, from ``begin`` to ``end``: at most about ``most``."""
     rough = max(end - begin, 1e-12) / max(most, 1)
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    step = max(step, least)
     return [number * step for number in range(int(np.ceil(begin / step)), int(np.floor(end / step)) + 1)]
 
 

@@ -54,6 +54,7 @@ Rows = Sequence[Sequence[Cell]]
 """For each device its cells, in order."""
 
 _ACTION = re.compile(rf"([a-z]?)(\d+)([{OPERATIONS}])(\d+)(?:\.(\d+))?")
+_PAIR = "(0F3;3B1)OVERLAP_F_B"
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
 
@@ -71,9 +72,13 @@ def parse_cell(text: str, where: str) -> Cell:
     Raises:
         UsageError: it is none.
     """
-    if pair := _OVERLAP.fullmatch(text):
-        return Overlap(parse_action(pair[1], where), parse_action(pair[2], where))
-    return parse_action(text, where)
+    pair = _OVERLAP.fullmatch(text)
+    if not pair:
+        return parse_action(text, where)
+    forward, backward = (parse_action(one, where) for one in pair.groups())
+    if forward.operation != "F" or backward.operation not in "IB":
+        raise UsageError(f"{where}: {text!r} overlaps no forward with a backward pass. Write it as in {_PAIR}.")
+    return Overlap(forward, backward)
 
 
 def parse_action(text: str, where: str) -> Action:

@@ -9,6 +9,8 @@ import numpy as np
 
 from pathways_nb.errors import ScheduleError
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
+from pathways_nb.parallel.schedules.timing import activations
+from pathways_nb.trace.metrics import counted
 
 if TYPE_CHECKING:
     from pathways_nb.parallel.schedules.schedule import Schedule
@@ -36,15 +38,13 @@ class Proof:
     peak_form: str = ""
 
     def __repr__(self) -> str:
-        size = f"{self.size.devices} devices × {self.size.microbatches} microbatches"
-        size += f" × {self.size.chunks} chunks" if self.size.chunks > 1 else ""
-        size += f" × {self.size.token_slices} token slices" if self.size.token_slices > 1 else ""
+        needs = "1 dependency" if self.dependencies == 1 else f"{self.dependencies} dependencies"
         peak, device = max(self.peaks), int(np.argmax(self.peaks))
         return (
-            f"{self.name}, {size}: sound.\n{self.actions} actions and {self.dependencies} dependencies, all in order; "
+            f"{self.name}, {self.size}: sound.\n{counted(self.actions, 'action')} and {needs}, all in order; "
             f"one action at a time on each device; no deadlock.\n"
             f"With F = I = W = 1 it takes {self.makespan:g}; bubble {self.bubble:.1%}{self.bubble_form};\n"
-            f"peak {peak:g} microbatches of activations, on device {device}{self.peak_form}."
+            f"peak {activations(peak)}, on device {device}{self.peak_form}."
         )
 
 
@@ -67,9 +67,9 @@ def prove(schedule: Schedule) -> Proof:
 
 def _agrees(form: ClosedForm | None, found: float, size: Size, at: Times | int) -> str:
     """What a closed form says beside what was found; nothing where it does not hold."""
-    if not form or not form.where(size, Times()):
+    expected = form.at(size, at) if form else None
+    if form is None or expected is None:
         return ""
-    expected = form.value(size, at)
     if np.isclose(found, expected):
         return f" (as {form.text} says)"
     return f" (unlike {form.text}, which says {expected:g}, not {found:g})"
@@ -83,6 +83,9 @@ def _ordered(schedule: Schedule) -> None:
         edge = wrong[np.argmin(edges.target[wrong])]
         source, target = int(edges.source[edge]), int(edges.target[edge])
         first = int(schedule.tasks.first[owner[target]])
+        if source == target:
+            said = f"Device {owner[target]}: of {cells[target]} (action {target - first + 1}) one pass needs the other"
+            raise ScheduleError(f"{said}, so they cannot overlap. Write them as two actions.")
         raise ScheduleError(
             f"Device {owner[target]}: {cells[target]} (action {target - first + 1}) needs {cells[source]}, which comes "
             f"only as action {source - first + 1}. Put {cells[source]} before {cells[target]}."

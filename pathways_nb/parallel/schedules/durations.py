@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
+from pathways_nb.trace.metrics import counted
 
 
 class Costs(NamedTuple):
@@ -59,14 +60,18 @@ def _spent(cell: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
 
 
 def _table(name: str, value: ArrayLike, shape: tuple[int, int], chunks: int) -> np.ndarray:
-    given = np.asarray(value)
+    try:
+        given = np.asarray(value)
+    except ValueError:
+        raise UsageError(f"{name}={value!r} has rows of different lengths. Give each stage as many times.") from None
     if given.dtype.kind not in "fiu" or not np.all(np.isfinite(given)) or np.any(given < 0):
         raise UsageError(f"{name}={value!r} is no time. Give a number of at least 0, or an array of such numbers.")
     if given.ndim == 0:
         return np.full(shape, given / (chunks * shape[1]))
     given = given[:, None] / shape[1] if given.ndim == 1 else given
     if given.ndim > 2 or any(have not in (1, want) for have, want in zip(given.shape, shape, strict=True)):
-        what = f"{shape[0]} {'stages' if name != 'transfer' else 'pairs of stages'} and {shape[1]} token slices"
+        stages = f"{counted(shape[0], 'pair')} of stages" if name == "transfer" else counted(shape[0], "stage")
+        what = f"{stages} and {counted(shape[1], 'token slice')}"
         raise UsageError(
             f"{name} of shape {np.shape(value)} does not fit {what}. Give a number, or an array of shape "
             f"({shape[0]},) or {shape}, where a length of 1 stands for all."

@@ -13,10 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pathways_nb.errors import UsageError, is_number
 from pathways_nb.parallel.schedules.boxes import boxes_of, varieties
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
 from pathways_nb.parallel.schedules.schedule import Schedule
-from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.parallel.schedules.timing import Timing, activations
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +41,12 @@ class Picture:
         """Evaluate a schedule with these times.
 
         Raises:
-            ScheduleError: it cannot be carried out. UsageError: times of a wrong shape.
+            ScheduleError: it cannot be carried out. UsageError: times of a wrong shape, or a cap that is no number.
         """
+        if cap is not None and not (is_number(cap) and cap >= 0):
+            raise UsageError(
+                f"cap={cap!r} is no number of microbatches of activations, such as 4 or 2.5; None for any."
+            )
         return cls(schedule.name, schedule, schedule.timing(**times), times, cap)
 
     @property
@@ -67,7 +72,7 @@ class Picture:
     @property
     def heading(self) -> str:
         """Name and size."""
-        return f"{self.name}, {said(self.timing.size)}" if self.timing else self.name
+        return f"{self.name}, {self.timing.size}" if self.timing else self.name
 
     @cached_property
     def words(self) -> str:
@@ -80,7 +85,7 @@ class Picture:
         return " · ".join([
             f"makespan {self.makespan:g}",
             f"bubble {self.timing.bubble:.1%} ({bubble})",
-            f"peak {self.peaks[device]:g} microbatches of activations ({peak})",
+            f"peak {activations(self.peaks[device])} ({peak})",
             *self._cap_words,
         ])  # fmt: skip
 
@@ -126,13 +131,6 @@ class Picture:
         return f"{self.name}, {where}: {timing.tasks.cells[cell]} from {span}: {timing.why(cell)}"
 
 
-def said(size: Size) -> str:
-    """A size in words."""
-    words = f"{size.devices} devices × {size.microbatches} microbatches"
-    words += f" × {size.chunks} chunks" if size.chunks > 1 else ""
-    return words + (f" × {size.token_slices} token slices" if size.token_slices > 1 else "")
-
-
 def _scalar(times: Mapping[str, ArrayLike]) -> Times | None:
     """The times as closed forms have them; None if they differ between stages, or if transfers take time."""
     if any(np.ndim(time) for time in times.values()) or times.get("transfer", 0):
@@ -142,27 +140,19 @@ def _scalar(times: Mapping[str, ArrayLike]) -> Times | None:
 
 def _bubble_form(form: ClosedForm | None, size: Size, times: Times | None) -> str:
     """What a closed form says of the bubble, as a share of all time."""
-    if lacking := _lacks(form, size, times):
-        return lacking
-    assert form is not None
-    assert times is not None
-    idle, work = form.value(size, times), size.microbatches * (times.F + times.B)
-    return f"closed form {form.text}: {idle / (idle + work) if idle + work else 0:.1%}"
+    if form is None or times is None:
+        return "no closed form for these times" if form else "no closed form"
+    idle, work = form.at(size, times), size.microbatches * (times.F + times.B)
+    return _beside(form, None if idle is None else f"{idle / (idle + work) if idle + work else 0:.1%}")
 
 
 def _peak_form(form: ClosedForm | None, size: Size, device: int) -> str:
-    if lacking := _lacks(form, size, Times()):
-        return lacking
-    assert form is not None
-    return f"closed form {form.text}: {form.value(size, device):g}"
+    held = form.at(size, device) if form else None
+    return _beside(form, None if held is None else f"{held:g}")
 
 
-def _lacks(form: ClosedForm | None, size: Size, times: Times | None) -> str:
-    """Why there is no closed form to show, if there is none."""
+def _beside(form: ClosedForm | None, says: str | None) -> str:
+    """A closed form and what it says, or where it would hold."""
     if form is None:
         return "no closed form"
-    if not form.where(size, Times()):
-        return "no closed form for this size"
-    if times is None or not form.where(size, times):
-        return "no closed form for these times"
-    return ""
+    return f"closed form {form.text}: {says}" if says else f"no closed form but for {form.says or 'other sizes'}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from pathways_nb.errors import UsageError, is_index, nearest
+from pathways_nb.errors import ScheduleError, UsageError, is_index, nearest
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size
 
 SIZES = Size._fields
@@ -63,8 +63,23 @@ class Kind:
 
     def rows(self, size: Size) -> Any:
         """What it generates for this size."""
-        wanted = inspect.signature(self.generate).parameters
-        return self.generate(**{name: number for name, number in size._asdict().items() if name in wanted})
+        return self.generate(**{name: getattr(size, name) for name in self._sizes})
+
+    def require(self, asked: Size, made: Size) -> None:
+        """That it made what was asked for, of the sizes that it knows.
+
+        Raises:
+            ScheduleError: it did not.
+        """
+        for name in self._sizes:
+            want, have = getattr(asked, name), getattr(made, name)
+            if want != have:
+                said = f"schedule {self.name!r} was asked for {name}={want} and made one of {name}={have}"
+                raise ScheduleError(f"{said}. Let its generator heed {name}.")
+
+    @property
+    def _sizes(self) -> tuple[str, ...]:
+        return *SIZES[:2], *self.defaults
 
 
 _kinds: dict[str, Kind] = {}
@@ -84,22 +99,32 @@ def register_schedule(
         name: of the schedule. bubble, peak: its closed forms, if it has any; see ``Kind``.
 
     Raises:
-        UsageError: no name, or a function without the parameters ``devices`` and ``microbatches``.
+        UsageError: no name, a function without the parameters ``devices`` and ``microbatches``, or one whose ``chunks``
+            or ``token_slices`` have no default.
     """
     if not isinstance(name, str) or not name.strip():
         raise UsageError(f"register_schedule({name!r}): write a name, as in @pw.register_schedule('mine').")
 
     def register(generate: Generator) -> Generator:
-        lacking = [size for size in SIZES[:2] if size not in inspect.signature(generate).parameters]
-        if lacking:
-            said = f"{generate.__name__}{inspect.signature(generate)}"
-            raise UsageError(f"register_schedule({name!r}): {said} lacks the parameter {lacking[0]!r}; add it.")
+        _check(f"register_schedule({name!r})", generate)
         _kinds[name] = Kind(name, generate, bubble, peak)
         for one in list(_watching):
             one.registered()
         return generate
 
     return register
+
+
+def _check(where: str, generate: Generator) -> None:
+    """That a generator takes its sizes as all do."""
+    signature = inspect.signature(generate)
+    said = f"{where}: {generate.__name__}{signature}"
+    for size in SIZES[:2]:
+        if size not in signature.parameters:
+            raise UsageError(f"{said} lacks the parameter {size!r}; add it.")
+    for size in SIZES[2:]:
+        if size in signature.parameters and not is_index(signature.parameters[size].default):
+            raise UsageError(f"{said}: give {size!r} the number that is meant if nobody says one, as in {size}=2.")
 
 
 def kind_of(name: str) -> Kind:
@@ -120,8 +145,8 @@ def watch(one: Any) -> None:
     _watching.add(one)
 
 
-def names() -> list[str]:
-    """Of all schedules."""
+def schedules() -> list[str]:
+    """The names of all pipeline schedules, for ``pw.schedule`` and the command line: the built-in ones, then yours."""
     return list(_kinds)
 
 

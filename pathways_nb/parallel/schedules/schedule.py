@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from pathways_nb.parallel.schedules.durations import Costs
 from pathways_nb.parallel.schedules.registry import Kind, kind_of
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.trace.metrics import counted
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,14 @@ class Schedule:
     """For each device, what it does in order; schedules are equal if they do the same in the same order.
 
     Args:
-        rows: for each device its cells. name: what it is called. kind: what made it, if a generator did.
-        made_as: the size that was asked for, if a generator made it.
+        rows: for each device its cells. name: what it is called.
+        kind: what made it, if a generator did. asked: for which size.
     """
 
     rows: tuple[tuple[Cell, ...], ...]
     name: str = field(default="own", compare=False)
     kind: Kind | None = field(default=None, compare=False, repr=False)
-    made_as: Size | None = field(default=None, compare=False, repr=False)
+    asked: Size | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str, name: str = "own") -> Schedule:
@@ -57,11 +58,16 @@ class Schedule:
 
     @cached_property
     def size(self) -> Size:
-        """Devices, microbatches (of all directions), chunks on a device and token slices."""
-        if self.made_as:
-            return self.made_as
-        stages, slices = self.tasks.cell.shape[2], self.tasks.cell.shape[4]
-        return Size(len(self.rows), sum(self.tasks.count), max(1, round(stages / len(self.rows))), slices)
+        """Devices, microbatches (of all directions), chunks on a device and token slices.
+
+        Raises:
+            ScheduleError: as for ``tasks``, or a generator made another size than it was asked for.
+        """
+        chunks, slices = max(1, round(self.stages / len(self.rows))), self.tasks.cell.shape[4]
+        made = Size(len(self.rows), sum(self.tasks.count), chunks, slices)
+        if self.kind and self.asked:
+            self.kind.require(self.asked, made)
+        return made
 
     @cached_property
     def tasks(self) -> Tasks:
@@ -210,15 +216,16 @@ def schedule(
 
 def _generated(kind: Kind, size: Size) -> tuple[tuple[Cell, ...], ...]:
     rows = kind.rows(size)
-    if isinstance(rows, str):
-        return _fixed(parse_rows(rows))
+    rows = parse_rows(rows) if isinstance(rows, str) else rows
     if not isinstance(rows, Sequence) or len(rows) != size.devices:
-        what = f"{len(rows)} rows" if isinstance(rows, Sequence) else f"a {type(rows).__name__}"
+        what = counted(len(rows), "row") if isinstance(rows, Sequence) else f"a {type(rows).__name__}"
         raise UsageError(f"schedule {kind.name!r} returned {what}: return a list for each of {size.devices} devices.")
     return tuple(tuple(_cells(row, f"schedule {kind.name!r}, device {number}")) for number, row in enumerate(rows))
 
 
 def _cells(row: Any, where: str) -> Iterator[Cell]:
+    if not isinstance(row, Iterable):
+        raise UsageError(f"{where}: {row!r} is no list of actions, such as ['0F0', '0B0'].")
     for place, cell in enumerate(row.split() if isinstance(row, str) else row, 1):
         yield cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
 

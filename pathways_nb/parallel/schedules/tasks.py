@@ -18,6 +18,7 @@ import numpy as np
 
 from pathways_nb.errors import ScheduleError
 from pathways_nb.parallel.schedules.actions import Action, Cell, Rows, actions_of
+from pathways_nb.trace.metrics import counted
 
 F, I, W = range(3)  # noqa: E741 - what the field calls it
 """The parts of the work, as positions in ``Tasks.cell``."""
@@ -67,9 +68,13 @@ class Tasks:
         directions = tuple(sorted({action.direction for action in actions}))
         at = _places(actions, directions)
         count = tuple(1 + int(at[2][at[0] == number].max()) for number in range(len(directions)))
+        stages, slices = int(at[1].max()) + 1, int(at[3].max()) + 1
+        parts = sum(2 if action.operation == "B" else 1 for action in actions)
+        if parts != 3 * stages * slices * sum(count):  # before there are arrays for all that is missing
+            _complain(rows, (stages, slices), dict(zip(directions, count, strict=True)))
         where, times = _where(np.array(cells), actions, at)
-        if times.max() > 1 or np.count_nonzero(times) < 3 * where[0, 0, :, 0].size * sum(count):
-            _complain(rows, (where.shape[2], where.shape[4]), dict(zip(directions, count, strict=True)))
+        if times.max() > 1:
+            _complain(rows, (stages, slices), dict(zip(directions, count, strict=True)))
         first, done = np.cumsum([0, *map(len, rows)]), tuple(cell for row in rows for cell in row)
         return cls(done, first, where, _devices(where, first, directions), directions, count)
 
@@ -162,14 +167,22 @@ def _complete(done: list[Action], shape: tuple[int, int], microbatches: dict[str
     if len(done) == 3 * stages * slices * sum(microbatches.values()):
         return  # each once, so all of them
     known = set(done)
+    for action in _wanted(stages, slices, microbatches, len(done) + 1):
+        if action not in known:
+            count, operation = microbatches[action.direction], action.operation
+            either = "" if operation == "F" else f" (as {operation} or as a part of B)"
+            sliced = f" and {slices} token slices" if slices > 1 else ""
+            size = f"{counted(stages, 'stage')}, {counted(count, 'microbatch', 'es')}{sliced}"
+            said = f"{_shown(action, done)} is missing{either}: with {size}"
+            raise ScheduleError(f"{said} every stage does F and B, or F, I and W, of each. Add it.")
+
+
+def _wanted(stages: int, slices: int, microbatches: dict[str, int], most: int) -> Iterator[Action]:
+    """All that is to be done; of numbers that a slip of the pen made huge, so many as cannot all be there."""
     for direction, count in microbatches.items():
-        for microbatch, part, stage, operation in product(range(count), range(slices), range(stages), "FIW"):
-            action = Action(stage, operation, microbatch, part, direction)
-            if action not in known:
-                either = "" if operation == "F" else f" (as {operation} or as a part of B)"
-                sliced = f" and {slices} token slices" if slices > 1 else ""
-                said = f"{_shown(action, done)} is missing{either}: with {stages} stages, {count} microbatches{sliced}"
-                raise ScheduleError(f"{said} every stage does F and B, or F, I and W, of each. Add it.")
+        for microbatch, part, stage in product(*(range(min(size, most)) for size in (count, slices, stages))):
+            for operation in "FIW":
+                yield Action(stage, operation, microbatch, part, direction)
 
 
 def _split(action: Action) -> tuple[Action, ...]:

@@ -23,6 +23,11 @@ RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
 """When a microbatch's activations are freed: which part of them after I and after W; B is both."""
 
 
+def activations(held: float) -> str:
+    """``"1 microbatch of activations"``, ``"2.5 microbatches of activations"``."""
+    return f"{held:g} microbatch{'' if held == 1 else 'es'} of activations"
+
+
 class IdleSplit(NamedTuple):
     """Seconds in which each device idles, by phase; together they are all its idle time."""
 
@@ -115,7 +120,7 @@ class Timing:
         idle = ", ".join(f"{name.replace('_', '-')} {part.sum():g}" for name, part in self.idle._asdict().items())
         return (
             f"makespan {self.makespan:g}, bubble {self.bubble:.1%}, "
-            f"peak {self.peaks[device]:g} microbatches of activations on device {device}\n"
+            f"peak {activations(self.peaks[device])} on device {device}\n"
             f"idle time of all devices together: {idle}"
         )
 
@@ -135,10 +140,9 @@ class Timing:
         """What a device holds over time: times, and from each of them on, microbatches of activations."""
         taken, freed = self._memory(release)
         mine = slice(self.tasks.first[device], self.tasks.first[device + 1])
-        times = np.concatenate([self.start[mine], self.end[mine]])
-        change = np.concatenate([taken[mine], -freed[mine]])
-        order = np.lexsort((change, times))  # freed before taken, at the same time
-        return times[order], np.cumsum(change[order])
+        times = np.stack([self.start[mine], self.end[mine]], axis=1)
+        change = np.stack([taken[mine], -freed[mine]], axis=1)
+        return times.ravel(), np.cumsum(change.ravel())
 
     @cached_property
     def critical_path(self) -> list[Step]:
