@@ -21,7 +21,7 @@ _RGBA = np.array([[*palette.channels(colour), 255] for colour in COLOURS]) / 255
 
 def crowded(boxes: Columns, window: Window) -> bool:
     """Whether more boxes are in ``window`` than are drawn one by one."""
-    return np.count_nonzero((boxes["right"] >= window[0]) & (boxes["left"] <= window[1])) > MOST_BOXES
+    return int(np.count_nonzero((boxes["right"] >= window[0]) & (boxes["left"] <= window[1]))) > MOST_BOXES
 
 
 def pixel_columns(boxes: Columns, window: Window, count: int) -> Columns:
