@@ -1,4 +1,4 @@
-"""Display: how long a person waits for a picture, and how smoothly it moves with many events.
+"""Display: how long a person waits for a picture, how smoothly it moves with many events, how soon controls answer.
 
 Measured in a real JupyterLab and a real Chromium, from the press of the key to the painted pixel. Without either the
 figures are absent.
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.bench import lab, recording
+from pathways_nb.bench import explorer, lab, recording
 from pathways_nb.run import Run
 from pathways_nb.trace.record import Events, Label, Record
 
@@ -96,6 +96,7 @@ def run() -> dict[str, Any]:
         try:
             first, warm = _pictures(server, chromium)
             moves = {count: _moves(server, chromium, count) for count in _COUNTS}
+            changes = {pair: _changes(server, chromium, pair) for pair in explorer.PAIRS}
         finally:
             chromium.close()
             server.stop()
@@ -106,7 +107,8 @@ def run() -> dict[str, Any]:
         times = moves[count][gesture]
         figures[f"{gesture}_ms_{short}"] = median(times)
         detail[f"{gesture} by {share:.0%} of the window at {count:,} events, ms"] = [round(ms) for ms in times]
-    return {"figures": figures, "detail": detail}
+    answers = explorer.summary(changes)
+    return {"figures": figures | answers["figures"], "detail": detail | answers["detail"]}
 
 
 def _open(server: lab.LabServer, chromium: Any, name: str, cells: list[str]) -> Any:
@@ -134,6 +136,14 @@ def _pictures(server: lab.LabServer, chromium: Any) -> tuple[float, float]:
     warm = time.monotonic() - began
     page.close()
     return first, warm
+
+
+def _changes(server: lab.LabServer, chromium: Any, pair: tuple[str, str]) -> list[float]:
+    page = _open(server, chromium, f"{pair[0]}.ipynb", ["import pathways_nb as pw", explorer.CELL.format(*pair)])
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
+    times = explorer.answers(page)
+    page.close()
+    return times
 
 
 def _moves(server: lab.LabServer, chromium: Any, count: int) -> dict[str, list[float]]:

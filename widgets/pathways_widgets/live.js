@@ -16,14 +16,18 @@ const ARRAYS = {
   u1: Uint8Array, i4: Int32Array, u4: Uint32Array, f4: Float32Array, f8: Float64Array,
 }
 
+// A picture of one row, as Bokeh wants it.
+const strip = (pixels) => Object.assign(pixels, {dimension: 2, shape: [1, pixels.length]})
+
 // Mirrors pack() in packing.py: length of the head, head as JSON, then columns at multiples of 8 bytes.
 const unpack = (view) => {
   if (!view?.byteLength) return null
   const bytes = view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)
   const length = new Uint32Array(bytes, 0, 1)[0]
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 4, length)))
-  const column = ({type, start, size, words}) => {
+  const column = ({type, start, size, words, width}) => {
     const numbers = new ARRAYS[type](bytes, start, size)
+    if (width) return Array.from({length: size / width}, (_, row) => strip(numbers.slice(row * width, (row + 1) * width)))
     return words ? Array.from(numbers, (number) => words[number]) : numbers
   }
   return Object.fromEntries(Object.entries(head).map(([name, where]) => [name, column(where)]))
@@ -64,6 +68,20 @@ const follow = (doc, model) => {
   return {show, arrived: () => { askedAt = 0; ask() }, stop: () => clearTimeout(timer)}
 }
 
+// Pictures of pixels are made for the width at which they are seen, once that has come to rest.
+const tellWidth = (doc, model, el) => {
+  const figure = doc.get_model_by_name("schedules")
+  let timer = null
+  const tell = () => {
+    if (!figure?.inner_width || model.get("pixels") === figure.inner_width) return
+    model.set("pixels", figure.inner_width)
+    model.save_changes()
+  }
+  const watcher = new ResizeObserver(() => { clearTimeout(timer); timer = setTimeout(tell, PATIENCE) })
+  watcher.observe(el)
+  return watcher
+}
+
 const draw = async (model, el) => {
   const {doc, summary, mark, describe, dispose} = await mount(await loadBokeh(model), {...JSON.parse(model.get("_item")), properties: JSON.parse(model.get("_properties"))}, el)
   const handlers = [], {show, arrived, stop} = follow(doc, model)
@@ -73,9 +91,10 @@ const draw = async (model, el) => {
       const data = unpack(model.get(`_data_${name}`))
       if (data) doc.get_model_by_name(name).data = data
       if (name === "graph_nodes" || name === "timeline_boxes") mark()
-      if (["timeline_boxes", "memory_levels", "schedules_marks"].includes(name)) arrived()
+      if (["timeline_boxes", "memory_levels", "schedules_held"].includes(name)) arrived()
     })
   }
+  const widthTold = tellWidth(doc, model, el)
   on("_properties", () => {
     const {timeline_x, ...rest} = JSON.parse(model.get("_properties"))
     setProperties(doc, rest)
@@ -94,7 +113,7 @@ const draw = async (model, el) => {
     for (const tool of timeline.toolbar.tools) if (tool.type === "BoxSelectTool") tool.overlay.visible = false
     brush([])
   })
-  return () => { for (const [event, handler] of handlers) model.off(event, handler); stop(); dispose() }
+  return () => { for (const [event, handler] of handlers) model.off(event, handler); stop(); widthTold.disconnect(); dispose() }
 }
 
 export default {

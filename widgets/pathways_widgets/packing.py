@@ -1,4 +1,5 @@
-"""Columns as bytes for the browser: numbers as they lie in memory, text as numbers into a list of distinct words.
+"""Columns as bytes for the browser: numbers as they lie in memory, text as numbers into a list of distinct words,
+pictures row by row.
 
 Layout: four bytes of head length, the head as JSON (padded so that columns start at multiples of 8 bytes), columns.
 ``unpack`` in ``live.js`` is the other side.
@@ -54,7 +55,8 @@ def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:
     if kind not in _TYPES:
         array = array.astype(np.float64)
         kind = "f8"
-    return {"type": kind, "size": len(array)}, array
+    wide = {"width": array.shape[1]} if array.ndim > 1 else {}
+    return {"type": kind, "size": array.size} | wide, array
 
 
 def _padded(block: bytes) -> bytes:

@@ -134,9 +134,14 @@ def shade(operation: int, part: float) -> str:
     return _between(OPERATIONS[operation].colour, OPERATIONS[operation].palest, part)
 
 
+def channels(colour: str) -> tuple[int, int, int]:
+    """Red, green and blue, of 255."""
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
 def _between(one: str, other: str, part: float) -> str:
-    channels = ((int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
-    return "#" + "".join(f"{round((1 - part) * a + part * b):02X}" for a, b in channels)
+    both = zip(channels(one), channels(other), strict=True)
+    return "#" + "".join(f"{round((1 - part) * a + part * b):02X}" for a, b in both)
 
 
 def place_colour(position: int) -> str:

@@ -246,6 +246,8 @@ def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
 
 
 def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
+    if fits(text):
+        return [text]
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}" if lines[-1] else word

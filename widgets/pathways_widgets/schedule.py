@@ -16,18 +16,30 @@ from IPython.core.interactiveshell import InteractiveShell
 from pathways_widgets import palette
 from pathways_widgets.live import Figure
 from pathways_widgets.packing import pack
-from pathways_widgets.schedule_columns import Step
+from pathways_widgets.schedule_columns import Step, nothing
 from pathways_widgets.schedule_layout import Drawable
 from pathways_widgets.schedule_still import scene_of_schedules
-from pathways_widgets.schedule_view import Schedules
+from pathways_widgets.schedule_view import PIXELS, Schedules
 from pathways_widgets.still import write_scene
+from pathways_widgets.views import Window
+
+BOXES = "schedules_boxes"
+_SETTLED = 0.2
+"""Seconds without a change after which what a hover says is sent."""
 
 
 class ScheduleFigure(Figure):
-    """Schedules on one time axis; another set of them, or a step, is only the columns that differ."""
+    """Schedules on one time axis; another set of them, or a step, is only the columns that differ.
+
+    Where boxes are seen as pixels, what a hover says about each follows as soon as nothing has changed for a moment.
+    """
+
+    pixels = traitlets.Int().tag(sync=True)
+    """Width of the time axis in the browser; 0 until it is known."""
 
     def __init__(self, pictures: Sequence[Drawable]):
         self._pictures, self._lock = pictures, threading.RLock()
+        self._timer: threading.Timer | None = None
         self.drawing = Schedules(len(pictures))
         sources = self.drawing.update(pictures)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in sources})
@@ -37,7 +49,7 @@ class ScheduleFigure(Figure):
         self.description = describe(pictures)
         if hasattr(self.comm, "_reply_subshell_for"):
             self.comm._reply_subshell_for = None  # otherwise `view` would wait for the running cell to end
-        self.observe(self._look_elsewhere, "view")
+        self.observe(self._look_elsewhere, ["view", "pixels"])
 
     def draw(self, pictures: Sequence[Drawable], step: Step | None = None) -> None:
         """Show these instead, at most as many as before."""
@@ -45,8 +57,8 @@ class ScheduleFigure(Figure):
             self._pictures = pictures
             self.drawing.update(pictures, step)
             if self.view:
-                self.drawing.look((self.view[0], self.view[1]))
-            self._ship(self.drawing.sources)
+                self.drawing.look(self._window)
+            self._ship(self.drawing.sources | self._postponed())
             self._properties = json.dumps(self.drawing.properties)
             self.description = describe(pictures)
 
@@ -64,17 +76,38 @@ class ScheduleFigure(Figure):
             setattr(self, f"_data_{name}", pack(columns))
 
     def _item_of(self, data: bool) -> dict[str, Any]:
+        sources = self.drawing.sources | self.drawing.one_by_one()
         for name, table in self.drawing.tables.items():
             if data:
-                table.data = self.drawing.sources[name]
+                table.data = sources[name]
         words = {"summary": "", "description": describe(self._pictures)}
         looks = {"themes": palette.themed(self.drawing.roles), "properties": self.drawing.properties}
         return dict(json_item(self.drawing.root)) | words | looks
 
-    def _look_elsewhere(self, change: object) -> None:
-        window = (self.view[0], self.view[1]) if len(self.view) == 2 else None
+    def _postponed(self) -> dict[str, Any]:
+        """Boxes that a hover needs but nobody sees are left out, and sent once nothing has changed for a while."""
+        if self._timer is not None:
+            self._timer.cancel()
+        boxes = self.drawing.sources[BOXES]
+        if not self.drawing.crowded or pack(boxes) == self._data_schedules_boxes:
+            return {}
+        self._timer = threading.Timer(_SETTLED, self._complete)
+        self._timer.daemon = True
+        self._timer.start()
+        return {BOXES: nothing(BOXES)}
+
+    def _complete(self) -> None:
         with self._lock:
-            self._ship(self.drawing.look(window))
+            self._ship({BOXES: self.drawing.sources[BOXES]})
+
+    @property
+    def _window(self) -> Window | None:
+        return (self.view[0], self.view[1]) if len(self.view) == 2 else None
+
+    def _look_elsewhere(self, change: object) -> None:
+        with self._lock, self.hold_sync():
+            self.drawing.pixels = self.pixels or PIXELS
+            self._ship(self.drawing.look(self._window))
 
     def __repr__(self) -> str:
         return self.description

@@ -29,6 +29,7 @@ SOURCES = {
     "schedules_idle": list(SIDES),
     "schedules_boxes": [*SIDES, "code", "operation", "direction", *_FACTS, *_CELL],
     **{f"schedules_fill{code}": list(SIDES) for code in range(len(COLOURS))},
+    "schedules_lanes": ["x", "y", "dw", "dh", "image"],
     "schedules_edges": list(SIDES),
     "schedules_pairs": list(SIDES),
     "schedules_marks": ["x", "y", "text"],
@@ -48,6 +49,9 @@ class Scale(NamedTuple):
 
     time: float
     font: float
+
+
+Placed = tuple[Board, Drawable]
 
 
 class Step(NamedTuple):
@@ -91,16 +95,27 @@ def _partners(boxes: dict[str, np.ndarray], first: int) -> np.ndarray:
 
 
 def ground_columns(pictures: Sequence[Drawable], layout: Layout) -> dict[str, Columns]:
-    """What lies under the boxes (idle until shown otherwise), memory, peaks and caps."""
-    shown = [(board, one) for board, one in zip(layout.boards, pictures, strict=True) if one.devices]
-    capped = [(board, one) for board, one in shown if one.cap is not None]
+    """What lies under the boxes (idle until shown otherwise), peaks and caps."""
+    shown, capped = _shown(pictures, layout)
     return {
         "schedules_idle": _joined([_idle(*both) for both in shown], SIDES),
-        "schedules_held": _joined([_steps(board, one, lambda held: held) for board, one in shown], "xy"),
-        "schedules_over": _joined([_steps(board, one, _above(one.cap)) for board, one in capped], "xy"),
         "schedules_peaks": _joined([_peaks(*both) for both in shown], "xy"),
         "schedules_caps": _joined([_caps(*both) for both in capped], SOURCES["schedules_caps"]),
     }
+
+
+def memory_columns(pictures: Sequence[Drawable], layout: Layout, scale: Scale) -> dict[str, Columns]:
+    """What each device holds, and what of it is above the cap."""
+    shown, capped = _shown(pictures, layout)
+    above = [_steps(board, one, _above(one.cap), scale) for board, one in capped]
+    held = [_steps(board, one, lambda held: held, scale) for board, one in shown]
+    return {"schedules_held": _joined(held, "xy"), "schedules_over": _joined(above, "xy")}
+
+
+def _shown(pictures: Sequence[Drawable], layout: Layout) -> tuple[list[Placed], list[Placed]]:
+    """Pictures that there are, each with its place; and those of them that have a cap."""
+    shown = [(board, one) for board, one in zip(layout.boards, pictures, strict=True) if one.devices]
+    return shown, [(board, one) for board, one in shown if one.cap is not None]
 
 
 def _above(cap: float | None) -> Callable[[np.ndarray], np.ndarray]:
@@ -113,11 +128,26 @@ def _idle(board: Board, one: Drawable) -> Columns:
     return dict(zip(SIDES, (*ends, top, top + board.lane), strict=True))
 
 
-def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarray]) -> Columns:
+def fullest(times: np.ndarray, held: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
+    """The same course; where it has more steps than pixels, only the most and the last of each pixel."""
+    if len(times) * pixel > times[-1] - times[0]:
+        at = np.floor(times / pixel)
+        first = np.flatnonzero(np.diff(at, prepend=np.nan))
+        before = np.concatenate([[0.0], held[first[1:] - 1]])
+        most = np.maximum(np.maximum.reduceat(held, first), before)
+        times = np.minimum(np.stack([at[first], at[first] + 1], axis=1).ravel() * pixel, times[-1])
+        held = np.stack([most, np.append(before[1:], held[-1])], axis=1).ravel()
+        lasting = np.append(np.diff(times) > 0, True)
+        times, held = times[lasting], held[lasting]
+    changes = np.diff(held, prepend=np.nan) != 0
+    return times[changes], held[changes]
+
+
+def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarray], scale: Scale) -> Columns:
     """The outline of what each device holds, a gap between two devices."""
     xs, ys = [], []
     for device in range(one.devices):
-        times, held = one.memory(device)
+        times, held = fullest(*one.memory(device), scale.time)
         x, levels = np.repeat(np.append(times, one.makespan), 2)[1:-1], np.repeat(held, 2)
         y = board.level(device, amount(levels))
         floor = board.level(device, float(amount(np.zeros(1))[0]))
@@ -144,9 +174,10 @@ def pair_columns(boxes: Columns) -> Columns:
     return ends | {name: boxes[name][one] for name in ("top", "bottom")}
 
 
-def fill_columns(boxes: Columns) -> dict[str, Columns]:
+def fill_columns(boxes: Columns, window: Window) -> dict[str, Columns]:
     """The boxes of each colour: drawn colour by colour, they take a browser a fraction of the time."""
-    of_code = [boxes["code"] == code for code in range(len(COLOURS))]
+    seen = (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
+    of_code = [seen & (boxes["code"] == code) for code in range(len(COLOURS))]
     return {f"schedules_fill{code}": {side: boxes[side][mine] for side in SIDES} for code, mine in enumerate(of_code)}
 
 
@@ -204,6 +235,11 @@ def _cell(boxes: dict[str, np.ndarray], board: Board, cell: int) -> dict[str, fl
 
 def _veil(board: Board, one: Drawable, time: float) -> dict[str, float]:
     return dict(zip(SIDES, (min(time, one.makespan), one.makespan, board.rows, board.bottom), strict=True))
+
+
+def nothing(source: str) -> Columns:
+    """No rows of a source."""
+    return dict.fromkeys(SOURCES[source], np.zeros(0, np.float32))
 
 
 def _joined(parts: Sequence[Columns], names: Sequence[str]) -> Columns:

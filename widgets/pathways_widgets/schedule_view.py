@@ -18,6 +18,7 @@ from bokeh.models import (
     FixedTicker,
     GlyphRenderer,
     HoverTool,
+    ImageRGBA,
     Label,
     Legend,
     LegendItem,
@@ -43,9 +44,12 @@ from pathways_widgets.schedule_columns import (
     fill_columns,
     ground_columns,
     mark_columns,
+    memory_columns,
+    nothing,
     pair_columns,
     step_columns,
 )
+from pathways_widgets.schedule_dense import ALWAYS, NEVER, crowded, pixel_columns
 from pathways_widgets.schedule_layout import LINE, Drawable, Layout, labels_of, layout_of
 from pathways_widgets.style import Style
 from pathways_widgets.time_axis import LEGEND_ROLES, TIME_RANGE, time_figure, time_roles
@@ -72,7 +76,9 @@ class Schedules(Drawing):
 
     def __init__(self, most: int, pixels: float = PIXELS, room: float = PIXELS):
         super().__init__(SOURCES, _roles(most))
-        self._most, self._pixels, self._room = most, pixels, room
+        self.pixels, self.crowded = pixels, False
+        """Width of the time axis; whether boxes are drawn as rows of pixels, because there are many in sight."""
+        self._most, self._room = most, room
         self.layout = Layout((), 0.0)
         self._pictures: Sequence[Drawable] = ()
 
@@ -95,7 +101,7 @@ class Schedules(Drawing):
         """The columns of every source for these pictures, all of their time in sight."""
         self._pictures, self.layout = pictures, layout_of(pictures, self._room, self.style)
         self.sources = {"schedules_boxes": boxes_columns(pictures, self.layout)}
-        self.sources |= ground_columns(pictures, self.layout) | fill_columns(self.sources["schedules_boxes"])
+        self.sources |= ground_columns(pictures, self.layout)
         self.sources["schedules_pairs"] = pair_columns(self.sources["schedules_boxes"])
         labels = list(zip(*labels_of(self.layout, pictures, self.style), strict=True)) or [()] * 3
         self.sources["schedules_labels"] = dict(zip(SOURCES["schedules_labels"], labels, strict=True))
@@ -105,15 +111,28 @@ class Schedules(Drawing):
         return self.sources
 
     def look(self, window: Window | None) -> dict[str, Columns]:
-        """Write on the boxes that are in ``window``, with half of it again on each side, and draw their borders."""
-        begin, end = window or (0.0, self.extent)
+        """Draw boxes that are in ``window``, with half of it again on each side, write on them, and draw the memory."""
+        span = self.properties[TIME_RANGE]
+        begin, end = window or (span["start"], span["end"])
         margin = (end - begin) / 2
-        around, scale = (begin - margin, end + margin), Scale((end - begin) / self._pixels, self.style.font)
+        around, scale = (begin - margin, end + margin), Scale((end - begin) / self.pixels, self.style.font)
         boxes = self.sources["schedules_boxes"]
         makers = {"schedules_edges": edge_columns, "schedules_marks": mark_columns}
         found = {name: make(boxes, scale, around) for name, make in makers.items()}
+        found |= memory_columns(self._pictures, self.layout, scale)
+        self.crowded = crowded(boxes, (begin, end))
+        found |= self._as_pixels(around if window else (begin, end), scale) if self.crowded else self.one_by_one(around)
         self.sources |= found
         return found
+
+    def one_by_one(self, window: Window = ALWAYS) -> dict[str, Columns]:
+        """Boxes in ``window`` as such."""
+        return fill_columns(self.sources["schedules_boxes"], window) | {"schedules_lanes": nothing("schedules_lanes")}
+
+    def _as_pixels(self, window: Window, scale: Scale) -> dict[str, Columns]:
+        """The same as rows of pixels."""
+        boxes, count = self.sources["schedules_boxes"], round((window[1] - window[0]) / scale.time)
+        return fill_columns(boxes, NEVER) | {"schedules_lanes": pixel_columns(boxes, window, count)}
 
     def point(self, step: Step | None) -> dict[str, Columns]:
         """Point at one cell, or at none."""
@@ -177,6 +196,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
     fig.add_glyph(tables["schedules_idle"], idle)
     for code, colour in enumerate(COLOURS):
         fig.add_glyph(tables[f"schedules_fill{code}"], Quad(**_AT, fill_color=colour, line_color=None))
+    fig.add_glyph(tables["schedules_lanes"], ImageRGBA(x="x", y="y", dw="dw", dh="dh", image="image"))
     boxes = fig.add_glyph(tables["schedules_boxes"], Quad(**_AT, fill_color=None, line_color=None))  # for the hover
     edge = Quad(**_AT, fill_color=None, line_color=palette.BOX_EDGE, line_width=0.5 * style.line)
     fig.add_glyph(tables["schedules_edges"], edge)

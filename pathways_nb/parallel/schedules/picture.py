@@ -106,7 +106,11 @@ class Picture:
 
     def memory(self, device: int) -> tuple[np.ndarray, np.ndarray]:
         """What a device holds over time; see ``Timing.memory``."""
-        return self.timing.memory(device) if self.timing else (np.zeros(0), np.zeros(0))
+        return self._memories[device] if self.timing else (np.zeros(0), np.zeros(0))
+
+    @cached_property
+    def _memories(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [self.timing.memory(device) for device in range(self.devices)] if self.timing else []
 
     @property
     def directions(self) -> tuple[str, ...]:
