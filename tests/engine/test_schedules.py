@@ -322,7 +322,7 @@ def test_the_command_line_reads_a_users_file_and_says_what_is_wrong(
         assert main(["schedule", "from a file", *arguments, "--load", str(file)]) == 0
     finally:
         registry._kinds.pop("from a file", None)
-    assert capsys.readouterr().out.startswith("0F0 0B0\nfrom a file, 1 devices × 1 microbatches: sound.")
+    assert capsys.readouterr().out.startswith("0F0 0B0\nfrom a file, 1 device × 1 microbatch: sound.")
     assert main(["schedule", "1f1c", *arguments]) == 1
     assert "error: There is no schedule '1f1c'. Did you mean 1f1b" in capsys.readouterr().err
 

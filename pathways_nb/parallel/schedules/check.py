@@ -36,12 +36,10 @@ class Proof:
     peak_form: str = ""
 
     def __repr__(self) -> str:
-        size = f"{self.size.devices} devices × {self.size.microbatches} microbatches"
-        size += f" × {self.size.chunks} chunks" if self.size.chunks > 1 else ""
-        size += f" × {self.size.token_slices} token slices" if self.size.token_slices > 1 else ""
         peak, device = max(self.peaks), int(np.argmax(self.peaks))
         return (
-            f"{self.name}, {size}: sound.\n{self.actions} actions and {self.dependencies} dependencies, all in order; "
+            f"{self.name}, {self.size.words}: sound.\n"
+            f"{self.actions} actions and {self.dependencies} dependencies, all in order; "
             f"one action at a time on each device; no deadlock.\n"
             f"With F = I = W = 1 it takes {self.makespan:g}; bubble {self.bubble:.1%}{self.bubble_form};\n"
             f"peak {peak:g} microbatches of activations, on device {device}{self.peak_form}."

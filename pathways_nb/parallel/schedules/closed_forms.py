@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pathways_nb.trace.metrics import counted
+
 
 class Size(NamedTuple):
     """How large a schedule is.
@@ -17,6 +19,13 @@ class Size(NamedTuple):
     microbatches: int
     chunks: int = 1
     token_slices: int = 1
+
+    @property
+    def words(self) -> str:
+        """As people say it: ``4 devices × 8 microbatches × 2 chunks``."""
+        words = [counted(self.devices, "device"), counted(self.microbatches, "microbatch", "es")]
+        words += [f"{self.chunks} chunks"] if self.chunks > 1 else []
+        return " × ".join(words + ([f"{self.token_slices} token slices"] if self.token_slices > 1 else []))
 
 
 class Times(NamedTuple):

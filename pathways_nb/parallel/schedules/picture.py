@@ -67,7 +67,7 @@ class Picture:
     @property
     def heading(self) -> str:
         """Name and size."""
-        return f"{self.name}, {said(self.timing.size)}" if self.timing else self.name
+        return f"{self.name}, {self.timing.size.words}" if self.timing else self.name
 
     @cached_property
     def words(self) -> str:
@@ -124,13 +124,6 @@ class Picture:
         span = f"{timing.start[cell]:g} to {timing.end[cell]:g}"
         where = f"device {timing.tasks.owner[cell]}"
         return f"{self.name}, {where}: {timing.tasks.cells[cell]} from {span}: {timing.why(cell)}"
-
-
-def said(size: Size) -> str:
-    """A size in words."""
-    words = f"{size.devices} devices × {size.microbatches} microbatches"
-    words += f" × {size.chunks} chunks" if size.chunks > 1 else ""
-    return words + (f" × {size.token_slices} token slices" if size.token_slices > 1 else "")
 
 
 def _scalar(times: Mapping[str, ArrayLike]) -> Times | None:
