@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.boxes import boxes_of, varieties
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
 from pathways_nb.parallel.schedules.schedule import Schedule
@@ -40,8 +41,12 @@ class Picture:
         """Evaluate a schedule with these times.
 
         Raises:
-            ScheduleError: it cannot be carried out. UsageError: times of a wrong shape.
+            ScheduleError: it cannot be carried out. UsageError: times of a wrong shape, or a cap that is no amount.
         """
+        if cap is not None and not cap >= 0:
+            raise UsageError(
+                f"cap={cap!r} is no amount of memory. Give microbatches of activations, at least 0, or None."
+            )
         return cls(schedule.name, schedule, schedule.timing(**times), times, cap)
 
     @property
