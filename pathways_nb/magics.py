@@ -59,8 +59,10 @@ class _Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(words)
         if unknown:
             known = [name for action in self._actions for name in action.option_strings[:1]]
-            written = unknown[0].split("=")[0].lstrip("-").replace("_", "-")
-            meant = did_you_mean(written, known) if unknown[0].startswith("-") else ""
+            written, keyword, value = unknown[0].lstrip("-").partition("=")
+            written = written.replace("_", "-")
+            meant = did_you_mean(written, known) if keyword or unknown[0].startswith("-") else ""
+            meant = f" Write --{written} {value}." if keyword and f"--{written}" in known else meant
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
         return options
 

@@ -308,6 +308,9 @@ def test_the_line_magic(ready, capsys) -> None:
     error = ready.fails("%pathways attach cpu --devices 3")
     assert "unrecognized arguments: --devices 3" in str(error)
     assert "Usage: %pathways attach [--islands N] [--devices-per-island N]" in str(error)
+    error = ready.fails("%pathways attach sim chip=tpu_v3 devices_per_island=32")
+    assert "unrecognized arguments: chip=tpu_v3 devices_per_island=32. Write --chip tpu_v3.\n" in str(error)
+    assert "arguments: chips=tpu_v3. Did you mean '--chip'?\n" in str(ready.fails("%pathways attach sim chips=tpu_v3"))
 
 
 @pytest.mark.parametrize(("line", "text"), [

@@ -298,6 +298,11 @@ def test_a_generator_that_returns_something_else_is_named(own: str) -> None:
     pw.register_schedule(own)(lambda devices, microbatches: [None])
     with pytest.raises(pw.UsageError, match=r"schedule 'mine', device 0: None is no list of actions"):
         pw.schedule(own, 1, 1)
+    pw.register_schedule(own)(lambda devices, microbatches: "0F0 x")
+    with pytest.raises(pw.UsageError, match=r"schedule 'mine', device 0, action 2: 'x' is no action"):
+        pw.schedule(own, 1, 1)
+    with pytest.raises(pw.UsageError, match=r"register_schedule\('gpipe'\): that is a built-in schedule; give yours"):
+        pw.register_schedule("gpipe")(lambda devices, microbatches: [])
     with pytest.raises(pw.UsageError, match=r"write a name, as in @pw.register_schedule\('mine'\)"):
         pw.register_schedule("")
 
@@ -325,6 +330,7 @@ def test_chunks_are_counted_even_if_the_generator_does_not_say_how_many_it_makes
         (("1f1", 4, 8), r"There is no schedule '1f1'. Did you mean 1f1b"),
         (("1f1b", 0, 8), r"schedule '1f1b': devices=0 is no whole number above 0"),
         (("1f1b", 4, 8.5), r"microbatches=8.5 is no whole number"),
+        (("gpipe", 10, 10**9), r"would have 10,000,000,000 forward passes; at most 2,000,000 are made. Take fewer"),
         (("1f1b", 4, 8, 2), r"schedule '1f1b' knows no chunks, so chunks=2 cannot be had; leave it away"),
     ],
 )

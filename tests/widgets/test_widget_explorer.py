@@ -84,6 +84,16 @@ def test_what_is_no_number_is_put_back_and_nothing_is_lost(explorer: pw.Schedule
     assert panel.figure._data_schedules_caps == sent
     panel.controls["cap"].value = ""
     assert explorer.cap is None
+    assert panel.message.value == "", "what was said is over"
+
+
+@pytest.mark.parametrize("cap", ["-2", "nan"])
+def test_a_cap_that_is_no_amount_is_told_in_place_of_the_pictures(panel: ExplorerPanel, cap: str) -> None:
+    panel.controls["cap"].value = cap
+    words = json.loads(panel.figure._properties)["schedules_words0"]["text"].replace("\n", " ")
+    assert words == f"cap={float(cap)!r} is no number of microbatches of activations, such as 4 or 2.5; None for any."
+    panel.controls["cap"].value = "4"
+    assert len(boxes(panel)["left"]) == 128
 
 
 def test_a_refused_size_leaves_the_other_picture_and_the_controls(

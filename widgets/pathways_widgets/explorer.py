@@ -125,7 +125,8 @@ class ExplorerPanel(w.VBox):
         self.message.value = f"wrote {path}"
 
     def _changed(self, change: Any = None) -> None:
-        """Draw what is chosen now."""
+        """Draw what is chosen now; what was said of an earlier choice is over."""
+        self.message.value = ""
         for name in ("first_name", "second_name"):
             if self.controls[name].options != tuple(self.explorer.names):
                 self.controls[name].options = self.explorer.names

@@ -7,6 +7,7 @@ A generator is a function of the sizes that it knows (``devices`` and ``microbat
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,9 @@ class Kind:
             if name in SIZES[2:] and name not in self.defaults and number != 1:
                 said = f"schedule {self.name!r} knows no {name}, so {name}={number} cannot be had; leave it away."
                 raise UsageError(f"{said} {_having(name)}")
+        if math.prod(size.values()) > _MOST:
+            many = f"{math.prod(size.values()):,} forward passes"
+            raise UsageError(f"schedule {self.name!r} would have {many}; at most {_MOST:,} are made. Take fewer.")
         return Size(**size)
 
     def rows(self, size: Size) -> Any:
@@ -82,6 +86,9 @@ class Kind:
         return *SIZES[:2], *self.defaults
 
 
+_MOST = 2_000_000
+"""Forward passes of a schedule: so many are made in some seconds."""
+
 _kinds: dict[str, Kind] = {}
 _watching: WeakSet[Any] = WeakSet()
 
@@ -92,20 +99,22 @@ def register_schedule(
     """Give the generator below a name: for ``pw.schedule``, the command line, the explorer and the checker.
 
     The generator takes ``devices`` and ``microbatches`` (and ``chunks`` or ``token_slices`` if it has them, with their
-    defaults) and returns for each device a list of actions, or of texts such as ``"0F0"``. A name that is registered
-    again is replaced, so that a cell can be run again.
+    defaults) and returns for each device a list of actions, or of texts such as ``"0F0"``. A name of yours that is
+    registered again is replaced, so that a cell can be run again.
 
     Args:
         name: of the schedule. bubble, peak: its closed forms, if it has any; see ``Kind``.
 
     Raises:
-        UsageError: no name, a function without the parameters ``devices`` and ``microbatches``, or one whose ``chunks``
-            or ``token_slices`` have no default.
+        UsageError: no name or that of a built-in schedule, a function without the parameters ``devices`` and
+            ``microbatches``, or one whose ``chunks`` or ``token_slices`` have no default.
     """
     if not isinstance(name, str) or not name.strip():
         raise UsageError(f"register_schedule({name!r}): write a name, as in @pw.register_schedule('mine').")
 
     def register(generate: Generator) -> Generator:
+        if name in _kinds and _is_built_in(_kinds[name].generate) and not _is_built_in(generate):
+            raise UsageError(f"register_schedule({name!r}): that is a built-in schedule; give yours another name.")
         _check(f"register_schedule({name!r})", generate)
         _kinds[name] = Kind(name, generate, bubble, peak)
         for one in list(_watching):
@@ -113,6 +122,10 @@ def register_schedule(
         return generate
 
     return register
+
+
+def _is_built_in(generate: Generator) -> bool:
+    return generate.__module__.startswith("pathways_nb.")
 
 
 def _check(where: str, generate: Generator) -> None:

@@ -216,7 +216,7 @@ def schedule(
 
 def _generated(kind: Kind, size: Size) -> tuple[tuple[Cell, ...], ...]:
     rows = kind.rows(size)
-    rows = parse_rows(rows) if isinstance(rows, str) else rows
+    rows = rows.strip().splitlines() if isinstance(rows, str) else rows
     if not isinstance(rows, Sequence) or len(rows) != size.devices:
         what = counted(len(rows), "row") if isinstance(rows, Sequence) else f"a {type(rows).__name__}"
         raise UsageError(f"schedule {kind.name!r} returned {what}: return a list for each of {size.devices} devices.")
@@ -226,7 +226,7 @@ def _generated(kind: Kind, size: Size) -> tuple[tuple[Cell, ...], ...]:
 def _cells(row: Any, where: str) -> Iterator[Cell]:
     if not isinstance(row, Iterable):
         raise UsageError(f"{where}: {row!r} is no list of actions, such as ['0F0', '0B0'].")
-    for place, cell in enumerate(row.split() if isinstance(row, str) else row, 1):
+    for place, cell in enumerate(row.replace(",", " ").split() if isinstance(row, str) else row, 1):
         yield cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
 
 
