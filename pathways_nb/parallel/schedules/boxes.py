@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from pathways_nb.parallel.schedules.tasks import Tasks
@@ -21,7 +23,7 @@ def boxes_of(timing: Timing) -> dict[str, np.ndarray]:
         on the way), ``pair`` (whether it is one of two).
     """
     tasks, released = timing.tasks, timing.released
-    columns = actions_of_tasks(tasks)
+    columns = dict(actions_of_tasks(tasks))
     cell = columns["cell"]
     start, end = timing.start[cell], timing.end[cell]
     pair, second = np.bincount(cell)[cell] > 1, np.concatenate([[False], cell[1:] == cell[:-1]])
@@ -31,6 +33,7 @@ def boxes_of(timing: Timing) -> dict[str, np.ndarray]:
     return columns | {"by": released.source[cell], "wire": released.seconds[cell], "device": tasks.owner[cell]}
 
 
+@lru_cache(16)
 def actions_of_tasks(tasks: Tasks) -> dict[str, np.ndarray]:
     """``KEYS``, ``cell`` and ``shade`` of every action, in the order of the cells; of a pair F comes first."""
     forward, gradient, weights = tasks.cell

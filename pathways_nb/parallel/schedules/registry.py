@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakSet
 
@@ -40,7 +41,7 @@ class Kind:
         """One line about it."""
         return (inspect.getdoc(self.generate) or "").partition("\n")[0]
 
-    @property
+    @cached_property
     def defaults(self) -> dict[str, int]:
         """The sizes that it has of its own accord: of ``chunks`` and ``token_slices``, those that it knows."""
         parameters = inspect.signature(self.generate).parameters

@@ -8,7 +8,7 @@ has ended, and cools down until the whole pipeline is done; time that only the w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -195,6 +195,10 @@ class Timing:
         """What each cell takes when it starts and frees when it ends."""
         if release not in RELEASES:
             raise UsageError(f"release={release!r}: activations are freed after 'W', after 'I', or 'half' after each.")
-        (after_input, after_weights), unit = RELEASES[release], 1 / (self.size.chunks * self.size.token_slices)
-        forward, gradient, weights = self.tasks.counts
-        return unit * forward, unit * (after_input * gradient + after_weights * weights)
+        return _taken_and_freed(self.tasks, 1 / (self.size.chunks * self.size.token_slices), release)
+
+
+@lru_cache(16)
+def _taken_and_freed(tasks: Tasks, unit: float, release: str) -> tuple[np.ndarray, np.ndarray]:
+    (after_input, after_weights), (forward, gradient, weights) = RELEASES[release], tasks.counts
+    return unit * forward, unit * (after_input * gradient + after_weights * weights)
