@@ -63,6 +63,8 @@ _TICKS = "return `${Number(tick.toPrecision(10))}`"
 _LABELS = "const {y, %s: text} = labels.data; return text[Array.from(y).indexOf(tick)] ?? ''"
 _VEIL, _HATCH = 0.6, 14.0
 """How much of what is later is veiled; pixels between the lines of a bubble, about."""
+_COARSE = 3
+"""Pixels of which the memory curve shows the most, where boxes are rows of pixels."""
 _ABOVE = 6.0
 """Pixels above the first heading."""
 _LEADING = 1.2
@@ -119,8 +121,9 @@ class Schedules(Drawing):
         boxes = self.sources["schedules_boxes"]
         makers = {"schedules_edges": edge_columns, "schedules_marks": mark_columns}
         found = {name: make(boxes, scale, around) for name, make in makers.items()}
-        found |= memory_columns(self._pictures, self.layout, scale)
         self.crowded = crowded(boxes, (begin, end))
+        coarse = scale._replace(time=_COARSE * scale.time) if self.crowded else scale
+        found |= memory_columns(self._pictures, self.layout, coarse)
         found |= self._as_pixels(around if window else (begin, end), scale) if self.crowded else self.one_by_one(around)
         self.sources |= found
         return found
