@@ -103,10 +103,17 @@ def parse_rows(text: str) -> list[list[Cell]]:
     Raises:
         UsageError: nothing there, or something that is no action: its line and place are named.
     """
-    lines = [line.replace(",", " ").split() for line in text.strip().splitlines()]
-    if not any(lines):
+    rows = [parse_row(line, f"line {number}") for number, line in enumerate(text.strip().splitlines(), 1)]
+    if not any(rows):
         raise UsageError("No schedule: write a line for each device with what it does in order, as in 0F0 0F1 0B0 0B1.")
-    return [
-        [parse_cell(cell, f"line {number}, action {place}") for place, cell in enumerate(line, 1)]
-        for number, line in enumerate(lines, 1)
-    ]
+    return rows
+
+
+def parse_row(text: str, where: str) -> list[Cell]:
+    """Read what one device does.
+
+    Raises:
+        UsageError: something that is no action: its place after ``where`` is named.
+    """
+    cells = text.replace(",", " ").split()
+    return [parse_cell(cell, f"{where}, action {place}") for place, cell in enumerate(cells, 1)]

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from pathways_nb.cost.fixed import Edges, FixedOrder
 from pathways_nb.errors import ScheduleError, UsageError
 from pathways_nb.parallel.schedules import export
-from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, Rows, parse_cell, parse_rows
+from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, Rows, parse_cell, parse_row, parse_rows
 from pathways_nb.parallel.schedules.check import Proof, prove
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.durations import Costs
@@ -224,9 +224,12 @@ def _generated(kind: Kind, size: Size) -> tuple[tuple[Cell, ...], ...]:
 
 
 def _cells(row: Any, where: str) -> Iterator[Cell]:
+    if isinstance(row, str):
+        yield from parse_row(row, where)
+        return
     if not isinstance(row, Iterable):
         raise UsageError(f"{where}: {row!r} is no list of actions, such as ['0F0', '0B0'].")
-    for place, cell in enumerate(row.replace(",", " ").split() if isinstance(row, str) else row, 1):
+    for place, cell in enumerate(row, 1):
         yield cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
 
 

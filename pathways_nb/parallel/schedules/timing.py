@@ -8,7 +8,7 @@ has ended, and cools down until the whole pipeline is done; time that only the w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -195,10 +195,19 @@ class Timing:
         """What each cell takes when it starts and frees when it ends."""
         if release not in RELEASES:
             raise UsageError(f"release={release!r}: activations are freed after 'W', after 'I', or 'half' after each.")
-        return _taken_and_freed(self.tasks, 1 / (self.size.chunks * self.size.token_slices), release)
+        return self._taken, self._freed[release]
 
+    @cached_property
+    def _unit(self) -> float:
+        """Microbatches of a whole device that one forward pass keeps."""
+        return 1 / (self.size.chunks * self.size.token_slices)
 
-@lru_cache(16)
-def _taken_and_freed(tasks: Tasks, unit: float, release: str) -> tuple[np.ndarray, np.ndarray]:
-    (after_input, after_weights), (forward, gradient, weights) = RELEASES[release], tasks.counts
-    return unit * forward, unit * (after_input * gradient + after_weights * weights)
+    @cached_property
+    def _taken(self) -> np.ndarray:
+        return self._unit * self.tasks.counts[0]
+
+    @cached_property
+    def _freed(self) -> dict[str, np.ndarray]:
+        _, gradient, weights = self.tasks.counts
+        return {name: self._unit * (after_input * gradient + after_weights * weights)
+                for name, (after_input, after_weights) in RELEASES.items()}  # fmt: skip
