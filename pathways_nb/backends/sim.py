@@ -125,13 +125,6 @@ class SimDriver(Driver):
         finally:
             self._passing.called()
 
-    def submit(
-        self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str
-    ) -> tuple[Execution, list[int]]:
-        """See ``Driver``; time stands still for this thread until it waits."""
-        self.acts()
-        return super().submit(lowered, arguments, record, client)
-
     def open(self, client: str, share: float, priority: float, memory: int) -> None:
         """See ``Driver``."""
         self.engine.store(Opened(client, share, priority, memory))

@@ -16,7 +16,7 @@ from typing import Any
 from pathways_nb.backends.engine import Engine
 from pathways_nb.backends.execution import Bell
 from pathways_nb.backends.virtual import Agenda, Rank
-from pathways_nb.controller.messages import Event, Opened, Released, Stored, Submitted, Woke
+from pathways_nb.controller.messages import Closed, Event, Opened, Released, Stored, Submitted, Woke
 
 GRACE, LOWERING, LOOK = 0.2, 10.0, 0.01
 """Real seconds for which time stands still for a thread that has called a program and does nothing else here, or that
@@ -128,6 +128,8 @@ class VirtualEngine(Engine):
             return (2,)
         if not isinstance(event, Opened | Submitted):
             self._era += 1
+            if isinstance(event, Closed):
+                self._called.pop(event.client, None)
             return 0, self._era - 1, math.inf
         time, count = self._called.get(event.client, (due, 0))
         count = count if time == due else 0
