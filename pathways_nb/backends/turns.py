@@ -41,15 +41,12 @@ class _Point:
     """A thread that stands at a call, a wait or a poll.
 
     Args:
-        kind: what it does there. time: when it gets there, in virtual seconds.
-        number: how many calls of its client come at that time before it. client: for whom it calls.
+        kind: what it does there. client: for whom it calls.
         ready: whether a wait is over. notice: virtual seconds until its thread knows that.
         until: when a wait gives up, in virtual seconds.
     """
 
     kind: Literal["call", "wait", "poll"]
-    time: float
-    number: int = 0
     client: str = ""
     ready: Callable[[], bool] = lambda: True
     notice: float = 0.0
@@ -123,7 +120,7 @@ class Turns(Bell):
         with self._lock:
             self._blocks.setdefault(mine, 1)
         if not self._is_alone(mine):
-            self._stand(_Point("call", *self._engine_of().standing(client), client))
+            self._stand(_Point("call", client))
         self._calling.add(mine)
         try:
             yield
@@ -132,21 +129,19 @@ class Turns(Bell):
 
     def poll(self) -> None:
         """Let the next thing happen, once no other thread can run before it."""
-        engine = self._engine_of()
-        self._stand(_Point("poll", engine.agenda.now))
+        self._stand(_Point("poll"))
 
     def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
         """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
         if ready():
             return True
-        now = self._engine_of().agenda.now
-        until = now + timeout if timeout >= 0 else None
-        self._stand(_Point("wait", now, ready=ready, notice=self._notice, until=until))
+        until = self._engine_of().agenda.now + timeout if timeout >= 0 else None
+        self._stand(_Point("wait", ready=ready, notice=self._notice, until=until))
         return ready()
 
     def wait_for_engine(self, ready: Callable[[], bool]) -> None:
         """The same, for what the controller's thread does; a client's thread need not notice that."""
-        self._stand(_Point("wait", self._engine_of().agenda.now, ready=ready))
+        self._stand(_Point("wait", ready=ready))
 
     def ring(self) -> None:
         """Have the points looked at again: something has happened that a thread may wait for."""
@@ -229,11 +224,17 @@ class Turns(Bell):
 
     def _in_order(self) -> list[tuple[threading.Thread, _Point]]:
         """All points, first who goes on first: by time, then clients take turns by name, then as threads began."""
-        now = self._engine_of().agenda.now
+        engine = self._engine_of()
         with self._lock:
             points = list(self._points.items())
         began = {thread: number for number, thread in enumerate(threading.enumerate())}
-        return sorted(points, key=lambda at: (max(at[1].time, now), at[1].number, at[1].client, began.get(at[0], -1)))
+
+        def order(at: tuple[threading.Thread, _Point]) -> tuple[float, int, str, int]:
+            thread, point = at
+            time, count = engine.standing(point.client) if point.kind == "call" else (engine.agenda.now, 0)
+            return time, count, point.client, began.get(thread, -1)
+
+        return sorted(points, key=order)
 
     def _is_over(self, point: _Point) -> bool:
         agenda = self._engine_of().agenda
