@@ -154,8 +154,8 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
 def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[None]:
     """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
     entry = (run, gather)
-    driver = controller.driver
-    driver.enter()
+    entered = controller.driver
+    entered.enter()
     _mark(controller)
     controller.recordings.append(entry)
     try:
@@ -181,7 +181,7 @@ def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[N
         if entry in controller.recordings:
             run.islands, run.about["hbm"] = controller.islands, list(controller.budgets)  # some may have been added
             controller.recordings.remove(entry)
-        driver.leave()
+        entered.leave()
 
 
 def _drain(controller: Controller, run: Run) -> None:

@@ -93,7 +93,7 @@ class Driver(ABC):
     # ---- what each does in its own way
 
     @abstractmethod
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
+    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
         """A plan made ready to be carried out here; ``say`` tells of progress."""
 
     @abstractmethod

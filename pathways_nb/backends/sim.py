@@ -79,7 +79,7 @@ class SimDriver(Driver):
 
     # ---- for the client
 
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
+    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
         """A plan with what each of its steps costs."""
         lowered = Lowering(traced, plan, self.attachment.islands, self.estimates).lower(record, say)
         lowered = self.costs.based(lowered)

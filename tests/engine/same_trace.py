@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import pathways_nb as pw
 
 CLIENTS = ("ann", "bob", "cat")
-_COLUMNS = "kind name program client node island device start end run status parents bytes route".split()
+COLUMNS = "kind name program client node island device start end run status parents bytes route".split()
 
 
 def trace(seed: int, calls: int = 6) -> tuple[Any, ...]:
@@ -31,7 +31,7 @@ def trace(seed: int, calls: int = 6) -> tuple[Any, ...]:
             thread.start()
         for thread in threads:
             thread.join()
-    return tuple(tuple(run.events[column].tolist()) for column in _COLUMNS)
+    return tuple(tuple(run.events[column].tolist()) for column in COLUMNS)
 
 
 def _call(name: str, calls: int) -> None:
