@@ -9,7 +9,7 @@ from dataclasses import fields
 from os import PathLike
 from typing import Any, Literal
 
-from pathways_nb import current, simulate
+from pathways_nb import current, forked, simulate
 from pathways_nb.attached import Controller
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.backends.executables import Executables
@@ -74,6 +74,7 @@ def attach(
         PlaceError: the numbers do not fit what there is. UsageError: an unknown kind or mode of dispatch, an ``hbm``
             of less than a byte, no latency.
     """
+    forked.refuse()
     before = current.peek()
     shape = None if topology is None else _shape(topology)
     simulated = Simulated(chip, network, devices_per_host, shape, noise, seed, values)
@@ -206,6 +207,7 @@ def _hashable(islands: Any) -> Any:
 
 def reset() -> None:
     """Free buffers, programs and records of the current controller without a kernel restart."""
+    forked.refuse()
     runs.clear()
     controller = current.peek()
     if controller is not None:

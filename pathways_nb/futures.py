@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import jax
 import numpy as np
 
-from pathways_nb import current, tenants
+from pathways_nb import current, forked, tenants
 from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.backends.pod import Abstract
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
@@ -195,6 +195,7 @@ class Future(Opaque, Deferred):
         return _to_host(self._wait(line, needed=True), self, line)
 
     def _dispatch(self) -> None:
+        forked.refuse()
         self.check_usable()
         if self._flush is not None:
             self._flush()

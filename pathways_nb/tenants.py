@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from pathways_nb import current
+from pathways_nb import current, forked
 from pathways_nb.errors import UsageError, is_number
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Tenant:
         self.name, self.share, self.priority, self.memory = name, share, priority, memory
 
     def __enter__(self) -> Tenant:
+        forked.refuse()
         with _lock:
             _blocks[self.name] += 1
         _stack.set((*_stack.get(), self))
@@ -49,6 +50,8 @@ class Tenant:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if forked.is_child():  # the block is still under way in the parent
+            return _leave(self)
         controller = current.peek()
         with _lock:
             _blocks[self.name] -= 1
@@ -88,6 +91,7 @@ class Tenant:
 
     def close(self) -> None:
         """Give up its programs, and free what it owns and nobody else holds; its next call opens it again."""
+        forked.refuse()
         controller = current.peek()
         if controller is not None:
             _give_up(controller, self.name)
