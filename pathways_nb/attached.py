@@ -35,6 +35,7 @@ from pathways_nb.specification import Specification
 from pathways_nb.status import as_html, status_of
 from pathways_nb.trace.metrics import counted, duration
 from pathways_nb.trace.record import Record, Row
+from pathways_nb.unique import Unique
 
 _HISTORY = 2_000
 """Events remembered of what runs outside any recording."""
@@ -44,11 +45,13 @@ class _Epoch:
     """The time between two resets: what was lowered in one does not hold in the next."""
 
 
-class Controller:
+class Controller(Unique):
     """The single controller of a notebook: devices, the order of work on them, and the record of it.
 
     Made by ``pw.attach``. As a ``with`` block it restores the previous one at the end.
     """
+
+    _not_pickled = "cannot be pickled: its devices are this process's. Call pw.attach(...) in the other process."
 
     def __init__(
         self,

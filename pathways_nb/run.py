@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program.graph import Graph
@@ -241,6 +241,12 @@ class Run:
         from pathways_nb.saved import save
 
         save(self, path)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise UsageError(
+            f"run {self.name!r} cannot be copied or pickled: it may be under way, and holds results on devices. Write "
+            f"it with run.save(path) and read that with pw.load(path)."
+        )
 
     def __repr__(self) -> str:
         runs = sum(program.runs for program in self.programs)

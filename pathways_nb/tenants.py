@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from pathways_nb import current, forked
 from pathways_nb.errors import UsageError, is_number
+from pathways_nb.unique import Unique
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
@@ -26,13 +27,15 @@ _lock = threading.RLock()
 """Held while a block begins or ends. Nobody waits meanwhile: a collected generator may end one in any thread."""
 
 
-class Tenant:
+class Tenant(Unique):
     """A client of the controller; calls inside its ``with`` block are made for it, in that thread or asyncio task.
 
     The end of the block waits for its programs and closes it: what it owns and nobody else holds is freed, so fetch
     what you need inside. An exception closes it at once. Where several threads or tasks have a block of the same name,
     all that is so of the last one to end. Made by ``pw.client``.
     """
+
+    _not_pickled = "cannot be pickled: this process's controller knows it. Write pw.client(name, ...) in the other one."
 
     def __init__(self, name: str, share: float, priority: float, memory: int):
         self.name, self.share, self.priority, self.memory = name, share, priority, memory
