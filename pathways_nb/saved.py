@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.archive import Archive
+from pathways_nb.bounds import SIMULATED, SIMULATED_ISLANDS
 from pathways_nb.errors import UsageError
 from pathways_nb.json_text import LARGEST, DamagedError, Field, parse, said
 from pathways_nb.machine import machine
@@ -27,8 +28,6 @@ from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Record
 FORMAT, VERSION = "pathways_nb.run", 1
 MOST_TEXT = 256 * 2**20
 """Bytes of all that is not a column: labels, graphs, options; a record of a million different labels fits."""
-MOST_ISLANDS, MOST_DEVICES = 65_536, 1_048_576
-"""Of one run; what can be attached is less."""
 
 
 def save(run: Run, path: str | Path) -> None:
@@ -83,9 +82,9 @@ def load(path: str | Path) -> Run:
 
 def _run_of(archive: Archive) -> Run:
     meta = _meta(archive)
-    islands = meta["islands"].wholes(1, MOST_DEVICES)
-    if len(islands) > MOST_ISLANDS or sum(islands) > MOST_DEVICES:
-        raise DamagedError(f"islands are {len(islands)} of {sum(islands)} devices, not up to {MOST_DEVICES}")
+    islands = meta["islands"].wholes(1, SIMULATED)
+    if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
+        raise DamagedError(f"islands are {len(islands)} of {sum(islands)} devices, not up to {SIMULATED}")
     columns = archive.columns(STORED, MOST_EVENTS, "events")
     record, stamps = Record.of(events_of(meta["labels"], columns, islands)), _stamps(meta.get("stamps"))
     about = _about(meta["about"], len(islands))
