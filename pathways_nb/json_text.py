@@ -15,6 +15,8 @@ from typing import Any
 
 MOST_TEXT = 16 * 2**20
 """Bytes of a file of hardware parameters; those that people write have a few hundred."""
+_DEEPEST = 50
+"""Brackets within brackets."""
 _SHOWN = 60
 """Characters of a value that an error repeats."""
 LARGEST = 2**53
@@ -57,7 +59,23 @@ def read(path: Path) -> Any:
         raise DamagedError(f"cannot be read ({said(error)})") from None
     if len(data) > MOST_TEXT:
         raise DamagedError(f"cannot be read (more than {MOST_TEXT >> 20} MiB, no file of this kind is so large)")
-    return parse(text)
+    found = parse(text)
+    check_depth(found)
+    return found
+
+
+def check_depth(value: Any) -> None:
+    """What is nested can be printed and written again.
+
+    Raises:
+        DamagedError: it is nested more deeply than anything that was saved.
+    """
+    level = [value]
+    for _ in range(_DEEPEST):
+        lists = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        level = [inner for one in lists for inner in one]
+    if level:
+        raise DamagedError(f"brackets are nested more than {_DEEPEST} deep")
 
 
 def said(error: Exception) -> str:
@@ -70,7 +88,10 @@ def shortened(value: object) -> str:
     """``repr(value)`` for an error, cut where it is long."""
     if isinstance(value, int) and value.bit_length() > 4 * _SHOWN:  # repr of a larger one may be refused
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} of many levels"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 

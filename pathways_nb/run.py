@@ -268,7 +268,7 @@ def style(name: str, scale: float = 1.0) -> None:
         scale: a factor on all sizes.
 
     Raises:
-        ValueError: an unknown name, or a scale that is not positive.
+        ValueError: an unknown name, or a scale that is not from 0.1 to 20.
     """
     from pathways_widgets.style import choose
 

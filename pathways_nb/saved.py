@@ -16,7 +16,7 @@ import numpy as np
 from pathways_nb.archive import Archive
 from pathways_nb.bounds import SIMULATED, SIMULATED_ISLANDS
 from pathways_nb.errors import UsageError
-from pathways_nb.json_text import LARGEST, DamagedError, Field, parse, said
+from pathways_nb.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
 from pathways_nb.machine import machine
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.run import Run
@@ -112,6 +112,7 @@ def _meta(archive: Archive) -> Field:
 def _about(about: Field, islands: int) -> dict[str, Any]:
     """Options, source, memory and machine: of these the run's own pictures and texts read some."""
     found = dict(about.table())
+    check_depth(found)
     for key in ("options", "machine"):
         if key in found:
             about[key].table()
