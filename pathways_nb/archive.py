@@ -33,7 +33,7 @@ class _Declared(NamedTuple):
     """A column of the archive: how many numbers it has, and at which byte they begin."""
 
     info: zipfile.ZipInfo
-    count: int
+    length: int
     begins: int
 
 
@@ -71,7 +71,7 @@ class Archive:
             DamagedError: one is missing, has another type or length, or there are too many numbers.
         """
         declared = {name: self._declared(name, np.dtype(dtype)) for name, dtype in wanted.items()}
-        counts = {name: column.count for name, column in declared.items()}
+        counts = {name: column.length for name, column in declared.items()}
         if len(set(counts.values())) > 1:
             said = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise DamagedError(f"its columns are not equally long: {said}")
@@ -90,10 +90,10 @@ class Archive:
             raise DamagedError(f"column {name!r} cannot be read ({said(error)})") from None
         if found is None:
             raise DamagedError(f"column {name!r} does not begin as a column of numbers does")
-        length, descr, count = struct.unpack("<H", found[1])[0] + 10, found[2].decode("latin-1"), int(found[3])
-        if descr != dtype.str or length != found.end() or info.file_size != length + count * dtype.itemsize:
+        begins, descr, count = struct.unpack("<H", found[1])[0] + 10, found[2].decode("latin-1"), int(found[3])
+        if descr != dtype.str or begins != found.end() or info.file_size != begins + count * dtype.itemsize:
             raise DamagedError(f"column {name!r} is {count} × {descr!r} in {info.file_size} bytes, not {dtype.str!r}")
-        return _Declared(info, count, length)
+        return _Declared(info, count, begins)
 
     def _unpacked(self, name: str, column: _Declared, dtype: Any) -> np.ndarray:
         try:
@@ -102,4 +102,4 @@ class Archive:
             raise DamagedError(f"column {name!r} cannot be read ({said(error)})") from None
         if len(data) != column.info.file_size:
             raise DamagedError(f"column {name!r} ends too early")
-        return np.frombuffer(data, dtype, column.count, column.begins)
+        return np.frombuffer(data, dtype, column.length, column.begins)

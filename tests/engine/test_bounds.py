@@ -108,9 +108,11 @@ def test_no_more_are_added_than_can_be_attached(kind) -> None:
             with pytest.raises(pw.PlaceError, match=re.escape(bound)) as error:
                 controller.add(devices=count)
             assert str(error.value).startswith("add(devices=")
-        for count in (0, -1, True, 2.5, float("nan")):
-            with pytest.raises(pw.PlaceError, match=re.escape(f"add(devices={count!r}): a whole number of at least 1")):
-                controller.add(devices=count)
+        for meaningless in (0, -1, True, 2.5, float("nan")):
+            with pytest.raises(
+                pw.PlaceError, match=re.escape(f"add(devices={meaningless!r}): a whole number of at least 1")
+            ):
+                controller.add(devices=meaningless)  # type: ignore[arg-type]
         assert controller.islands == (2,)
         assert controller.add(devices=2) == 1
 
