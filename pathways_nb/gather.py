@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from pathways_nb import tenants
+from pathways_nb import forked, tenants
 from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.futures import Future
 from pathways_nb.program import context, lines
@@ -155,7 +155,9 @@ class Gather:
         return result
 
     def flush(self) -> None:
-        """Send everything gathered as one program."""
+        """Send everything gathered as one program; the parent of a forked child does that."""
+        if forked.is_child():
+            return
         with self.controller.calling(), self._lock:
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
