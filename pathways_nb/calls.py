@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb import current, values
+from pathways_nb import current, forked, values
 from pathways_nb.attached import Controller
 from pathways_nb.backends.profiler import Profiler, ordinals
 from pathways_nb.errors import PathwaysError
@@ -218,13 +218,13 @@ def _display(run: Run, show: str | Sequence[str]) -> Any:
 
 def _mark(controller: Controller) -> None:
     """What memory is held now belongs to the record up to here."""
-    if (driver := controller.driver_or_none) is not None:
+    if (driver := controller.driver_or_none) is not None and not forked.is_child():
         driver.levels.mark()
 
 
 def _wait_for(controller: Controller, run: Run) -> None:
     driver = controller.driver_or_none
-    if driver is not None:
+    if driver is not None and not forked.is_child():  # where nothing would ever end
         driver.ended.wait(lambda: run.is_over or driver.broken)
         driver.check()
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from pathways_nb import current, tenants
+from pathways_nb import current, forked, tenants
 from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.backends.pod import Abstract
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
@@ -22,18 +22,20 @@ from pathways_nb.opaque import Opaque
 from pathways_nb.program import lines
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.trace.record import Row, label_of
+from pathways_nb.unique import Unique
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
 
 
-class Future(Opaque, Deferred):
+class Future(Unique, Opaque, Deferred):
     """The result of a call, perhaps not computed yet.
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
     and give host values; ``.done()`` asks; ``.array()`` gives the live sharded ``jax.Array``.
     """
 
+    _not_pickled = "cannot be pickled: save pw.get(tree) or y.result(), its host values."
     # Class-wide defaults: a training step makes a future for each of its many results.
     _entry: Entry | None = None
     _buffer = -1
@@ -56,15 +58,6 @@ class Future(Opaque, Deferred):
     def __del__(self) -> None:
         if self._release is not None:
             self._release(self._buffer)
-
-    def __copy__(self) -> Future:
-        return self  # a copy would give up the buffer a second time
-
-    def __deepcopy__(self, memo: object) -> Future:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise UsageError(f"{self._name} is a future, which cannot be pickled: save pw.get(tree), its host values.")
 
     def cast(self, shadow: Any) -> None:
         """It is simulated; ``shadow``, of a real controller or the host's, has its value."""
@@ -207,6 +200,7 @@ class Future(Opaque, Deferred):
         return _to_host(self._wait(line, needed=True), self, line)
 
     def _dispatch(self) -> None:
+        forked.refuse()
         self.check_usable()
         if self._flush is not None:
             self._flush()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from pathways_nb import tenants
+from pathways_nb import forked, tenants
 from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.futures import Future
 from pathways_nb.program import context, lines
@@ -165,16 +165,20 @@ class Gather:
         who have to wait for it as one waits for a result.
         """
         mine = threading.get_ident()
-        while not self._taken_by(mine):
-            self.controller.driver.ended.wait(lambda: not self._owner)
-        try:
+        try:  # an interrupt may come anywhere
+            while not self._taken_by(mine):
+                self.controller.driver.ended.wait(lambda: not self._owner)
             yield
         finally:
-            self._depth -= 1
-            if not self._depth:
-                self._owner = 0
-                if (driver := self.controller.driver_or_none) is not None:
-                    driver.ended.ring()
+            if self._owner == mine:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = 0
+            if (driver := self.controller.driver_or_none) is not None:
+                driver.ended.ring()
 
     def _taken_by(self, thread: int) -> bool:
         with self._changing:
@@ -183,7 +187,9 @@ class Gather:
         return self._owner == thread
 
     def flush(self) -> None:
-        """Send everything gathered as one program."""
+        """Send everything gathered as one program; the parent of a forked child does that."""
+        if forked.is_child():
+            return
         with self.controller.calling(), self._alone():
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
