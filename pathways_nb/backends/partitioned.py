@@ -1,9 +1,9 @@
 """Nodes compiled for the mesh that they are simulated on: what the compiler says of them, remembered.
 
-The rule. Compiling takes about a millisecond for an equation, however many devices the mesh has; the devices to compile
-for take half a millisecond each, once. So a node is compiled for its true mesh wherever its devices cost no more than
-its equations do, or a quarter of a second. Everything else is compiled for a small mesh to find its collectives, and
-its memory is estimated.
+The rule. Compiling takes one or two milliseconds for an equation, however many devices the mesh has; the devices to
+compile for take half a millisecond each, once. The alternative, meshes of a few devices from which collectives are
+scaled, takes up to three compilations. So a node is compiled for its true mesh where its devices take no longer than
+those would, or no longer than a quarter of a second. Else its memory is estimated.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathways_nb.cost.compiled import Compiled, collectives_by_compiling
 from pathways_nb.program.emit import emit, out_shardings
 from pathways_nb.program.items import Const, Item
 
-_AT_LEAST, _FOR_EACH_EQUATION = 512, 2
-"""Devices that a client is made of in a quarter of a second, and in the time that an equation takes to compile."""
+_AT_LEAST, _FOR_EACH_EQUATION = 512, 8
+"""Devices that a client is made of in a quarter of a second, and while one equation is compiled for small meshes."""
 _MOST_DEVICES, _MOST_EQUATIONS = 4096, 10_000
 """More threads than that, or minutes, are not spent."""
 _FEW_DEVICES = 16
