@@ -30,6 +30,8 @@ from pathways_nb.trace.record import Record
 
 _SMALL = 1 << 16
 """Bytes of inputs and outputs on a device, below which no node is compiled for its memory alone."""
+_MAY_NOT_FIT = 1 / 8
+"""Estimated bytes, over a device's memory, from which on the compiler is asked at any rate."""
 ESTIMATED = "memory estimated from the jaxpr"
 
 
@@ -63,7 +65,7 @@ class Estimates:
 
     def _estimate(self, request: Request) -> Executable:
         laid = _Layouts(request)
-        found = _compiled(request, laid)
+        found = self._compiled(request, laid)
         work = laid.work() + Work((), () if laid.per_shard else found.collectives, found.notes)
         memory = found.memory or _estimated(laid, work)
         cost = self.model.node(work, self.topology_of(request.label.island), laid.sizes)
@@ -71,6 +73,24 @@ class Estimates:
         cost = cost._replace(origin=_basis(cost, work, said))
         outputs, flops = laid.outputs(memory.out_specs), work.flops * request.mesh.size
         return Executable(None, outputs, flops, memory.temporary, memory.reused, None, cost)
+
+    def _compiled(self, request: Request, laid: _Layouts) -> Compiled:
+        """What the compiler says, where it must be asked or may as well be; else nothing."""
+        as_it_is = can_compile(request) or (can_compile(request, may_not_fit=True) and self._may_not_fit(laid))
+        if laid.exchanges():
+            try:
+                return compiled(request, laid.sizes, as_it_is)
+            except UsageError as error:
+                return Compiled((), (), (f"collectives unknown: {error}",))
+        if laid.ends() < _SMALL or laid.is_one_fusion() or not as_it_is:
+            return Compiled((), ())
+        try:
+            return compiled(request, laid.sizes, as_it_is)
+        except Exception as error:  # of code for other chips, such as a Pallas kernel, the CPU's compiler knows nothing
+            return Compiled((), (), (f"not compiled for CPU devices: {type(error).__name__}",))
+
+    def _may_not_fit(self, laid: _Layouts) -> bool:
+        return laid.ends() + laid.temporary() > _MAY_NOT_FIT * self.model.chip.device.hbm_bytes
 
 
 def _basis(cost: NodeCost, work: Work, memory: str) -> str:
@@ -83,22 +103,6 @@ def _estimated(laid: _Layouts, work: Work) -> Memory:
     """What is not compiled needs, and room for the largest array that is gathered."""
     gathered = max((one.bytes for one in work.collectives if one.kind == "all-gather"), default=0)
     return Memory(laid.temporary() + gathered, laid.taken_over(), ())
-
-
-def _compiled(request: Request, laid: _Layouts) -> Compiled:
-    """What the compiler says, where it must be asked or may as well be; else nothing."""
-    nothing = Compiled((), ())
-    if laid.exchanges():
-        try:
-            return compiled(request, laid.sizes)
-        except UsageError as error:
-            return Compiled((), (), (f"collectives unknown: {error}",))
-    if laid.ends() < _SMALL or laid.is_one_fusion() or not can_compile(request):
-        return nothing
-    try:
-        return compiled(request, laid.sizes)
-    except Exception:  # of code for other chips, such as a Pallas kernel, the CPU's compiler knows nothing
-        return nothing
 
 
 class _Layouts:

@@ -3,7 +3,7 @@
 The rule. Compiling takes one or two milliseconds for an equation, however many devices the mesh has; the devices to
 compile for take half a millisecond each, once. The alternative, meshes of a few devices from which collectives are
 scaled, takes up to three compilations. So a node is compiled for its true mesh where its devices take no longer than
-those would, or no longer than a quarter of a second. Else its memory is estimated.
+those would, or no longer than a quarter of a second, or where it may not fit into memory. Else its memory is estimated.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ _compiled: dict[Hashable, Future[Compiled]] = {}
 _lock = threading.Lock()
 
 
-def can_compile(request: Request) -> bool:
+def can_compile(request: Request, may_not_fit: bool = False) -> bool:
     """Whether a node is compiled for the mesh it runs on, by the rule above."""
-    return request.mesh.size <= _devices_for(equations(request))
+    count, devices = equations(request), request.mesh.size
+    if count > _MOST_EQUATIONS or devices > _MOST_DEVICES:
+        return False
+    return may_not_fit or devices <= max(_AT_LEAST, _FOR_EACH_EQUATION * count)
 
 
 def equations(request: Request) -> int:
@@ -49,13 +52,17 @@ def equations(request: Request) -> int:
     return count
 
 
-def compiled(request: Request, sizes: Mapping[str, int]) -> Compiled:
+def compiled(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Compiled:
     """What the compiler makes of a node; equal nodes are compiled once.
 
+    Args:
+        request: the node. sizes: of the axes of its mesh.
+        as_it_is: whether for that mesh, and not for a small one.
+
     Raises:
-        UsageError: it cannot be compiled for this mesh nor for a smaller one.
+        UsageError: it cannot be compiled for a mesh so small.
     """
-    key = _key(request, sizes)
+    key = as_it_is, _key(request, sizes)
     with _lock:
         found = _compiled.pop(key, None)
         ours = found is None
@@ -65,7 +72,7 @@ def compiled(request: Request, sizes: Mapping[str, int]) -> Compiled:
             del _compiled[next(iter(_compiled))]
     if ours:
         try:
-            made.set_result(_compile(request, sizes))
+            made.set_result(_compile(request, sizes, as_it_is))
         except BaseException as error:
             made.set_exception(error)
             with _lock:
@@ -73,21 +80,18 @@ def compiled(request: Request, sizes: Mapping[str, int]) -> Compiled:
     return made.result()
 
 
-def _devices_for(count: int) -> int:
-    if count > _MOST_EQUATIONS:
-        return _FEW_DEVICES
-    return min(max(_AT_LEAST, _FOR_EACH_EQUATION * count), _MOST_DEVICES)
-
-
-def _compile(request: Request, sizes: Mapping[str, int]) -> Compiled:
+def _compile(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Compiled:
     specs = [as_spec(spec_of(sharding)) for sharding in request.arriving]
     outputs = [spec_of(sharding) for sharding in out_shardings(request.code, request.mesh, request.replicated)]
     traced = tuple(sizes.items())
 
     def on_mesh(mesh: Mesh) -> Callable[..., Any]:
+        if as_it_is and any("shard_map" in primitives(item) for item in request.code.items):
+            # The types within per-shard code name the mesh that it was traced on, which has no devices.
+            mesh = request.mesh
         return emit(request.code, mesh, [NamedSharding(mesh, spec) for spec in specs], traced)
 
-    most = max(_FEW_DEVICES, request.mesh.size if can_compile(request) else 0)
+    most = max(_FEW_DEVICES, request.mesh.size if as_it_is else 0)
     return collectives_by_compiling(
         on_mesh, request.structs, specs, outputs, sizes, most_devices=most, for_mesh=True, donated=request.donated
     )
