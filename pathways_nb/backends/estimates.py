@@ -8,6 +8,7 @@ to know, they are estimated from the jaxpr. Nothing is run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import zip_longest
@@ -67,9 +68,8 @@ class Estimates:
         laid = _Layouts(request)
         found = self._compiled(request, laid)
         work = laid.work() + Work((), () if laid.per_shard else found.collectives, found.notes)
-        memory = found.memory or _estimated(laid, work)
+        memory, said = _memory(laid, found, work)
         cost = self.model.node(work, self.topology_of(request.label.island), laid.sizes)
-        said = f"memory compiled for {request.mesh.size} devices" if found.memory else ESTIMATED
         cost = cost._replace(origin=_basis(cost, work, said))
         outputs, flops = laid.outputs(memory.out_specs), work.flops * request.mesh.size
         return Executable(None, outputs, flops, memory.temporary, memory.reused, None, cost)
@@ -99,17 +99,30 @@ def _basis(cost: NodeCost, work: Work, memory: str) -> str:
     return "; ".join(filter(None, (cost.origin, share, memory, *work.notes)))
 
 
-def _estimated(laid: _Layouts, work: Work) -> Memory:
-    """What is not compiled needs, and room for the largest array that is gathered."""
+def _memory(laid: _Layouts, found: Compiled, work: Work) -> tuple[Memory, str]:
+    """What a node needs, and where that is from.
+
+    An estimate for a large mesh is corrected by how far it would be off for the small one that was compiled.
+    """
+    if found.memory is not None and found.sizes[-1] == laid.sizes:
+        return found.memory, f"memory compiled for {laid.request.mesh.size} devices"
     gathered = max((one.bytes for one in work.collectives if one.kind == "all-gather"), default=0)
-    return Memory(laid.temporary() + gathered, laid.taken_over(), ())
+    temporary = laid.temporary() + gathered
+    if found.memory is None:
+        return Memory(temporary, laid.taken_over(), ()), ESTIMATED
+    small = _Layouts(laid.request, found.sizes[-1])
+    by = (small.ends() + found.memory.temporary) / max(small.ends() + small.temporary(), 1)
+    corrected = max(by * (laid.ends() + temporary) - laid.ends(), 0)
+    count = math.prod(found.sizes[-1].values())
+    said = f"{ESTIMATED}, times {by:.2f} as compiled for {count} devices"
+    return Memory(round(corrected), laid.taken_over(), found.memory.out_specs), said
 
 
 class _Layouts:
     """How the values of a node are split, and what follows from that, item by item."""
 
-    def __init__(self, request: Request):
-        self.request, self.sizes = request, dict(request.mesh.shape)
+    def __init__(self, request: Request, sizes: Mapping[str, int] | None = None):
+        self.request, self.sizes = request, dict(sizes or request.mesh.shape)
         self.per_shard = any("shard_map" in primitives(item) for item in request.code.items)
         """Whether its collectives are written in its code."""
         self.specs: dict[int, Any] = {
@@ -173,7 +186,7 @@ class _Layouts:
             _bytes(var.aval, self.specs.get(value), self.sizes)
             for var, value in zip(body.outvars, item.outputs, strict=True)
         )
-        return max(peak_bytes(item.jaxpr, self.sizes, given) - ends, 0)
+        return max(peak_bytes(item.jaxpr, self.sizes, given, out_specs=item.out_specs or None) - ends, 0)
 
     def ends(self) -> int:
         """Bytes per device of inputs and outputs."""

@@ -15,7 +15,7 @@ from pathways_nb.cost.flat import VIEWS, Flat, Op, Value
 from pathways_nb.cost.primitives import kind_of
 from pathways_nb.cost.splits import Split, inverted, propagate, unsplit
 
-_CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random"})
+_CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random", "matmul", "conv"})
 _MOVED = frozenset({"transpose", "pad", "slice", "concatenate", "rev", "copy"})
 
 
@@ -25,12 +25,12 @@ def adopt(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
     Args:
         flat: the list. outputs: how each of its outputs leaves it; ``None``: as it comes, so that it stays whole.
     """
-    made = _wanted(flat, outputs)
-    return _carried_forward(flat, made) if made else flat
+    made, _ = _wanted(flat, outputs)
+    return _carried_forward(flat, made, {}) if made else flat
 
 
-def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> dict[Value, Split]:
-    """The layouts of the arrays that adopt one, from the last reader back to the first."""
+def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> tuple[dict[Value, Split], dict[Value, Split | None]]:
+    """The layouts of the arrays that adopt one, from the last reader back to the first; and what all readers want."""
     wanted: dict[Value, Split | None] = dict(zip(flat.outputs, outputs, strict=True))
     made: dict[Value, Split] = {}
     for op in reversed(flat.ops):
@@ -39,7 +39,7 @@ def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> dict[Value, Split]:
             made[out] = split
         for value, split in _wants(op, made):
             wanted[value] = _agreed(wanted[value], split) if value in wanted else split
-    return made
+    return made, wanted
 
 
 def _agreed(one: Split | None, other: Split | None) -> Split | None:
@@ -65,11 +65,12 @@ def _is_free(op: Op) -> bool:
 def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split | None]]:
     """How an operation would have each of its whole inputs split; ``None``: not at all."""
     splits = [made.get(value, value.split) for value in op.outputs]
+    within = _wanted(op.bodies[-1], [None] * len(op.bodies[-1].outputs))[1] if op.bodies else {}
     for at, value in enumerate(op.inputs):
         if any(value.split) or value.size == 1:
             continue
         if op.bodies:
-            yield value, _as_handed(op, at, value)
+            yield value, _as_handed(op, at, value, within)
         elif not op.outputs:
             yield value, None
         elif (split := inverted(op.name, op.params, at, _operands(op), op.outputs[0].shape, splits[0])) is not None:
@@ -78,14 +79,14 @@ def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split |
             yield value, None
 
 
-def _as_handed(op: Op, at: int, value: Value) -> Split | None:
-    """As the body of a loop holds it: scanned arrays by one dimension less."""
-    if op.name not in ("scan", "while"):
+def _as_handed(op: Op, at: int, value: Value, within: Mapping[Value, Split | None]) -> Split | None:
+    """As the body of a loop holds it, scanned arrays by one dimension less; or as all within it want it."""
+    at -= op.params.get("cond_nconsts", 0)
+    if op.name not in ("scan", "while") or at < 0:
         return None
-    body, skipped = op.bodies[-1], op.params.get("cond_nconsts", 0)
-    if at < skipped:
-        return None
-    inner = body.inputs[at - skipped]
+    inner = op.bodies[-1].inputs[at]
+    if inner is value:
+        return within.get(inner)
     split = unsplit(len(value.shape) - len(inner.shape)) + inner.split
     return split if any(split) else None
 
@@ -94,20 +95,21 @@ def _operands(op: Op) -> list[tuple[tuple[int, ...], Split]]:
     return [(value.shape, value.split) for value in op.inputs]
 
 
-def _carried_forward(flat: Flat, made: Mapping[Value, Split]) -> Flat:
-    """The list with these layouts, and with those that follow from them."""
-    new: dict[Value, Value] = {}
+def _carried_forward(flat: Flat, made: Mapping[Value, Split], new: dict[Value, Value]) -> Flat:
+    """The list with these layouts, and with those that follow from them; ``new`` are arrays from outside."""
+    inputs = tuple(new.get(value, value) for value in flat.inputs)
     ops = tuple(_changed(flat, op, made, new) for op in flat.ops)
-    return Flat(ops, flat.inputs, tuple(new.get(value, value) for value in flat.outputs), flat.sizes)
+    return Flat(ops, inputs, tuple(new.get(value, value) for value in flat.outputs), flat.sizes)
 
 
 def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, Value]) -> Op:
     if not any(value in new for value in op.inputs) and not any(value in made for value in op.outputs):
         return op
     inputs = tuple(new.get(value, value) for value in op.inputs)
-    changed = replace(op, inputs=inputs)
     if op.bodies:
-        return changed
+        known = {value: new[value] for value in op.inputs if value in new}
+        return replace(op, inputs=inputs, bodies=tuple(_carried_forward(body, {}, dict(known)) for body in op.bodies))
+    changed = replace(op, inputs=inputs)
     for number, value in enumerate(op.outputs):
         split = made.get(value) or value.split
         if value not in made and not op.effects:

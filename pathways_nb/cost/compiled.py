@@ -5,7 +5,7 @@ memory. Compiling takes about as long for hundreds of devices as for two, so a n
 runs on. For more devices than a client is quickly made of, it is compiled for a small mesh of the same axes, and once
 more with each longer axis in turn lengthened. How the arrays of each collective grow or shrink with that axis tells the
 power with which they scale. Where all that goes over an axis is sums it is not lengthened: what is summed over an axis
-is not split by it, so it is as large for any number of devices. Memory is not scaled.
+is not split by it, so it is as large for any number of devices.
 """
 
 from __future__ import annotations
@@ -64,10 +64,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Collectives of a node, the axis sizes they were compiled for, and what could not be known.
-
-    ``memory`` is known where the node was compiled for the very mesh that was asked for.
-    """
+    """Collectives of a node, the axis sizes it was compiled for, what could not be known, and memory for the last."""
 
     collectives: tuple[Collective, ...]
     sizes: tuple[dict[str, int], ...]
@@ -118,13 +115,14 @@ def collectives_by_compiling(
     for axis, longer in _lengthened(small, axis_sizes) if base else ():
         known = all(e.kind in _SUMS and axis in e.axes for e in base)
         fits = math.prod(longer.values()) <= most_devices and not known
-        other = compile_for(longer)[0] if fits else []
-        sizes += [longer] if fits else []
+        other: list[Exchange] = []
+        if fits:
+            (other, memory), sizes = compile_for(longer), [*sizes, longer]
         if not known and not _alike(base, other):
             notes.append(f"how collectives scale with {axis!r} is a rule, not measured")
         _fill(powers, base, other, axis, longer[axis] / small[axis])
     found = (_scaled(e, p, small, axis_sizes) for e, p in zip(base, powers, strict=True))
-    return Compiled(merged(found), tuple(sizes), tuple(notes), memory if small == dict(axis_sizes) else None)
+    return Compiled(merged(found), tuple(sizes), tuple(notes), memory)
 
 
 def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:

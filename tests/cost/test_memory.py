@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -13,9 +14,21 @@ from jax.sharding import PartitionSpec as P
 
 import pathways_nb as pw
 from pathways_nb import progress
-from pathways_nb.backends import partitioned
+from pathways_nb.backends import estimates, partitioned
 from tests.cost import memory_table
-from tests.cost.memory_cases import CASES, DTYPES, MESHES, SIZES, array, block_weights, ids, llama_block, rms, table
+from tests.cost.memory_cases import (
+    CASES,
+    DTYPES,
+    MESHES,
+    SIZES,
+    array,
+    block_weights,
+    gradient,
+    ids,
+    llama_block,
+    rms,
+    table,
+)
 from tests.cost.memory_table import compiled, mesh_of, peaks, simulated
 
 BOUNDS = 0.85, 1.2
@@ -138,6 +151,19 @@ def test_a_small_program_on_thousands_of_devices_is_estimated() -> None:
     x, w = array(8 * 2048, 64), array(64, 256)
     basis = basis_on(2048, jax.grad(lambda w, x: jnp.mean(jnp.tanh(x @ w))), w, x, specs=(P(), P("data")))
     assert "memory estimated from the jaxpr" in basis
+
+
+@pytest.mark.parametrize("name", ["cross-entropy, indexed", "MLP, FSDP", "scan, remat", "attention", "dropout"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_estimate_is_corrected_by_what_a_small_mesh_shows(monkeypatch, name: str, dtype: Any) -> None:
+    monkeypatch.setattr(estimates, "can_compile", lambda *asked, **options: False)
+    monkeypatch.setattr(partitioned, "_FEW_DEVICES", 8)
+    sizes = {"data": 4, "model": 4}
+    args, specs = CASES[name].on(tuple(sizes), 128, dtype)
+    step = gradient(CASES[name])
+    bytes, basis = simulated(step, args, specs, sizes)
+    assert re.search(r"memory estimated from the jaxpr, times \d\.\d\d as compiled for 8 devices", basis)
+    assert BOUNDS[0] <= bytes / compiled(step, args, specs, sizes, LESS_MACHINE_CODE) <= BOUNDS[1]
 
 
 def test_where_memory_may_be_short_the_compiler_is_asked_for_any_mesh() -> None:
