@@ -35,8 +35,10 @@ def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> tuple[dict[Value, Sp
     made: dict[Value, Split] = {}
     for op in reversed(flat.ops):
         out = op.outputs[0] if op.outputs else None
-        if out is not None and _is_free(op) and any(split := wanted.get(out) or ()):
-            made[out] = split
+        if out is not None and _is_free(op):
+            adopted = wanted.get(out)
+            if adopted is not None and any(adopted):
+                made[out] = adopted
         for value, split in _wants(op, made):
             wanted[value] = _agreed(wanted[value], split) if value in wanted else split
     return made, wanted

@@ -211,7 +211,9 @@ class _Walk:
         """Scanned arrays reach the body without their first dimension, and leave it likewise."""
         params, inner = eqn.params, eqn.params["jaxpr"].jaxpr
         handed = [self.handed(*pair) for pair in zip(inputs, inner.invars, strict=True)]
-        body = self.repeated(params["jaxpr"], handed, params["num_consts"], params["num_carry"])
+        scanned = sum(_rank(x) > _rank(y) for x, y in zip(eqn.invars, inner.invars, strict=True))
+        carried = sum(_rank(x) == _rank(y) for x, y in zip(eqn.outvars, inner.outvars, strict=True))
+        body = self.repeated(params["jaxpr"], handed, len(handed) - scanned - carried, carried)
         length = params["length"]
         return Op("scan", eqn.params, tuple(inputs), self.returned(eqn, body), bodies=(body,), times=length)
 
