@@ -1,36 +1,39 @@
 """What stands for an executable on simulated devices: what a node costs, read from its own code.
 
 Operations and bytes come from a walk of the node's jaxpr; so do collectives of per-shard code. Those of whole-array
-code are the partitioner's choice: the node is compiled for a few CPU devices along the same axes, and what is found
-there is scaled (see ``cost.compiled``). Memory comes from liveness. Nothing is run.
+code, the layouts of results that nobody declares, and memory are the compiler's choice: the node is compiled for CPU
+devices laid out like the simulated ones (see ``partitioned``). Where that takes too long, or there is next to nothing
+to know, they are estimated from the jaxpr. Nothing is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import zip_longest
 from typing import Any
 
-import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.backends.executables import Executable, Request
-from pathways_nb.cost.collective import Collective
-from pathways_nb.cost.compiled import collectives_by_compiling
+from pathways_nb.backends.partitioned import as_spec, can_compile, compiled, primitives, spec_of
+from pathways_nb.cost.compiled import Compiled, Memory
 from pathways_nb.cost.liveness import peak_bytes
-from pathways_nb.cost.local import needs_no_exchange
+from pathways_nb.cost.local import is_one_fusion, needs_no_exchange
 from pathways_nb.cost.model import Model, NodeCost
 from pathways_nb.cost.topology import Topology
 from pathways_nb.cost.work import Work, layouts_of, work_of
 from pathways_nb.errors import UsageError
-from pathways_nb.program.emit import emit, out_shardings
+from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const, Item
 from pathways_nb.trace.record import Record
 
-_compiled: dict[Hashable, tuple[tuple[Collective, ...], str]] = {}
-"""Collectives found by compiling, and what could not be known, by the text of the code and how it is laid out."""
-_REMEMBERED = 256
-"""How many of them: those used last."""
+_SMALL = 1 << 16
+"""Bytes of inputs and outputs on a device, below which no node is compiled for its memory alone."""
+_MAY_NOT_FIT = 1 / 8
+"""Estimated bytes, over a device's memory, from which on the compiler is asked at any rate."""
+ESTIMATED = "memory estimated from the jaxpr"
 
 
 class Estimates:
@@ -42,44 +45,88 @@ class Estimates:
 
     def __init__(self, model: Model, topology_of: Callable[[int], Topology]):
         self.model, self.topology_of = model, topology_of
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="estimate")
 
     def get(self, request: Request, record: Record) -> Future[Executable]:
         """What stands for an executable: it has a cost, and cannot be called."""
+        if request.code.seconds is None:  # the compiler may be asked: whoever waits can say so meanwhile
+            return self._pool.submit(self._estimate, request)
         made: Future[Executable] = Future()
         try:
-            made.set_result(self._estimate(request))
+            made.set_result(self._declared(request, request.code.seconds))
         except BaseException as error:
             made.set_exception(error)
         return made
 
+    def _declared(self, request: Request, seconds: float) -> Executable:
+        """Of a node that says how long it lasts."""
+        laid = _Layouts(request)
+        cost = NodeCost(seconds, 0.0, seconds, 0.0, "declared", "declared")
+        return Executable(None, laid.outputs(), 0.0, laid.temporary(), laid.taken_over(), None, cost)
+
     def _estimate(self, request: Request) -> Executable:
-        sizes = dict(request.mesh.shape)
-        laid = _Layouts(request, sizes)
-        temporary, reused = laid.memory()
-        if request.code.seconds is not None:
-            work, cost = Work(), NodeCost(request.code.seconds, 0.0, request.code.seconds, 0.0, "declared", "declared")
-        else:
-            added = Work(*_exchanges(request, laid, sizes))
-            work = laid.work() + added
-            temporary += max((one.bytes for one in added.collectives if one.kind == "all-gather"), default=0)
-            cost = self.model.node(work, self.topology_of(request.label.island), sizes)
-            cost = cost._replace(origin=_basis(cost, work))
-        return Executable(None, laid.outputs(), work.flops * request.mesh.size, temporary, reused, None, cost)
+        laid = _Layouts(request)
+        found = self._compiled(request, laid)
+        work = laid.work() + Work((), () if laid.per_shard else found.collectives, found.notes)
+        memory, said = _memory(laid, found, work)
+        cost = self.model.node(work, self.topology_of(request.label.island), laid.sizes)
+        cost = cost._replace(origin=_basis(cost, work, said))
+        outputs, flops = laid.outputs(memory.out_specs), work.flops * request.mesh.size
+        return Executable(None, outputs, flops, memory.temporary, memory.reused, None, cost)
+
+    def _compiled(self, request: Request, laid: _Layouts) -> Compiled:
+        """What the compiler says, where it must be asked or may as well be; else nothing."""
+        as_it_is = can_compile(request) or (can_compile(request, may_not_fit=True) and self._may_not_fit(laid))
+        if laid.exchanges():
+            try:
+                return compiled(request, laid.sizes, as_it_is)
+            except UsageError as error:
+                return Compiled((), (), (f"collectives unknown: {error}",))
+        if laid.ends() < _SMALL or laid.is_one_fusion() or not as_it_is:
+            return Compiled((), ())
+        try:
+            return compiled(request, laid.sizes, as_it_is)
+        except Exception as error:  # of code for other chips, such as a Pallas kernel, the CPU's compiler knows nothing
+            return Compiled((), (), (f"not compiled for CPU devices: {type(error).__name__}",))
+
+    def _may_not_fit(self, laid: _Layouts) -> bool:
+        return laid.ends() + laid.temporary() > _MAY_NOT_FIT * self.model.chip.device.hbm_bytes
 
 
-def _basis(cost: NodeCost, work: Work) -> str:
-    """Where the seconds come from, how many of them are communication, and what was not known."""
+def _basis(cost: NodeCost, work: Work, memory: str) -> str:
+    """Where the seconds come from, how many of them are communication, where memory is from, what was not known."""
     share = f"{cost.collective / cost.seconds:.0%} of it collectives" if cost.collective else ""
-    return "; ".join(filter(None, (cost.origin, share, *work.notes)))
+    return "; ".join(filter(None, (cost.origin, share, memory, *work.notes)))
+
+
+def _memory(laid: _Layouts, found: Compiled, work: Work) -> tuple[Memory, str]:
+    """What a node needs, and where that is from.
+
+    An estimate for a large mesh is corrected by how far it would be off for the small one that was compiled.
+    """
+    if found.memory is not None and found.sizes[-1] == laid.sizes:
+        return found.memory, f"memory compiled for {laid.request.mesh.size} devices"
+    gathered = max((one.bytes for one in work.collectives if one.kind == "all-gather"), default=0)
+    temporary = laid.temporary() + gathered
+    if found.memory is None:
+        return Memory(temporary, laid.taken_over(), ()), ESTIMATED
+    small = _Layouts(laid.request, found.sizes[-1])
+    by = (small.ends() + found.memory.temporary) / max(small.ends() + small.temporary(), 1)
+    corrected = max(by * (laid.ends() + temporary) - laid.ends(), 0)
+    count = math.prod(found.sizes[-1].values())
+    said = f"{ESTIMATED}, times {by:.2f} as compiled for {count} devices"
+    return Memory(round(corrected), laid.taken_over(), found.memory.out_specs), said
 
 
 class _Layouts:
     """How the values of a node are split, and what follows from that, item by item."""
 
-    def __init__(self, request: Request, sizes: Mapping[str, int]):
-        self.request, self.sizes = request, sizes
+    def __init__(self, request: Request, sizes: Mapping[str, int] | None = None):
+        self.request, self.sizes = request, dict(sizes or request.mesh.shape)
+        self.per_shard = any("shard_map" in primitives(item) for item in request.code.items)
+        """Whether its collectives are written in its code."""
         self.specs: dict[int, Any] = {
-            value: _spec(sharding)
+            value: spec_of(sharding)
             for value, sharding in zip(request.code.inputs, request.arriving, strict=True)
         }  # fmt: skip
         self.items: list[tuple[Item, list[Any]]] = []
@@ -88,7 +135,7 @@ class _Layouts:
         for item in request.code.items:
             given = [self._given(item, at) for at in range(len(item.inputs))]
             self.items.append((item, given))
-            found = layouts_of(item.jaxpr, sizes, given)
+            found = layouts_of(item.jaxpr, self.sizes, given)
             declared = item.out_specs or (None,) * len(found)
             for value, spec, split in zip(item.outputs, declared, found, strict=True):
                 self.specs[value] = split if spec is None else spec
@@ -106,7 +153,7 @@ class _Layouts:
     def _compare(self, declared: Any, lies: Any) -> None:
         if declared is not None and not _same(declared, lies):
             self.resharded = True
-            self.rejoined |= _as_spec(lies) != PartitionSpec()
+            self.rejoined |= as_spec(lies) != PartitionSpec()
 
     def work(self) -> Work:
         """Of all items."""
@@ -115,112 +162,65 @@ class _Layouts:
             total = total + work_of(item.jaxpr, self.sizes, given, item.out_specs or None)
         return total
 
-    def outputs(self) -> tuple[NamedSharding, ...]:
-        """The sharding of each output: as declared, else as the layouts lead to."""
+    def outputs(self, found: Sequence[PartitionSpec | None] = ()) -> tuple[NamedSharding, ...]:
+        """The sharding of each output: as declared, else as the compiler ``found`` it, else as layouts lead to."""
         mesh, code = self.request.mesh, self.request.code
         declared = out_shardings(code, mesh, self.request.replicated)
         if not code.outputs:
             return tuple(sharding for sharding in declared if sharding is not None)
+        chosen = [self.specs.get(value) for value in code.outputs]
+        chosen = [ours if theirs is None else theirs for ours, theirs in zip_longest(chosen, found)]
         return tuple(
-            NamedSharding(mesh, _as_spec(self.specs.get(value))) if sharding is None else sharding
-            for value, sharding in zip(code.outputs, declared, strict=True)
+            NamedSharding(mesh, as_spec(ours)) if sharding is None else sharding
+            for ours, sharding in zip(chosen, declared, strict=True)
         )
 
-    def memory(self) -> tuple[int, int]:
-        """Bytes per device beyond inputs and outputs, and of outputs in memory that is taken over."""
-        most = 0
-        for item, given in self.items:
-            bodies = item.jaxpr.jaxpr
-            ends = sum(_bytes(var.aval, spec, self.sizes) for var, spec in zip(bodies.invars, given, strict=True))
-            ends += sum(
-                _bytes(var.aval, self.specs.get(value), self.sizes)
-                for var, value in zip(bodies.outvars, item.outputs, strict=True)
-            )
-            most = max(most, peak_bytes(item.jaxpr, self.sizes, given) - ends)
+    def temporary(self) -> int:
+        """Bytes per device beyond inputs and outputs, as liveness has it."""
+        return max((self._item(item, given) for item, given in self.items), default=0)
+
+    def _item(self, item: Item, given: Sequence[Any]) -> int:
+        body, ends = item.jaxpr.jaxpr, 0
+        ends = sum(_bytes(var.aval, spec, self.sizes) for var, spec in zip(body.invars, given, strict=True))
+        ends += sum(
+            _bytes(var.aval, self.specs.get(value), self.sizes)
+            for var, value in zip(body.outvars, item.outputs, strict=True)
+        )
+        return max(peak_bytes(item.jaxpr, self.sizes, given, out_specs=item.out_specs or None) - ends, 0)
+
+    def ends(self) -> int:
+        """Bytes per device of inputs and outputs."""
         request = self.request
-        taken = sum(
-            _bytes(request.structs[at], _spec(request.arriving[at]), self.sizes) for at in request.donated
-        )  # fmt: skip
-        return max(most, 0), taken
-
-
-def _exchanges(
-    request: Request, laid: _Layouts, sizes: Mapping[str, int]
-) -> tuple[tuple[()], tuple[Collective, ...], tuple[str, ...]]:
-    """What else devices exchange: what whole-array code needs; nothing where no axis splits anything."""
-    split = any(_as_spec(spec) != PartitionSpec() for spec in laid.specs.values()) or laid.resharded
-    if not split or any("shard_map" in _primitives(item) for item, _ in laid.items):
-        return (), (), ()
-    if not laid.rejoined and all(needs_no_exchange(item.jaxpr, sizes, given) for item, given in laid.items):
-        return (), (), ()
-    found, note = _remembered(request, sizes)
-    return (), found, (note,) if note else ()
-
-
-def _remembered(request: Request, sizes: Mapping[str, int]) -> tuple[tuple[Collective, ...], str]:
-    key = _text(request, sizes)
-    found = _compiled.pop(key, None) or _compile(request, sizes)
-    _compiled[key] = found  # what was used last is last
-    if len(_compiled) > _REMEMBERED:
-        del _compiled[next(iter(_compiled))]
-    return found
-
-
-def _compile(request: Request, sizes: Mapping[str, int]) -> tuple[tuple[Collective, ...], str]:
-    specs = [_as_spec(_spec(sharding)) for sharding in request.arriving]
-    outputs = [_spec(sharding) for sharding in out_shardings(request.code, request.mesh, request.replicated)]
-    traced = tuple(sizes.items())
-
-    def on_mesh(mesh: Mesh) -> Callable[..., Any]:
-        return emit(request.code, mesh, [NamedSharding(mesh, spec) for spec in specs], traced)
-
-    try:
-        found = collectives_by_compiling(on_mesh, request.structs, specs, outputs, sizes, for_mesh=True)
-    except UsageError as error:
-        return (), f"collectives unknown: {error}"
-    return found.collectives, "; ".join(found.notes)
-
-
-def _text(request: Request, sizes: Mapping[str, int]) -> Hashable:
-    code, names = request.code, dict[int, int]()
-    bodies = tuple(str(item.jaxpr) for item in code.items)
-    wires = tuple(
-        tuple(
-            "const" if isinstance(x, Const) else names.setdefault(x, len(names)) for x in (*item.inputs, *item.outputs)
+        found = sum(
+            _bytes(struct, spec_of(sharding), self.sizes)
+            for struct, sharding in zip(request.structs, request.arriving, strict=True)
         )
-        for item in code.items
-    )
-    specs = tuple((item.in_specs, item.out_specs) for item in code.items)
-    whole = tuple(value in request.replicated for value in code.outputs)
-    ends = tuple(map(names.get, code.inputs)), tuple(map(names.get, code.outputs))
-    arriving = tuple(str(_spec(sharding)) for sharding in request.arriving)
-    return bodies, wires, str(specs), whole, ends, arriving, request.structs, tuple(sizes.items())
+        avals = {
+            value: var.aval
+            for item in request.code.items
+            for value, var in zip(item.outputs, item.jaxpr.jaxpr.outvars, strict=True)
+        }
+        return found + sum(_bytes(avals[value], self.specs.get(value), self.sizes) for value in request.code.outputs)
 
+    def is_one_fusion(self) -> bool:
+        """Whether no memory is needed in between."""
+        return all(is_one_fusion(item.jaxpr, self.sizes, given) for item, given in self.items)
 
-def _primitives(item: Item) -> set[str]:
-    found: set[str] = set()
-    pending = [item.jaxpr.jaxpr]
-    while pending:
-        for eqn in pending.pop().eqns:
-            found.add(eqn.primitive.name)
-            pending += [getattr(inner, "jaxpr", inner) for inner in jax.extend.core.jaxprs_in_params(eqn.params)]
-    return found
+    def taken_over(self) -> int:
+        """Bytes per device of inputs whose memory outputs may take."""
+        request = self.request
+        return sum(_bytes(request.structs[at], spec_of(request.arriving[at]), self.sizes) for at in request.donated)
 
-
-def _spec(sharding: Any) -> Any:
-    return sharding.spec if isinstance(sharding, NamedSharding) else None
-
-
-def _as_spec(layout: Any) -> PartitionSpec:
-    """A layout, of a spec or of axes for each dimension, as a spec without needless ends."""
-    entries = [entry[0] if isinstance(entry, tuple) and len(entry) == 1 else entry or None for entry in layout or ()]
-    while entries and entries[-1] is None:
-        entries.pop()
-    return PartitionSpec(*entries)
+    def exchanges(self) -> bool:
+        """Whether devices may exchange what only the compiler knows; nothing where no axis splits anything."""
+        split = any(as_spec(spec) != PartitionSpec() for spec in self.specs.values()) or self.resharded
+        if not split or self.per_shard:
+            return False
+        return self.rejoined or not all(needs_no_exchange(item.jaxpr, self.sizes, given) for item, given in self.items)
 
 
 def _same(one: Any, other: Any) -> bool:
-    return _as_spec(one) == _as_spec(other)
+    return as_spec(one) == as_spec(other)
 
 
 def _bytes(aval: Any, layout: Any, sizes: Mapping[str, int]) -> int:
@@ -228,7 +228,7 @@ def _bytes(aval: Any, layout: Any, sizes: Mapping[str, int]) -> int:
     if not hasattr(aval, "shape"):
         return 0
     count = 1
-    for dimension, entry in enumerate((*_as_spec(layout), *[None] * len(aval.shape))[: len(aval.shape)]):
+    for dimension, entry in enumerate((*as_spec(layout), *[None] * len(aval.shape))[: len(aval.shape)]):
         axes: Sequence[str] = () if entry is None else (entry,) if isinstance(entry, str) else entry
         ways = 1
         for axis in axes:

@@ -1,77 +1,130 @@
 """Arrays that depend on nothing split are split as those who need them are: a mask, zeros to add gradients to.
 
-A partitioner carries shardings backwards, too. Where it matters most is what broadcasts to the size of the
-activations: counted as whole, it would cost a thousand devices a thousand times too much. What is returned stays whole,
-as XLA leaves it where nobody declares a layout (seen on 8 devices).
+A partitioner carries shardings backwards, too. Where it matters most is what a backward pass makes of constants: zeros
+of the size of the logits, into which the gradient of one column is scattered, are as large as the logits of all
+devices. What is returned stays whole, as XLA leaves it where nobody declares a layout (seen on 8 devices).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pathways_nb.cost.flat import VIEWS, Flat, Op, Value
 from pathways_nb.cost.primitives import kind_of
-from pathways_nb.cost.splits import Split
+from pathways_nb.cost.splits import Split, inverted, propagate, unsplit
+
+_CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random", "matmul", "conv"})
+_MOVED = frozenset({"transpose", "pad", "slice", "concatenate", "rev", "copy"})
 
 
-def adopt(flat: Flat) -> Flat:
-    """The same list with such arrays split, and the work on them divided, where all who need them agree how."""
-    wanted: dict[Value, Split | None] = dict.fromkeys(flat.outputs)
-    made: dict[Value, Value] = {}
+def adopt(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
+    """The same list with such arrays split, and the work on them divided, where all who need them agree how.
+
+    Args:
+        flat: the list. outputs: how each of its outputs leaves it; ``None``: as it comes, so that it stays whole.
+    """
+    made, _ = _wanted(flat, outputs)
+    return _carried_forward(flat, made, {}) if made else flat
+
+
+def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> tuple[dict[Value, Split], dict[Value, Split | None]]:
+    """The layouts of the arrays that adopt one, from the last reader back to the first; and what all readers want."""
+    wanted: dict[Value, Split | None] = dict(zip(flat.outputs, outputs, strict=True))
+    made: dict[Value, Split] = {}
     for op in reversed(flat.ops):
-        if _is_free(op) and (split := wanted.get(out := op.outputs[0])) is not None:
-            made[out] = replace(out, split=split, bytes=_bytes(flat, out, split))
+        out = op.outputs[0] if op.outputs else None
+        if out is not None and _is_free(op):
+            adopted = wanted.get(out)
+            if adopted is not None and any(adopted):
+                made[out] = adopted
         for value, split in _wants(op, made):
-            agreed = split is not None and wanted.get(value, split) == split
-            wanted[value] = split if agreed else None
-    if not made:
-        return flat
-    ops = tuple(_changed(flat, op, made) for op in flat.ops)
-    return Flat(ops, flat.inputs, tuple(made.get(value, value) for value in flat.outputs), flat.sizes)
+            wanted[value] = _agreed(wanted[value], split) if value in wanted else split
+    return made, wanted
+
+
+def _agreed(one: Split | None, other: Split | None) -> Split | None:
+    """What two readers agree on: where only one of them splits a dimension, it is split so."""
+    if one is None or other is None:
+        return None
+    if any(a and b and a != b for a, b in zip(one, other, strict=True)):
+        return None
+    both = tuple(a or b for a, b in zip(one, other, strict=True))
+    axes = [axis for entry in both for axis in entry]
+    return both if len(axes) == len(set(axes)) else None
 
 
 def _is_free(op: Op) -> bool:
     """Whether its output depends on nothing that is split, and could be made in parts."""
+    if len(op.outputs) != 1 or op.bodies or op.effects or any(op.outputs[0].split):
+        return False
     if op.name.startswith("scatter"):  # rows of a whole array are changed, each by the device that has them
-        return not any(op.inputs[0].split)
-    return _is_plain(op) and op.ways == 1
+        return True
+    return op.ways == 1 and (kind_of(op) in _CAN_BE_MADE_IN_PARTS or op.name in _MOVED)
 
 
-def _is_plain(op: Op) -> bool:
-    """Whether it makes one array element by element."""
-    one = len(op.outputs) == 1 and not op.bodies and not op.effects
-    return one and op.name not in VIEWS and kind_of(op) == "elementwise"
-
-
-def _wants(op: Op, made: dict[Value, Value]) -> Iterator[tuple[Value, Split | None]]:
+def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split | None]]:
     """How an operation would have each of its whole inputs split; ``None``: not at all."""
-    for value in op.inputs:
+    splits = [made.get(value, value.split) for value in op.outputs]
+    within = _wanted(op.bodies[-1], [None] * len(op.bodies[-1].outputs))[1] if op.bodies else {}
+    for at, value in enumerate(op.inputs):
         if any(value.split) or value.size == 1:
             continue
-        changed = op.name.startswith("scatter") and value is op.inputs[0]
-        out = made.get(op.outputs[0], op.outputs[0]) if changed or _is_plain(op) else None
-        if out is None:
+        if op.bodies:
+            yield value, _as_handed(op, at, value, within)
+        elif not op.outputs:
             yield value, None
-        elif op.name == "broadcast_in_dim":
-            to = op.params["broadcast_dimensions"]
-            yield (
-                value,
-                tuple(out.split[at] if out.shape[at] == n else () for at, n in zip(to, value.shape, strict=True)),
-            )
-        else:
-            yield value, out.split if value.shape == out.shape else None
+        elif (split := inverted(op.name, op.params, at, _operands(op), op.outputs[0].shape, splits[0])) is not None:
+            yield value, split
+        elif kind_of(op) != "reduction":  # which takes whatever comes
+            yield value, None
 
 
-def _changed(flat: Flat, op: Op, made: dict[Value, Value]) -> Op:
-    if not any(value in made for value in (*op.inputs, *op.outputs)):
+def _as_handed(op: Op, at: int, value: Value, within: Mapping[Value, Split | None]) -> Split | None:
+    """As the body of a loop holds it, scanned arrays by one dimension less; or as all within it want it."""
+    at -= op.params.get("cond_nconsts", 0)
+    if op.name not in ("scan", "while") or at < 0:
+        return None
+    inner = op.bodies[-1].inputs[at]
+    if inner is value:
+        return within.get(inner)
+    split = unsplit(len(value.shape) - len(inner.shape)) + inner.split
+    return split if any(split) else None
+
+
+def _operands(op: Op) -> list[tuple[tuple[int, ...], Split]]:
+    return [(value.shape, value.split) for value in op.inputs]
+
+
+def _carried_forward(flat: Flat, made: Mapping[Value, Split], new: dict[Value, Value]) -> Flat:
+    """The list with these layouts, and with those that follow from them; ``new`` are arrays from outside."""
+    inputs = tuple(new.get(value, value) for value in flat.inputs)
+    ops = tuple(_changed(flat, op, made, new) for op in flat.ops)
+    return Flat(ops, inputs, tuple(new.get(value, value) for value in flat.outputs), flat.sizes)
+
+
+def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, Value]) -> Op:
+    if not any(value in new for value in op.inputs) and not any(value in made for value in op.outputs):
         return op
-    inputs, outputs = (tuple(made.get(value, value) for value in values) for values in (op.inputs, op.outputs))
+    inputs = tuple(new.get(value, value) for value in op.inputs)
+    if op.bodies:
+        known = {value: new[value] for value in op.inputs if value in new}
+        return replace(op, inputs=inputs, bodies=tuple(_carried_forward(body, {}, dict(known)) for body in op.bodies))
+    changed = replace(op, inputs=inputs)
+    for number, value in enumerate(op.outputs):
+        split = made.get(value) or value.split
+        if value not in made and not op.effects:
+            found = propagate(op.name, op.params, _operands(changed), value.shape)
+            split = found if all(b in (a, ()) for a, b in zip(found, split, strict=True)) else split
+        new[value] = _laid(flat, changed, value, split, number)
+    outputs = tuple(new[value] for value in op.outputs)
     axes = {axis for value in (*inputs, *outputs) for entry in value.split for axis in entry}
-    return replace(op, inputs=inputs, outputs=outputs, ways=math.prod(flat.sizes.get(axis, 1) for axis in axes))
+    return replace(changed, outputs=outputs, ways=math.prod(flat.sizes.get(axis, 1) for axis in axes))
 
 
-def _bytes(flat: Flat, value: Value, split: Split) -> int:
+def _laid(flat: Flat, op: Op, value: Value, split: Split, number: int) -> Value:
     ways = [math.prod(flat.sizes.get(axis, 1) for axis in axes) for axes in split]
-    return value.itemsize * math.prod(-(-n // k) for n, k in zip(value.shape, ways, strict=True))
+    bytes = value.itemsize * math.prod(-(-n // k) for n, k in zip(value.shape, ways, strict=True))
+    view = op.name in VIEWS and number < len(op.inputs) and op.inputs[number].bytes == bytes
+    return replace(value, split=split, bytes=bytes, source=op.inputs[number] if view else None)

@@ -1,9 +1,11 @@
-"""Collectives of whole-array code: what the partitioner makes of it for a few CPU devices, scaled to the wanted mesh.
+"""What the compiler makes of a node for a mesh of CPU devices on which nothing runs: collectives, memory, layouts.
 
-The jaxpr of a data-parallel step holds no collective; they are the compiler's choice. So the node is compiled for a
-small mesh of the same axes, and once more with each longer axis in turn lengthened. How the arrays of each collective
-grow or shrink with that axis tells the power with which they scale. Where all that goes over an axis is sums it is not
-lengthened: what is summed over an axis is not split by it, so it is as large for any number of devices.
+The jaxpr of a data-parallel step holds no collective; they are the compiler's choice, and so is what it keeps in
+memory. Compiling takes about as long for hundreds of devices as for two, so a node is compiled for the mesh that it
+runs on. For more devices than a client is quickly made of, it is compiled for a small mesh of the same axes, and once
+more with each longer axis in turn lengthened. How the arrays of each collective grow or shrink with that axis tells the
+power with which they scale. Where all that goes over an axis is sums it is not lengthened: what is summed over an axis
+is not split by it, so it is as large for any number of devices.
 """
 
 from __future__ import annotations
@@ -47,12 +49,27 @@ _GROWTH: dict[CollectiveKind, int] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What one compilation says of memory on each device, in bytes.
+
+    Args:
+        temporary: needed beyond inputs and outputs. reused: of outputs, in memory taken over from donated inputs.
+        out_specs: the layout of each output; ``None`` where it cannot be written as a ``PartitionSpec``.
+    """
+
+    temporary: int
+    reused: int
+    out_specs: tuple[PartitionSpec | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
-    """Collectives of a node, the axis sizes they were compiled for, and what could not be known."""
+    """Collectives of a node, the axis sizes it was compiled for, what could not be known, and memory for the last."""
 
     collectives: tuple[Collective, ...]
     sizes: tuple[dict[str, int], ...]
     notes: tuple[str, ...] = ()
+    memory: Memory | None = None
 
 
 def collectives_by_compiling(
@@ -64,6 +81,7 @@ def collectives_by_compiling(
     devices: Sequence[Any] | None = None,
     most_devices: int = 16,
     for_mesh: bool = False,
+    donated: Sequence[int] = (),
 ) -> Compiled:
     """The collectives of whole-array code on a mesh of ``axis_sizes``.
 
@@ -81,28 +99,30 @@ def collectives_by_compiling(
         devices: CPU devices to compile for; made when needed if left out. Nothing runs on them.
         most_devices: how many of them a mesh may take.
         for_mesh: whether ``fn(mesh)`` gives the function, for code that names its mesh.
+        donated: positions of the arguments whose memory may be taken over.
 
     Raises:
         UsageError: an axis has no small factor, or this JAX can make no CPU devices.
     """
     compile_for = functools.partial(
-        _exchanges, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices
+        _partitioned, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices, donated
     )
     small = _small(axis_sizes, most_devices)
-    base = compile_for(small)
+    base, memory = compile_for(small)
     notes = [] if all(e.sure for e in base) else ["a loop of unknown length, or a branch, is counted once"]
     powers: list[list[dict[str, int]]] = [[{} for _ in e.parts] for e in base]
     sizes = [small]
     for axis, longer in _lengthened(small, axis_sizes) if base else ():
         known = all(e.kind in _SUMS and axis in e.axes for e in base)
         fits = math.prod(longer.values()) <= most_devices and not known
-        other = compile_for(longer) if fits else []
-        sizes += [longer] if fits else []
+        other: list[Exchange] = []
+        if fits:
+            (other, memory), sizes = compile_for(longer), [*sizes, longer]
         if not known and not _alike(base, other):
             notes.append(f"how collectives scale with {axis!r} is a rule, not measured")
         _fill(powers, base, other, axis, longer[axis] / small[axis])
     found = (_scaled(e, p, small, axis_sizes) for e, p in zip(base, powers, strict=True))
-    return Compiled(merged(found), tuple(sizes), tuple(notes))
+    return Compiled(merged(found), tuple(sizes), tuple(notes), memory)
 
 
 def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:
@@ -131,14 +151,16 @@ def _prime(size: int) -> int:
     return next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
 
 
-def _exchanges(
+def _partitioned(
     fn_of: Callable[[Mesh], Callable[..., Any]],
     avals: Sequence[Any],
     in_specs: Any,
     out_specs: Any,
     devices: Sequence[Any] | None,
+    donated: Sequence[int],
     sizes: Mapping[str, int],
-) -> list[Exchange]:
+) -> tuple[list[Exchange], Memory]:
+    """Compile for a mesh of these sizes."""
     count = math.prod(sizes.values())
     chosen = (devices if devices is not None and len(devices) >= count else cpu_devices(count))[:count]
     kinds = (AxisType.Auto,) * len(sizes)
@@ -148,13 +170,25 @@ def _exchanges(
         leaf = lambda spec: spec is None or isinstance(spec, PartitionSpec)  # noqa: E731
         return jax.tree.map(lambda s: None if s is None else NamedSharding(mesh, s), tree, is_leaf=leaf)
 
+    laid = {"in_shardings": place(tuple(in_specs)), "out_shardings": place(out_specs)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        jitted = jax.jit(
-            fn_of(mesh), in_shardings=place(tuple(in_specs)), out_shardings=place(out_specs), keep_unused=True
-        )
-        text = _compile(jitted.lower(*avals)).as_text() or ""
-    return sorted(exchanges_of(parse(text), sizes), key=_order)
+        jitted = jax.jit(fn_of(mesh), **laid, donate_argnums=tuple(donated), keep_unused=True)
+        compiled = _compile(jitted.lower(*avals))
+    return sorted(exchanges_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
+
+
+def _memory(compiled: Any) -> Memory:
+    """As the local driver takes it for an executable: from the analysis, not its peak field."""
+    found = compiled.memory_analysis()
+    specs = tuple(map(_spec, jax.tree.leaves(compiled.output_shardings)))
+    return Memory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
+
+
+def _spec(sharding: Any) -> PartitionSpec | None:
+    if isinstance(sharding, NamedSharding):
+        return sharding.spec
+    return PartitionSpec() if sharding.is_fully_replicated else None
 
 
 def _compile(lowered: Any) -> Any:

@@ -23,6 +23,8 @@ VIEWS = frozenset(
      "optimization_barrier", "device_put", "layout_constraint", "vary_unreduced_cast", "vary_unreduced_cast_p"}
 )  # fmt: skip
 """Operations whose outputs are their inputs under another shape or type."""
+_TURNS = 3
+"""How often the layout of what a loop carries is looked at again, until it stays."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -77,20 +79,25 @@ class Flat:
     sizes: Mapping[str, int]
 
 
-def flatten(jaxpr: Any, sizes: Mapping[str, int], specs: Sequence[Any] | None = None) -> Flat:
+def flatten(
+    jaxpr: Any, sizes: Mapping[str, int], specs: Sequence[Any] | None = None, out_specs: Sequence[Any] | None = None
+) -> Flat:
     """Flatten a jaxpr, closed or open.
 
     Args:
         jaxpr: as ``jax.make_jaxpr`` gives it.
         sizes: devices along each mesh axis.
         specs: for each input the axes over each of its dimensions, as ``PartitionSpec`` writes them; ``None`` is whole.
+        out_specs: for each output likewise; ``None`` is as it comes.
     """
     inner, walk = getattr(jaxpr, "jaxpr", jaxpr), _Walk(dict(sizes))
     given = list(specs) if specs is not None else [None] * len(inner.invars)
     pairs = zip(inner.invars, given, strict=True)
-    from pathways_nb.cost.adopt import adopt  # late: it knows this list
-
-    return adopt(walk.body(jaxpr, [walk.new(var.aval, read_spec(spec, _rank(var))) for var, spec in pairs]))
+    wanted = list(out_specs) if out_specs is not None else [None] * len(inner.outvars)
+    outputs = [
+        None if spec is None else read_spec(spec, _rank(var)) for var, spec in zip(inner.outvars, wanted, strict=True)
+    ]
+    return walk.body(jaxpr, [walk.new(var.aval, read_spec(spec, _rank(var))) for var, spec in pairs], outputs)
 
 
 def _rank(atom: Any) -> int:
@@ -114,11 +121,35 @@ class _Walk:
         """What one device holds; the last one may hold less."""
         return itemsize * math.prod(-(-n // self.ways(axes)) for n, axes in zip(shape, split, strict=True))
 
-    def body(self, jaxpr: Any, inputs: Sequence[Value]) -> Flat:
+    def body(self, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[Split | None] | None = None) -> Flat:
         """The operations of a jaxpr in a list of its own, without those nobody needs."""
+        from pathways_nb.cost.adopt import adopt  # late: it knows this list
+
         inner = _Walk(self.sizes)
         outputs = inner.run(jaxpr, inputs)
-        return Flat(_alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)
+        flat = Flat(_alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)
+        return adopt(flat, wanted or [None] * len(outputs))
+
+    def repeated(self, jaxpr: Any, inputs: Sequence[Value], first: int, carried: int) -> Flat:
+        """The body of a loop: what it carries, ``inputs[first:]``, enters each turn as the last one has left it."""
+        given, body = list(inputs), self.body(jaxpr, inputs)
+        for _ in range(_TURNS):
+            changed = False
+            for at, left in zip(range(first, first + carried), body.outputs, strict=False):
+                if any(left.split) and not any(given[at].split):
+                    given[at], changed = self.split(given[at], left.split), True
+            if not changed:
+                break
+            body = self.body(
+                jaxpr,
+                given,
+                [value.split for value in given[first : first + carried]] + [None] * (len(body.outputs) - carried),
+            )
+        return body
+
+    def split(self, value: Value, split: Split) -> Value:
+        """The array laid out otherwise."""
+        return replace(value, split=split, bytes=self.bytes(value.shape, split, value.itemsize), source=None)
 
     def run(self, jaxpr: Any, inputs: Sequence[Value]) -> list[Value]:
         """Append the operations of a jaxpr; its outputs."""
@@ -159,7 +190,7 @@ class _Walk:
         split = value.split if spec is None else read_spec(spec, len(value.shape))
         if split == value.split:
             return value
-        made = replace(value, split=split, bytes=self.bytes(value.shape, split, value.itemsize), source=None)
+        made = self.split(value, split)
         self.ops.append(Op("lay_out", {}, (value,), (made,)))
         return made
 
@@ -178,16 +209,20 @@ class _Walk:
 
     def scan(self, eqn: Any, inputs: list[Value]) -> Op:
         """Scanned arrays reach the body without their first dimension, and leave it likewise."""
-        inner = eqn.params["jaxpr"].jaxpr
-        body = self.body(eqn.params["jaxpr"], [self.handed(*pair) for pair in zip(inputs, inner.invars, strict=True)])
-        length = eqn.params["length"]
+        params, inner = eqn.params, eqn.params["jaxpr"].jaxpr
+        handed = [self.handed(*pair) for pair in zip(inputs, inner.invars, strict=True)]
+        scanned = sum(_rank(x) > _rank(y) for x, y in zip(eqn.invars, inner.invars, strict=True))
+        carried = sum(_rank(x) == _rank(y) for x, y in zip(eqn.outvars, inner.outvars, strict=True))
+        body = self.repeated(params["jaxpr"], handed, len(handed) - scanned - carried, carried)
+        length = params["length"]
         return Op("scan", eqn.params, tuple(inputs), self.returned(eqn, body), bodies=(body,), times=length)
 
     def loop(self, eqn: Any, inputs: list[Value]) -> Op:
         params, first = eqn.params, eqn.params["cond_nconsts"]
         middle = first + params["body_nconsts"]
         test = self.body(params["cond_jaxpr"], [*inputs[:first], *inputs[middle:]])
-        body = self.body(params["body_jaxpr"], inputs[first:])
+        consts = params["body_nconsts"]
+        body = self.repeated(params["body_jaxpr"], inputs[first:], consts, len(inputs) - middle)
         times = trips(params, [value.known for value in inputs])
         note = "" if times is not None else "a while loop of unknown length is counted once"
         outputs = self.returned(eqn, body)

@@ -14,6 +14,7 @@ def peak_bytes(
     axis_sizes: Mapping[str, int] | None = None,
     in_specs: Sequence[Any] | None = None,
     donated: Collection[int] = (),
+    out_specs: Sequence[Any] | None = None,
 ) -> int:
     """The most bytes that a jaxpr needs at once on each device, run in the order it is written.
 
@@ -22,10 +23,10 @@ def peak_bytes(
     compiler's own order, its copies and its scratch are not known here.
 
     Args:
-        jaxpr: closed or open. axis_sizes, in_specs: as for ``work_of``.
+        jaxpr: closed or open. axis_sizes, in_specs, out_specs: as for ``work_of``.
         donated: positions of inputs whose memory may be taken over.
     """
-    flat = flatten(jaxpr, axis_sizes or {}, in_specs)
+    flat = flatten(jaxpr, axis_sizes or {}, in_specs, out_specs)
     held = [value for i, value in enumerate(flat.inputs) if i not in donated]
     return sum({value: value.bytes for value in flat.inputs}.values()) + _above(flat, held)
 

@@ -1,5 +1,6 @@
-"""Whether whole-array code plainly needs nothing from other devices: each makes its part of every value from its own.
+"""What can be said of code without a compiler: that it plainly needs nothing from other devices, or no memory.
 
+Each device makes its part of every value from its own.
 Only what is certain is said, operation by operation: elementwise on operands that are split alike, or whole; arrays
 that are reshaped, reduced or looked up along dimensions that nothing splits; products whose inner dimension nothing
 splits.
@@ -25,6 +26,11 @@ def needs_no_exchange(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Seque
     """
     flat = flatten(jaxpr, axis_sizes, in_specs)
     return all(_is_local(op, flat.sizes) for op in flat.ops)
+
+
+def is_one_fusion(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Sequence[Any] | None = None) -> bool:
+    """Whether all of it is made element by element, so that nothing but inputs and outputs takes memory."""
+    return all(not op.bodies and kind_of(op) == "elementwise" for op in flatten(jaxpr, axis_sizes, in_specs).ops)
 
 
 def _is_local(op: Op, sizes: Mapping[str, int]) -> bool:

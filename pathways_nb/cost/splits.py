@@ -1,8 +1,7 @@
-"""Which mesh axes split which dimension of an array, carried forward through an operation.
+"""Which mesh axes split which dimension of an array, carried through an operation, forward or backward.
 
-A lean version of what XLA's partitioner does (GSPMD, section 3.5): forward only, and an axis that splits a contracted
-or reduced dimension is gone afterwards. What it loses track of counts as whole, which over-counts work, never under: so
-does what depends on no split input, as the gradient of a plain mean with respect to the layer below it.
+A lean version of what XLA's partitioner does (GSPMD, section 3.5). An axis that splits a contracted or reduced
+dimension is gone afterwards. What it loses track of counts as whole, which over-counts work, never under.
 """
 
 from __future__ import annotations
@@ -137,6 +136,27 @@ def _first(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[
     return operands[0][1]
 
 
+def _scattered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+    """As what is changed is split; else whole rows as the rows that are written."""
+    split, numbers = operands[0][1], params["dimension_numbers"]
+    if any(split) or len(operands) < 3:
+        return split
+    gone = (*numbers.inserted_window_dims, *getattr(numbers, "operand_batching_dims", ()))
+    kept = [dimension for dimension in range(len(shape)) if dimension not in gone]
+    found, (written, of_written) = list(unsplit(len(shape))), operands[2]
+    for to, at in zip(kept, numbers.update_window_dims, strict=False):
+        found[to] = of_written[at] if written[at] == shape[to] else ()
+    return tuple(found)
+
+
+def _joined(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+    """Side by side: but for that dimension, what the first operand with a split there says."""
+    entries = zip(*(split for _, split in operands), strict=True)
+    found = [next((entry for entry in along if entry), ()) for along in entries]
+    found[params["dimension"]] = ()
+    return tuple(found)
+
+
 def _none(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     return unsplit(len(shape))
 
@@ -149,12 +169,62 @@ _RULES: dict[str, Callable[[Mapping[str, Any], Sequence[Operand], tuple[int, ...
     "squeeze": _squeezed,
     "reshape": _reshaped,
     "gather": _gathered,
-    "scatter": _first,
-    "scatter-add": _first,
+    **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter-min", "scatter-max"), _scattered),
     "dynamic_update_slice": _first,
     "dynamic_slice": _same_sizes,
     "slice": _same_sizes,
-    "concatenate": _same_sizes,
+    "concatenate": _joined,
     "pad": _same_sizes,
     "iota": _none,
 }
+
+
+def inverted(
+    name: str, params: Mapping[str, Any], at: int, operands: Sequence[Operand], shape: tuple[int, ...], split: Split
+) -> Split | None:
+    """How an operand must be split for its operation to make the output, of this shape, split so.
+
+    Args:
+        name, params: the operation. at: which of its ``operands``. shape, split: of the output.
+
+    Returns:
+        A split without axes where the output's says nothing of the operand; ``None`` where no rule is known.
+    """
+    given = operands[at][0]
+    if name == "broadcast_in_dim":
+        to = params["broadcast_dimensions"]
+        return tuple(split[i] if shape[i] == n else () for i, n in zip(to, given, strict=True))
+    if name == "transpose":
+        return tuple(split[params["permutation"].index(i)] for i in range(len(given)))
+    if name in ("reshape", "squeeze", "expand_dims"):
+        return tuple(_reshaped(params, [(shape, split)], given))
+    if name == "dot_general":
+        return _factor(params, at, operands, split)
+    if name.startswith("reduce_") and name != "reduce_precision":
+        left = iter(split)
+        return tuple(() if i in params.get("axes", ()) else next(left, ()) for i in range(len(given)))
+    if name in _ONE_CHANGED or name.startswith("scatter"):
+        return tuple(_same_sizes(params, [(shape, split)], given)) if at == 0 else None
+    if name == "concatenate" or (name not in _RULES and given == shape):
+        return tuple(_same_sizes(params, [(shape, split)], given))
+    return None
+
+
+_ONE_CHANGED = frozenset({"dynamic_update_slice", "dynamic_slice", "slice", "pad"})
+
+
+def _factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], split: Split) -> Split:
+    """Of a product of matrices: rows or columns as the output's, what is summed over as in the other factor."""
+    contracted, batch = params["dimension_numbers"]
+    other = operands[1 - at][1]
+    rest = [i for i in range(len(operands[at][0])) if i not in (*contracted[at], *batch[at])]
+    begin = len(batch[0]) if at == 0 else len(split) - len(rest)
+    found = list(unsplit(len(operands[at][0])))
+    for i, j in (
+        *zip(batch[at], range(len(batch[0])), strict=True),
+        *zip(rest, range(begin, len(split)), strict=False),
+    ):
+        found[i] = split[j]
+    for i, j in zip(contracted[at], contracted[1 - at], strict=True):
+        found[i] = other[j]
+    return _distinct(found)

@@ -102,7 +102,7 @@ def work_of(
     Raises:
         UsageError: a collective goes over an axis whose size is not known.
     """
-    flat = flatten(jaxpr, axis_sizes or {}, in_specs)
+    flat = flatten(jaxpr, axis_sizes or {}, in_specs, out_specs)
     found = _work(flat)
     if out_specs is None or any(op.ways > 1 or op.name == "shard_map" for op in flat.ops):
         return found

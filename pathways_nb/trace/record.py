@@ -42,7 +42,8 @@ class Label:
         flops: floating-point operations, 0 if unknown. parents: node ids of the producers, in the same run.
         route: for transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; for messages on their way ``"DCN"``.
         line: where the user wrote it.
-        basis: where a simulated duration comes from, such as ``"declared"`` or ``"roofline, compiled"``.
+        basis: where a simulated duration comes from, such as ``"declared"`` or ``"roofline, compiled"``; of a node
+            also where its memory is from, such as ``"memory compiled for 128 devices"``.
         links, latency: what a simulated transfer takes turns on, in words; for how many of its seconds it leaves that
             to the next.
     """

@@ -298,12 +298,24 @@ def test_splits_follow_heads_through_reshapes() -> None:
     assert work(block, *args, axis_sizes=SIZES, in_specs=[P(), P("model")]).of("matmul").flops == whole / 2
 
 
-def test_with_whole_inputs_the_largest_output_divides() -> None:
+def test_with_whole_inputs_the_outputs_divide() -> None:
     def make(key: Any) -> Any:
         return jax.random.normal(key, (1024, 64)), jnp.zeros(3)
 
     whole = work(make, jax.random.key(0))
     split = work(make, jax.random.key(0), axis_sizes=SIZES, out_specs=[P("data"), P()])
+    assert split.flops == pytest.approx(whole.flops / 4, rel=1e-4)
+    assert split.notes == ()
+    product = work(lambda w, x: jnp.tanh(x @ w), WIDE[0], X, axis_sizes=SIZES, out_specs=[P("data")])
+    assert product.of("matmul").flops == ONE_WAY / 4
+
+
+def test_where_no_rule_says_how_outputs_divide_the_largest_does() -> None:
+    def make(x: Any) -> Any:
+        return jnp.sort(x), jnp.zeros(3)
+
+    whole = work(make, array(1024, 64))
+    split = work(make, array(1024, 64), axis_sizes=SIZES, out_specs=[P("data"), P()])
     assert split.flops == whole.flops / 4
     assert split.notes == ("only outputs are split: the work is divided by 4, as the largest of them",)
 

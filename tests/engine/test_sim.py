@@ -20,8 +20,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from jax.sharding import NamedSharding
 
 import pathways_nb as pw
-from pathways_nb.backends import estimates
+from pathways_nb.backends import partitioned
 from pathways_nb.cost.collectives import collective
+from pathways_nb.cost.compiled import Compiled
 from pathways_nb.cost.model import Model
 from tests.engine.simulated import NO_HOSTS, X, a, b, both, is_empty, left
 from tests.engine.test_interrupt import interrupt_after, python_handles_interrupts  # noqa: F401
@@ -92,7 +93,7 @@ def test_calls_in_a_record_are_one_program_with_its_events(sim: pw.Controller) -
     events = run.events.of_kind("compute", "transfer")
     assert events["name"].tolist() == ["x → left", "twice", "left → right", "plus"]
     assert set(events["quality"]) == {"simulated"}
-    assert events["basis"][events["kind"] == "compute"].tolist() == ["roofline", "roofline"]
+    assert events["basis"][events["kind"] == "compute"].tolist() == ["roofline; memory estimated from the jaxpr"] * 2
     assert (np.diff(events["start"]) > 0).all()
     assert [program.runs for program in run.programs] == [1]
 
@@ -249,9 +250,9 @@ def test_of_code_that_was_compiled_what_was_used_last_is_remembered(sim: pw.Cont
     compiled: list[int] = []
     remembered: dict[Any, Any] = {}
     shift: int
-    monkeypatch.setattr(estimates, "_compiled", remembered)
-    monkeypatch.setattr(estimates, "_REMEMBERED", 2)
-    monkeypatch.setattr(estimates, "_compile", lambda request, sizes: compiled.append(shift) or ((), ""))
+    monkeypatch.setattr(partitioned, "_compiled", remembered)
+    monkeypatch.setattr(partitioned, "_REMEMBERED", 2)
+    monkeypatch.setattr(partitioned, "_compile", lambda *asked: compiled.append(shift) or Compiled((), ()))
     for shift in (1, 2, 1, 3, 1, 2):
         pw.wait(pw.jit(lambda x, n=shift: jnp.roll(x, n), on=left, in_shardings=pw.P("x"))(X))
     assert compiled == [1, 2, 3, 2]
