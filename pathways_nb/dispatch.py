@@ -13,6 +13,7 @@ import jax
 
 from pathways_nb import tenants, values
 from pathways_nb.backends.driver import QUEUED
+from pathways_nb.backends.layouts import Layouts
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.errors import OutOfMemoryError, size
 from pathways_nb.gather import check_futures, consume
@@ -36,7 +37,7 @@ def dispatch(controller: Controller, program: Program, call: Signature, gathered
         check_futures(call)
     record = controller.active_record()
     traced = _traced(controller, program, call, avals, record)
-    ready = lowered(controller, traced)
+    ready = lowered(controller, traced, call)
     client = tenants.told(controller)
     _refuse_for_tenant(controller, ready, client)
     _wait_for_room(controller, program, client, record)
@@ -97,12 +98,18 @@ def traced(controller: Controller, program: Program, call: Signature) -> Traced:
     return _traced(controller, program, call, call.avals(), None)
 
 
-def lowered(controller: Controller, traced: Traced, refuse: bool = True) -> Lowered:
+def lowered(controller: Controller, traced: Traced, call: Signature, refuse: bool = True) -> Lowered:
     """See ``Controller.lowered``."""
     epoch = controller.epoch  # before devices are chosen: they may change meanwhile
-    found = traced.lowered.get(epoch)
+    layouts = traced.lowered.get(epoch)
+    if layouts is None:
+        layouts = traced.lowered[epoch] = _place(controller, traced)
+    lies = tuple(values.lies(controller.driver, call.leaves[one.argument]) for one in layouts.free)
+    found = layouts.made.get(lies)
     if found is None:
-        found = traced.lowered[epoch] = _lower(controller, traced)
+        brought = tuple(map(controller.driver.laid, lies, layouts.free))
+        found = layouts.made.get(brought) or _lower(controller, traced, layouts, brought)
+        layouts.made[lies] = layouts.made[brought] = found
     if refuse:
         _refuse_too_large(found, controller.budgets, "attach with a larger hbm=")
     return found
@@ -113,13 +120,20 @@ def plan_of(controller: Controller, traced: Traced) -> Plan:
     return lower(traced.graph, controller.place(traced.places), traced.arguments, traced.places[0])
 
 
-def _lower(controller: Controller, traced: Traced) -> Lowered:
-    record, clock = controller.active_record(), controller.clock
-    began = clock()
+def _place(controller: Controller, traced: Traced) -> Layouts:
+    began = controller.clock()
     plan = plan_of(controller, traced)
-    record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
+    layouts = Layouts.of(traced, plan, controller.driver.attachment.islands)
+    label = Label("lower", traced.name, traced.name)
+    controller.active_record().add(Row(label, began, controller.clock(), quality="exact"))
+    return layouts
+
+
+def _lower(controller: Controller, traced: Traced, layouts: Layouts, brought: tuple[Any, ...]) -> Lowered:
+    record, clock, targets = controller.active_record(), controller.clock, layouts.targets(brought)
+    began = clock()
     try:
-        found = controller.driver.lower(traced, plan, record, controller.say)
+        found = controller.driver.lower(traced, layouts.plan, targets, record, controller.say)
     finally:
         for run, _ in controller.recordings[-1:]:
             run.note = ""

@@ -81,11 +81,10 @@ class Run:
 
     def add(self, execution: Execution) -> None:
         """A program of this run was submitted."""
-        lowered = execution.lowered
-        if lowered not in self._programs:
-            plan = lowered.plan
-            self._programs[lowered] = RanProgram(plan.graph, plan.where(), plan.routes())
-        self._programs[lowered].runs += 1
+        plan = execution.lowered.plan
+        if plan not in self._programs:
+            self._programs[plan] = RanProgram(plan.graph, plan.where(), plan.routes())
+        self._programs[plan].runs += 1
         if len(self.executions) >= 256:
             self.executions = self.unfinished()
         self.executions.append(execution)
@@ -95,13 +94,12 @@ class Run:
         execution = entry.run
         if execution is None or execution.record is not self.record:
             return
-        lowered = execution.lowered
-        plan = lowered.plan
+        plan = execution.lowered.plan
         step = plan.steps[entry.step]
         node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # an argument that is handed back
         if (execution.serial, node) not in self._fetched:
             self._fetched.add((execution.serial, node))
-            _count(self._programs[lowered].needed, node, line, 1)
+            _count(self._programs[plan].needed, node, line, 1)
 
     def absorb(self, inner: Run) -> None:
         """What a run recorded within this one did, is part of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb import tenants
+from pathways_nb.backends.driver import Driver
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.lowering import per_device
 from pathways_nb.errors import UsageError
@@ -41,6 +42,14 @@ def hold(controller: Controller, leaves: Sequence[Any], client: str) -> tuple[li
             driver.release(buffer)
         raise
     return [stored[at] if buffer is None else buffer for at, buffer in enumerate(held)], list(stored.values())
+
+
+def lies(driver: Driver, leaf: Any) -> Hashable:
+    """Where and how an argument lies; see ``Driver.lies``."""
+    if isinstance(leaf, Future):
+        buffer = leaf.held_in(driver.entries)
+        return None if buffer is None else driver.lies(driver.entry_of(buffer))
+    return driver.lies(leaf)
 
 
 def put(controller: Controller, tree: Any, place: VirtualSlice, shardings: Any) -> Any:

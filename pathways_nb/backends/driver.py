@@ -10,13 +10,14 @@ import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pathways_nb.backends.engine import Clock, Engine
 from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
 from pathways_nb.backends.faults import Fault
+from pathways_nb.backends.layouts import Free, Targets
 from pathways_nb.backends.levels import Levels
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.room import make_room
@@ -93,8 +94,18 @@ class Driver(ABC):
     # ---- what each does in its own way
 
     @abstractmethod
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
-        """A plan made ready to be carried out here; ``say`` tells of progress."""
+    def lower(
+        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], None]
+    ) -> Lowered:
+        """A plan made ready to be carried out here; ``targets``: how arguments are brought; ``say`` tells of progress."""
+
+    @abstractmethod
+    def lies(self, value: Any) -> Hashable:
+        """Where and how a value lies, an entry or an argument from outside, as ``laid`` takes it; ``None``: nowhere."""
+
+    @abstractmethod
+    def laid(self, lies: Any, free: Free) -> Any:
+        """The sharding in which an argument that lies so is used at its place."""
 
     @abstractmethod
     def take(self, leaf: Any, name: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.backends.executables import Executable, Request
+from pathways_nb.backends.layouts import Targets
 from pathways_nb.backends.lowered import Action, Lowered
 from pathways_nb.backends.transfers import like_for_like
 from pathways_nb.program.emit import out_shardings
@@ -35,10 +36,10 @@ class Compiler(Protocol):
 
 
 class Lowering:
-    """Turns one plan into actions. ``islands`` are the controller's, in order."""
+    """Turns one plan into actions. ``islands`` are the controller's, in order; ``targets``: how arguments are brought."""
 
-    def __init__(self, traced: Traced, plan: Plan, islands: Sequence[Any], executables: Compiler):
-        self.traced, self.plan, self.executables = traced, plan, executables
+    def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: Compiler):
+        self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
         self.places = {place.serial: place for place in traced.places}
         self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in plan.placements.items()}
@@ -201,20 +202,11 @@ class Lowering:
         (slot,) = step.outputs
         value = self.plan.slots[slot].value
         if step.kind == "bring":
-            target: Any = NamedSharding(mesh, self._wanted(step.node, value))
+            target: Any = self.targets[step.argument, step.place]
         else:
             target = like_for_like(self._sharding(step.inputs[0]), mesh) or NamedSharding(mesh, PartitionSpec())
         self.shardings[slot] = target
         self.labels[index] = self._label(step, "transfer", self.traced.avals[value].bytes)
-
-    def _wanted(self, node: int, value: int) -> PartitionSpec:
-        """The spec that the node which first needs an argument declares for it; whole if it declares none."""
-        code = self.traced.codes.get(node)
-        for item in code.computations if code is not None else ():
-            for operand, spec in zip(item.inputs, item.in_specs, strict=True):
-                if operand == value and spec is not None:
-                    return spec
-        return PartitionSpec()
 
     def _label(self, step: Step, kind: str, size: int, flops: float = 0.0, basis: str = "") -> Label:
         node, placement = self.nodes[step.node], self.plan.placements[step.place]

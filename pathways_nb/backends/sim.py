@@ -15,6 +15,7 @@ from typing import Any
 from pathways_nb.backends.driver import QUEUED, Driver
 from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
+from pathways_nb.backends.layouts import Free, Targets, kept
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.lowering import Lowering
 from pathways_nb.backends.pod import Abstract, Pod
@@ -75,12 +76,24 @@ class SimDriver(Driver):
 
     # ---- for the client
 
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
+    def lower(
+        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], None]
+    ) -> Lowered:
         """A plan with what each of its steps costs."""
-        lowered = Lowering(traced, plan, self.attachment.islands, self.estimates).lower(record, say)
+        lowered = Lowering(traced, plan, targets, self.attachment.islands, self.estimates).lower(record, say)
         lowered = self.costs.based(lowered)
         self.costs.timed(lowered)
         return lowered
+
+    def lies(self, value: Any) -> Hashable:
+        """Devices and a sharding, which names none; what comes from outside lies on none of them."""
+        where = _whereabouts(value) if isinstance(value, Entry) else None
+        return None if where is None else (where, value.sharding)
+
+    def laid(self, lies: Any, free: Free) -> Any:
+        """As it lies, if it lies on the place's devices."""
+        there = lies is not None and lies[0] == free.where and lies[1] is not None
+        return (kept(lies[1], free.otherwise.mesh) if there else None) or free.otherwise
 
     def take(self, leaf: Any, name: str) -> Any:
         """Shape and type of an argument; its values are not looked at."""

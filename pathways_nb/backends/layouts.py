@@ -1,0 +1,98 @@
+"""How the arguments of a program come to its places: in which layout each is brought, and for which it is lowered.
+
+As under ``jax.jit``: an argument for which a computation declares a spec is brought in that spec. One that only ordinary
+operations read (an optimizer's state) is used as it lies, if it lies on the devices of the place; how it lies is then
+part of what the program is lowered for. What comes from elsewhere is laid out as what it is combined with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pathways_nb.backends.lowered import Lowered
+from pathways_nb.backends.propagation import Propagation, trimmed
+from pathways_nb.program.plan import Placement, Plan
+from pathways_nb.program.program import Traced
+
+Targets = Mapping[tuple[int, int], Any]
+"""By argument and place: the sharding in which it is brought there."""
+
+
+class Free(NamedTuple):
+    """An argument that is used at a place as it lies."""
+
+    argument: int
+    place: int
+    where: Placement
+    otherwise: NamedSharding
+    """How it is brought if it does not lie there."""
+
+
+@dataclass(eq=False)
+class Layouts:
+    """A program placed on a controller's devices, and what it was lowered to.
+
+    Args:
+        plan: its plan. fixed: of arguments whose layout does not depend on how they lie. free: the others.
+    """
+
+    plan: Plan
+    fixed: Targets
+    free: tuple[Free, ...]
+    made: dict[Hashable, Lowered] = field(default_factory=dict)
+    """What it was lowered to: by how the free arguments lay, and by how they are brought."""
+
+    @classmethod
+    def of(cls, traced: Traced, plan: Plan, islands: Sequence[Any]) -> Layouts:
+        """Find the layout of each argument of a plan; ``islands`` are the controller's, in order."""
+        places = {place.serial: place for place in traced.places}
+        brought = [(step.argument, step.place) for step in plan.steps if step.kind == "bring"]
+        declared = _declared(traced, plan)
+        guesses: dict[int, Propagation] = {}
+        fixed, free = {}, []
+        for argument, serial in brought:
+            value, where = traced.arguments[argument], plan.placements[serial]
+            mesh = islands[where.island].mesh(where, places[serial])
+            spec = declared.get((value, serial))
+            if spec is None and mesh.size > 1 and traced.avals[value].shape:
+                if serial not in guesses:
+                    guesses[serial] = _propagation(traced, plan, serial, dict(mesh.shape))
+                otherwise = NamedSharding(mesh, guesses[serial].spec(value))
+                free.append(Free(argument, serial, where, otherwise))
+            else:
+                fixed[argument, serial] = NamedSharding(mesh, trimmed(spec or ()))
+        return cls(plan, fixed, tuple(free))
+
+    def targets(self, brought: Sequence[Any]) -> Targets:
+        """How all arguments are brought, the free ones as given."""
+        return {**self.fixed, **{(one.argument, one.place): to for one, to in zip(self.free, brought, strict=True)}}
+
+
+def kept(sharding: Any, mesh: Any) -> NamedSharding | None:
+    """The same layout as one of ``mesh``, of a value that lies on its devices; ``None`` if its axes are others."""
+    if sharding.is_fully_replicated:
+        return NamedSharding(mesh, PartitionSpec())
+    if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
+        return NamedSharding(mesh, trimmed(sharding.spec))
+    return None
+
+
+def _declared(traced: Traced, plan: Plan) -> dict[tuple[int, int], PartitionSpec]:
+    """By argument's value and place: the first spec that a computation there declares for it."""
+    arguments, found = set(traced.arguments), dict[tuple[int, int], PartitionSpec]()
+    for step in plan.steps:
+        for item in traced.codes[step.node].computations if step.kind == "launch" else ():
+            for operand, spec in zip(item.inputs, item.in_specs, strict=True):
+                if operand in arguments and spec is not None:
+                    found.setdefault((operand, step.place), spec)  # type: ignore[arg-type]
+    return found
+
+
+def _propagation(traced: Traced, plan: Plan, place: int, sizes: Mapping[str, int]) -> Propagation:
+    found = Propagation(sizes, [aval.shape for aval in traced.avals])
+    found.add(traced.codes[step.node] for step in plan.steps if step.kind == "launch" and step.place == place)
+    return found
