@@ -6,7 +6,7 @@ Nothing is decided here: places are the resource manager's, order and memory the
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,7 +19,7 @@ from pathways_nb.errors import OutOfMemoryError, size
 from pathways_nb.gather import check_futures, consume
 from pathways_nb.program.plan import Plan, lower
 from pathways_nb.program.program import Program, Traced
-from pathways_nb.program.signature import Aval, Signature
+from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.trace.record import Label, Record, Row, label_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,17 @@ def _submit(
         consume(call)
     for recording, _ in controller.recordings[-1:]:
         recording.add(run)
+        if controller.specification.simulated is not None:
+            sizes = [aval.bytes for aval in _without_values(ready, call)]
+            recording.take_as_placed(len(sizes), sum(sizes))
     return values.futures(controller, ready, results)
+
+
+def _without_values(ready: Lowered, call: Signature) -> Iterator[Aval]:
+    """The arguments that a simulated call takes as lying where it needs them: those with a shape and no values."""
+    for leaf in (call.leaves[argument] for argument in set(ready.brought)):
+        if isinstance(leaf, jax.ShapeDtypeStruct) and (aval := aval_of(leaf)) is not None:
+            yield aval
 
 
 def traced(controller: Controller, program: Program, call: Signature) -> Traced:

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.propagation import Propagation, trimmed
+from pathways_nb.program.items import Const
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 
@@ -60,7 +61,7 @@ class Layouts:
             spec = declared.get((value, serial))
             if spec is None and mesh.size > 1 and traced.avals[value].shape:
                 if serial not in guesses:
-                    guesses[serial] = _propagation(traced, plan, serial, dict(mesh.shape))
+                    guesses[serial] = _propagation(traced, plan, serial, declared)
                 otherwise = NamedSharding(mesh, guesses[serial].spec(value))
                 free.append(Free(argument, serial, where, otherwise))
             else:
@@ -82,17 +83,26 @@ def kept(sharding: Any, mesh: Any) -> NamedSharding | None:
 
 
 def _declared(traced: Traced, plan: Plan) -> dict[tuple[int, int], PartitionSpec]:
-    """By argument's value and place: the first spec that a computation there declares for it."""
-    arguments, found = set(traced.arguments), dict[tuple[int, int], PartitionSpec]()
+    """By value and place: the first spec that a computation there declares for it, as one of its inputs or outputs."""
+    found: dict[tuple[int, int], PartitionSpec] = {}
     for step in plan.steps:
         for item in traced.codes[step.node].computations if step.kind == "launch" else ():
-            for operand, spec in zip(item.inputs, item.in_specs, strict=True):
-                if operand in arguments and spec is not None:
-                    found.setdefault((operand, step.place), spec)  # type: ignore[arg-type]
+            values, declared = (*item.inputs, *item.outputs), (*item.in_specs, *item.out_specs)
+            for value, spec in zip(values, declared, strict=True):
+                if spec is not None and not isinstance(value, Const):
+                    found.setdefault((value, step.place), spec)
     return found
 
 
-def _propagation(traced: Traced, plan: Plan, place: int, sizes: Mapping[str, int]) -> Propagation:
-    found = Propagation(sizes, [aval.shape for aval in traced.avals])
-    found.add(traced.codes[step.node] for step in plan.steps if step.kind == "launch" and step.place == place)
+def _propagation(
+    traced: Traced, plan: Plan, serial: int, declared: Mapping[tuple[int, int], PartitionSpec]
+) -> Propagation:
+    """The layouts of the values at one place."""
+    places = {place.serial: place for place in traced.places}
+    place = places[serial]
+    alike = {s for s, other in places.items() if (other.shape, other.axes) == (place.shape, place.axes) and s != serial}
+    elsewhere = {value: spec for (value, other), spec in declared.items() if other in alike}
+    found = Propagation(dict(zip(place.axes, place.shape, strict=True)), [aval.shape for aval in traced.avals])
+    codes = (traced.codes[step.node] for step in plan.steps if step.kind == "launch" and step.place == serial)
+    found.add(codes, elsewhere)
     return found

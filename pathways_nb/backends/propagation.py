@@ -54,8 +54,12 @@ class Propagation:
     _others: list[tuple[Any, list[Hashable], list[Hashable]]] = field(default_factory=list)
     """Equations that are not elementwise, in order: their inputs and outputs."""
 
-    def add(self, codes: Iterable[Code]) -> None:
-        """Take the nodes of the place, in order. What they declare is known; the rest follows from that."""
+    def add(self, codes: Iterable[Code], elsewhere: Mapping[int, Any]) -> None:
+        """Take the nodes of the place, in order. What they declare is known; the rest follows from that.
+
+        Args:
+            codes: of the nodes. elsewhere: specs of values, declared at other places of the same shape.
+        """
         items = [item for code in codes for item in code.items]
         for item in items:
             if item.place is None:
@@ -66,6 +70,8 @@ class Propagation:
             self._declare(item.inputs, item.in_specs)
         for item in computations:
             self._declare(item.outputs, item.out_specs)
+        here = list({value for item in items for value in item.values()}.intersection(elsewhere))
+        self._declare(here, [elsewhere[value] for value in here])
         for item in computations:
             self._estimate(item)
         while self._forward():

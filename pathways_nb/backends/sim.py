@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+import jax
+
 from pathways_nb.backends.driver import QUEUED, Driver
 from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
@@ -96,13 +98,13 @@ class SimDriver(Driver):
         return (kept(lies[1], free.otherwise.mesh) if there else None) or free.otherwise
 
     def take(self, leaf: Any, name: str) -> Any:
-        """Shape and type of an argument; its values are not looked at."""
+        """Shape and type of an argument; its values are not looked at, but an array travels and a shape need not."""
         if isinstance(leaf, Deferred):
             leaf.check_there()
             leaf.wait()
         aval = aval_of(leaf)
         assert aval is not None
-        return Abstract(aval)
+        return Abstract(aval, anywhere=isinstance(leaf, jax.ShapeDtypeStruct))
 
     def put(self, value: Any, sharding: Any) -> Any:
         """The same, laid out, when it has travelled there."""
@@ -261,11 +263,12 @@ class SimDriver(Driver):
         self.ended.ring()
 
     def _bring(self, run: Execution, task: Task) -> float:
-        """Seconds of bringing an argument: most often it is there already."""
+        """Seconds of bringing an argument: most often it is there already, or taken as being there."""
         lowered, step = run.lowered, run.lowered.plan.steps[task.index]
         entry, where = run.arguments[step.argument], lowered.plan.placements[step.place]
         is_copied = entry.shared and step.argument in lowered.taken_over
-        if self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied:
+        is_there = self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied
+        if is_there or (isinstance(entry.array, Abstract) and entry.array.anywhere):
             return 0.0
         route, source = _route(entry, where)
         cost = self.costs.transfer(lowered, task.index, route, source.count if source else 1, where)
