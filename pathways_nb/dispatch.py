@@ -80,7 +80,7 @@ def _submit(
 ) -> list[Any]:
     """Queue a run; returns the futures of its results."""
     driver = controller.driver
-    buffers, temporary = values.hold(controller, call.leaves, client)
+    buffers, temporary = values.hold(controller, ready.plan, call.leaves, client)
     try:
         run, results = driver.submit(ready, buffers, record, client)
     finally:
@@ -98,7 +98,7 @@ def _submit(
 
 def _without_values(ready: Lowered, call: Signature) -> Iterator[Aval]:
     """The arguments that a simulated call takes as lying where it needs them: those with a shape and no values."""
-    for leaf in (call.leaves[argument] for argument in set(ready.brought)):
+    for leaf in (call.leaves[argument] for argument in {ready.plan.leaf(argument) for argument in ready.brought}):
         if isinstance(leaf, jax.ShapeDtypeStruct) and (aval := aval_of(leaf)) is not None:
             yield aval
 
@@ -114,7 +114,8 @@ def lowered(controller: Controller, traced: Traced, call: Signature, refuse: boo
     layouts = traced.lowered.get(epoch)
     if layouts is None:
         layouts = traced.lowered[epoch] = _place(controller, traced)
-    lies = tuple(values.lies(controller.driver, call.leaves[one.argument]) for one in layouts.free)
+    leaves = values.arguments(controller.driver, layouts.plan, call.leaves) if layouts.free else ()
+    lies = tuple(values.lies(controller.driver, leaves[one.argument]) for one in layouts.free)
     found = layouts.made.get(lies)
     if found is None:
         brought = tuple(map(controller.driver.laid, lies, layouts.free))

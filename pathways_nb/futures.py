@@ -25,6 +25,7 @@ from pathways_nb.trace.record import Row, label_of
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
+    from pathways_nb.program.plan import Placement
 
 
 class Future(Opaque, Deferred):
@@ -41,6 +42,8 @@ class Future(Opaque, Deferred):
     _flush: Callable[[], None] | None = None
     _consumed = ""
     _release: Callable[[int], None] | None = None
+    copies: Mapping[Placement, Future] = {}
+    """The same small value on other devices that needed it, by those devices."""
 
     def __init__(self, controller: Controller, aval: Aval, name: str):
         self._controller, self.aval, self._name = controller, aval, name
@@ -120,6 +123,19 @@ class Future(Opaque, Deferred):
         if self._flush is not None:
             self._flush()
         return self._buffer if entries.get(self._buffer) is self._entry else None
+
+    def is_held_in(self, entries: Mapping[int, Entry]) -> bool:
+        """Whether one of a driver's ``entries`` is to have its value, as far as is known."""
+        return self._entry is not None and entries.get(self._buffer) is self._entry and self._entry.error is None
+
+    @property
+    def buffer(self) -> int:
+        """Its logical buffer."""
+        return self._buffer
+
+    def keep_copy(self, where: Placement, copy: Future) -> None:
+        """The program that makes it leaves ``copy`` on these devices."""
+        self.copies = {**self.copies, where: copy}
 
     # ---- for everyone
 

@@ -53,7 +53,8 @@ class Lowering:
         self.readers = _first_readers(plan)
         self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
         # An argument that several places read is given up all the same, but its memory is nobody's to take over.
-        self.donated_values = {traced.arguments[i] for i in traced.donated if self.brought.count(i) == 1}
+        leaves = [plan.leaf(argument) for argument in self.brought]
+        self.donated_values = {traced.arguments[i] for i in traced.donated if leaves.count(i) == 1}
         self.argument_values = set(traced.arguments)
         self.replicated = frozenset(self._travelling_whole())
         self.donated_slots: set[int] = set()
@@ -70,7 +71,7 @@ class Lowering:
                 self._transfer(index, step)
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
-        results = tuple(self.traced.avals[value] for value in self.traced.results)
+        results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
         taken_over = frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1}
         sizes = self._sizes()
         return Lowered(
@@ -80,7 +81,7 @@ class Lowering:
             self._awaited(),
             self.brought,
             tuple(action.target for action in actions if action.step.kind == "bring"),
-            tuple(len(self.traced.avals[self.traced.arguments[argument]].shape) for argument in self.brought),
+            tuple(len(self.traced.avals[self.traced.arguments[self.plan.leaf(a)]].shape) for a in self.brought),
             taken_over,
             tuple(makers[slot] for slot in self.plan.results),
             results,
@@ -232,7 +233,7 @@ class Lowering:
     def _transfer_name(self, step: Step) -> str:
         target = self.places[step.place].label
         if step.kind == "bring":
-            value = self.traced.arguments[step.argument]
+            value = self.plan.slots[step.outputs[0]].value
             argument = next(n for n in self.traced.graph.nodes if n.kind == "argument" and value in n.outputs)
             return f"{argument.name} → {target}"
         return f"{self.places[self.plan.slots[step.inputs[0]].place].label} → {target}"
