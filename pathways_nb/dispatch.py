@@ -98,7 +98,7 @@ def _submit(
 
 def _without_values(ready: Lowered, call: Signature) -> Iterator[Aval]:
     """The arguments that a simulated call takes as lying where it needs them: those with a shape and no values."""
-    for leaf in (call.leaves[argument] for argument in {ready.plan.leaf(argument) for argument in ready.brought}):
+    for leaf in (call.leaves[argument] for argument in {ready.plan.leaves[argument] for argument in ready.brought}):
         if isinstance(leaf, jax.ShapeDtypeStruct) and (aval := aval_of(leaf)) is not None:
             yield aval
 

@@ -56,7 +56,7 @@ class Layouts:
         guesses: dict[int, Propagation] = {}
         fixed, free = {}, []
         for argument, serial in brought:
-            value, where = traced.arguments[plan.leaf(argument)], plan.placements[serial]
+            value, where = traced.arguments[plan.leaves[argument]], plan.placements[serial]
             mesh = islands[where.island].mesh(where, places[serial])
             spec = declared.get((value, serial))
             if spec is None and mesh.size > 1 and traced.avals[value].shape:

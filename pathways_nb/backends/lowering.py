@@ -53,7 +53,7 @@ class Lowering:
         self.readers = _first_readers(plan)
         self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
         # An argument that several places read is given up all the same, but its memory is nobody's to take over.
-        leaves = [plan.leaf(argument) for argument in self.brought]
+        leaves = [plan.leaves[argument] for argument in self.brought]
         self.donated_values = {traced.arguments[i] for i in traced.donated if leaves.count(i) == 1}
         self.argument_values = set(traced.arguments)
         self.replicated = frozenset(self._travelling_whole())
@@ -81,7 +81,7 @@ class Lowering:
             self._awaited(),
             self.brought,
             tuple(action.target for action in actions if action.step.kind == "bring"),
-            tuple(len(self.traced.avals[self.traced.arguments[self.plan.leaf(a)]].shape) for a in self.brought),
+            tuple(len(self.traced.avals[self.traced.arguments[self.plan.leaves[a]]].shape) for a in self.brought),
             taken_over,
             tuple(makers[slot] for slot in self.plan.results),
             results,

@@ -52,7 +52,7 @@ class Step:
         node: the node it belongs to: for bring and move the one that needs the value first.
         place: serial of the virtual slice it runs on or delivers to.
         inputs, outputs: slots. A bring has no input slot, and the argument's position in ``argument`` (see
-            ``Plan.leaf``).
+            ``Plan.leaves``).
         last: input slots that no later step reads.
         route: for bring and move: ``"host"``, ``"local"`` (same devices or island memory), ``"ICI"``, ``"DCN"``.
     """
@@ -116,9 +116,10 @@ class Plan:
     again: tuple[tuple[int, int], ...] = ()
     copies: tuple[int, ...] = ()
 
-    def leaf(self, argument: int) -> int:
-        """The position among the leaves of a call of what a step brings."""
-        return argument if argument < self.arguments else self.again[argument - self.arguments][0]
+    @cached_property
+    def leaves(self) -> tuple[int, ...]:
+        """For each argument, its position among the leaves of a call."""
+        return (*range(self.arguments), *(leaf for leaf, _ in self.again))
 
     @property
     def islands(self) -> tuple[int, ...]:
@@ -218,7 +219,9 @@ class _Lowering:
     def _deliver(self, value: int, place: int, node: int) -> None:
         target = self.placements[place]
         if value in self.position:
-            step = Step("bring", node, place, target.island, (), (), argument=self._argument(value, place), route="host")
+            step = Step(
+                "bring", node, place, target.island, (), (), argument=self._argument(value, place), route="host"
+            )
         else:
             home = self.home[value]
             network = route(self.placements[home], target)
