@@ -114,11 +114,11 @@ def lowered(controller: Controller, traced: Traced, call: Signature, refuse: boo
     layouts = traced.lowered.get(epoch)
     if layouts is None:
         layouts = traced.lowered[epoch] = _place(controller, traced)
-    leaves = values.arguments(controller.driver, layouts.plan, call.leaves) if layouts.free else ()
-    lies = tuple(values.lies(controller.driver, leaves[one.argument]) for one in layouts.free)
+    leaves = values.arguments(controller.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
+    lies = tuple(values.lies(controller.driver, leaves[one.argument]) for one in layouts.undeclared)
     found = layouts.made.get(lies)
     if found is None:
-        brought = tuple(map(controller.driver.laid, lies, layouts.free))
+        brought = tuple(map(controller.driver.laid, lies, layouts.undeclared))
         found = layouts.made.get(brought) or _lower(controller, traced, layouts, brought)
         layouts.made[lies] = layouts.made[brought] = found
     if refuse:

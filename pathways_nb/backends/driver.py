@@ -17,7 +17,7 @@ from typing import Any
 from pathways_nb.backends.engine import Clock, Engine
 from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
 from pathways_nb.backends.faults import Fault
-from pathways_nb.backends.layouts import Free, Targets
+from pathways_nb.backends.layouts import Targets, Undeclared
 from pathways_nb.backends.levels import Levels
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.room import make_room
@@ -97,15 +97,20 @@ class Driver(ABC):
     def lower(
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], None]
     ) -> Lowered:
-        """A plan made ready to be carried out here; ``targets``: how arguments are brought; ``say`` tells of progress."""
+        """Make a plan ready to be carried out here.
+
+        Args:
+            traced, plan: the program and its plan. targets: the layouts in which arguments are brought.
+            record: where compiling is recorded. say: told of progress.
+        """
 
     @abstractmethod
     def lies(self, value: Any) -> Hashable:
-        """Where and how a value lies, an entry or an argument from outside, as ``laid`` takes it; ``None``: nowhere."""
+        """Return where and how a value lies, for ``laid``; ``None`` if on no device. It is an entry or an argument."""
 
     @abstractmethod
-    def laid(self, lies: Any, free: Free) -> Any:
-        """The sharding in which an argument that lies so is used at its place."""
+    def laid(self, lies: Any, argument: Undeclared) -> Any:
+        """Return the sharding in which an argument that lies so is used: its own, if it lies at the place."""
 
     @abstractmethod
     def take(self, leaf: Any, name: str) -> Any:

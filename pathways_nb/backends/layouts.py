@@ -1,8 +1,9 @@
-"""How the arguments of a program come to its places: in which layout each is brought, and for which it is lowered.
+"""In which layout each argument of a program is brought to its places.
 
-As under ``jax.jit``: an argument for which a computation declares a spec is brought in that spec. One that only ordinary
-operations read (an optimizer's state) is used as it lies, if it lies on the devices of the place; how it lies is then
-part of what the program is lowered for. What comes from elsewhere is laid out as what it is combined with.
+As under ``jax.jit``: an argument for which a computation declares a spec is brought in that spec. One that only
+ordinary operations read (an optimizer's state) is used as it lies if it lies on the devices of the place, and the
+program is lowered once for each such layout. If it comes from elsewhere, it is laid out like the values that it is
+combined with (see ``propagation``).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ Targets = Mapping[tuple[int, int], Any]
 """By argument and place: the sharding in which it is brought there."""
 
 
-class Free(NamedTuple):
-    """An argument that is used at a place as it lies."""
+class Undeclared(NamedTuple):
+    """An argument for which no computation at a place declares a spec."""
 
     argument: int
     place: int
     where: Placement
     otherwise: NamedSharding
-    """How it is brought if it does not lie there."""
+    """The sharding in which it is brought if it does not lie at the place."""
 
 
 @dataclass(eq=False)
@@ -38,23 +39,25 @@ class Layouts:
     """A program placed on a controller's devices, and what it was lowered to.
 
     Args:
-        plan: its plan. fixed: of arguments whose layout does not depend on how they lie. free: the others.
+        plan: the program with its placements.
+        fixed: the targets of arguments whose layout does not depend on the call.
+        undeclared: the other arguments.
     """
 
     plan: Plan
     fixed: Targets
-    free: tuple[Free, ...]
+    undeclared: tuple[Undeclared, ...]
     made: dict[Hashable, Lowered] = field(default_factory=dict)
-    """What it was lowered to: by how the free arguments lay, and by how they are brought."""
+    """The lowered program, by how the undeclared arguments lay in a call, and by the shardings that followed."""
 
     @classmethod
     def of(cls, traced: Traced, plan: Plan, islands: Sequence[Any]) -> Layouts:
-        """Find the layout of each argument of a plan; ``islands`` are the controller's, in order."""
+        """Find the declared layout of each argument, or a guess; ``islands`` are the controller's, in order."""
         places = {place.serial: place for place in traced.places}
         brought = [(step.argument, step.place) for step in plan.steps if step.kind == "bring"]
         declared = _declared(traced, plan)
         guesses: dict[int, Propagation] = {}
-        fixed, free = {}, []
+        fixed, undeclared = {}, []
         for argument, serial in brought:
             value, where = traced.arguments[plan.leaves[argument]], plan.placements[serial]
             mesh = islands[where.island].mesh(where, places[serial])
@@ -63,18 +66,21 @@ class Layouts:
                 if serial not in guesses:
                     guesses[serial] = _propagation(traced, plan, serial, declared)
                 otherwise = NamedSharding(mesh, guesses[serial].spec(value))
-                free.append(Free(argument, serial, where, otherwise))
+                undeclared.append(Undeclared(argument, serial, where, otherwise))
             else:
                 fixed[argument, serial] = NamedSharding(mesh, trimmed(spec or ()))
-        return cls(plan, fixed, tuple(free))
+        return cls(plan, fixed, tuple(undeclared))
 
     def targets(self, brought: Sequence[Any]) -> Targets:
-        """How all arguments are brought, the free ones as given."""
-        return {**self.fixed, **{(one.argument, one.place): to for one, to in zip(self.free, brought, strict=True)}}
+        """The shardings of all arguments, given those of the undeclared ones."""
+        return {
+            **self.fixed,
+            **{(one.argument, one.place): to for one, to in zip(self.undeclared, brought, strict=True)},
+        }
 
 
 def kept(sharding: Any, mesh: Any) -> NamedSharding | None:
-    """The same layout as one of ``mesh``, of a value that lies on its devices; ``None`` if its axes are others."""
+    """The sharding of a value on the devices of ``mesh``, as one of ``mesh``; ``None`` if its axes differ."""
     if sharding.is_fully_replicated:
         return NamedSharding(mesh, PartitionSpec())
     if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:

@@ -15,7 +15,7 @@ from pathways_nb.backends.engine import Clock
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.execution import Bell, Entry, Execution
 from pathways_nb.backends.islands import Attachment, Island
-from pathways_nb.backends.layouts import Free, Targets, kept
+from pathways_nb.backends.layouts import Targets, Undeclared, kept
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.lowering import Lowering
 from pathways_nb.backends.transfers import lies_at
@@ -73,9 +73,9 @@ class LocalDriver(Driver):
         """A sharding, which names its devices."""
         return getattr(value, "sharding", None)
 
-    def laid(self, lies: Any, free: Free) -> Any:
+    def laid(self, lies: Any, argument: Undeclared) -> Any:
         """As it lies, if it lies in the memory of the place's devices."""
-        mesh, mine = free.otherwise.mesh, free.otherwise
+        mesh, mine = argument.otherwise.mesh, argument.otherwise
         there = lies is not None and lies.device_set == mine.device_set and lies.memory_kind == mine.memory_kind
         return (kept(lies, mesh) if there else None) or mine
 

@@ -36,7 +36,12 @@ class Compiler(Protocol):
 
 
 class Lowering:
-    """Turns one plan into actions. ``islands`` are the controller's, in order; ``targets``: how arguments are brought."""
+    """Turns one plan into actions.
+
+    Args:
+        traced, plan: the program and its plan. targets: the layouts in which arguments are brought.
+        islands: the controller's, in order. executables: makes executables of nodes.
+    """
 
     def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: Compiler):
         self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables

@@ -1,9 +1,12 @@
-"""How arrays lie that no computation declares a spec for: as the arrays that they are combined with.
+"""Guess the layout of arrays for which no computation declares a spec, from the arrays that they are combined with.
 
-An optimizer's state reaches ordinary operations only. Before its first step it lies nowhere, and has to be brought as
-the compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): values that an elementwise operation
-combines lie alike, whichever of them is known; what other operations make, forward only. A guess that the compiler does
-not share costs one more compilation: from then on the state lies as the compiler left it.
+An optimizer's state reaches ordinary operations only. Before its first step it lies on no device, and is brought as the
+compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): operands and outputs of an elementwise
+operation have one layout, whichever of them is known; layouts pass through other operations forward only. A wrong guess
+is harmless: it costs one more compilation, and from then on the state lies as the compiler left it.
+
+JAX can let the compiler choose the layout of an input, but only node by node, on real devices. This serves the
+simulator as well, and sees all nodes of a place at once.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class Propagation:
     # ---- who lies like whom
 
     def _shape(self, array: Hashable) -> Shape:
-        return array.shape if isinstance(array, _Array) else self.shapes[array]  # type: ignore[call-overload, no-any-return]
+        return array.shape if isinstance(array, _Array) else self.shapes[array]  # type: ignore[call-overload]
 
     def _constant(self, operand: Const) -> _Array:
         return _Array(tuple(getattr(operand.value, "shape", ())))

@@ -17,7 +17,7 @@ import jax
 from pathways_nb.backends.driver import QUEUED, Driver
 from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
-from pathways_nb.backends.layouts import Free, Targets, kept
+from pathways_nb.backends.layouts import Targets, Undeclared, kept
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.lowering import Lowering
 from pathways_nb.backends.pod import Abstract, Pod
@@ -92,10 +92,10 @@ class SimDriver(Driver):
         where = _whereabouts(value) if isinstance(value, Entry) else None
         return None if where is None else (where, value.sharding)
 
-    def laid(self, lies: Any, free: Free) -> Any:
+    def laid(self, lies: Any, argument: Undeclared) -> Any:
         """As it lies, if it lies on the place's devices."""
-        there = lies is not None and lies[0] == free.where and lies[1] is not None
-        return (kept(lies[1], free.otherwise.mesh) if there else None) or free.otherwise
+        there = lies is not None and lies[0] == argument.where and lies[1] is not None
+        return (kept(lies[1], argument.otherwise.mesh) if there else None) or argument.otherwise
 
     def take(self, leaf: Any, name: str) -> Any:
         """Shape and type of an argument; its values are not looked at, but an array travels and a shape need not."""

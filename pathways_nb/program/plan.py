@@ -219,9 +219,8 @@ class _Lowering:
     def _deliver(self, value: int, place: int, node: int) -> None:
         target = self.placements[place]
         if value in self.position:
-            step = Step(
-                "bring", node, place, target.island, (), (), argument=self._argument(value, place), route="host"
-            )
+            argument = self._argument(value, place)
+            step = Step("bring", node, place, target.island, (), (), argument=argument, route="host")
         else:
             home = self.home[value]
             network = route(self.placements[home], target)
