@@ -73,10 +73,8 @@ class Layouts:
 
     def targets(self, brought: Sequence[Any]) -> Targets:
         """The shardings of all arguments, given those of the undeclared ones."""
-        return {
-            **self.fixed,
-            **{(one.argument, one.place): to for one, to in zip(self.undeclared, brought, strict=True)},
-        }
+        keys = ((one.argument, one.place) for one in self.undeclared)
+        return {**self.fixed, **dict(zip(keys, brought, strict=True))}
 
 
 def kept(sharding: Any, mesh: Any) -> NamedSharding | None:
