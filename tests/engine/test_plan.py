@@ -76,9 +76,8 @@ def test_each_launch_reads_its_own_places_values_in_the_nodes_order(sample: Samp
     results = tuple(sample.plan.slots[slot].value for slot in sample.plan.results)
     inputs = sample.graph.nodes[-1].inputs
     assert results == (*inputs, *(inputs[position] for position in sample.plan.copies))
-    assert len(set(sample.plan.results[len(inputs) :])) == len(sample.plan.copies), (
-        "each copy lies at a place of its own"
-    )
+    copies = list(zip(sample.plan.copies, sample.plan.results[len(inputs) :], strict=True))
+    assert len(set(copies)) == len(copies), "each copy lies at a place of its own"
 
 
 @given(samples())
