@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -50,7 +51,18 @@ def dispatch(controller: Controller, program: Program, call: Signature, gathered
 def _traced(
     controller: Controller, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
-    """The program's trace for these arguments; tracing it takes time that is recorded."""
+    """The program's trace for these arguments; where there is no computation, operations stand where these lie."""
+    traced = _traced_once(controller, program, call, avals, record)
+    homes = values.homes(controller.driver, call.leaves) if traced.is_unplaced else ()
+    if any(home is not None for home in homes):
+        traced = _traced_once(controller, program, replace(call, homes=homes), avals, record)
+    return traced
+
+
+def _traced_once(
+    controller: Controller, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+) -> Traced:
+    """Trace a program unless that has been done; tracing takes time that is recorded."""
     traced = program.cached(call, avals, controller.platform)
     if traced is None:
         began = controller.clock()

@@ -42,6 +42,8 @@ class Future(Opaque, Deferred):
     _flush: Callable[[], None] | None = None
     _consumed = ""
     _release: Callable[[int], None] | None = None
+    place: int | None = None
+    """The serial of the virtual slice where it is made or was put."""
     copies: Mapping[Placement, Future] = {}
     """The same small value on other devices that needed it, by those devices."""
 
@@ -91,6 +93,7 @@ class Future(Opaque, Deferred):
         assert other._entry is not None
         assert release is not None
         self.bind(other._buffer, other._entry, other._sharding, release)
+        self.place = other.place
 
     def fail(self, error: BaseException) -> None:
         """The call could not be dispatched, or was interrupted before it was."""

@@ -17,7 +17,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.futures import Future
 from pathways_nb.program import lines, specs
 from pathways_nb.program.memory import Holding
-from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.places import VirtualSlice, is_alive
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Signature, aval_of
@@ -71,6 +71,16 @@ def lies(driver: Driver, leaf: Any) -> Hashable:
     return driver.lies(leaf)
 
 
+def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
+    """The place at which each argument lies, where that is known; a number may be needed anywhere, and has none."""
+
+    def home(leaf: Any) -> int | None:
+        lies_there = isinstance(leaf, Future) and leaf.shape and leaf.held_in(driver.entries) is not None
+        return leaf.place if lies_there and leaf.place is not None and is_alive(leaf.place) else None
+
+    return tuple(map(home, leaves))
+
+
 def put(controller: Controller, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
     """Place every leaf; see ``pw.put``."""
     leaves, structure = jax.tree.flatten(tree)
@@ -88,6 +98,7 @@ def futures(controller: Controller, lowered: Lowered, buffers: Sequence[int]) ->
     for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
         future = Future(controller, aval, lowered.name)
         future.bind(buffer, driver.entry_of(buffer), lowered.shardings[slot], driver.release)
+        future.place = lowered.plan.slots[slot].place
         made.append(future)
     plan, count = lowered.plan, len(made) - len(lowered.plan.copies)
     for copy, slot, position in zip(made[count:], plan.results[count:], plan.copies, strict=True):
@@ -129,6 +140,7 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
     controller.active_record().add(Row(label, began, clock(), quality=quality))
     future = Future(controller, aval, f"put on {place.label}")
     future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
+    future.place = place.serial
     if controller.twin is not None:
         future.cast(leaf.shadow if isinstance(leaf, Future) else leaf)
     return future

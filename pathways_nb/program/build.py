@@ -48,7 +48,7 @@ class Code:
 class Builder:
     """Places and groups the items of one flat program; ``build`` does it all."""
 
-    def __init__(self, flat: Flat, places: Mapping[int, VirtualSlice]):
+    def __init__(self, flat: Flat, places: Mapping[int, VirtualSlice], homes: Mapping[int, int]):
         self.flat, self.places = flat, places
         self.order = {item: index for index, item in enumerate(flat.items)}
         self.groups: list[Group] = []
@@ -58,7 +58,7 @@ class Builder:
         self.free: dict[int, Item] = {}
         """Values that depend on no place, and the item that makes each."""
         self.copies: dict[tuple[int, int], int] = {}
-        self.home: dict[int, int] = {}
+        self.home: dict[int, int] = dict(homes)
         self.kept: list[tuple[int, int]] = []
         """Small results as another place has them, too: the position of the result, and the value there."""
 
@@ -156,7 +156,12 @@ class Builder:
 
 
 def build(
-    name: str, flat: Flat, places: Mapping[int, VirtualSlice], parameters: list[str], fused: bool = False
+    name: str,
+    flat: Flat,
+    places: Mapping[int, VirtualSlice],
+    parameters: list[str],
+    fused: bool = False,
+    homes: Mapping[int, int] = {},
 ) -> tuple[Graph, dict[int, Code]]:
     """The graph of a flat program, and what each of its nodes computes.
 
@@ -166,8 +171,9 @@ def build(
         places: the virtual slices by serial; at least one.
         parameters: for each argument leaf, the name of its parameter.
         fused: whether groups that follow each other at one place become one node.
+        homes: the place of arguments, by value, where operations on them are to stand there.
     """
-    builder = Builder(flat, places)
+    builder = Builder(flat, places, homes)
     groups = builder.build()
     groups = fuse(groups) if fused else groups
     kept = {*flat.results, *(value for _, value in builder.kept)}

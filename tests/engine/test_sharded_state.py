@@ -253,6 +253,29 @@ def test_microbatches_in_one_program_keep_the_state_sharded(devices: pw.Controll
     assert layouts(trained.params) == [(16, 8), (8, 8)]
 
 
+@pytest.mark.parametrize("places", LOSSES)
+def test_an_update_that_is_a_program_of_its_own_runs_where_the_state_lies(
+    controller: pw.Controller, places: str
+) -> None:
+    optimizer = OPTIMIZERS["adam"]
+    gradients = pw.program(jax.grad(LOSSES[places]()), name="gradients")
+
+    @pw.program
+    def update(params: Any, state: Any, given: Any) -> Any:
+        updates, state = optimizer.update(given, state, params)
+        return optax.apply_updates(params, updates), state
+
+    params, state = parameters(), optimizer.init(parameters())
+    for number in range(STEPS):
+        with pw.record() as run:
+            params, state = update(params, state, gradients(params, *batch(number)))
+        moved = {name.partition(" ")[0] for name in run.events.of_kind("transfer")["name"]}
+    assert moved - {"left", "right"} == {"x", "y"}
+    assert layouts(params) == [(16, 8), (8, 8)]
+    if is_real(controller):
+        same((params, state), unsharded(optimizer), rtol=2e-4, atol=1e-5)
+
+
 # ---- how arguments lie
 
 
