@@ -213,13 +213,13 @@ class Controller(Unique):
         tenant, driver = tenants.now(), self.driver_or_none
         return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name)
 
-    def lowered(self, traced: Traced, refuse: bool = True) -> Lowered:
-        """The program on this controller's devices, lowered and compiled once.
+    def lowered(self, traced: Traced, call: Signature, refuse: bool = True) -> Lowered:
+        """The program on this controller's devices, lowered and compiled once for arguments that lie as the call's.
 
         Raises:
             OutOfMemoryError: it needs more memory than they have, unless ``refuse`` is false.
         """
-        return dispatch.lowered(self, traced, refuse)
+        return dispatch.lowered(self, traced, call, refuse)
 
     def traced(self, program: Program, call: Signature) -> Traced:
         """The program's trace for these arguments, which is not recorded."""

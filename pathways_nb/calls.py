@@ -88,8 +88,8 @@ class Client:
     @_users_view
     def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
         """How much memory it needs for these arguments."""
-        controller = current.get()
-        return controller.lowered(controller.traced(program, program.signature(args, kwargs)), refuse=False).peaks
+        controller, call = current.get(), program.signature(args, kwargs)
+        return controller.lowered(controller.traced(program, call), call, refuse=False).peaks
 
 
 context.set_runner(Client())

@@ -6,19 +6,21 @@ Nothing is decided here: places are the resource manager's, order and memory the
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from pathways_nb import tenants, values
 from pathways_nb.backends.driver import QUEUED
+from pathways_nb.backends.layouts import Layouts
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.errors import OutOfMemoryError, size
 from pathways_nb.gather import check_futures, consume
 from pathways_nb.program.plan import Plan, lower
 from pathways_nb.program.program import Program, Traced
-from pathways_nb.program.signature import Aval, Signature
+from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.trace.record import Label, Record, Row, label_of
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def dispatch(controller: Controller, program: Program, call: Signature, gathered
         check_futures(call)
     record = controller.active_record()
     traced = _traced(controller, program, call, avals, record)
-    ready = lowered(controller, traced)
+    ready = lowered(controller, traced, call)
     client = tenants.told(controller)
     _refuse_for_tenant(controller, ready, client)
     _wait_for_room(controller, program, client, record)
@@ -49,7 +51,18 @@ def dispatch(controller: Controller, program: Program, call: Signature, gathered
 def _traced(
     controller: Controller, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
-    """The program's trace for these arguments; tracing it takes time that is recorded."""
+    """The program's trace for these arguments; where there is no computation, operations stand where these lie."""
+    traced = _traced_once(controller, program, call, avals, record)
+    homes = values.homes(controller.driver, call.leaves) if traced.is_unplaced else ()
+    if any(home is not None for home in homes):
+        traced = _traced_once(controller, program, replace(call, homes=homes), avals, record)
+    return traced
+
+
+def _traced_once(
+    controller: Controller, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+) -> Traced:
+    """Trace a program unless that has been done; tracing takes time that is recorded."""
     traced = program.cached(call, avals, controller.platform)
     if traced is not None:
         return traced
@@ -83,7 +96,7 @@ def _submit(
 ) -> list[Any]:
     """Queue a run; returns the futures of its results."""
     driver = controller.driver
-    buffers, temporary = values.hold(controller, call.leaves, client)
+    buffers, temporary = values.hold(controller, ready.plan, call.leaves, client)
     try:
         run, results = driver.submit(ready, buffers, record, client)
     finally:
@@ -93,7 +106,17 @@ def _submit(
         consume(call)
     for recording, _ in controller.recordings[-1:]:
         recording.add(run)
+        if controller.specification.simulated is not None:
+            sizes = [aval.bytes for aval in _without_values(ready, call)]
+            recording.take_as_placed(len(sizes), sum(sizes))
     return values.futures(controller, ready, results)
+
+
+def _without_values(ready: Lowered, call: Signature) -> Iterator[Aval]:
+    """The arguments that a simulated call takes as lying where it needs them: those with a shape and no values."""
+    for leaf in (call.leaves[argument] for argument in {ready.plan.leaves[argument] for argument in ready.brought}):
+        if isinstance(leaf, jax.ShapeDtypeStruct) and (aval := aval_of(leaf)) is not None:
+            yield aval
 
 
 def traced(controller: Controller, program: Program, call: Signature) -> Traced:
@@ -101,17 +124,31 @@ def traced(controller: Controller, program: Program, call: Signature) -> Traced:
     return _traced(controller, program, call, call.avals(), None)
 
 
-def lowered(controller: Controller, traced: Traced, refuse: bool = True) -> Lowered:
+def lowered(controller: Controller, traced: Traced, call: Signature, refuse: bool = True) -> Lowered:
     """See ``Controller.lowered``."""
     epoch = controller.epoch  # before devices are chosen: they may change meanwhile
-    found = traced.lowered.get(epoch)
-    if found is None:
+    layouts = traced.lowered.get(epoch)
+    if layouts is None:
         with traced.lowering:
-            found = traced.lowered.get(epoch)
-            if found is None:
-                found = traced.lowered[epoch] = _lower(controller, traced)
+            layouts = traced.lowered.get(epoch)
+            if layouts is None:
+                layouts = traced.lowered[epoch] = _place(controller, traced)
+    leaves = values.arguments(controller.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
+    lies = tuple(values.lies(controller.driver, leaves[one.argument]) for one in layouts.undeclared)
+    found = layouts.made.get(lies)
+    if found is None:
+        with traced.lowering:  # of several threads that call it first, one lowers it
+            found = layouts.made.get(lies) or _lower_for(controller, traced, layouts, lies)
     if refuse:
         _refuse_too_large(found, controller.budgets, "attach with a larger hbm=")
+    return found
+
+
+def _lower_for(controller: Controller, traced: Traced, layouts: Layouts, lies: tuple[Any, ...]) -> Lowered:
+    """Lower a program for arguments that lie so, unless that has been done for others that are brought alike."""
+    brought = tuple(map(controller.driver.laid, lies, layouts.undeclared))
+    found = layouts.made.get(brought) or _lower(controller, traced, layouts, brought)
+    layouts.made[lies] = layouts.made[brought] = found
     return found
 
 
@@ -120,13 +157,20 @@ def plan_of(controller: Controller, traced: Traced) -> Plan:
     return lower(traced.graph, controller.place(traced.places), traced.arguments, traced.places[0])
 
 
-def _lower(controller: Controller, traced: Traced) -> Lowered:
-    record, clock = controller.active_record(), controller.clock
-    began = clock()
+def _place(controller: Controller, traced: Traced) -> Layouts:
+    began = controller.clock()
     plan = plan_of(controller, traced)
-    record.add(Row(Label("lower", traced.name, traced.name), began, clock(), quality="exact"))
+    layouts = Layouts.of(traced, plan, controller.driver.attachment.islands)
+    label = Label("lower", traced.name, traced.name)
+    controller.active_record().add(Row(label, began, controller.clock(), quality="exact"))
+    return layouts
+
+
+def _lower(controller: Controller, traced: Traced, layouts: Layouts, brought: tuple[Any, ...]) -> Lowered:
+    record, clock, targets = controller.active_record(), controller.clock, layouts.targets(brought)
+    began = clock()
     try:
-        found = controller.driver.lower(traced, plan, record, controller.say)
+        found = controller.driver.lower(traced, layouts.plan, targets, record, controller.say)
     finally:
         for run, _ in controller.recordings[-1:]:
             run.note = ""

@@ -26,6 +26,7 @@ from pathways_nb.unique import Unique
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
+    from pathways_nb.program.plan import Placement
 
 
 class Future(Unique, Opaque, Deferred):
@@ -43,6 +44,10 @@ class Future(Unique, Opaque, Deferred):
     _flush: Callable[[], None] | None = None
     _consumed = ""
     _release: Callable[[int], None] | None = None
+    place: int | None = None
+    """The serial of the virtual slice where it is made or was put."""
+    copies: Mapping[Placement, Future] = {}
+    """The same small value on other devices that needed it, by those devices."""
 
     def __init__(self, controller: Controller, aval: Aval, name: str):
         self._controller, self.aval, self._name = controller, aval, name
@@ -81,6 +86,7 @@ class Future(Unique, Opaque, Deferred):
         assert other._entry is not None
         assert release is not None
         self.bind(other._buffer, other._entry, other._sharding, release)
+        self.place = other.place
 
     def fail(self, error: BaseException) -> None:
         """The call could not be dispatched, or was interrupted before it was."""
@@ -113,6 +119,19 @@ class Future(Unique, Opaque, Deferred):
         if self._flush is not None:
             self._flush()
         return self._buffer if entries.get(self._buffer) is self._entry else None
+
+    def is_held_in(self, entries: Mapping[int, Entry]) -> bool:
+        """Whether one of a driver's ``entries`` is to have its value, as far as is known."""
+        return self._entry is not None and entries.get(self._buffer) is self._entry and self._entry.error is None
+
+    @property
+    def buffer(self) -> int:
+        """Its logical buffer."""
+        return self._buffer
+
+    def keep_copy(self, where: Placement, copy: Future) -> None:
+        """The program that makes it leaves ``copy`` on these devices."""
+        self.copies = {**self.copies, where: copy}
 
     # ---- for everyone
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
@@ -81,31 +81,36 @@ class Run:
 
     def add(self, execution: Execution) -> None:
         """A program of this run was submitted."""
-        lowered = execution.lowered
-        if lowered not in self._programs:
-            plan = lowered.plan
-            self._programs[lowered] = RanProgram(plan.graph, plan.where(), plan.routes())
-        self._programs[lowered].runs += 1
+        plan = execution.lowered.plan
+        if plan not in self._programs:
+            self._programs[plan] = RanProgram(plan.graph, plan.where(), plan.routes())
+        self._programs[plan].runs += 1
         if len(self.executions) >= 256:
             self.executions = self.unfinished()
         self.executions.append(execution)
+
+    def take_as_placed(self, count: int, size: int) -> None:
+        """Simulated calls took abstract arguments, of ``size`` bytes in all, as lying where they needed them."""
+        if count:
+            before, total = self.about.get("taken_as_placed", (0, 0))
+            self.about["taken_as_placed"] = [before + count, total + size]
 
     def need(self, entry: Entry, line: str) -> None:
         """Python stops at ``line`` for a value, before what follows is dispatched; nothing if it is not this run's."""
         execution = entry.run
         if execution is None or execution.record is not self.record:
             return
-        lowered = execution.lowered
-        plan = lowered.plan
+        plan = execution.lowered.plan
         step = plan.steps[entry.step]
         node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # an argument that is handed back
         if (execution.serial, node) not in self._fetched:
             self._fetched.add((execution.serial, node))
-            _count(self._programs[lowered].needed, node, line, 1)
+            _count(self._programs[plan].needed, node, line, 1)
 
     def absorb(self, inner: Run) -> None:
         """What a run recorded within this one did, is part of it."""
         self.record.absorb(inner.record)
+        self.take_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
         for key, program in inner._programs.items():
             mine = self._programs.setdefault(key, RanProgram(program.graph, program.where, program.routes))
             mine.runs += program.runs
@@ -148,7 +153,8 @@ class Run:
 
     def summary(self) -> Summary:
         """Makespan, utilisation, dispatch time, most memory held."""
-        return summarise(self.events, self.islands, self.hbm)
+        count, total = self.about.get("taken_as_placed", (0, 0))
+        return replace(summarise(self.events, self.islands, self.hbm), taken=count, taken_bytes=total)
 
     def summary_line(self) -> str:
         """The summary in one line of plain text."""

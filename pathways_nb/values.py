@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,15 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb import tenants
+from pathways_nb.backends.driver import Driver
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.lowering import per_device
 from pathways_nb.errors import UsageError
 from pathways_nb.futures import Future
 from pathways_nb.program import lines, specs
 from pathways_nb.program.memory import Holding
-from pathways_nb.program.places import VirtualSlice
-from pathways_nb.program.plan import Placement
+from pathways_nb.program.places import VirtualSlice, is_alive
+from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Signature, aval_of
 from pathways_nb.trace.record import Row, label_of
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from pathways_nb.attached import Controller
 
 
-def hold(controller: Controller, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
-    """A logical buffer for each argument, and those made only for this call."""
+def hold(controller: Controller, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
+    """A logical buffer for each argument of a plan, and those made only for this call."""
     driver = controller.driver
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
@@ -40,7 +41,44 @@ def hold(controller: Controller, leaves: Sequence[Any], client: str) -> tuple[li
         for buffer in stored.values():
             driver.release(buffer)
         raise
-    return [stored[at] if buffer is None else buffer for at, buffer in enumerate(held)], list(stored.values())
+    buffers = [stored[at] if buffer is None else buffer for at, buffer in enumerate(held)]
+    for leaf, place in plan.again:
+        copy = _copy(driver, leaves[leaf], plan.placements[place])
+        buffers.append(buffers[leaf] if copy is None else copy.buffer)
+    return buffers, list(stored.values())
+
+
+def arguments(driver: Driver, plan: Plan, leaves: Sequence[Any]) -> list[Any]:
+    """The arguments of a plan: the leaves, and what lies at a further place of those that are brought there."""
+    found = list(leaves)
+    for leaf, place in plan.again:
+        copy = _copy(driver, leaves[leaf], plan.placements[place])
+        found.append(leaves[leaf] if copy is None else copy)
+    return found
+
+
+def _copy(driver: Driver, leaf: Any, where: Placement) -> Future | None:
+    """What the program that made a small value left of it on these devices, too, if that is there still."""
+    copy = leaf.copies.get(where) if isinstance(leaf, Future) else None
+    return copy if copy is not None and copy.is_held_in(driver.entries) else None
+
+
+def lies(driver: Driver, leaf: Any) -> Hashable:
+    """Where and how an argument lies; see ``Driver.lies``."""
+    if isinstance(leaf, Future):
+        buffer = leaf.held_in(driver.entries)
+        return None if buffer is None else driver.lies(driver.entry_of(buffer))
+    return driver.lies(leaf)
+
+
+def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
+    """The place at which each argument lies, where that is known; a number may be needed anywhere, and has none."""
+
+    def home(leaf: Any) -> int | None:
+        lies_there = isinstance(leaf, Future) and leaf.shape and leaf.held_in(driver.entries) is not None
+        return leaf.place if lies_there and leaf.place is not None and is_alive(leaf.place) else None
+
+    return tuple(map(home, leaves))
 
 
 def put(controller: Controller, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
@@ -54,14 +92,18 @@ def put(controller: Controller, tree: Any, place: VirtualSlice, shardings: Any) 
 
 
 def futures(controller: Controller, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
-    """The results of a run, held by these buffers."""
+    """The results of a run, held by these buffers; copies of small ones at other places go with them."""
     driver = controller.driver
     made: list[Future] = []
     for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
         future = Future(controller, aval, lowered.name)
         future.bind(buffer, driver.entry_of(buffer), lowered.shardings[slot], driver.release)
+        future.place = lowered.plan.slots[slot].place
         made.append(future)
-    return made
+    plan, count = lowered.plan, len(made) - len(lowered.plan.copies)
+    for copy, slot, position in zip(made[count:], plan.results[count:], plan.copies, strict=True):
+        made[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
+    return made[:count]
 
 
 def compute_beside(twin: Controller, program: Program, call: Signature, made: Sequence[Future]) -> None:
@@ -98,6 +140,7 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
     controller.active_record().add(Row(label, began, clock(), quality=quality))
     future = Future(controller, aval, f"put on {place.label}")
     future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
+    future.place = place.serial
     if controller.twin is not None:
         future.cast(leaf.shadow if isinstance(leaf, Future) else leaf)
     return future

@@ -10,13 +10,14 @@ import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pathways_nb.backends.engine import Clock, Engine
 from pathways_nb.backends.execution import Bell, Entry, Execution, will_read
 from pathways_nb.backends.faults import Fault
+from pathways_nb.backends.layouts import Targets, Undeclared
 from pathways_nb.backends.levels import Levels
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.room import make_room
@@ -93,8 +94,23 @@ class Driver(ABC):
     # ---- what each does in its own way
 
     @abstractmethod
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
-        """A plan made ready to be carried out here; ``say`` tells of progress."""
+    def lower(
+        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
+    ) -> Lowered:
+        """Make a plan ready to be carried out here.
+
+        Args:
+            traced, plan: the program and its plan. targets: the layouts in which arguments are brought.
+            record: where compiling is recorded. say: told of progress.
+        """
+
+    @abstractmethod
+    def lies(self, value: Any) -> Hashable:
+        """Return where and how a value lies, for ``laid``; ``None`` if on no device. It is an entry or an argument."""
+
+    @abstractmethod
+    def laid(self, lies: Any, argument: Undeclared) -> Any:
+        """Return the sharding in which an argument that lies so is used: its own, if it lies at the place."""
 
     @abstractmethod
     def take(self, leaf: Any, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from pathways_nb.backends.engine import Clock
 from pathways_nb.backends.executables import Executables
 from pathways_nb.backends.execution import Bell, Entry, Execution
 from pathways_nb.backends.islands import Attachment, Island
+from pathways_nb.backends.layouts import Targets, Undeclared, kept
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.lowering import Lowering
 from pathways_nb.backends.transfers import lies_at
@@ -63,9 +64,21 @@ class LocalDriver(Driver):
             thread.start()
         _open.add(self)
 
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
+    def lower(
+        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
+    ) -> Lowered:
         """A plan with executables; compiles what is not compiled yet."""
-        return Lowering(traced, plan, self.attachment.islands, self.executables).lower(record, say)
+        return Lowering(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
+
+    def lies(self, value: Any) -> Hashable:
+        """A sharding, which names its devices."""
+        return getattr(value, "sharding", None)
+
+    def laid(self, lies: Any, argument: Undeclared) -> Any:
+        """As it lies, if it lies in the memory of the place's devices."""
+        mesh, mine = argument.otherwise.mesh, argument.otherwise
+        there = lies is not None and lies.device_set == mine.device_set and lies.memory_kind == mine.memory_kind
+        return (kept(lies, mesh) if there else None) or mine
 
     def take(self, leaf: Any, name: str) -> Any:
         """A copy of what its owner may change."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.backends.executables import Executable, Request
+from pathways_nb.backends.layouts import Targets
 from pathways_nb.backends.lowered import Action, Lowered
 from pathways_nb.backends.transfers import like_for_like
 from pathways_nb.program.emit import out_shardings
@@ -35,10 +36,15 @@ class Compiler(Protocol):
 
 
 class Lowering:
-    """Turns one plan into actions. ``islands`` are the controller's, in order."""
+    """Turns one plan into actions.
 
-    def __init__(self, traced: Traced, plan: Plan, islands: Sequence[Any], executables: Compiler):
-        self.traced, self.plan, self.executables = traced, plan, executables
+    Args:
+        traced, plan: the program and its plan. targets: the layouts in which arguments are brought.
+        islands: the controller's, in order. executables: makes executables of nodes.
+    """
+
+    def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: Compiler):
+        self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
         self.places = {place.serial: place for place in traced.places}
         self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in plan.placements.items()}
@@ -52,7 +58,8 @@ class Lowering:
         self.readers = _first_readers(plan)
         self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
         # An argument that several places read is given up all the same, but its memory is nobody's to take over.
-        self.donated_values = {traced.arguments[i] for i in traced.donated if self.brought.count(i) == 1}
+        leaves = [plan.leaves[argument] for argument in self.brought]
+        self.donated_values = {traced.arguments[i] for i in traced.donated if leaves.count(i) == 1}
         self.argument_values = set(traced.arguments)
         self.replicated = frozenset(self._travelling_whole())
         self.donated_slots: set[int] = set()
@@ -69,7 +76,7 @@ class Lowering:
                 self._transfer(index, step)
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
-        results = tuple(self.traced.avals[value] for value in self.traced.results)
+        results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
         taken_over = frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1}
         sizes = self._sizes()
         return Lowered(
@@ -79,7 +86,7 @@ class Lowering:
             self._awaited(),
             self.brought,
             tuple(action.target for action in actions if action.step.kind == "bring"),
-            tuple(len(self.traced.avals[self.traced.arguments[argument]].shape) for argument in self.brought),
+            tuple(len(self.traced.avals[self.traced.arguments[self.plan.leaves[a]]].shape) for a in self.brought),
             taken_over,
             tuple(makers[slot] for slot in self.plan.results),
             results,
@@ -201,20 +208,11 @@ class Lowering:
         (slot,) = step.outputs
         value = self.plan.slots[slot].value
         if step.kind == "bring":
-            target: Any = NamedSharding(mesh, self._wanted(step.node, value))
+            target: Any = self.targets[step.argument, step.place]
         else:
             target = like_for_like(self._sharding(step.inputs[0]), mesh) or NamedSharding(mesh, PartitionSpec())
         self.shardings[slot] = target
         self.labels[index] = self._label(step, "transfer", self.traced.avals[value].bytes)
-
-    def _wanted(self, node: int, value: int) -> PartitionSpec:
-        """The spec that the node which first needs an argument declares for it; whole if it declares none."""
-        code = self.traced.codes.get(node)
-        for item in code.computations if code is not None else ():
-            for operand, spec in zip(item.inputs, item.in_specs, strict=True):
-                if operand == value and spec is not None:
-                    return spec
-        return PartitionSpec()
 
     def _label(self, step: Step, kind: str, size: int, flops: float = 0.0, basis: str = "") -> Label:
         node, placement = self.nodes[step.node], self.plan.placements[step.place]
@@ -240,7 +238,7 @@ class Lowering:
     def _transfer_name(self, step: Step) -> str:
         target = self.places[step.place].label
         if step.kind == "bring":
-            value = self.traced.arguments[step.argument]
+            value = self.plan.slots[step.outputs[0]].value
             argument = next(n for n in self.traced.graph.nodes if n.kind == "argument" and value in n.outputs)
             return f"{argument.name} → {target}"
         return f"{self.places[self.plan.slots[step.inputs[0]].place].label} → {target}"

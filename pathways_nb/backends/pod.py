@@ -22,6 +22,8 @@ class Abstract:
 
     aval: Aval
     sharding: Any = None
+    anywhere: bool = False
+    """Whether it is taken as already lying wherever a program needs it: an argument that has a shape and no values."""
 
     @property
     def nbytes(self) -> int:

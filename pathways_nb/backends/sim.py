@@ -12,9 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import jax
+
 from pathways_nb.backends.driver import QUEUED, Driver
 from pathways_nb.backends.estimates import Estimates
 from pathways_nb.backends.execution import Entry, Execution
+from pathways_nb.backends.layouts import Targets, Undeclared, kept
 from pathways_nb.backends.lowered import Lowered
 from pathways_nb.backends.lowering import Lowering
 from pathways_nb.backends.pod import Abstract, Pod
@@ -79,21 +82,33 @@ class SimDriver(Driver):
 
     # ---- for the client
 
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
+    def lower(
+        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
+    ) -> Lowered:
         """A plan with what each of its steps costs."""
-        lowered = Lowering(traced, plan, self.attachment.islands, self.estimates).lower(record, say)
+        lowered = Lowering(traced, plan, targets, self.attachment.islands, self.estimates).lower(record, say)
         lowered = self.costs.based(lowered)
         self.costs.timed(lowered)
         return lowered
 
+    def lies(self, value: Any) -> Hashable:
+        """Devices and a sharding, which names none; what comes from outside lies on none of them."""
+        where = _whereabouts(value) if isinstance(value, Entry) else None
+        return None if where is None else (where, value.sharding)
+
+    def laid(self, lies: Any, argument: Undeclared) -> Any:
+        """As it lies, if it lies on the place's devices."""
+        there = lies is not None and lies[0] == argument.where and lies[1] is not None
+        return (kept(lies[1], argument.otherwise.mesh) if there else None) or argument.otherwise
+
     def take(self, leaf: Any, name: str) -> Any:
-        """Shape and type of an argument; its values are not looked at."""
+        """Shape and type of an argument; its values are not looked at, but an array travels and a shape need not."""
         if isinstance(leaf, Deferred):
             leaf.check_there()
             leaf.wait()
         aval = aval_of(leaf)
         assert aval is not None
-        return Abstract(aval)
+        return Abstract(aval, anywhere=isinstance(leaf, jax.ShapeDtypeStruct))
 
     def put(self, value: Any, sharding: Any) -> Any:
         """The same, laid out, when it has travelled there."""
@@ -260,11 +275,12 @@ class SimDriver(Driver):
         self.ended.ring()
 
     def _bring(self, run: Execution, task: Task) -> float:
-        """Seconds of bringing an argument: most often it is there already."""
+        """Seconds of bringing an argument: most often it is there already, or taken as being there."""
         lowered, step = run.lowered, run.lowered.plan.steps[task.index]
         entry, where = run.arguments[step.argument], lowered.plan.placements[step.place]
         is_copied = entry.shared and step.argument in lowered.taken_over
-        if self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied:
+        is_there = self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied
+        if is_there or (isinstance(entry.array, Abstract) and entry.array.anywhere):
             return 0.0
         route, source = _route(entry, where)
         cost = self.costs.transfer(lowered, task.index, route, source.count if source else 1, where)

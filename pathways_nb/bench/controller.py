@@ -8,7 +8,7 @@ devices, so that each holds the same. Timed is the pure controller alone: a call
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -84,18 +84,19 @@ class Story:
         self.needs = needs_of(self.plan, Sizes(tuple(held), {}, {}))
         peak = max(peak.bytes for peak in self.needs.peaks(self.graph))
         self.machine = Machine(dispatch, devices=islands.islands, budgets=(peak, peak))
-        self.result_bytes = tuple(traced.avals[value].bytes for value in traced.results)
+        self.result_bytes = tuple(traced.avals[self.plan.slots[slot].value].bytes for slot in self.plan.results)
         self.buffers, self.serials = itertools.count(), itertools.count()
-        self.arguments = tuple(next(self.buffers) for _ in traced.arguments)
         self.messages = 0
-        self._store()
+        leaves = tuple(next(self.buffers) for _ in traced.arguments)
+        self.arguments = tuple(leaves[leaf] for leaf in self.plan.leaves)
+        self._store(leaves)
 
-    def _store(self) -> None:
+    def _store(self, leaves: Sequence[int]) -> None:
         """Put the arguments where they are needed first; what a second place needs is sent there by every call."""
-        brought = [step.argument for step in self.plan.steps if step.kind == "bring"]
-        self.moved = tuple(i for i, argument in enumerate(brought) if argument in brought[:i])
-        for argument, buffer in enumerate(self.arguments):
-            where = self.needs.inputs[brought.index(argument)] if argument in brought else None
+        brought = [self.plan.leaves[step.argument] for step in self.plan.steps if step.kind == "bring"]
+        self.moved = tuple(i for i, leaf in enumerate(brought) if leaf in brought[:i])
+        for leaf, buffer in enumerate(leaves):
+            where = self.needs.inputs[brought.index(leaf)] if leaf in brought else None
             self.machine.handle(Stored(buffer, "", 0, "an argument", where))
 
     def tell(self) -> list[Instruction]:

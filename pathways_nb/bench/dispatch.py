@@ -144,5 +144,6 @@ def _row(devices: int, chain: int, seconds: dict[str, list[float]], count: int =
 
 def executable(controller: pw.Controller, program: pw.Program, *args: Any) -> Callable[..., Any]:
     """The compiled node of a program that repeats one, to call without the controller."""
-    traced = controller.traced(program, program.signature(args, {}))
-    return next(action.call for action in controller.lowered(traced).actions if action.call is not None)
+    call = program.signature(args, {})
+    lowered = controller.lowered(controller.traced(program, call), call)
+    return next(action.call for action in lowered.actions if action.call is not None)

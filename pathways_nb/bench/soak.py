@@ -155,7 +155,7 @@ def _largest_peak(controller: pw.Controller, known: Sequence[Kind]) -> int:
         call = kind.program.signature((fresh(random.Random(0)),), {})
         traced = kind.program.cached(call, call.avals(), controller.platform)
         assert traced is not None
-        peaks += [peak.bytes for peak in controller.lowered(traced).peaks]
+        peaks += [peak.bytes for peak in controller.lowered(traced, call).peaks]
     return max(peaks)
 
 

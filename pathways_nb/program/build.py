@@ -8,14 +8,15 @@ learning-rate schedule) are repeated on each place that uses them instead of bei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pathways_nb.program.fuse import fuse
 from pathways_nb.program.graph import Graph, Node, Value
-from pathways_nb.program.items import Const, Flat, Group, Item, constant
+from pathways_nb.program.items import Const, Flat, Group, Item, Operand, constant
 from pathways_nb.program.places import VirtualSlice
+from pathways_nb.program.plan import SMALL
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class Code:
 class Builder:
     """Places and groups the items of one flat program; ``build`` does it all."""
 
-    def __init__(self, flat: Flat, places: Mapping[int, VirtualSlice]):
+    def __init__(self, flat: Flat, places: Mapping[int, VirtualSlice], homes: Mapping[int, int]):
         self.flat, self.places = flat, places
         self.order = {item: index for index, item in enumerate(flat.items)}
         self.groups: list[Group] = []
@@ -57,7 +58,9 @@ class Builder:
         self.free: dict[int, Item] = {}
         """Values that depend on no place, and the item that makes each."""
         self.copies: dict[tuple[int, int], int] = {}
-        self.home: dict[int, int] = {}
+        self.home: dict[int, int] = dict(homes)
+        self.kept: list[tuple[int, int]] = []
+        """Small results as another place has them, too: the position of the result, and the value there."""
 
     def build(self) -> list[Group]:
         """Place every item; afterwards ``flat.results`` names placed values only."""
@@ -73,8 +76,26 @@ class Builder:
                 self._new_group(place, self._bring(item, place))
             else:
                 self._join(place, self._bring(item, place))
-        self.flat.results = tuple(self._result(operand, default) for operand in self.flat.results)
+        operands = self.flat.results
+        self.flat.results = tuple(self._result(operand, default) for operand in operands)
+        self.kept += self._computed_elsewhere(operands, default)
         return self.groups
+
+    def _computed_elsewhere(self, operands: Sequence[Operand], default: int) -> Iterator[tuple[int, int]]:
+        """A counter of steps is needed at several places. Made and kept at each, it need not be sent there again."""
+        for place in (place for place in self.places if place != default and place in self.open):
+            read = {v for group in self.groups if group.place == place for item in group.items for v in item.values()}
+            for position, operand in enumerate(operands):
+                if not isinstance(operand, Const) and operand in self.free and self._is_at_hand(operand, place, read):
+                    yield position, self._copy(operand, place)
+
+    def _is_at_hand(self, value: int, place: int, read: set[int]) -> bool:
+        """Whether a small value is made at a place anyway, or could be of nothing but what is read there."""
+        missing = self._missing(value, place)
+        made = {output for item in missing for output in item.outputs}
+        needed = {v for item in missing for v in item.values() if (v, place) not in self.copies} - made
+        small = all(self.flat.avals[v].bytes <= SMALL for v in (value, *made))
+        return small and needed <= read and (bool(needed) or not missing)
 
     def _place_by_operands(self, item: Item) -> int | None:
         weight: Counter[int] = Counter()
@@ -135,7 +156,12 @@ class Builder:
 
 
 def build(
-    name: str, flat: Flat, places: Mapping[int, VirtualSlice], parameters: list[str], fused: bool = False
+    name: str,
+    flat: Flat,
+    places: Mapping[int, VirtualSlice],
+    parameters: list[str],
+    fused: bool = False,
+    homes: Mapping[int, int] = {},
 ) -> tuple[Graph, dict[int, Code]]:
     """The graph of a flat program, and what each of its nodes computes.
 
@@ -145,10 +171,13 @@ def build(
         places: the virtual slices by serial; at least one.
         parameters: for each argument leaf, the name of its parameter.
         fused: whether groups that follow each other at one place become one node.
+        homes: the place of arguments, by value, where operations on them are to stand there.
     """
-    groups = Builder(flat, places).build()
+    builder = Builder(flat, places, homes)
+    groups = builder.build()
     groups = fuse(groups) if fused else groups
-    used: Counter[int] = Counter(flat.results)  # type: ignore[arg-type]
+    kept = {*flat.results, *(value for _, value in builder.kept)}
+    used: Counter[Any] = Counter(flat.results)
     for group in groups:
         used.update(value for item in group.items for value in item.values())
     nodes: list[Node] = []
@@ -157,7 +186,7 @@ def build(
         nodes.append(Node(len(nodes), "argument", parameter, None, (), leaves))
     codes = {}
     for group in groups:
-        code = _code(group, used, set(flat.results))
+        code = _code(group, used, kept)
         kind = "computation" if group.is_computation else "operations"
         line = next((item.line for item in group.items if item.line), "")
         parts = tuple(item.name for item in group.items)
@@ -167,7 +196,7 @@ def build(
         codes[nodes[-1].id] = code
     nodes.append(Node(len(nodes), "result", "result", None, flat.results, ()))  # type: ignore[arg-type]
     values = tuple(Value(i, aval.shape, str(aval.dtype), aval.bytes) for i, aval in enumerate(flat.avals))
-    return Graph(name, tuple(nodes), values), codes
+    return Graph(name, tuple(nodes), values, tuple(builder.kept)), codes
 
 
 def _code(group: Group, used: Counter[int], results: set[Any]) -> Code:

@@ -70,6 +70,8 @@ class Graph:
     name: str
     nodes: tuple[Node, ...]
     values: tuple[Value, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+    """Small results that another place computes, too: the position of the result, and the value there."""
 
     @cached_property
     def names(self) -> dict[int, str]:

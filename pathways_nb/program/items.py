@@ -155,7 +155,7 @@ class Flat:
                 f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
                 f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
             )
-        return inside is not None
+        return inside is not None or _is_inlined(eqn)
 
     def _append(self, eqn: Any, read: Any, backward: bool) -> Iterator[int]:
         outputs = [self.new(var.aval) for var in eqn.outvars]
@@ -221,6 +221,11 @@ def _primitives(jaxpr: Any) -> Iterator[str]:
 
 def _named(eqn: Any) -> Named | None:
     return named(str(eqn.params.get("name", "")))
+
+
+def _is_inlined(eqn: Any) -> bool:
+    """Whether a call was declared ``jax.jit(inline=True)``, which JAX 0.12 still carries out later than tracing."""
+    return getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
 
 
 def _dropped(var: Any) -> bool:

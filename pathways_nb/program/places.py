@@ -81,6 +81,11 @@ def by_serial(serial: int) -> VirtualSlice:
     return _known[serial]
 
 
+def is_alive(serial: int) -> bool:
+    """Whether anybody still holds the slice with this serial number."""
+    return serial in _known
+
+
 def keep_for(jaxpr: object, place: VirtualSlice) -> None:
     """Let a slice live as long as a trace that names it: a user's own ``jax.jit`` keeps what it was traced with."""
     _used[jaxpr] = place

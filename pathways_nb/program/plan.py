@@ -7,7 +7,7 @@ speaks of ranges of a plan, drivers carry them out. Lowering again is cheap, as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -15,6 +15,9 @@ from typing import Literal
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.places import VirtualSlice
 
+SMALL = 4096
+"""Bytes of a value that is kept at each place that needs it, from one call to the next: a counter, a seed, a few
+coefficients."""
 StepKind = Literal["bring", "move", "launch"]
 
 
@@ -48,7 +51,8 @@ class Step:
         kind: ``"bring"`` an argument to its place, ``"move"`` a value between places, ``"launch"`` a node.
         node: the node it belongs to: for bring and move the one that needs the value first.
         place: serial of the virtual slice it runs on or delivers to.
-        inputs, outputs: slots. A bring has no input slot, and the argument's position in ``argument``.
+        inputs, outputs: slots. A bring has no input slot, and the argument's position in ``argument`` (see
+            ``Plan.leaves``).
         last: input slots that no later step reads.
         route: for bring and move: ``"host"``, ``"local"`` (same devices or island memory), ``"ICI"``, ``"DCN"``.
     """
@@ -94,8 +98,11 @@ class Plan:
         slots: the table of slots.
         steps: in program order, which respects every dependency.
         orders: for each island, its steps (indices) in that order.
-        results: the slot of each result leaf.
+        results: the slot of each result leaf, and of the copies of small ones at other places.
         readers: for slots read on several islands, which.
+        arguments: how many argument leaves there are.
+        again: small ones that are brought to a further place, as arguments of their own: which leaf, and the place.
+        copies: of each result beyond the leaves, the position of the result that it is a copy of.
     """
 
     graph: Graph
@@ -105,6 +112,14 @@ class Plan:
     orders: Mapping[int, tuple[int, ...]]
     results: tuple[int, ...]
     readers: Mapping[int, frozenset[int]]
+    arguments: int = 0
+    again: tuple[tuple[int, int], ...] = ()
+    copies: tuple[int, ...] = ()
+
+    @cached_property
+    def leaves(self) -> tuple[int, ...]:
+        """For each argument, its position among the leaves of a call."""
+        return (*range(self.arguments), *(leaf for leaf, _ in self.again))
 
     @property
     def islands(self) -> tuple[int, ...]:
@@ -183,6 +198,8 @@ class _Lowering:
     def __init__(self, graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]):
         self.graph, self.placements = graph, placements
         self.position = {value: i for i, value in enumerate(arguments)}
+        self.brought: set[int] = set()
+        self.again: list[tuple[int, int]] = []
         self.home = {v: node.place.serial for node in graph.nodes if node.place is not None for v in node.outputs}
         self.slots: dict[Slot, int] = {}
         self.made_by: dict[int, int] = {}
@@ -202,12 +219,30 @@ class _Lowering:
     def _deliver(self, value: int, place: int, node: int) -> None:
         target = self.placements[place]
         if value in self.position:
-            step = Step("bring", node, place, target.island, (), (), argument=self.position[value], route="host")
+            argument = self._argument(value, place)
+            step = Step("bring", node, place, target.island, (), (), argument=argument, route="host")
         else:
             home = self.home[value]
             network = route(self.placements[home], target)
             step = Step("move", node, place, target.island, (self.slots[Slot(value, home)],), (), route=network)
         self._append(step, (value,))
+
+    def _argument(self, value: int, place: int) -> int:
+        """The position of an argument; a small one has one for each place, where a copy of it may lie."""
+        position = self.position[value]
+        if value in self.brought and self.graph.values[value].bytes <= SMALL:
+            self.again.append((position, place))
+            return len(self.position) + len(self.again) - 1
+        self.brought.add(value)
+        return position
+
+    def kept(self, results: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Copies of small results at other places, of which each is there already: the result's position, the slot."""
+        for position, value in self.graph.copies:
+            yield position, self.slots[Slot(value, self.home[value])]
+        for position, (value, slot) in enumerate(zip(self.graph.nodes[-1].inputs, results, strict=True)):
+            if value in self.position and self.graph.values[value].bytes <= SMALL:
+                yield from ((position, s) for key, s in self.slots.items() if key.value == value and s != slot)
 
     def _append(self, step: Step, outputs: tuple[int, ...]) -> None:
         made = []
@@ -234,6 +269,8 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
     result = graph.nodes[-1]
     homes = [lowering.home.get(value, _reader(lowering, value, default.serial)) for value in result.inputs]
     results = tuple(lowering.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
+    copies = tuple(lowering.kept(results))
+    results += tuple(slot for _, slot in copies)
     steps, readers = _lifetimes(lowering.steps, results)
     orders: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
@@ -246,6 +283,9 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
         {island: tuple(order) for island, order in sorted(orders.items())},
         results,
         readers,
+        len(arguments),
+        tuple(lowering.again),
+        tuple(position for position, _ in copies),
     )
 
 

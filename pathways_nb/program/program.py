@@ -56,6 +56,11 @@ class Traced:
         """The program's name."""
         return self.graph.name
 
+    @property
+    def is_unplaced(self) -> bool:
+        """Whether it consists of ordinary operations only, so that nothing says where it runs."""
+        return self.places == (_DEFAULT,)
+
 
 class Program(Unique):
     """A traced function over computations. Calling it dispatches the whole graph and returns futures at once."""
@@ -125,13 +130,15 @@ class Program(Unique):
         self._refuse_captured(closed)
         flat = Flat.of(closed)
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
-        used = sorted({item.place for item in flat.items if item.place is not None} | set(trace.places))
+        homes = {value: home for value, home in zip(flat.arguments, call.homes, strict=False) if home is not None}
+        named = {item.place for item in flat.items if item.place is not None}
+        used = sorted(named | set(trace.places) | set(homes.values()))
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
         for item in flat.items:
             if item.place is not None:
                 keep_for(item.jaxpr, by_serial(item.place))
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
-        graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters, self.fuse)
+        graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters, self.fuse, homes)
         results: tuple[Any, ...] = flat.results  # which ``build`` has placed
         values = tuple(flat.avals)
         traced = Traced(graph, places, codes, values, flat.arguments, results, out_tree[0], call.donated)
@@ -152,7 +159,7 @@ class Program(Unique):
             ) from error
 
     def _key(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Any:
-        return call.tree, avals, call.static_key, call.donated, platform
+        return call.tree, avals, call.static_key, call.donated, platform, call.homes
 
     def _check_results(self, trace: context.Tracing, leaves: list[Any]) -> None:
         for leaf in leaves:

@@ -191,6 +191,8 @@ class Signature:
     _dynamic_names: list[str]
     _static_args: dict[int, Any]
     _static_kwargs: dict[str, Any]
+    homes: tuple[int | None, ...] = ()
+    """Of a program of ordinary operations only: the place (its serial) at which each leaf lies, where that is known."""
 
     @classmethod
     def of(cls, statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Signature:

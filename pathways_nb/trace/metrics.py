@@ -35,6 +35,7 @@ class Summary:
         hbm: bytes that each device of its island has, 0 if unknown.
         messages: seconds during which the controller's messages to islands were on their way, where that is emulated.
         simulated: whether devices were simulated.
+        taken, taken_bytes: number and total size of abstract arguments that simulated calls took as already in place.
     """
 
     makespan: float
@@ -52,6 +53,8 @@ class Summary:
     hbm: int = 0
     messages: float = 0.0
     simulated: bool = False
+    taken: int = 0
+    taken_bytes: int = 0
 
     def __str__(self) -> str:
         shares = ", ".join(f"island {i} {share:.0%}" for i, share in enumerate(self.utilisation))
@@ -63,6 +66,10 @@ class Summary:
         ]
         if self.transfers:
             words.append(f"{counted(self.transfers, 'transfer')} of {size(self.transfer_bytes)} in all")
+        if self.taken:
+            words.append(
+                f"taken as already in place: {counted(self.taken, 'abstract argument')}, {size(self.taken_bytes)}"
+            )
         if self.peak:
             words.append(f"peak memory {of_budget(self.peak.bytes, self.hbm)} per device (island {self.peak.island})")
         if self.messages:

@@ -57,9 +57,10 @@ def test_every_node_takes_the_operations_that_its_executable_takes(
     controller: pw.Controller, left: pw.VirtualSlice, right: pw.VirtualSlice
 ) -> None:
     step = training(left, right)
-    traced = controller.traced(step, step.signature((WEIGHTS, X), {}))
+    call = step.signature((WEIGHTS, X), {})
+    traced = controller.traced(step, call)
     ours = works(traced, {"x": 4})
-    launches = [action for action in controller.lowered(traced).actions if action.call is not None]
+    launches = [action for action in controller.lowered(traced, call).actions if action.call is not None]
     assert {action.label.name for action in launches} >= {"first", "second", "second (bwd)", "first (bwd)"}
     for action in launches:
         assert ours[action.step.node].flops == pytest.approx(action.label.flops / 4, rel=0.05), action.label.name
@@ -69,7 +70,8 @@ def test_collectives_of_per_shard_nodes_are_in_their_jaxprs_and_of_whole_array_n
     controller: pw.Controller, left: pw.VirtualSlice, right: pw.VirtualSlice
 ) -> None:
     step = training(left, right)
-    traced = controller.traced(step, step.signature((WEIGHTS, X), {}))
+    call = step.signature((WEIGHTS, X), {})
+    traced = controller.traced(step, call)
     names = {node.id: node.name for node in traced.graph.nodes}
     found = {names[node]: work.collectives for node, work in works(traced, {"x": 4}).items() if work.collectives}
     assert found == {

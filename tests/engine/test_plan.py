@@ -74,7 +74,10 @@ def test_each_launch_reads_its_own_places_values_in_the_nodes_order(sample: Samp
             assert all(sample.plan.slots[s].place == step.place for s in step.inputs)
     assert launched == [node.id for node in sample.graph.nodes if node.place is not None]
     results = tuple(sample.plan.slots[slot].value for slot in sample.plan.results)
-    assert results == sample.graph.nodes[-1].inputs
+    inputs = sample.graph.nodes[-1].inputs
+    assert results == (*inputs, *(inputs[position] for position in sample.plan.copies))
+    copies = list(zip(sample.plan.copies, sample.plan.results[len(inputs) :], strict=True))
+    assert len(set(copies)) == len(copies), "each copy lies at a place of its own"
 
 
 @given(samples())
@@ -90,7 +93,7 @@ def test_values_travel_once_per_place_and_only_between_places(sample: Sample) ->
         seen.add((value, step.place))
         if step.kind == "bring":
             assert step.inputs == ()
-            assert sample.arguments[step.argument] == value
+            assert sample.arguments[sample.plan.leaves[step.argument]] == value
         else:
             source = sample.plan.slots[step.inputs[0]]
             assert source.value == value
