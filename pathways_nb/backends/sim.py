@@ -25,7 +25,7 @@ from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Virtual
 from pathways_nb.backends.virtual_engine import GRACE, LOWERING, Passing, VirtualEngine
 from pathways_nb.backends.watcher import owned
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
+from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Reserve, Voided
 from pathways_nb.cost.model import Model
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
@@ -133,6 +133,11 @@ class SimDriver(Driver):
     def sampled(self) -> float:
         """Every end is known."""
         return 1.0
+
+    def _reserve(self, event: Reserve) -> None:
+        """Ask when the client's thread gets there; where there is room, no time passes until it is granted."""
+        self.engine.store(event)
+        self.ended.wait(lambda: self.broken, timeout=max(self.reached_by(event.client) - self.clock(), 0.0))
 
     def _lies_at(self, entry: Entry, lowered: Lowered, position: int) -> bool:
         where = lowered.plan.placements[lowered.plan.steps[lowered.brings[position]].place]

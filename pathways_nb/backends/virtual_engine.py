@@ -16,7 +16,7 @@ from typing import Any
 from pathways_nb.backends.engine import Engine
 from pathways_nb.backends.execution import Bell
 from pathways_nb.backends.virtual import Agenda, Rank
-from pathways_nb.controller.messages import Closed, Event, Opened, Released, Stored, Submitted, Woke
+from pathways_nb.controller.messages import Closed, Event, Opened, Released, Reserve, Stored, Submitted, Woke
 
 GRACE, LOWERING, LOOK = 0.2, 10.0, 0.01
 """Real seconds for which time stands still for a thread that has called a program and does nothing else here, or that
@@ -54,7 +54,8 @@ class VirtualEngine(Engine):
             self._happen(event)
             return
         upcoming, rank = self.agenda.next, self._rank(event, due)
-        if due <= self.agenda.now and (upcoming is None or upcoming > due):
+        at_once = due <= self.agenda.now and (upcoming is None or upcoming > due)
+        if at_once and not isinstance(event, Reserve):  # of several clients that ask for room at one time, by rank
             self._happen(event)
         else:
             self.agenda.at(due, self._happen, event, rank=rank)
@@ -104,7 +105,7 @@ class VirtualEngine(Engine):
     def _due(self, event: Event) -> float:
         """When an event comes: a call when its client's thread gets to it, other things after all that was called."""
         now, busy = self.agenda.now, self._busy_until
-        if isinstance(event, Opened):
+        if isinstance(event, Opened | Reserve):
             return max(now, busy.get(event.client, 0.0))
         if isinstance(event, Released):
             return max([now, *(self._used.get(buffer, 0.0) for buffer in event.buffers)])
@@ -126,14 +127,14 @@ class VirtualEngine(Engine):
         """
         if isinstance(event, Released):
             return (2,)
-        if not isinstance(event, Opened | Submitted):
+        if not isinstance(event, Opened | Reserve | Submitted):
             self._era += 1
             if isinstance(event, Closed):
                 self._called.pop(event.client, None)
             return 0, self._era - 1, math.inf
         time, count = self._called.get(event.client, (due, 0))
         count = count if time == due else 0
-        self._called[event.client] = due, count + isinstance(event, Submitted)
+        self._called[event.client] = due, count + isinstance(event, Reserve | Submitted)
         return 0, self._era, count, event.client
 
     def gets_there(self, client: str) -> float:
