@@ -77,6 +77,4 @@ def _closed(request: Reservation) -> CancelledError:
 
 def _lost(request: Reservation) -> LostError:
     where = request.event.holding.placement
-    return LostError(
-        f"{request.event.name} was to lie on {where}, which was lost. Put it again: it will lie elsewhere."
-    )
+    return LostError(f"{request.event.name} was to lie on {where}, which was lost. Put it again, elsewhere.")
