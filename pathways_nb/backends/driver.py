@@ -164,8 +164,8 @@ class Driver(ABC):
 
         Raises:
             OutOfMemoryError: there is too little room, and nothing under way will make any.
-            CancelledError: the client or the controller was closed while the value waited for room.
-            LostError: devices were lost.
+            LostError: the client was closed while the value waited for room.
+            CancelledError: the controller was.
         """
         buffer = next(self._buffers)
         entry = self.entries[buffer] = Entry()

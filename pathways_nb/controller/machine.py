@@ -195,7 +195,7 @@ class Machine:
         return self._pump(now)
 
     def _removed(self, event: Removed, now: float) -> list[Instruction]:
-        return self.store.remove(event.where) + self.reservations.lose() + self._pump(now)
+        return self.store.remove(event.where) + self._pump(now)
 
     def _cancelled(self, event: Cancelled, now: float) -> list[Instruction]:
         return self._give_up_all(event.runs) + self._pump(now)

@@ -8,9 +8,7 @@ from pathways_nb.controller.admission import Admission
 from pathways_nb.controller.messages import Free, Grant, Instruction, Refuse, Reserve, Stored
 from pathways_nb.controller.requests import Reservation
 from pathways_nb.controller.store import Store
-from pathways_nb.errors import CancelledError, LostError, PathwaysError
-from pathways_nb.program.memory import overlap
-from pathways_nb.program.plan import Placement
+from pathways_nb.errors import LostError, PathwaysError
 
 
 class Reservations:
@@ -22,10 +20,10 @@ class Reservations:
         """By buffer, oldest first."""
 
     def ask(self, event: Reserve, now: float) -> list[Instruction]:
-        """A client asks for room; refuse it at once if the value can never lie there."""
+        """A client asks for room; refuse it at once if the value can never fit."""
         self.waiting[event.buffer] = request = Reservation(event, since=now)
         error = self.admission.never_fits(event.holding, event.client, event.name)
-        return self.lose() if error is None else self.refuse(request, error)
+        return [] if error is None else self.refuse(request, error)
 
     def next(self, now: float) -> list[Instruction] | None:
         """Try one whose turn it is: grant it its room, or note what it lacks; ``None`` if it is nobody's turn."""
@@ -53,14 +51,6 @@ class Reservations:
         mine = [request for request in self.waiting.values() if request.client == client]
         return [instruction for request in mine for instruction in self.refuse(request, _closed(request))]
 
-    def lose(self) -> list[Instruction]:
-        """Nothing can wait for room on devices that are lost."""
-        lost = [request for request in self.waiting.values() if self._is_lost(request.event.holding.placement)]
-        return [instruction for request in lost for instruction in self.refuse(request, _lost(request))]
-
-    def _is_lost(self, where: Placement) -> bool:
-        return any(overlap(where, gone) for gone in self.store.gone)
-
     def withdraw(self, buffers: Iterable[int]) -> list[Instruction]:
         """Nobody wants room for these any more; those that have it already are none of ours."""
         withdrawn = tuple(buffer for buffer in dict.fromkeys(buffers) if buffer in self.waiting)
@@ -69,12 +59,8 @@ class Reservations:
         return [Free(withdrawn)] if withdrawn else []
 
 
-def _closed(request: Reservation) -> CancelledError:
-    return CancelledError(
-        f"{request.event.name} waited for memory when its client {request.client!r} closed. Put it for another client."
+def _closed(request: Reservation) -> LostError:
+    return LostError(
+        f"{request.event.name} belonged to the client {request.client!r}, which has closed while this waited for "
+        f"memory. Put it again for another client."
     )
-
-
-def _lost(request: Reservation) -> LostError:
-    where = request.event.holding.placement
-    return LostError(f"{request.event.name} was to lie on {where}, which was lost. Put it again, elsewhere.")

@@ -28,7 +28,7 @@ from pathways_nb.controller.messages import (
     Waited,
     Wake,
 )
-from pathways_nb.errors import CancelledError, LostError, OutOfMemoryError, PolicyError
+from pathways_nb.errors import LostError, OutOfMemoryError, PolicyError
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.memory import Holding, Sizes, covers, overlap
 from pathways_nb.program.plan import Placement, Plan, Slot, Step
@@ -170,7 +170,7 @@ class Devices:
                 self._passes()
             case Refuse(buffer, since, error):
                 assert since <= self.now
-                assert isinstance(error, (CancelledError, LostError, OutOfMemoryError))
+                assert isinstance(error, (LostError, OutOfMemoryError))
                 del self.reserving[buffer]
             case Lose(buffers, reasons):
                 assert len(reasons) == len(buffers) > 0
