@@ -101,9 +101,9 @@ class Admission:
 
     def admit(self, request: Request) -> None:
         """Set memory aside for a request that lacks none."""
-        request.admitted = True
+        request.admitted, client = True, request.client
         for claim in request.wants(self.store):
-            self.memory.add(claim.where, request.client, claim.bytes)
+            self.memory.add(claim.where, client, claim.bytes)
             request.claims.setdefault(claim.where.island, []).append(claim)
         self.blocked.pop(request, None)
         for waits in self.blocked.values():
@@ -127,8 +127,10 @@ class Admission:
         """Nothing of a request is under way any more: all that it still has set aside is given back."""
         if request.admitted:
             self._count(request, -1)
-            for claim in (claim for claims in request.claims.values() for claim in claims):
-                self.memory.add(claim.where, request.client, -claim.bytes)
+            client = request.client
+            for claims in request.claims.values():
+                for claim in claims:
+                    self.memory.add(claim.where, client, -claim.bytes)
             request.claims = {}
 
     def note_stalls(self, now: float) -> None:

@@ -227,7 +227,7 @@ class Machine:
 
     def _next(self, now: float) -> list[Instruction] | None:
         """Carry out the next decision; ``None`` where there is nothing to do now."""
-        if (answered := self.reservations.next(now)) is not None:
+        if self.reservations.waiting and (answered := self.reservations.next(now)) is not None:
             return answered
         choice = choose(self, now)
         if choice is None:
