@@ -20,8 +20,7 @@ from pathways_nb.backends.faults import Fault
 from pathways_nb.backends.layouts import Targets, Undeclared
 from pathways_nb.backends.levels import Levels
 from pathways_nb.backends.lowered import Lowered
-from pathways_nb.backends.room import make_room
-from pathways_nb.controller.machine import Machine
+from pathways_nb.controller.machine import NOTABLE, Machine
 from pathways_nb.controller.messages import (
     Added,
     Cancelled,
@@ -29,19 +28,22 @@ from pathways_nb.controller.messages import (
     Fail,
     Finish,
     Free,
+    Grant,
     Instruction,
     Launch,
     Level,
     Lose,
     Opened,
+    Refuse,
     Released,
     Removed,
+    Reserve,
     Stop,
     Stored,
     Submitted,
     Waited,
 )
-from pathways_nb.errors import LostError, OutOfMemoryError
+from pathways_nb.errors import CancelledError, LostError
 from pathways_nb.program.memory import Holding
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
@@ -80,6 +82,8 @@ class Driver(ABC):
         self.runs: dict[int, Execution] = {}
         self._queued: dict[str, dict[int, Execution]] = {}
         """The same, by client."""
+        self._reserving: dict[int, Reserve] = {}
+        """By buffer: room on devices that the controller was asked for, and has not answered."""
         self.closed = False
         self._numbers = itertools.count()
         self._buffers = itertools.count()
@@ -182,32 +186,40 @@ class Driver(ABC):
 
         Raises:
             OutOfMemoryError: there is too little room, and nothing under way will make any.
+            LostError: the client was closed while the value waited for room.
+            CancelledError: the controller was.
         """
         buffer = next(self._buffers)
-        self.entries[buffer] = Entry()
+        entry = self.entries[buffer] = Entry()
         try:
-            make_room(self, Stored(buffer, client, size, name, where))
-        except OutOfMemoryError:
-            del self.entries[buffer]
-            raise
-        except BaseException:  # interrupted: it may have got its room by now
-            self.engine.ask(lambda: self._abandon(buffer))
-            raise
-        entry = self.entry_of(buffer)
-        try:
+            self._make_room(Reserve(buffer, client, size, name, where), entry)
             entry.array = array = make()
         except BaseException:
-            self.release(buffer)
+            self.engine.ask(lambda: self._abandon(buffer))
             raise
         entry.sharding, entry.where = array.sharding, where.placement
         return buffer
 
+    def _make_room(self, event: Reserve, entry: Entry) -> None:
+        """Wait until the controller has granted room."""
+        self._reserving[event.buffer] = event
+        self._reserve(event)
+        self.ended.wait(lambda: event.buffer not in self._reserving or self.broken)
+        self.check()
+        if self.closed:
+            raise CancelledError(f"{event.name} waited for memory when its controller was closed. Attach again.")
+        if entry.error is not None:
+            raise entry.error
+
+    def _reserve(self, event: Reserve) -> None:
+        """Ask the controller for room: where there is enough, it is granted on return."""
+        self.engine.tell(event)
+
     def _abandon(self, buffer: int) -> None:
-        """Nobody will ever have this one."""
-        if buffer in self.machine.store.buffers:
-            self.engine.obey(Released((buffer,)))
-        else:
-            del self.entries[buffer]
+        """Nobody will ever have this one, whether it was granted or waits for room."""
+        self.engine.obey(Released((buffer,)))
+        self._reserving.pop(buffer, None)
+        self.entries.pop(buffer, None)
 
     def release(self, buffer: int) -> None:
         """The caller no longer holds a buffer. Safe in finalizers."""
@@ -316,6 +328,7 @@ class Driver(ABC):
             return
         self.cancel(list(self.runs))
         self.wait_idle(patience)
+        self.engine.post(Released(tuple(self._reserving)))
         self.closed = True
         self.ended.ring()
         self.engine.stop(patience)
@@ -350,6 +363,11 @@ class Driver(ABC):
                 under_way = self.runs[run]
                 label = label_of("stall", reason, under_way.lowered.name, under_way.client)
                 under_way.record.add(Row(label, since, self.clock(), run, "exact"))
+            case Grant(buffer, since):
+                self._answer(buffer, since)
+            case Refuse(buffer, since, error):
+                self.entries.pop(buffer).error = error
+                self._answer(buffer, since)
             case Stop(run):
                 self.runs[run].stop()
                 self.launched.ring()
@@ -364,6 +382,14 @@ class Driver(ABC):
                 if not mine:
                     del self._queued[ended.client]
                 ended.finish()
+
+    def _answer(self, buffer: int, since: float) -> None:
+        """Whoever asked for room need wait no longer."""
+        event = self._reserving.pop(buffer)
+        if self.clock() - since > NOTABLE:
+            label = label_of("stall", f"back-pressure: memory for {event.name}", client=event.client)
+            self.levels.note(Row(label, since, self.clock(), quality=self.quality))
+        self.ended.ring()
 
     def _note_failed(self, run: Execution, error: Exception) -> None:
         """A program that fails as a whole, of which no node did, is an event without a duration."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import Event, Instruction, Opened, Released, Stored, Submitted, Wake, Woke
+from pathways_nb.controller.messages import Event, Instruction, Opened, Released, Reserve, Stored, Submitted, Wake, Woke
 from pathways_nb.errors import UsageError
 
 Clock = Callable[[], float]
@@ -57,8 +57,8 @@ class Engine:
         else:
             self.report(event)
 
-    def store(self, event: Stored | Opened) -> None:
-        """Hand on what nobody waits for: a value that needs no room, or who calls."""
+    def store(self, event: Stored | Opened | Reserve) -> None:
+        """Hand on what need not be handled at once: a value that needs no room, who calls, who asks for room."""
         if _may_be_stopped():
             self.post(event)
         else:

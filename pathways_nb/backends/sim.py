@@ -29,7 +29,7 @@ from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Virtual
 from pathways_nb.backends.virtual_engine import VirtualEngine
 from pathways_nb.backends.watcher import owned
 from pathways_nb.controller.machine import Machine
-from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
+from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Reserve, Voided
 from pathways_nb.cost.model import Model
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
@@ -122,6 +122,8 @@ class SimDriver(Driver):
 
     def wait_for_room(self, client: str) -> float:
         """See ``Driver``; what is called later, in virtual time, is not queued yet."""
+        if len(self._queued.get(client, ())) < QUEUED:
+            return 0.0
         began = self.reached_by(client)
         self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken, began - self.clock())
         super().wait_for_room(client)
@@ -129,7 +131,7 @@ class SimDriver(Driver):
 
     def reached_by(self, client: str) -> float:
         """See ``Driver``."""
-        return self.engine.gets_there(client)
+        return self.engine.now(lambda: self.engine.gets_there(client))
 
     def enter(self) -> None:
         """See ``Driver``."""
@@ -160,6 +162,11 @@ class SimDriver(Driver):
     def sampled(self) -> float:
         """Every end is known."""
         return 1.0
+
+    def _reserve(self, event: Reserve) -> None:
+        """Ask when the client's thread gets there; where there is room, no time passes until it is granted."""
+        self.engine.store(event)
+        self.ended.wait(lambda: self.broken, timeout=max(self.reached_by(event.client) - self.clock(), 0.0))
 
     def _lies_at(self, entry: Entry, lowered: Lowered, position: int) -> bool:
         where = lowered.plan.placements[lowered.plan.steps[lowered.brings[position]].place]

@@ -15,7 +15,7 @@ from typing import TypeVar
 from pathways_nb.backends.engine import Engine, Item
 from pathways_nb.backends.turns import Turns
 from pathways_nb.backends.virtual import Agenda, Rank
-from pathways_nb.controller.messages import Closed, Event, Opened, Released, Stored, Submitted, Woke
+from pathways_nb.controller.messages import Closed, Event, Opened, Released, Reserve, Stored, Submitted, Woke
 
 LOOK = 0.01
 """Real seconds after which the engine looks again at a thread that the others stand still for."""
@@ -62,7 +62,8 @@ class VirtualEngine(Engine):
             return
         due = self._due(event)
         upcoming, rank = self.agenda.next, self._rank(event, due)
-        if due <= self.agenda.now and (upcoming is None or upcoming > due):
+        at_once = due <= self.agenda.now and (upcoming is None or upcoming > due)
+        if at_once and not isinstance(event, Reserve):  # of several clients that ask for room at one time, by rank
             self._happen(event)
         else:
             self.agenda.at(due, self._happen, event, rank=rank)
@@ -78,6 +79,10 @@ class VirtualEngine(Engine):
     def safely(self, work: Callable[[], T]) -> T:
         """All state belongs to the engine's thread here."""
         return self.in_turn(work)
+
+    def now(self, work: Callable[[], T]) -> T:
+        """Have something looked at after all that was handed over; no time passes for that."""
+        return super().ask(work)()
 
     def _put_down_releases(self, buffers: Sequence[int]) -> None:
         """Each comes after what was called before, in the order of their numbers: when a finalizer runs is not ours."""
@@ -118,7 +123,7 @@ class VirtualEngine(Engine):
     def _due(self, event: Event) -> float:
         """When an event comes: a call when its client's thread gets to it, other things after all that was called."""
         now, busy = self.agenda.now, self._busy_until
-        if isinstance(event, Opened):
+        if isinstance(event, Opened | Reserve):
             return max(now, busy.get(event.client, 0.0))
         if not isinstance(event, Submitted):
             return self._all_called()
@@ -140,14 +145,14 @@ class VirtualEngine(Engine):
 
         What else a thread asks for stands between the calls before it and those after it.
         """
-        if not isinstance(event, Opened | Submitted):
+        if not isinstance(event, Opened | Reserve | Submitted):
             self._era += 1
             if isinstance(event, Closed):
                 self._called.pop(event.client, None)
             return 0, self._era - 1, math.inf
         time, count = self._called.get(event.client, (due, 0))
         count = count if time == due else 0
-        self._called[event.client] = due, count + isinstance(event, Submitted)
+        self._called[event.client] = due, count + isinstance(event, Reserve | Submitted)
         return 0, self._era, count, event.client
 
     def standing(self, client: str) -> tuple[float, int]:

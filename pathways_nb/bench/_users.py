@@ -28,7 +28,7 @@ REASONS: dict[str, tuple[type[Exception] | tuple[type[Exception], ...], str]] = 
     "cancelled": (pw.CancelledError, r"run \d+, was cancelled before it was dispatched"),
     "lost with their client": (pw.LostError, r"belonged to (the client '.*', which has |a client that .*)closed"),
     "lost with their devices": ((pw.LostError, pw.NodeError, pw.PlaceError), r"(was|were|is|are) lost"),
-    "out of memory": (pw.OutOfMemoryError, r"(lacks|needs) .* Handles hold"),
+    "out of memory": (pw.OutOfMemoryError, r"(lacks|needs) .* Held by variables"),
 }
 """What a user may be told instead of a value: the kind of error, and what its text must say."""
 

@@ -1,23 +1,27 @@
-"""Back-pressure: a program begins when the memory it needs to finish can be set aside (Pathways, section 4.6).
+"""Back-pressure: who waits for memory, and who gets it (Pathways, section 4.6).
 
-All of it is set aside at once, on all islands, and given back as the program goes on. So every admitted program can
-finish in what it has, nobody holds memory while waiting for more, and whoever waits long is not passed by for ever.
+A program begins when all the memory that it needs until it ends can be set aside, on all islands at once; it gives the
+memory back as it goes on. So every admitted program can finish in what it has, and nobody holds memory while waiting
+for more. A value that a client puts onto devices waits for its room in the same way. One rule holds for both: whoever
+was passed ``most_passed`` times goes next, and whoever waits for memory that nothing under way will give back fails
+after a while.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from pathways_nb.controller.memory import Memory
-from pathways_nb.controller.state import Blocked, Claim, ClientState, RunState
+from pathways_nb.controller.requests import Blocked, Lack, Request, Stall
+from pathways_nb.controller.state import ClientState, RunState
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import OutOfMemoryError, size
-from pathways_nb.program.memory import covers
+from pathways_nb.program.memory import Holding
 from pathways_nb.program.plan import Placement
 
 MOST_PASSED = 16
-"""Programs that may be admitted while another waits for memory."""
+"""Requests that may be admitted while another waits for memory."""
 PATIENCE = 1.0
 """Seconds to wait for memory that only users' handles hold: a handle may be about to be dropped."""
 PATIENCE_WITH_OTHERS = 10.0
@@ -31,89 +35,134 @@ class Admission:
     def __init__(self, memory: Memory, store: Store, clients: dict[str, ClientState]):
         self.memory, self.store, self.clients = memory, store, clients
         self.most_passed = MOST_PASSED
-        self.blocked: dict[int, RunState] = {}
-        """By run, those that were tried and found too little, the longest waiting first."""
+        self.blocked: dict[Request, Blocked] = {}
+        """Requests that were tried and lacked memory, the longest waiting first."""
+        self.stalls: dict[int, Stall] = {}
+        """By island: that somebody waits, or waited a moment ago, while nothing is under way there."""
         self.under_way: dict[int, int] = {}
         """By island: admitted programs that are not done."""
 
-    def fits(self, run: RunState, now: float) -> bool:
-        """Whether memory is set aside for a run, or could be."""
-        if run.admitted or not (self.blocked or self._is_limited(run.submitted.client)):
+    # ---- questions
+
+    def may_try(self, request: Request) -> bool:
+        """Whether it is a request's turn, and its answer could be another than last time."""
+        if request.admitted or not self.blocked:
             return True
-        if not self._may_try(run):
+        waits = self.blocked.get(request)
+        if waits is not None and waits.tried == self.memory.freed:
             return False
-        lacking = self._lacking(run.submitted.client, self._claims(run))
-        if lacking is not None:
-            self._block(run, *lacking, now)
-        return lacking is None
+        passed = (other for other, waits in self.blocked.items() if waits.passed >= self.most_passed)
+        return next(passed, request) is request  # of several that were passed often, the one that waits longest
 
-    def admit(self, run: RunState) -> None:
-        """Set memory aside for a run that it fits."""
-        run.admitted = True
-        for claim in self._claims(run):
-            self.memory.add(claim.where, run.submitted.client, claim.bytes)
-            run.claims.setdefault(claim.where.island, []).append(claim)
-        self.blocked.pop(run.submitted.run, None)
-        for other in self.blocked.values():
-            assert other.blocked is not None
-            other.blocked.passed += 1
-        run.touches = self._islands(run)
-        self._count(run, 1)
+    def lack(self, request: Request) -> Lack | None:
+        """Where too much is held now for a request to be admitted; ``None``: nowhere."""
+        if request.admitted or not self._is_limited(request.client):
+            return None
+        for claim in request.wants(self.store):
+            room = self.room(claim.where, request.client)
+            if room is not None and room < claim.bytes:
+                return Lack(claim.where, claim.bytes - room)
+        return None
 
-    def excuse(self, run: RunState) -> None:
-        """A run was given up: what is left of it needs nothing."""
-        self.blocked.pop(run.submitted.run, None)
+    def hopeless(self, now: float) -> tuple[Request, OutOfMemoryError] | None:
+        """A request that has waited long enough for memory that nothing under way will give back, and its error."""
+        for request in self.blocked:
+            until = self._until(request)
+            if until is not None and now >= until and (lack := self.lack(request)) is not None:
+                why = self._no_room(lack.where, request.client)
+                return request, OutOfMemoryError(f"{request.shortage(lack.short)} of {why}")
+        return None
+
+    def next_look(self, now: float) -> float | None:
+        """When to ask ``hopeless`` again, in seconds of the controller's clock.
+
+        A request that has waited long enough and is not hopeless lacks nothing: others go before it.
+        """
+        return min((until for r in self.blocked if (until := self._until(r)) is not None and until > now), default=None)
+
+    def _until(self, request: Request) -> float | None:
+        """When it has waited long enough; ``None`` while something is under way that could give memory back."""
+        waits = self.blocked[request]
+        stall = self.stalls.get(waits.where.island)
+        if stall is None or waits.until is None or stall.first in (None, request.client):
+            return waits.until
+        return max(waits.until, stall.others_until)
+
+    # ---- commands
+
+    def block(self, request: Request, lack: Lack, now: float) -> None:
+        """A request was tried, and lacks memory."""
+        held, before = self._held(lack.where), self.blocked.get(request)
+        found = Blocked(now, lack.where, _reason(lack.where, held), _patience(held, request.client), self.memory.freed)
+        if before is not None:
+            found.since, found.passed = before.since, before.passed
+            found.alone, found.alone_since = before.alone, before.alone_since
+        self.blocked[request] = found
+
+    def admit(self, request: Request) -> None:
+        """Set memory aside for a request that lacks none."""
+        request.admitted, client = True, request.client
+        for claim in request.wants(self.store):
+            self.memory.add(claim.where, client, claim.bytes)
+            request.claims.setdefault(claim.where.island, []).append(claim)
+        self.blocked.pop(request, None)
+        for waits in self.blocked.values():
+            waits.passed += 1
+        request.touches = request.gives_back_on(self.store)
+        self._count(request, 1)
+
+    def excuse(self, request: Request) -> None:
+        """A request was given up: it needs nothing any more."""
+        self.blocked.pop(request, None)
 
     def went_on(self, run: RunState, island: int) -> None:
         """Gangs of a run are done on an island: what only they needed is given back."""
         done = run.gangs_done(island)
         for claim in run.claims.get(island, ()):
             less = claim.inputs + claim.course.peaks[done] - claim.bytes
-            self.memory.add(claim.where, run.submitted.client, less)
+            self.memory.add(claim.where, run.client, less)
             claim.bytes += less
 
-    def finish(self, run: RunState) -> None:
-        """Nothing of a run is under way any more."""
-        if run.admitted:
-            self._count(run, -1)
-            self._give_back(run)
+    def finish(self, request: Request) -> None:
+        """Nothing of a request is under way any more: all that it still has set aside is given back."""
+        if request.admitted:
+            self._count(request, -1)
+            client = request.client
+            for claims in request.claims.values():
+                for claim in claims:
+                    self.memory.add(claim.where, client, -claim.bytes)
+            request.claims = {}
 
-    def stuck(self, now: float) -> tuple[dict[int, OutOfMemoryError], bool]:
-        """Of runs that nothing under way on their island will give memory to: those that have waited enough.
+    def note_stalls(self, now: float) -> None:
+        """Keep account of how long requests wait while nothing is under way on their island.
 
-        Of one client at a time: what it then gives back may be enough for the others, who wait anew. Also whether any
-        begins to wait.
+        What goes on there meanwhile interrupts that, and does not begin it anew. A program that is tried only now
+        because it was behind others that waited has waited with them.
         """
-        whose = None
-        failed: dict[int, OutOfMemoryError] = {}
-        begin = False
-        for serial, run in self.blocked.items():
-            waits = run.blocked
-            assert waits is not None
-            if self.under_way.get(waits.where.island):
-                waits.alone_since = None
-            elif waits.alone_since is None or whose not in (None, run.submitted.client):
-                waits.alone_since, begin = now, True
-            elif now < self._until(waits):
-                continue
-            elif self._lacking(run.submitted.client, self._claims(run)) is None:  # only others go before it
-                waits.alone_since, begin = now, True
-            else:
-                failed[serial], whose = self._error(run, waits), run.submitted.client
-        return failed, begin
+        waited_for = {waits.where.island: None for waits in self.blocked.values()}
+        for island in waited_for:
+            self.stalls.setdefault(island, Stall())
+        for island, stall in tuple(self.stalls.items()):
+            if self.under_way.get(island):
+                stall.since = None
+            elif stall.since is None:
+                stall.since, stall.first = now, stall.first if now <= stall.others_until else None
+            if island not in waited_for and now > stall.others_until:
+                del self.stalls[island]
+        for request, waits in self.blocked.items():
+            since = self.stalls[waits.where.island].since
+            if since is None and waits.alone_since is not None:
+                waits.alone, waits.alone_since = waits.alone + now - waits.alone_since, None
+            elif since is not None and waits.alone_since is None:
+                waits.alone_since = max(since, request.since)
 
-    def next_look(self) -> float | None:
-        """When to ask ``stuck`` again, in seconds of the controller's clock."""
-        waiting = (run.blocked for run in self.blocked.values())
-        return min((self._until(waits) for waits in waiting if waits and waits.alone_since is not None), default=None)
+    def note_failed(self, request: Request, now: float) -> None:
+        """A request has waited in vain. Its client may drop something now: others wait another moment for that."""
+        stall = self.stalls[self.blocked[request].where.island]
+        if stall.first is None:
+            stall.first, stall.others_until = request.client, now + PATIENCE
 
-    def _until(self, waits: Blocked) -> float:
-        assert waits.alone_since is not None
-        return waits.alone_since + waits.patience
-
-    def patience(self, where: Placement, client: str) -> float:
-        """Seconds to wait for memory of a placement while nothing is under way there that could give any back."""
-        return _patience(self._held(where), client)
+    # ---- how much there is
 
     def room(self, where: Placement, client: str) -> int | None:
         """Bytes per device that are left for a client on a placement; ``None``: no limit."""
@@ -123,12 +172,7 @@ class Admission:
         left += [limit - self.memory.most_of(client, where)] if limit else []
         return min(left, default=None)
 
-    def capacity(self, where: Placement, client: str) -> int | None:
-        """The most bytes per device that a client could ever have on a placement; ``None``: no limit."""
-        limit = self.clients[client].memory if client in self.clients else 0
-        return min(filter(None, (self.memory.islands[where.island].budget, limit)), default=None)
-
-    def holders(self, where: Placement) -> str:
+    def _holders(self, where: Placement) -> str:
         """What lies on a placement by name, the largest first."""
         found = Counter(
             (each, f"{entry.name}{f' of {entry.owner}' if entry.owner else ''}") for entry, each in self.store.at(where)
@@ -141,57 +185,19 @@ class Admission:
         more = len(ordered) - _NAMED
         return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
-    def _may_try(self, run: RunState) -> bool:
-        if run.blocked is not None and run.blocked.tried == self.memory.freed:
-            return False
-        passed = (
-            waits for waits in self.blocked.values() if waits.blocked and waits.blocked.passed >= self.most_passed
+    def never_fits(self, holding: Holding, client: str, name: str) -> OutOfMemoryError | None:
+        """Why a value can never lie there, if so."""
+        limit = self.clients[client].memory if client in self.clients else 0
+        most = min(filter(None, (self.memory.islands[holding.placement.island].budget, limit)), default=None)
+        if most is None or most >= holding.bytes:
+            return None
+        return OutOfMemoryError(
+            f"{name} needs {size(holding.bytes)} on each device of {holding.placement}, which is more than the "
+            f"{size(most)} that there are. Use more devices or smaller arrays, or a larger hbm= or memory=."
         )
-        return next(passed, run) is run  # of several that were passed by often, the one that waits longest
-
-    def _claims(self, run: RunState) -> Iterator[Claim]:
-        """All that a run needs to finish."""
-        needs = run.submitted.needs
-        copied = [needs.inputs[position] for position in {*run.submitted.moved, *self._cannot_take(run)}]
-        for island, courses in needs.courses.items():
-            for course in courses:
-                inputs = sum(h.bytes for h in copied if covers(h.placement, island, course.first))
-                where = Placement(island, course.first, course.count)
-                yield Claim(where, course, inputs, inputs + course.peaks[0])
-
-    def _cannot_take(self, run: RunState) -> Iterator[int]:
-        """Positions of inputs that it would take over, but must copy: others have the same array."""
-        event = run.submitted
-        taken = [a for a in event.needs.taken if self.store.buffers[event.arguments[a]].shared]
-        bringing = (step.argument for step in run.plan.steps if step.kind == "bring") if taken else ()
-        return (position for position, argument in enumerate(bringing) if argument in taken)
-
-    def _give_back(self, run: RunState) -> None:
-        for claims in run.claims.values():
-            for claim in claims:
-                self.memory.add(claim.where, run.submitted.client, -claim.bytes)
-        run.claims = {}
-
-    def _lacking(self, client: str, claims: Iterable[Claim]) -> tuple[Placement, int] | None:
-        """Where too much is held now for ``claims`` to be met, and by how many bytes."""
-        for claim in claims if self._is_limited(client) else ():
-            room = self.room(claim.where, client)
-            if room is not None and room < claim.bytes:
-                return claim.where, claim.bytes - room
-        return None
 
     def _is_limited(self, client: str) -> bool:
         return self.memory.limited or bool(client in self.clients and self.clients[client].memory)
-
-    def _block(self, run: RunState, where: Placement, short: int, now: float) -> None:
-        held, mine = self._held(where), run.submitted.client
-        found = Blocked(
-            now, where, short, _reason(where, held), patience=_patience(held, mine), tried=self.memory.freed
-        )
-        if (before := run.blocked) is not None:
-            found.since, found.passed, found.alone_since = before.since, before.passed, before.alone_since
-        run.blocked = found
-        self.blocked[run.submitted.run] = run
 
     def _held(self, where: Placement) -> dict[str, int]:
         """By client, the most bytes on any device of a placement; what hardly matters is left out."""
@@ -200,23 +206,12 @@ class Admission:
             found |= Counter(island.held[at])
         return {client: held for client, held in sorted(found.items()) if 100 * held >= max(found.values())}
 
-    def _count(self, run: RunState, by: int) -> None:
-        for island in run.touches:
+    def _count(self, request: Request, by: int) -> None:
+        for island in request.touches:
             self.under_way[island] = self.under_way.get(island, 0) + by
 
-    def _islands(self, run: RunState) -> set[int]:
-        """Where a run will give memory back: where it runs, and where its arguments lie."""
-        held = (entry.holding for b in run.submitted.arguments if (entry := self.store.buffers.get(b)) is not None)
-        return {*run.plan.orders, *(holding.placement.island for holding in held if holding is not None)}
-
-    def _error(self, run: RunState, waits: Blocked) -> OutOfMemoryError:
-        submitted = run.submitted
-        whose = f" of {submitted.client}" if submitted.client else ""
-        what = f"{run.plan.graph.name}, run {submitted.run}{whose}, lacks {size(waits.short)}"
-        return OutOfMemoryError(f"{what} of {self.no_room(waits.where, submitted.client)}")
-
-    def no_room(self, where: Placement, client: str) -> str:
-        """Of what there is not enough, who holds it, and what to do."""
+    def _no_room(self, where: Placement, client: str) -> str:
+        """Explain a shortage of memory: what is short, who holds it, how to free some."""
         budget = self.memory.islands[where.island].budget
         limit = self.clients[client].memory if client in self.clients else 0
         if limit and (not budget or limit - self.memory.most_of(client, where) < budget - self.memory.most(where)):
@@ -231,7 +226,7 @@ class Admission:
             fix = f"close {', '.join(map(repr, sorted(owners)))} (the end of its with block, or its close()), or {fix}"
         return (
             f"{of}, and nothing is under way that will give memory back. Held by variables: "
-            f"{self.holders(where) or 'nothing there'}. Drop those you no longer need (del y, or fetch y.result() and "
+            f"{self._holders(where) or 'nothing there'}. Drop those you no longer need (del y, or fetch y.result() and "
             f"keep that), or {fix}."
         )
 

@@ -11,14 +11,15 @@ from pathways_nb.program.memory import covers
 def check_invariants(state: Machine) -> None:
     """Raise ``AssertionError`` if the state contradicts itself.
 
-    No buffer without somebody who holds it, no count that differs from what the runs hold, no island's order that
-    contradicts another's, nothing done that was not launched, no memory unaccounted for or beyond the budget, and for
-    every admitted program enough to finish.
+    No buffer without somebody who holds it, no count that differs from what the runs hold, nothing done that was not
+    launched, no memory unaccounted for or beyond the budget, for every admitted program enough to finish, and nobody
+    who waits for memory though there is enough and it is their turn.
     """
     _check_buffers(state)
-    _check_orders(state)
+    _check_progress(state)
     _check_clients(state)
     _check_memory(state)
+    _check_requests(state)
 
 
 def _check_buffers(state: Machine) -> None:
@@ -33,15 +34,11 @@ def _check_buffers(state: Machine) -> None:
         assert sum(state.store.buffers[each].holding is not None for each in same) == 1, f"{same} are one array"
 
 
-def _check_orders(state: Machine) -> None:
+def _check_progress(state: Machine) -> None:
     for run in state.runs.values():
         for island, order in run.plan.orders.items():
             assert 0 <= run.done[island] <= run.launched[island] <= len(order), (run, island)
-    for island, lane in state.lanes.items():
-        enqueued = state.orders.get(island, [])
-        assert enqueued == sorted(enqueued), "islands' orders contradict the total order"
-        assert sorted(run for run, _ in lane.in_flight) == sorted(run for _, run in enqueued), island
-    assert all(run in state.runs for enqueued in state.orders.values() for _, run in enqueued)
+    assert all(run in state.runs for lane in state.lanes.values() for run, _ in lane.in_flight)
     waiting = {serial for runs in state.waiting.values() for serial in runs}
     assert waiting == {serial for serial, run in state.runs.items() if not run.enqueued}
     assert all(run.behind <= waiting for run in state.runs.values()), "a run waits for one that is enqueued"
@@ -70,7 +67,18 @@ def _check_memory(state: Machine) -> None:
             assert total == expected.total(), (number, first)
             assert total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
     for run in state.runs.values():
-        assert not (run.admitted and run.blocked is not None and run.submitted.run in state.admission.blocked)
         for number, mine in run.claims.items():
             done = run.gangs_done(number)
             assert all(claim.bytes >= claim.inputs + claim.course.peaks[done] for claim in mine), "it cannot finish"
+
+
+def _check_requests(state: Machine) -> None:
+    reserving = state.reservations.waiting
+    assert not reserving.keys() & state.store.buffers.keys(), "what is stored waits for room"
+    waiting = {*reserving.values(), *(run for runs in state.waiting.values() for run in runs.values())}
+    for request in state.admission.blocked:
+        assert request in waiting, "somebody waits for memory who is gone"
+        assert not request.admitted, "somebody waits for memory who has it"
+    for request in reserving.values():
+        assert not request.claims, "something is set aside for who waits"
+        assert not state.admission.may_try(request), "somebody waits whose turn it is"

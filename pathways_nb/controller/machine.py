@@ -4,7 +4,8 @@ It keeps one total order of enqueues: gangs are enqueued one after another, each
 program that nobody competes with takes its places in all islands' orders in one step. So the orders of any two islands
 are compatible and gangs cannot deadlock, whatever a policy chooses; what was given up is passed over, and waits for
 nothing. With parallel asynchronous dispatch gangs go out ahead of their inputs; with sequential dispatch one at a time,
-each when the one before is done. A program begins when the memory it needs can be set aside (see ``admission``).
+each when the one before is done. A program begins when the memory it needs can be set aside, and a value that a client
+puts onto devices waits for its room in the same way (see ``admission``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pathways_nb.controller.admission import PATIENCE, Admission
+from pathways_nb.controller.admission import Admission
 from pathways_nb.controller.memory import IslandMemory, Memory
 from pathways_nb.controller.messages import (
     Added,
@@ -29,6 +30,7 @@ from pathways_nb.controller.messages import (
     Opened,
     Released,
     Removed,
+    Reserve,
     Stop,
     Stored,
     Submitted,
@@ -39,7 +41,9 @@ from pathways_nb.controller.messages import (
 )
 from pathways_nb.controller.policies import Each, Policy, fifo, priority, stride
 from pathways_nb.controller.precedence import Precedence
-from pathways_nb.controller.scheduler import Unchosen, choose
+from pathways_nb.controller.requests import Request, Reservation
+from pathways_nb.controller.reservations import Reservations
+from pathways_nb.controller.scheduler import Short, Unchosen, choose
 from pathways_nb.controller.state import ClientState, Estimates, Lane, RunState
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import LostError, PathwaysError
@@ -71,19 +75,19 @@ class Machine:
     runs: dict[int, RunState] = field(default_factory=dict)
     waiting: dict[str, dict[int, RunState]] = field(default_factory=dict)
     """By client: runs that are not wholly enqueued, oldest first."""
-    given_up: list[int] = field(default_factory=list)
+    given_up: dict[int, RunState] = field(default_factory=dict)
     """Cancelled runs of which some is still to be enqueued, to be skipped there: at once, whatever they are behind."""
     lanes: dict[int, Lane] = field(default_factory=dict)
-    orders: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """For each island, its unfinished enqueues as (place in the total order, run)."""
     precedence: Precedence = field(default_factory=Precedence)
-    _places: int = 0
+    _wake: float | None = None
+    """The next time at which ``Woke`` will come."""
     _estimates: weakref.WeakKeyDictionary[Plan, Estimates] = field(default_factory=weakref.WeakKeyDictionary)
 
     def __post_init__(self) -> None:
         self.memory = Memory(self.devices, self.budgets)
         self.store = Store(self.memory)
         self.admission = Admission(self.memory, self.store, self.clients)
+        self.reservations = Reservations(self.admission, self.store)
         self.in_order = self.policy in (fifo, stride, priority)
         """Whether the policy takes one client's programs as they were submitted, and asks of none how long it lasts."""
         self.of_clients = [Each(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
@@ -109,6 +113,7 @@ class Machine:
         client.closed = True
         mine = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
         out = self._give_up_all(mine)
+        out += self.reservations.close(event.client)
         out += self.store.disown(event.client)
         self._forget_client(event.client)
         return out + self._pump(now)
@@ -133,7 +138,7 @@ class Machine:
         if not (client.in_flight or self.waiting.get(event.client)):
             client.still_since = now
         self.waiting.setdefault(event.client, {})[event.run] = run
-        out = self._fail([event.run], _read_too_late(event)) if closed_meanwhile else []
+        out = self._fail(run, _read_too_late(event)) if closed_meanwhile else []
         out += self._pump(now)
         if not run.enqueued:
             self.precedence.add(run)
@@ -145,16 +150,18 @@ class Machine:
         if estimates is None:
             estimates = self._estimates[event.plan] = Estimates(event.plan)
         left = sum(map(len, event.plan.gangs.values()))
-        return RunState(event, now, estimates, left, none, none.copy(), none.copy())
+        return RunState(event, estimates, left, none, none.copy(), none.copy(), since=now)
 
     def _stored(self, event: Stored, now: float) -> list[Instruction]:
         self.store.put(event)
         return []
 
+    def _reserve(self, event: Reserve, now: float) -> list[Instruction]:
+        return self.reservations.ask(event, now) + self._pump(now)
+
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
         run, island = self.runs[event.run], event.island
         expected, contended = self.lanes[island].take(event.run, event.stop)
-        self.orders[island].remove(next(entry for entry in self.orders[island] if entry[1] == event.run))
         client = self._client(run.submitted.client)
         client.charge(event.device_seconds - expected, contended)
         client.in_flight -= 1
@@ -168,19 +175,17 @@ class Machine:
         return self._pump(now)
 
     def _released(self, event: Released, now: float) -> list[Instruction]:
-        out = self.store.release(event.buffers)
-        return out + (self._pump(now) if self.admission.blocked else [])
+        withdrawn = self.reservations.withdraw(event.buffers)
+        out = withdrawn + self.store.release(event.buffers)
+        return out + (self._pump(now) if withdrawn or self.admission.blocked else [])
 
     def _voided(self, event: Voided, now: float) -> list[Instruction]:
         self.store.empty(event.buffers)
         return self._pump(now) if self.admission.blocked else []
 
     def _woke(self, event: Woke, now: float) -> list[Instruction]:
-        return [*self._pump(now), *self._look_again(now)]  # it may have come a little early
-
-    def _look_again(self, now: float) -> list[Instruction]:
-        look = self.admission.next_look()
-        return [] if look is None else [Wake(look if look > now else now + PATIENCE)]
+        self._wake = None
+        return self._pump(now)
 
     def _added(self, event: Added, now: float) -> list[Instruction]:
         if event.island == len(self.memory.islands):
@@ -198,25 +203,41 @@ class Machine:
     # ---- dispatch
 
     def _pump(self, now: float) -> list[Instruction]:
-        """Enqueue what there is room for."""
+        """Admit and enqueue what there is room for; fail what waits for memory in vain."""
         out: list[Instruction] = []
-        while fresh := self._next(now):
-            out += fresh
-        if not self.admission.blocked:
-            return out
-        failed, begin = self.admission.stuck(now)
-        if begin:
-            out += self._look_again(now)
-        for serial, error in failed.items():
-            out += self._fail([serial], error)
-        return out + self._pump(now) if failed else out
+        while True:
+            while (fresh := self._next(now)) is not None:
+                out += fresh
+            if not self.admission.blocked:
+                return out
+            self.admission.note_stalls(now)
+            if (hopeless := self.admission.hopeless(now)) is None:
+                return out + self._look_again(now)
+            request, error = hopeless
+            self.admission.note_failed(request, now)
+            out += self._fail(request, error)
 
-    def _next(self, now: float) -> list[Instruction]:
+    def _look_again(self, now: float) -> list[Instruction]:
+        """Ask to be woken when the next request will have waited long enough."""
+        look = self.admission.next_look(now)
+        if look is None or (self._wake is not None and self._wake <= look):
+            return []
+        self._wake = look
+        return [Wake(look)]
+
+    def _next(self, now: float) -> list[Instruction] | None:
+        """Carry out the next decision; ``None`` where there is nothing to do now."""
+        if self.reservations.waiting and (answered := self.reservations.next(now)) is not None:
+            return answered
         choice = choose(self, now)
         if choice is None:
+            return None
+        if isinstance(choice, Short):
+            for run, lack in choice.runs.items():
+                self.admission.block(run, lack, now)
             return []
         if isinstance(choice, Unchosen):
-            return self._fail(choice.runs, choice.error)
+            return [i for serial in choice.runs for i in self._fail(self.runs[serial], choice.error)]
         return self._enqueue(*choice, now)
 
     def _enqueue(self, run: RunState, gangs: Mapping[int, Sequence[Gang]], now: float) -> list[Instruction]:
@@ -225,15 +246,13 @@ class Machine:
         out = self._waited(run, client, now)
         if not (run.admitted or run.cancelled):
             self.admission.admit(run)
-        self._places += 1
         for island, group in gangs.items():
             first, start, stop = run.next_gang[island], group[0].start, group[-1].stop
             work = run.estimates.work(group, first)
             client.charge(work, contended)
             if island not in self.lanes:
-                self.lanes[island], self.orders[island] = Lane(), []
+                self.lanes[island] = Lane()
             self.lanes[island].add(serial, stop, work, contended)
-            self.orders[island].append((self._places, serial))
             run.launched[island], run.next_gang[island] = stop, first + len(group)
             out.append(Launch(serial, island, start, stop))
             run.left -= len(group)
@@ -248,8 +267,8 @@ class Machine:
         """Why a run goes on only now; waiting while something else of its client is under way is no news."""
         if run.cancelled:
             return []
-        if run.blocked is not None and not any(run.next_gang.values()):
-            return [Waited(run.submitted.run, run.blocked.since, run.blocked.reason)]
+        if run in self.admission.blocked:
+            return self._waited_for_memory(run)
         since = client.still_since
         if client.in_flight or now - since <= NOTABLE or not self._others_went_on(client, since):
             return []
@@ -260,16 +279,16 @@ class Machine:
 
     # ---- ends
 
-    def _fail(self, serials: Iterable[int], error: PathwaysError) -> list[Instruction]:
-        out: list[Instruction] = []
-        for serial in serials:
-            out += self._waited_in_vain(self.runs[serial])
-            self._give_up(self.runs[serial])
-            out.append(Fail(serial, error))
-        return out
+    def _fail(self, request: Request, error: PathwaysError) -> list[Instruction]:
+        if isinstance(request, Reservation):
+            return self.reservations.refuse(request, error)
+        assert isinstance(request, RunState)
+        out = self._waited_for_memory(request)
+        self._give_up(request)
+        return [*out, Fail(request.submitted.run, error)]
 
-    def _waited_in_vain(self, run: RunState) -> list[Instruction]:
-        waits = run.blocked if run.submitted.run in self.admission.blocked else None
+    def _waited_for_memory(self, run: RunState) -> list[Instruction]:
+        waits = self.admission.blocked.get(run)
         return [Waited(run.submitted.run, waits.since, waits.reason)] if waits is not None else []
 
     def _give_up_all(self, serials: Iterable[int]) -> list[Instruction]:
@@ -277,7 +296,7 @@ class Machine:
         for serial in serials:
             run = self.runs.get(serial)
             if run is not None and not run.cancelled:
-                out += self._waited_in_vain(run)
+                out += self._waited_for_memory(run)
                 self._give_up(run)
                 out.append(Stop(serial))
         return out
@@ -286,10 +305,11 @@ class Machine:
         run.cancelled = True
         self.admission.excuse(run)
         if not run.enqueued:
-            self.given_up.append(run.submitted.run)
+            self.given_up[run.submitted.run] = run
 
     def _forget_waiting(self, run: RunState) -> None:
         """It is wholly enqueued."""
+        self.given_up.pop(run.submitted.run, None)
         runs = self.waiting[run.submitted.client]
         del runs[run.submitted.run]
         if not runs:
@@ -326,6 +346,7 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Instruction]]] = {
     Closed: Machine._closed,
     Submitted: Machine._submitted,
     Stored: Machine._stored,
+    Reserve: Machine._reserve,
     Completed: Machine._completed,
     Released: Machine._released,
     Voided: Machine._voided,

@@ -65,6 +65,28 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """A client asks for room to put a logical buffer onto devices.
+
+    ``Grant`` answers as soon as there is room; then the buffer is stored and the client holds it. ``Refuse`` answers if
+    there never will be. Until then ``Released`` withdraws the request.
+
+    Args:
+        buffer: its number.
+        client: who asks.
+        bytes: of the whole value.
+        name: what a person knows it by.
+        holding: devices, and bytes on each.
+    """
+
+    buffer: int
+    client: str
+    bytes: int
+    name: str
+    holding: Holding
+
+
+@dataclass(frozen=True, slots=True)
 class Completed:
     """Steps ``start`` to ``stop`` of a run's order on an island are done, well or not; they took ``device_seconds``."""
 
@@ -77,7 +99,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Clients no longer hold these logical buffers."""
+    """Clients no longer hold these logical buffers, or no longer wait for room for them."""
 
     buffers: tuple[int, ...]
 
@@ -117,7 +139,9 @@ class Cancelled:
     runs: tuple[int, ...]
 
 
-Event = Opened | Closed | Submitted | Stored | Completed | Released | Voided | Woke | Added | Removed | Cancelled
+Event = (
+    Opened | Closed | Submitted | Stored | Reserve | Completed | Released | Voided | Woke | Added | Removed | Cancelled
+)
 
 # ---- instructions: out
 
@@ -168,6 +192,23 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """There is room for a logical buffer, which was asked for at ``since``, in seconds of the controller's clock."""
+
+    buffer: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """There will be no room for a logical buffer that was asked for at ``since``; ``error`` says why."""
+
+    buffer: int
+    since: float
+    error: PathwaysError
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """Say ``Woke`` at this time, in seconds of the controller's clock."""
 
@@ -196,4 +237,4 @@ class Fail:
     error: PathwaysError
 
 
-Instruction = Launch | Free | Lose | Level | Waited | Wake | Finish | Stop | Fail
+Instruction = Launch | Free | Lose | Level | Waited | Grant | Refuse | Wake | Finish | Stop | Fail

@@ -8,10 +8,11 @@ policy says. Nothing is enqueued far ahead of the devices, or the policy would h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pathways_nb.controller.policies import PolicyState, ReadyGang, ask
+from pathways_nb.controller.requests import Lack
 from pathways_nb.controller.state import RunState
 from pathways_nb.errors import PolicyError
 from pathways_nb.program.plan import Gang
@@ -39,21 +40,35 @@ class Unchosen(NamedTuple):
     error: PolicyError
 
 
-def choose(machine: Machine, now: float) -> Choice | Unchosen | None:
-    """What to enqueue next; ``None`` where there is nothing, or no room."""
+class Short(NamedTuple):
+    """These runs would go on but for memory: note that, and choose again."""
+
+    runs: Mapping[RunState, Lack]
+
+
+def choose(machine: Machine, now: float) -> Choice | Unchosen | Short | None:
+    """What to enqueue next; ``None`` where there is nothing, or no room. Changes nothing."""
     if not machine.waiting:
         return None
     if machine.given_up:
-        return _rest(machine.runs[machine.given_up.pop(0)])
-    if machine.dispatch == "sequential":
-        return _next_in_sequence(machine, now)
-    if _is_contended(machine):
-        return _next_gang(machine, now)
+        return _rest(next(iter(machine.given_up.values())))
+    short: dict[RunState, Lack] = {}
+    if machine.dispatch == "parallel" and not _is_contended(machine):
+        run = _next_whole(machine, short)
+        return Short(short) if short else _rest(run) if run is not None else None
+    ready = _ready_in_sequence(machine, short) if machine.dispatch == "sequential" else _ready_first(machine, short)
+    if short:
+        return Short(short)
+    return _ask(machine, ready, now) if ready else None
+
+
+def _next_whole(machine: Machine, short: dict[RunState, Lack]) -> RunState | None:
+    """The next program of the only client that has any."""
     runs = next(iter(machine.waiting.values()))
     if not _has_room_for(machine, next(iter(runs.values()))):
         return None
-    run = next(iter(_candidates(machine, runs, now)), None)
-    return _rest(run) if run is not None and _has_room_for(machine, run) else None
+    run = next(iter(_candidates(machine, runs, short)), None)
+    return run if run is not None and _has_room_for(machine, run) else None
 
 
 def _rest(run: RunState) -> Choice:
@@ -69,31 +84,36 @@ def _is_contended(machine: Machine) -> bool:
     return not machine.in_order and len(machine.runs) > 1
 
 
-def _candidates(machine: Machine, runs: dict[int, RunState], now: float) -> Iterable[RunState]:
+def _candidates(machine: Machine, runs: dict[int, RunState], short: dict[RunState, Lack]) -> Iterator[RunState]:
     """Of one client: programs that may go on or begin; where the policy would take the first, no others.
 
-    Behind one that waits for memory others may begin only when nothing is under way that could give it back.
+    Behind one that waits for memory others may begin only when nothing is under way that could give it back. Adds to
+    ``short`` those that are found to lack memory.
     """
     for run in itertools.islice(runs.values(), CANDIDATES):
-        if run.behind or not machine.admission.fits(run, now):
-            if machine.in_order and any(lane.in_flight for lane in machine.lanes.values()):
-                return
-            continue
-        yield run
+        if not run.behind and machine.admission.may_try(run):
+            lack = machine.admission.lack(run)
+            if lack is None:
+                yield run
+                continue
+            short[run] = lack
+        if machine.in_order and any(lane.in_flight for lane in machine.lanes.values()):
+            return
 
 
-def _next_gang(machine: Machine, now: float) -> Choice | Unchosen | None:
+def _ready_first(machine: Machine, short: dict[RunState, Lack]) -> dict[int, Gang]:
+    """By run: the gangs that could be enqueued on the first island that has room for any."""
     for island in range(len(machine.devices)):
-        if _has_room(machine, island, NEAR) and (ready := _ready(machine, island, now)):
-            return _ask(machine, ready, now)
-    return None
+        if _has_room(machine, island, NEAR) and (ready := _ready(machine, island, short)):
+            return ready
+    return {}
 
 
-def _ready(machine: Machine, island: int, now: float) -> dict[int, Gang]:
+def _ready(machine: Machine, island: int, short: dict[RunState, Lack]) -> dict[int, Gang]:
     """By run: the gangs that could be enqueued there; of each client one, where the policy would take that."""
     found: dict[int, Gang] = {}
     for runs in machine.waiting.values():
-        for run in _candidates(machine, runs, now):
+        for run in _candidates(machine, runs, short):
             gang = run.next_on(island)
             if gang is not None:
                 found[run.submitted.run] = gang
@@ -102,15 +122,15 @@ def _ready(machine: Machine, island: int, now: float) -> dict[int, Gang]:
     return found
 
 
-def _next_in_sequence(machine: Machine, now: float) -> Choice | Unchosen | None:
+def _ready_in_sequence(machine: Machine, short: dict[RunState, Lack]) -> dict[int, Gang]:
+    """By run: its next gang, once nothing is under way."""
     if any(lane.in_flight for lane in machine.lanes.values()):
-        return None
-    ready = {
+        return {}
+    return {
         run.submitted.run: run.plan.sequence[sum(run.next_gang.values())]
         for runs in machine.waiting.values()
-        for run in _candidates(machine, runs, now)
+        for run in _candidates(machine, runs, short)
     }
-    return _ask(machine, ready, now) if ready else None
 
 
 def _ask(machine: Machine, ready: dict[int, Gang], now: float) -> Choice | Unchosen:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pathways_nb.controller.messages import Completed, Submitted
 from pathways_nb.controller.policies import ReadyGang
-from pathways_nb.program.memory import Course
-from pathways_nb.program.plan import Gang, Placement, Plan
+from pathways_nb.controller.requests import Claim, Request, wants_of
+from pathways_nb.controller.store import Store
+from pathways_nb.errors import size
+from pathways_nb.program.plan import Gang, Plan
 
 GUESS = 1e-3
 """Seconds that a gang is taken to last before it has run."""
@@ -64,12 +66,11 @@ class ClientState:
         self.passed += seconds / self.share if contended else 0.0
 
 
-@dataclass
-class RunState:
+@dataclass(eq=False)
+class RunState(Request):
     """One submitted program: what is enqueued and what is done on each island, as counts of its order there."""
 
     submitted: Submitted
-    since: float
     estimates: Estimates
     left: int
     """Gangs that are not enqueued."""
@@ -78,18 +79,11 @@ class RunState:
     next_gang: dict[int, int]
     ended: dict[int, dict[int, int]] = field(default_factory=dict)
     """By island: ranges that are done beyond those counted in ``done``, from start to stop."""
-    touches: set[int] = field(default_factory=set)
-    """Islands on which it will give memory back."""
     cancelled: bool = False
     behind: set[int] = field(default_factory=set)
     """Runs that must be wholly enqueued before it: they make its arguments, or read what it takes over."""
     ahead_of: list[RunState] = field(default_factory=list, repr=False)
     """Runs that are behind it."""
-    admitted: bool = False
-    """Whether the memory that it needs to finish is set aside for it."""
-    claims: dict[int, list[Claim]] = field(default_factory=dict)
-    """That memory, by island."""
-    blocked: Blocked | None = None
     shown: ReadyGang | None = None
     """What policies were last shown of it, until something of it is enqueued."""
 
@@ -97,6 +91,25 @@ class RunState:
     def plan(self) -> Plan:
         """What is run."""
         return self.submitted.plan
+
+    @property
+    def client(self) -> str:
+        """Who called it."""
+        return self.submitted.client
+
+    def wants(self, store: Store) -> Iterator[Claim]:
+        """All memory that it needs until it ends."""
+        return wants_of(self.submitted, store)
+
+    def gives_back_on(self, store: Store) -> set[int]:
+        """Where it runs, and where its arguments lie."""
+        held = (entry.holding for b in self.submitted.arguments if (entry := store.buffers.get(b)) is not None)
+        return {*self.plan.orders, *(holding.placement.island for holding in held if holding is not None)}
+
+    def shortage(self, short: int) -> str:
+        """Say in an error's words who lacks ``short`` bytes."""
+        whose = f" of {self.client}" if self.client else ""
+        return f"{self.plan.graph.name}, run {self.submitted.run}{whose}, lacks {size(short)}"
 
     def next_on(self, island: int) -> Gang | None:
         """The next gang on an island, if what it needs from other islands has been enqueued there."""
@@ -138,46 +151,6 @@ class RunState:
     def is_done(self) -> bool:
         """Whether all of it is."""
         return all(self.done[island] == len(order) for island, order in self.plan.orders.items())
-
-
-@dataclass
-class Claim:
-    """Memory set aside for a run on devices that its course is told of.
-
-    Args:
-        where: the devices. course: what is needed there as the run goes on.
-        inputs: bytes per device of arguments that it brings there itself.
-        bytes: set aside now, per device, those of inputs included.
-    """
-
-    where: Placement
-    course: Course
-    inputs: int
-    bytes: int
-
-
-@dataclass
-class Blocked:
-    """Why a run is not admitted.
-
-    Args:
-        since: when it first was not, in seconds.
-        where: devices on which too little is left. short: bytes that lack there.
-        reason: who holds the memory, in words.
-        passed: others that were admitted meanwhile.
-        patience: seconds to wait once it is alone; longer where another client holds some of the memory.
-        alone_since: since when nothing is under way there that could give memory back.
-        tried: how often memory had been given back when it was last tried.
-    """
-
-    since: float
-    where: Placement
-    short: int
-    reason: str
-    passed: int = 0
-    patience: float = 0.0
-    alone_since: float | None = None
-    tried: int = 0
 
 
 @dataclass

@@ -41,6 +41,7 @@ class Tally:
     failed: Counter[str] = field(default_factory=Counter)
     finished: int = 0
     too_large: int = 0
+    most_passed: int = 0
     began: float = field(default_factory=time.monotonic)
     told: float = 0.0
 
@@ -53,6 +54,7 @@ class Tally:
         self.failed += world.devices.failed
         self.finished += len(world.devices.finished)
         self.too_large += world.too_large
+        self.most_passed = max(self.most_passed, *world.devices.passed.values(), 0)
         if time.monotonic() > self.told + _EVERY:
             self.told = time.monotonic()
             print(self, flush=True)
@@ -70,6 +72,7 @@ class Tally:
             "instructions": _counts(self.instructions),
             "programs": f"{self.finished:,} finished, of which {self.failed['OutOfMemoryError']:,} failed for want of "
             f"memory and {self.failed['PolicyError']:,} by their policy; {self.too_large:,} more refused as too large",
+            "puts": f"at most {self.most_passed} programs and values passed one that waited for room",
         }
         return "\n".join([str(self), *(f"  {name}: {row}" for name, row in rows.items())])
 

@@ -7,7 +7,7 @@ buffer is live, how many bytes each device really holds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pathways_nb.backends.levels import Levels
@@ -16,9 +16,12 @@ from pathways_nb.controller.messages import (
     Fail,
     Finish,
     Free,
+    Grant,
     Launch,
     Level,
     Lose,
+    Refuse,
+    Reserve,
     Stop,
     Submitted,
     Voided,
@@ -67,6 +70,12 @@ def plan_of(
     return Plan(Graph("plan", (), ()), placements, slots, steps, dict(sorted(orders.items())), tuple(results), {})
 
 
+def _bringing(event: Submitted, buffer: int) -> int:
+    """The step of a run that brings a buffer."""
+    argument = event.arguments.index(buffer)
+    return next(at for at, step in enumerate(event.plan.steps) if step.kind == "bring" and step.argument == argument)
+
+
 class Devices:
     """They carry out each island's order step by step, a step as soon as what it reads is done.
 
@@ -84,6 +93,12 @@ class Devices:
         self.sizes: dict[int, Sizes] = {}
         self.order: dict[int, list[tuple[Launch, int]]] = {}
         """By island: steps not done yet, in the order they were told, with the launch that told them."""
+        self.enqueued: dict[int, list[tuple[int, int]]] = {}
+        """By island: all steps that it was ever told, by run."""
+        self.reserving: dict[int, Reserve] = {}
+        """By buffer: values that wait for room."""
+        self.passed: dict[int, int] = {}
+        """By buffer: programs and values that began while it waited for room."""
         self.told: dict[tuple[int, int], int] = {}
         self.made: set[tuple[int, int]] = set()
         self.done: set[tuple[int, int]] = set()
@@ -94,6 +109,8 @@ class Devices:
         """By buffer: the run and step that makes it."""
         self.lost: set[int] = set()
         self.freed: set[int] = set()
+        self.taken: set[int] = set()
+        """Buffers whose memory was taken over, perhaps before the run that made them has finished."""
         self.finished: set[int] = set()
         self.stopped: set[int] = set()
         self.live: dict[tuple[str, int, int], Holding] = {}
@@ -119,6 +136,10 @@ class Devices:
         for buffer in event.arguments:
             self.to_read.setdefault(buffer, set()).add(event.run)
 
+    def reserve(self, event: Reserve) -> None:
+        """Room is about to be asked for."""
+        self.reserving[event.buffer], self.passed[event.buffer] = event, 0
+
     # ---- instructions
 
     def obey(self, instruction: Any) -> None:
@@ -129,13 +150,28 @@ class Devices:
                 order = self.submitted[run].plan.orders[island]
                 assert start < stop <= len(order)
                 assert self.told.get((run, island), 0) == start, "steps are told once, in order"
+                if run not in self.stopped and not any(began == run for began, _ in self.told):
+                    self._passes()
                 self.told[run, island] = stop
+                self.enqueued.setdefault(island, []).extend((run, step) for step in order[start:stop])
                 self.order.setdefault(island, []).extend((instruction, step) for step in order[start:stop])
             case Free(buffers):
                 assert not self.freed & set(buffers)
                 assert len(set(buffers)) == len(buffers)
                 self.freed |= set(buffers)
                 self._drop(buffers)
+                for buffer in buffers:
+                    self.reserving.pop(buffer, None)
+            case Grant(buffer, since):
+                assert since <= self.now
+                holding = self.reserving.pop(buffer).holding
+                self.hold(buffer, holding)
+                self._check_room(holding.placement, 0)
+                self._passes()
+            case Refuse(buffer, since, error):
+                assert since <= self.now
+                assert isinstance(error, (LostError, OutOfMemoryError))
+                del self.reserving[buffer]
             case Lose(buffers, reasons):
                 assert len(reasons) == len(buffers) > 0
                 self.lost |= set(buffers)
@@ -160,6 +196,34 @@ class Devices:
                 self.wake = at if self.wake is None else min(at, self.wake)
             case _:
                 raise AssertionError(instruction)
+
+    def _passes(self) -> None:
+        """Something begins while values wait for room."""
+        for buffer in self.reserving:
+            self.passed[buffer] += 1
+
+    def orders(self) -> dict[Hashable, list[tuple[int, int]]]:
+        """All orders of steps that there are: of each island's enqueues, and of each step after one that it needs."""
+        found: dict[Hashable, list[tuple[int, int]]] = dict(self.enqueued)
+        for run, index in [each for steps in self.enqueued.values() for each in steps]:
+            for before in self._needed(run, index):
+                found["needs", before, (run, index)] = [before, (run, index)]
+        return found
+
+    def _needed(self, run: int, index: int) -> Iterator[tuple[int, int]]:
+        """Steps, by run, that must be done before a step can run; what was given up reads nothing of other runs."""
+        event = self.submitted[run]
+        step = event.plan.steps[index]
+        yield from ((run, producer) for producer in step.producers)
+        if step.kind != "bring" or run in self.stopped:
+            return
+        buffer = event.arguments[step.argument]
+        if buffer in self.makers and buffer not in self.lost:
+            yield self.makers[buffer]
+        if step.argument in event.needs.taken:
+            for other in self.submitted.values():
+                if other.run < run and buffer in other.arguments:
+                    yield other.run, _bringing(other, buffer)
 
     def check_order(self) -> None:
         """Nothing is enqueued before what it needs."""
@@ -189,9 +253,12 @@ class Devices:
         assert all((run, step) in self.done for step in range(len(event.plan.steps)))
         self.finished.add(run)
         if run not in self.stopped:
-            self._drop(event.arguments[i] for i in event.needs.taken)
+            taken = {event.arguments[i] for i in event.needs.taken}
+            self.taken |= taken
+            self._drop(taken)
         for buffer, slot in zip(event.results, event.plan.results, strict=True):
-            self._keep(run, buffer, slot)
+            if buffer not in self.taken:
+                self._keep(run, buffer, slot)
         self.live = {key: h for key, h in self.live.items() if key[0] == "buffer" or key[1] != run}
 
     def _keep(self, run: int, buffer: int, slot: int) -> None:

@@ -21,13 +21,16 @@ from pathways_nb.controller.messages import (
     Added,
     Cancelled,
     Closed,
+    Grant,
     Opened,
     Released,
     Removed,
+    Reserve,
     Stored,
     Submitted,
     Woke,
 )
+from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.program.memory import Holding, Needs, Sizes, needs_of, overlap
 from pathways_nb.program.plan import Placement, Plan
@@ -91,6 +94,8 @@ class World(RuleBasedStateMachine):
         """Where each buffer lies, or will."""
         self.too_large = 0
         """Programs refused when they were lowered."""
+        self.most_waiting = 0
+        """Programs and values that waited for memory at one time."""
         self.log: list[tuple[Any, float]] = []
 
     def fresh(self) -> Machine:
@@ -109,8 +114,12 @@ class World(RuleBasedStateMachine):
             again = [repr(instruction) for instruction in twin.handle(event, now)]
             assert again == [*map(repr, out)], "the same state and event gave other instructions"
         self.log.append((event, now))
+        reserving = dict(self.devices.reserving)
         for instruction in out:
             self.devices.obey(instruction)
+            if isinstance(instruction, Grant):
+                granted = reserving[instruction.buffer]
+                self.handles[granted.buffer], self.where[granted.buffer] = granted.client, granted.holding
         self.devices.check_order()
         for buffer in self.devices.lost & self.where.keys():
             self.where[buffer] = None
@@ -147,8 +156,9 @@ class World(RuleBasedStateMachine):
         """Devices go: what lay there is lost, and what is to run there fails."""
         where = self.place(place)
         self.devices.gone.append(where)
+        waited = set(self.devices.reserving)  # these may be put there yet
         self.send(Removed(where))
-        for entry in self.machine.store.buffers.values():
+        for entry in (entry for buffer, entry in self.machine.store.buffers.items() if buffer not in waited):
             assert not (entry.holding and overlap(entry.holding.placement, where))
 
     @precondition(lambda self: self.devices.gone)
@@ -180,17 +190,28 @@ class World(RuleBasedStateMachine):
         where = PLACES[number]
         return Placement(where.island % len(self.machine.memory.islands), where.first, where.count)
 
-    @rule(size=st.integers(0, 3), place=st.sampled_from(sorted(PLACES)), client=st.sampled_from(CLIENTS))
-    def store(self, size: int, place: int, client: str) -> None:
-        where = self.place(place)
-        room = self.machine.admission.room(where, client)
-        fits = size and (room is None or size <= room)
-        holding = Holding(where, size) if fits else None
+    @rule(client=st.sampled_from(CLIENTS))
+    def store(self, client: str) -> None:
+        """Keep a value on the host."""
         buffer = next(self.buffers)
-        self.send(Stored(buffer, client, 8, f"put {buffer}", holding))
-        self.handles[buffer], self.where[buffer] = client, holding
-        if holding is not None:
-            self.devices.hold(buffer, holding)
+        self.handles[buffer], self.where[buffer] = client, None
+        self.send(Stored(buffer, client, 8, f"value {buffer}"))
+
+    @rule(size=st.integers(1, 6), place=st.sampled_from(sorted(PLACES)), client=st.sampled_from(CLIENTS))
+    def put(self, size: int, place: int, client: str) -> None:
+        """Put a value onto devices, as soon as there is room."""
+        buffer = next(self.buffers)
+        event = Reserve(buffer, client, 8, f"put {buffer}", Holding(self.place(place), size))
+        self.devices.reserve(event)
+        self.send(event)
+
+    @precondition(lambda self: self.devices.reserving)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        """Whoever waits for room is interrupted."""
+        buffer = data.draw(st.sampled_from(sorted(self.devices.reserving)))
+        self.send(Released((buffer,)))
+        assert buffer in self.devices.freed
 
     @rule(
         client=st.sampled_from(CLIENTS),
@@ -279,6 +300,7 @@ class World(RuleBasedStateMachine):
             del self.handles[buffer]
         self.stale += mine
         self.send(Closed(client))
+        assert not any(event.client == client for event in self.devices.reserving.values())
         left = [number for number, entry in self.machine.store.buffers.items() if entry.owner == client]
         assert all(self.machine.store.buffers[number].runs for number in left), "a closed client still holds memory"
 
@@ -307,7 +329,24 @@ class World(RuleBasedStateMachine):
         if hasattr(self, "machine") and not self.devices.busy:
             waits = self.machine.admission.blocked
             assert waits or self.devices.finished == set(self.devices.submitted)
+            assert waits or not self.devices.reserving
             assert not waits or self.devices.wake is not None, "what waits for handles must be looked at again"
+
+    @invariant()
+    def nobody_is_passed_too_often(self) -> None:
+        """Beyond the limit, only by those that waited before: as many as ever waited at one time."""
+        if hasattr(self, "machine"):
+            blocked = self.machine.admission.blocked
+            waiting = {*blocked, *self.machine.reservations.waiting.values()}
+            self.most_waiting = max(self.most_waiting, len(waiting))
+            most = self.most_passed + self.most_waiting
+            assert all(waits.passed <= most for waits in blocked.values())
+            assert all(self.devices.passed[buffer] <= most for buffer in self.devices.reserving)
+
+    @invariant()
+    def who_waits_for_room_is_known(self) -> None:
+        if hasattr(self, "machine"):
+            assert self.machine.reservations.waiting.keys() == self.devices.reserving.keys()
 
     @invariant()
     def sequential_means_one_gang_at_a_time(self) -> None:
@@ -343,7 +382,9 @@ class World(RuleBasedStateMachine):
         assert not self.machine.runs
         assert not self.machine.store.buffers
         assert not any(any(island.totals) for island in self.machine.memory.islands), "bytes are left"
-        assert not any(self.machine.orders.values())
+        assert not self.machine.reservations.waiting
+        assert not any(lane.in_flight for lane in self.machine.lanes.values())
+        assert find_cycle(self.devices.orders()) is None
         assert not self.machine.precedence.touching
         assert not self.machine.store.same
         again = self.fresh()
@@ -355,7 +396,7 @@ class World(RuleBasedStateMachine):
     def run_dry(self) -> None:
         """Everything ends: what waits for memory that only handles hold ends with an error."""
         patience = 2_000
-        while self.devices.busy or self.machine.admission.blocked:
+        while self.devices.busy or self.machine.admission.blocked or self.devices.reserving:
             patience -= 1
             assert patience, "something waits for ever"
             if self.devices.busy:

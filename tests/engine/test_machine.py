@@ -17,11 +17,14 @@ from pathways_nb.controller.messages import (
     Free,
     Launch,
     Released,
+    Reserve,
     Stop,
     Stored,
     Submitted,
 )
-from pathways_nb.program.plan import Plan
+from pathways_nb.controller.requests import Reservation
+from pathways_nb.program.memory import Holding
+from pathways_nb.program.plan import Placement, Plan
 from tests.engine.machine_devices import plan_of
 from tests.engine.machine_world import SequentialWorld, World, plans
 
@@ -108,15 +111,16 @@ def test_the_invariant_checker_sees_each_kind_of_contradiction() -> None:
         for name, value in change.items():
             {"freed": lambda: machine.store.buffers.pop(value),
              "few": lambda: setattr(machine.store.buffers[5], "runs", value),
-             "swap": lambda: machine.orders[0].reverse(),
+             "waits": lambda: machine.admission.blocked.update({value: None}),
              "gone": lambda: machine.runs.pop(value),
              "done": lambda: machine.runs[0].done.update({0: value})}[name]()  # fmt: skip
         return machine
 
+    room = Reserve(9, "me", 8, "put", Holding(Placement(0, 0, 1), 8))
     check_invariants(broken())
     for change, text in (
         ({"freed": 5}, "freed while a run needs it"), ({"few": 1}, "1 references, held by 2"),
-        ({"swap": 0}, "orders contradict"), ({"gone": 1}, None), ({"done": 9}, None),
+        ({"waits": Reservation(room, since=0.0)}, "waits for memory who is gone"), ({"gone": 1}, None), ({"done": 9}, None),
     ):  # fmt: skip
         with pytest.raises(AssertionError, match=text):
             check_invariants(broken(**change))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb.backends.local import LocalDriver
 from pathways_nb.backends.sim import SimDriver
-from pathways_nb.controller import admission, machine, state
+from pathways_nb.controller import admission, state
 from pathways_nb.controller.messages import Launch
 from tests.engine.random_programs import (
     COMPUTATIONS,
@@ -173,8 +173,7 @@ def test_one_client_alone_has_its_programs_in_the_order_of_its_calls(watchdog: N
 def test_programs_wait_alike_for_memory(watchdog: None, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """With the footprints that the compiler tells: those that find none, and fail, are the same."""
     needs = feed_footprints(monkeypatch)
-    for module in (admission, machine):
-        monkeypatch.setattr(module, "PATIENCE", 0.02)
+    monkeypatch.setattr(admission, "PATIENCE", 0.02)
     monkeypatch.setattr(admission, "PATIENCE_WITH_OTHERS", 0.02)
     real, simulated = both(
         seed, [("ann",), ("bob",), ("",)], [(0, 1)] * 3, 10, dispatch="sequential", policy="fifo", hbm=HBM

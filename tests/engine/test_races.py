@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends import driver as driver_module
 from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
@@ -225,7 +224,7 @@ def test_memory_given_up_is_free_even_if_who_takes_it_fails(controller, left) ->
 def test_a_client_that_closes_before_a_call_has_returned(controller, double, monkeypatch) -> None:
     """Another thread closes it, and all is gone when the futures are made."""
     ann, driver = pw.client("ann"), controller.driver
-    submit, wait = driver.submit, driver_module.make_room
+    submit, make_room = driver.submit, driver._make_room
 
     def gone(result: Any) -> Any:
         ann.close()
@@ -236,7 +235,7 @@ def test_a_client_that_closes_before_a_call_has_returned(controller, double, mon
         patched.setattr(driver, "submit", lambda *args: gone(submit(*args)))
         hers = double(v)
     with monkeypatch.context() as patched, ann.acting():
-        patched.setattr(driver_module, "make_room", lambda *args: gone(wait(*args)))
+        patched.setattr(driver, "_make_room", lambda *args: gone(make_room(*args)))
         placed = pw.put(v, on=pw.virtual_slice(4))
     for future in (hers, placed):
         with pytest.raises(pw.LostError, match="belonged to a client that another thread has closed"):

@@ -1,0 +1,509 @@
+"""Room for a value on devices: waited for under the same rule as programs wait for memory, and answered by the core."""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import itertools
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pathways_nb as pw
+from pathways_nb.controller.admission import MOST_PASSED, PATIENCE, PATIENCE_WITH_OTHERS, Admission
+from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.controller.machine import Machine
+from pathways_nb.controller.messages import (
+    Closed,
+    Completed,
+    Event,
+    Fail,
+    Finish,
+    Free,
+    Grant,
+    Instruction,
+    Launch,
+    Opened,
+    Refuse,
+    Released,
+    Removed,
+    Reserve,
+    Submitted,
+    Voided,
+    Wake,
+    Woke,
+)
+from pathways_nb.controller.orders import find_cycle
+from pathways_nb.controller.policies import POLICIES
+from pathways_nb.controller.precedence import Precedence
+from pathways_nb.controller.requests import Reservation
+from pathways_nb.controller.state import RunState
+from pathways_nb.program.memory import Holding, Sizes, needs_of
+from pathways_nb.program.plan import Placement
+from tests.conftest import settled
+from tests.engine.machine_devices import Devices, plan_of
+from tests.engine.simulated import NO_HOSTS, X
+
+DEVICE, BUDGET = Placement(0, 0, 1), 8
+LASTS = 0.01
+"""Seconds of a program."""
+
+
+class Core:
+    """The core with one device of ``BUDGET`` bytes, on which programs take turns, and a clock of its own."""
+
+    def __init__(self, **options: Any):
+        self.machine = Machine(devices=(1,), budgets=(BUDGET,), **options)
+        self.now = self.free = 0.0
+        self.agenda: list[tuple[float, int, Event]] = []
+        self.numbers = itertools.count()
+        self.ended: dict[int, float] = {}
+        self.failed: dict[int, float] = {}
+        """By run: when it ended well, and when it was told to fail."""
+        self.begun: set[int] = set()
+        self.answers: list[Instruction] = []
+        self.on_end: Callable[[str], None] = lambda client: None
+        self.clients: dict[int, str] = {}
+
+    def send(self, event: Event) -> list[Instruction]:
+        out = self.machine.handle(event, self.now)
+        check_invariants(self.machine)
+        for instruction in out:
+            self.obey(instruction)
+        return out
+
+    def obey(self, instruction: Instruction) -> None:
+        match instruction:
+            case Launch(run, island, start, stop):
+                skipped = run in self.failed
+                self.begun |= set() if skipped else {run}
+                self.free = max(self.free, self.now) + (0.0 if skipped else LASTS)
+                if skipped:
+                    self.at(self.free, Voided((run,)))  # the number of its result, too
+                self.at(self.free, Completed(run, island, start, stop, LASTS))
+            case Fail(run):
+                self.failed[run] = self.now
+            case Wake(at):
+                self.at(at, Woke())
+            case Grant() | Refuse():
+                self.answers.append(instruction)
+            case Finish(run):
+                self.ended[run] = self.now
+                self.on_end(self.clients[run])
+
+    def at(self, time: float, event: Event) -> None:
+        heapq.heappush(self.agenda, (time, next(self.numbers), event))
+
+    def step(self) -> None:
+        self.now, _, event = heapq.heappop(self.agenda)
+        self.send(event)
+
+    def call(self, client: str, size: int, arguments: tuple[int, ...] = (), *, keep: bool = True) -> int:
+        """Call a program whose result has so many bytes; returns its result."""
+        run = result = next(self.numbers)
+        self.clients[run] = client
+        plan = plan_of([0], 1, len(arguments), {0: DEVICE})
+        needs = needs_of(plan, Sizes((0,) * len(arguments) + (size,), {}, {}))
+        self.send(Submitted(run, client, plan, arguments, (result,), (8,), needs))
+        if not keep:
+            self.send(Released((result,)))
+        return result
+
+    def reserve(self, client: str, size: int) -> Reserve:
+        event = Reserve(next(self.numbers), client, 8, "put", Holding(DEVICE, size))
+        self.send(event)
+        return event
+
+    def hold(self, client: str, size: int) -> int:
+        self.reserve(client, size)
+        (grant,) = self.answers
+        self.answers.clear()
+        assert isinstance(grant, Grant)
+        return grant.buffer
+
+
+# ---- the core: fairness
+
+
+@given(
+    st.sampled_from(sorted(POLICIES)),
+    st.sampled_from(["parallel", "sequential"]),
+    st.lists(st.lists(st.integers(1, BUDGET), min_size=1, max_size=3), min_size=1, max_size=5),
+    st.integers(1, BUDGET),
+    st.integers(0, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_value_is_passed_by_so_many_programs_and_no_more(
+    policy: str, dispatch: Any, streams: list[list[int]], size: int, warm: int
+) -> None:
+    core = Core(policy=POLICIES[policy], dispatch=dispatch)
+    turns = {f"client {n}": itertools.cycle(sizes) for n, sizes in enumerate(streams)}
+    core.on_end = lambda client: core.at(core.now, Opened(client, 1, 0))  # a client calls again when it has been told
+
+    def again() -> None:
+        _, _, event = core.agenda[0]
+        core.step()
+        if isinstance(event, Opened):
+            core.call(event.client, next(turns[event.client]), keep=False)
+
+    for client in turns:
+        core.call(client, next(turns[client]), keep=False)
+    for _ in range(warm):
+        again()
+    before, waiting = len(core.begun), len(core.machine.admission.blocked)
+    core.reserve("putter", size)
+    while not core.answers:
+        again()
+    assert isinstance(core.answers[0], Grant)
+    assert len(core.begun) - before <= MOST_PASSED + waiting
+
+
+def test_values_pass_a_program_no_oftener_than_programs_do() -> None:
+    core = Core()
+    held = [core.hold("ann", 4), core.hold("ann", 4)]
+    run = core.call("bob", 8)
+    for _ in range(MOST_PASSED):
+        core.send(Released((held.pop(0),)))
+        held.append(core.hold("ann", 4))
+    core.send(Released((held.pop(0),)))
+    core.reserve("ann", 4)
+    assert core.answers == []
+    core.send(Released((held.pop(),)))
+    assert run in core.begun
+
+
+# ---- the core: answers
+
+
+def test_the_answer_of_a_value_that_waits() -> None:
+    core = Core()
+    held = core.hold("ann", 6)
+    waits = core.reserve("bob", 4)
+    assert core.answers == []
+    core.now = 0.5
+    core.send(Released((held,)))
+    assert core.answers == [Grant(waits.buffer, 0.0)]
+    assert core.machine.store.buffers[waits.buffer].holding == Holding(DEVICE, 4)
+
+
+def refusal(core: Core, event: Event) -> str:
+    """The error of the only value that waits, and that nothing of it is left."""
+    core.send(event)
+    (refuse,) = core.answers
+    assert isinstance(refuse, Refuse)
+    assert not core.machine.reservations.waiting
+    assert not core.machine.admission.blocked
+    return f"{type(refuse.error).__name__}: {refuse.error}"
+
+
+def test_a_value_is_refused_when_its_client_closes() -> None:
+    core = Core()
+    core.hold("ann", 6)
+    core.reserve("bob", 4)
+    assert refusal(core, Closed("bob")) == (
+        "LostError: put belonged to the client 'bob', which has closed while this waited for memory. "
+        "Put it again for another client."
+    )
+
+
+def test_what_lies_on_lost_devices_is_no_longer_in_the_way() -> None:
+    core = Core()
+    core.hold("ann", 6)
+    waits = core.reserve("bob", 4)
+    core.send(Removed(DEVICE))
+    assert core.answers == [Grant(waits.buffer, 0.0)]
+
+
+def test_a_value_that_can_never_fit_is_refused_at_once() -> None:
+    assert "put needs 9 B on each device of island 0, dev 0, which is more than the 8 B" in refusal(
+        Core(), Reserve(9, "bob", 8, "put", Holding(DEVICE, 9))
+    )
+
+
+def test_who_no_longer_waits_holds_nobody_up() -> None:
+    core = Core()
+    core.machine.admission.most_passed = 0
+    core.hold("ann", 6)
+    waits = core.reserve("bob", 4)
+    run = core.call("eve", 1)
+    assert run not in core.begun
+    assert Free((waits.buffer,)) in core.send(Released((waits.buffer,)))
+    assert run in core.begun
+
+
+# ---- the core: patience
+
+
+@pytest.mark.parametrize("clients", [2, 3, 6])
+def test_clients_that_wait_for_each_other_are_all_told_after_one_patience(clients: int) -> None:
+    core = Core()
+    for n in range(clients):
+        core.hold(f"client {n}", 1)
+    runs = [core.call(f"client {n}", BUDGET) for n in range(clients)]
+    core.reserve("putter", BUDGET)
+    while core.agenda:
+        core.step()
+    assert core.failed[runs[0]] == PATIENCE_WITH_OTHERS
+    assert set(core.failed) == set(runs)
+    assert max(core.failed.values()) <= PATIENCE_WITH_OTHERS + PATIENCE
+    assert [type(answer) for answer in core.answers] == [Refuse]
+    assert core.now <= PATIENCE_WITH_OTHERS + PATIENCE + LASTS
+
+
+def test_what_the_first_drops_when_it_is_told_serves_the_others() -> None:
+    core = Core()
+    hers = core.hold("ann", 4)
+    core.hold("bob", 4)
+    first, second = core.call("ann", 8), core.call("bob", 4)
+    while first not in core.failed:
+        core.step()
+    core.at(core.now + PATIENCE / 2, Released((hers,)))
+    while core.agenda:
+        core.step()
+    assert second in core.begun
+    assert second not in core.failed
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 40])
+def test_all_that_one_client_has_queued_is_told_at_once(count: int) -> None:
+    core = Core()
+    core.hold("ann", BUDGET)
+    runs = [core.call("bob", 1) for _ in range(count)]
+    while core.agenda:
+        core.step()
+    assert core.failed == dict.fromkeys(runs, PATIENCE_WITH_OTHERS)
+
+
+def test_a_chain_of_programs_is_told_at_once() -> None:
+    core = Core()
+    core.hold("ann", BUDGET)
+    value = core.call("bob", 1)
+    for _ in range(4):
+        value = core.call("bob", 1, (value,))
+    while core.agenda:
+        core.step()
+    assert len(core.failed) == 5
+    assert max(core.failed.values()) <= PATIENCE_WITH_OTHERS + 5 * LASTS
+
+
+def test_programs_that_pass_meanwhile_interrupt_a_patience_and_do_not_begin_it_anew() -> None:
+    core = Core()
+    core.hold("ann", 6)
+    waits = core.call("bob", 4)
+    for number in range(1, MOST_PASSED):
+        while core.agenda and core.agenda[0][0] < number:
+            core.step()
+        core.now = max(core.now, float(number))
+        core.call("ann", 1, keep=False)
+    while core.agenda:
+        core.step()
+    assert PATIENCE_WITH_OTHERS <= core.failed[waits] <= PATIENCE_WITH_OTHERS + MOST_PASSED * LASTS
+
+
+# ---- the checks of the core's random worlds
+
+
+def test_a_run_that_overtakes_what_makes_its_argument_is_seen_as_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worlds check at their end that no orders of enqueues contradict each other: that can fail."""
+
+    def orders() -> Any:
+        machine, devices = Machine(policy=POLICIES["priority"]), Devices((0,) * 3)
+        for name, priority in (("low", 0), ("high", 1)):
+            machine.handle(Opened(name, 1, priority))
+        tell(Submitted(10, "high", plan_of([2]), (), (10,), (8,)), machine, devices)  # from now on gangs go one by one
+        for run, plan in enumerate([*[plan_of([0])] * 8, plan_of([1, 0])]):
+            tell(Submitted(run, "low", plan, (), (run,), (8,)), machine, devices)
+        tell(Submitted(9, "high", plan_of([0], 1, 1), (8,), (9,), (8,)), machine, devices)
+        while launch := next((each for queue in devices.order.values() for each, _ in queue), None):
+            devices.order[launch.island] = [each for each in devices.order[launch.island] if each[0] is not launch]
+            tell(Completed(launch.run, launch.island, launch.start, launch.stop, 1.0), machine, devices)
+        return devices.orders()
+
+    assert find_cycle(orders()) is None
+    monkeypatch.setattr(Precedence, "find", lambda self, run: None)
+    assert find_cycle(orders())
+
+
+def tell(event: Any, machine: Machine, devices: Devices) -> None:
+    if isinstance(event, Submitted):
+        devices.submit(event, Sizes((0,) * len(event.plan.slots), {}, {}))
+    else:
+        order = devices.submitted[event.run].plan.orders[event.island]
+        devices.done |= {(event.run, step) for step in order[event.start : event.stop]}
+    for instruction in machine.handle(event):
+        devices.obey(instruction)
+
+
+# ---- real devices
+
+KB, GB = 1 << 10, 1 << 30
+block = np.ones((4, 4 * KB), np.float32)
+"""16 KiB on each of four devices."""
+
+
+@pytest.fixture
+def small(watchdog: None) -> Iterator[pw.Controller]:
+    """Four devices of 64 KiB; at the end nothing is held."""
+    with pw.attach("cpu", islands=1, devices_per_island=4, hbm=64 * KB) as controller:
+        yield controller
+        if controller.closed:
+            return
+        gc.collect()
+        settled(controller)
+        driver = controller.driver
+        assert not any((driver.entries, driver._reserving))
+        assert not any((controller.machine.store.buffers, controller.machine.reservations.waiting))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set as soon as a value was found to lack room."""
+    found, block = threading.Event(), Admission.block
+
+    def told(self: Admission, request: Any, *rest: Any) -> None:
+        block(self, request, *rest)
+        if isinstance(request, Reservation):
+            found.set()
+
+    monkeypatch.setattr(Admission, "block", told)
+    return found
+
+
+def put(place: pw.VirtualSlice, times: int = 1) -> pw.Future:
+    future: pw.Future = pw.put(np.tile(block, (times, 1)), on=place, shardings=pw.P("x"))
+    return future
+
+
+def test_a_value_beside_a_stream_of_programs_gets_its_room(
+    small: pw.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs all memory, which is never free while others may begin; counted in programs that began meanwhile."""
+    place = pw.virtual_slice(4)
+    double = pw.program(pw.jit(lambda x: x * 2, on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x")))
+    double(block).wait()
+    begun, admit = itertools.count(), Admission.admit
+    passed: list[int] = []
+    streaming, stop = threading.Semaphore(0), threading.Event()
+
+    def counted(self: Admission, request: Any) -> None:
+        if isinstance(request, RunState) and small.machine.reservations.waiting:
+            passed.append(next(begun))
+        admit(self, request)
+
+    def work(name: str) -> None:
+        with pw.client(name):
+            while not stop.is_set():
+                double(block).wait()
+                streaming.release()
+
+    monkeypatch.setattr(Admission, "admit", counted)
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            for _ in range(20):
+                streaming.acquire()
+            passed.clear()
+            value = put(place, 4)
+            assert len(passed) <= MOST_PASSED + len(threads)
+            del value
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_an_interrupted_value_leaves_nothing(small: pw.Controller, waits: threading.Event) -> None:
+    place = pw.virtual_slice(4)
+    ann = pw.client("ann")
+    with ann.acting():
+        held = put(place, 3)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt() -> None:
+        waits.wait()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            put(place, 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        thread.join()
+    settled(small)
+    assert len(small.driver.entries) == 1
+    ann.close()
+    assert put(place, 4).result().sum() == 4 * block.sum()
+    del held
+
+
+@pytest.mark.parametrize(
+    ("closes", "kind", "text"),
+    [
+        ("client", pw.LostError, "belonged to the client 'bob', which has closed while this waited"),
+        ("controller", pw.CancelledError, "waited for memory when its controller was closed"),
+    ],
+)
+def test_a_value_that_waits_when_all_is_closed_is_given_up(
+    small: pw.Controller, waits: threading.Event, closes: str, kind: type[Exception], text: str
+) -> None:
+    place = pw.virtual_slice(4)
+    ann, bob = pw.client("ann"), pw.client("bob")
+    with ann.acting():
+        held = put(place, 3)
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with bob.acting():
+                put(place, 2)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    waits.wait()
+    if closes == "client":
+        bob.close()
+    else:
+        small.close()
+    thread.join()
+    (error,) = raised
+    assert isinstance(error, kind), error
+    assert text in str(error)
+    ann.close()
+    del held
+
+
+# ---- simulated devices
+
+
+def test_in_virtual_time_a_value_waits_for_its_room_until_a_program_ends() -> None:
+    found = []
+    for _ in range(3):
+        with pw.attach("sim", chip=NO_HOSTS, islands=1, devices_per_island=4, hbm=2 * GB) as controller:
+            place = pw.virtual_slice(4)
+            double = pw.program(pw.jit(lambda x: x * 2, on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x")))
+            shape = jax.ShapeDtypeStruct((4, GB // 4), np.float32)  # half the memory; the result is the other half
+            with pw.record() as run:
+                double(shape)
+                value = pw.put(X, on=place, shardings=pw.P("x"))
+            (stall,) = [
+                row for row in run.events.of_kind("stall") if row["name"].startswith("back-pressure: memory for")
+            ]
+            ends = max(row["end"] for row in run.events.of_kind("compute"))
+            assert stall["end"] == ends
+            found.append((stall["start"], stall["end"], controller.clock()))
+            del value
+    assert len(set(found)) == 1
+    assert found[0][0] < found[0][1]
