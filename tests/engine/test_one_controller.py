@@ -8,7 +8,7 @@ all programs have been called.
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -186,19 +186,21 @@ HBM = 260
 """Bytes of each device: enough for any of the programs, not for what all calls leave there."""
 
 
-def feed_footprints(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Simulated devices are told what real ones need, program by program."""
-    needs: dict[str, Any] = {}
+def feed_footprints(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """Simulated devices are told what real ones need, program by program and layout by layout."""
+    needs: dict[str, list[Any]] = defaultdict(list)
+    fed = Counter[str]()
     real, simulated = LocalDriver.lower, SimDriver.lower
 
     def lower_real(self: Any, traced: Any, *rest: Any) -> Any:
         lowered = real(self, traced, *rest)
-        needs[traced.name] = lowered.needs
+        needs[traced.name].append(lowered.needs)
         return lowered
 
     def lower_simulated(self: Any, traced: Any, *rest: Any) -> Any:
         lowered = simulated(self, traced, *rest)
-        return replace(lowered, needs=needs[traced.name])
+        fed[traced.name] += 1
+        return replace(lowered, needs=needs[traced.name][fed[traced.name] - 1])
 
     monkeypatch.setattr(LocalDriver, "lower", lower_real)
     monkeypatch.setattr(SimDriver, "lower", lower_simulated)
