@@ -195,10 +195,12 @@ class Controller(Unique):
         return dispatch.dispatch(self, program, call, gathered)
 
     def settle(self) -> None:
-        """Wait until all that has been called by now has ended, well or not."""
+        """Wait until all that has been called by now has ended, well or not, and what was dropped is freed."""
         self.flush()
         driver, runs = self.driver, tuple(self.driver.runs)
         driver.ended.wait(lambda: driver.broken or not any(run in driver.runs for run in runs))
+        if not driver.broken:
+            driver.engine.in_turn(lambda: None)
 
     def cancel(self, client: str | tenants.Tenant) -> None:
         """Give up a client's programs: nothing more of them is dispatched. The name ``""`` means those of no client.

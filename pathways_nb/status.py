@@ -21,6 +21,8 @@ _LARGEST = 5
 def status_of(controller: Controller) -> str:
     """Islands, devices, places, clients and the largest holders of memory."""
     driver = controller.driver
+    if not driver.broken:
+        driver.engine.in_turn(lambda: None)  # what was dropped just now is no longer held
     rows = [repr(controller)]
     for island in driver.attachment.islands:
         devices = _ranges([device.id for device in island.devices])
