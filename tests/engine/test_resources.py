@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -278,7 +279,6 @@ def test_a_slice_says_what_it_is() -> None:
 
 def test_numpy_counts_are_whole_numbers_too() -> None:
     """``len(x) // 2`` from NumPy is an ordinary way to come by a number of devices."""
-    np = pytest.importorskip("numpy")
     assert pw.virtual_slice(np.int64(4)).size == 4
 
 
