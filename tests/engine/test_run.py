@@ -125,7 +125,7 @@ def test_launches_in_flight_are_bounded_on_each_island(controller, left, right, 
 def test_transfers_that_have_ended_at_once_never_hold_a_run(fresh_python) -> None:
     done = fresh_python("""
     import faulthandler, numpy as np, pathways_nb as pw
-    faulthandler.dump_traceback_later(12, exit=True)
+    faulthandler.dump_traceback_later(280, exit=True)
     pw.attach("cpu", islands=2, devices_per_island=4)
     a = pw.jit(lambda v: v * 2, on=pw.virtual_slice(4), in_shardings=pw.P("x"), out_shardings=pw.P("x"))
     b = pw.jit(lambda v: v + 1, on=pw.virtual_slice(4), in_shardings=pw.P("x"), out_shardings=pw.P("x"))
