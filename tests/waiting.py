@@ -72,7 +72,7 @@ class Unseen:
     """Ends of launches that nobody sees before ``see()``: what was sent stays under way, however fast devices are."""
 
     def __init__(self, controller: pw.Controller):
-        self._seen = threading.Event()
+        self.controller, self._seen = controller, threading.Event()
         for dispatcher in controller.driver._dispatchers:  # type: ignore[attr-defined]
             watcher = dispatcher.computing
             watcher._watch = partial(self._watch_later, watcher._watch)
@@ -80,6 +80,16 @@ class Unseen:
     def _watch_later(self, watch: Callable[[Any], None], batch: Sequence[Any]) -> None:
         self._seen.wait(LIMIT)
         watch(batch)
+
+    def see_when_waited_for(self) -> None:
+        """See them as soon as some thread waits for something and the core knows of all that has been called."""
+
+        def see() -> None:
+            until(lambda: is_waited_for(self.controller))
+            self.controller.driver.engine.in_turn(lambda: None)
+            self.see()
+
+        threading.Thread(target=see, daemon=True).start()
 
     def see(self) -> None:
         """From now on ends are seen as they happen, those of before first."""

@@ -262,14 +262,11 @@ def test_the_last_picture_shows_what_was_under_way(controller, left, notebook, m
     work = pw.work(1e-5, on=left, name="short")
     program = pw.program(lambda x: work(work(x)), name="two")
     program.run(matrix[0])
-    with Unseen(controller) as unseen:
-        seen = threading.Thread(target=lambda: (until(lambda: is_waited_for(controller)), unseen.see()))
-        with pytest.raises(error), pw.record(show="timeline") as run:  # noqa: PT012
-            program(matrix[0])
-            until(lambda: len(run.events.of_kind("enqueue")) > 0)
-            seen.start()
-            raise error
-        seen.join()
+    with Unseen(controller) as unseen, pytest.raises(error), pw.record(show="timeline") as run:  # noqa: PT012
+        program(matrix[0])
+        until(lambda: len(run.events.of_kind("enqueue")) > 0)
+        unseen.see_when_waited_for()
+        raise error
     assert run.is_over
     assert "2 launches" in run.view.summary
     assert run.view.summary == run.summary_line()

@@ -24,7 +24,8 @@ from pathways_nb.backends import estimates
 from pathways_nb.cost.collectives import collective
 from pathways_nb.cost.model import Model
 from tests.engine.simulated import NO_HOSTS, X, a, b, both, is_empty, left
-from tests.engine.test_interrupt import interrupt_after, python_handles_interrupts  # noqa: F401
+from tests.engine.test_interrupt import python_handles_interrupts  # noqa: F401
+from tests.waiting import interrupt_when, until
 
 v = np.arange(8, dtype=np.float32)
 
@@ -446,15 +447,14 @@ def test_an_interrupt_ends_a_long_simulation_and_all_stays_usable(
     program = pw.program(body, name="many")
     program(X).wait()
     results: list[pw.Future] = []
+    before = sim.clock()
 
     def go_on() -> None:
         while True:
             results[:] = [program(X)]
 
-    timer = interrupt_after(0.3)
-    with pytest.raises(KeyboardInterrupt), pw.record() as run:
+    with interrupt_when(lambda: bool(results) and sim.clock() > before), pytest.raises(KeyboardInterrupt), pw.record() as run:
         go_on()
-    timer.join()
     with pytest.raises(pw.CancelledError, match="was cancelled before it was dispatched"):
         results[0].wait()
     results.clear()
@@ -471,10 +471,9 @@ def test_no_time_passes_for_a_thread_that_was_interrupted_before_it_could(
     engine, gate = sim.driver.engine, threading.Event()
     y = program(X)
     engine.inbox.put(gate.wait)  # its thread is busy: what the wait asks of it lies there
-    timer = interrupt_after(0.2)
-    with pytest.raises(KeyboardInterrupt):
+    until(lambda: engine.inbox.empty())
+    with interrupt_when(lambda: not engine.inbox.empty()), pytest.raises(KeyboardInterrupt):
         y.wait()
-    timer.join()
     gate.set()
     engine.in_turn(lambda: None)
     assert sim.clock() < 0.1
