@@ -16,7 +16,7 @@ from typing import Any
 
 import pathways_nb as pw
 
-LIMIT = 25.0
+LIMIT = 300.0
 """Seconds after which what is waited for is taken to be stuck: far above what anything takes."""
 
 

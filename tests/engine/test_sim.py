@@ -453,7 +453,11 @@ def test_an_interrupt_ends_a_long_simulation_and_all_stays_usable(
         while True:
             results[:] = [program(X)]
 
-    with interrupt_when(lambda: bool(results) and sim.clock() > before), pytest.raises(KeyboardInterrupt), pw.record() as run:
+    with (
+        interrupt_when(lambda: bool(results) and sim.clock() > before),
+        pytest.raises(KeyboardInterrupt),
+        pw.record() as run,
+    ):
         go_on()
     with pytest.raises(pw.CancelledError, match="was cancelled before it was dispatched"):
         results[0].wait()
