@@ -79,6 +79,8 @@ class Driver(ABC):
         self.runs: dict[int, Execution] = {}
         self._queued: dict[str, dict[int, Execution]] = {}
         """The same, by client."""
+        self._queuing = threading.Lock()
+        """Held while ``_queued`` changes: nothing else is done meanwhile."""
         self.closed = False
         self._numbers = itertools.count()
         self._buffers = itertools.count()
@@ -209,7 +211,8 @@ class Driver(ABC):
             )
             self._bind_results(run, buffers)
             will_read(run.arguments[argument] for argument in lowered.brought)
-            self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
+            with self._queuing:
+                self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
             sizes = lowered.result_bytes
             self.engine.submit(
                 Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, lowered.needs, moved)
@@ -336,11 +339,12 @@ class Driver(ABC):
                 self.runs[run].stop(error)
                 self.launched.ring()
             case Finish(run):
-                ended = self.runs.pop(run)
-                mine = self._queued[ended.client]
-                del mine[run]
-                if not mine:
-                    del self._queued[ended.client]
+                with self._queuing:
+                    ended = self.runs.pop(run)
+                    mine = self._queued[ended.client]
+                    del mine[run]
+                    if not mine:
+                        del self._queued[ended.client]
                 ended.finish()
 
     def _note_failed(self, run: Execution, error: Exception) -> None:

@@ -221,7 +221,7 @@ class Execution:
             return self.cancelled_error(step)  # each names itself, not the first of them
         return error
 
-    def inherited_error(self, step: int, patience: float = 2.0) -> PathwaysError | None:
+    def inherited_error(self, step: int, patience: float = 20.0) -> PathwaysError | None:
         """The error that a failed step got from an input, once that input's own watcher has named it."""
         deadline = time.monotonic() + patience
         plan = self.lowered.plan

@@ -32,7 +32,7 @@ from pathways_nb.program.plan import Placement
 from tests.conftest import settled
 from tests.engine.computations import on
 from tests.engine.machine_devices import plan_of
-from tests.waiting import LIMIT, until_freed
+from tests.waiting import LIMIT, Unseen, until, until_freed
 
 v = np.arange(8, dtype=np.float32)
 whole = Holding(Placement(0, 0, 1), 4)
@@ -311,6 +311,28 @@ def test_the_first_calls_of_several_threads_start_one_engine(controller, monkeyp
     for thread in threads:
         thread.join()
     assert started == [1]
+
+
+def test_a_clients_last_program_ends_while_it_calls_the_next(controller, double) -> None:
+    """The row of its programs must not be thrown away between finding it and adding to it."""
+
+    class Rows(dict[str, Any]):
+        """The end of the first program is seen when its row has been found."""
+
+        def setdefault(self, client: str, default: Any = None) -> Any:
+            found = super().setdefault(client, default)
+            unseen.see()
+            until(lambda: 0 not in driver.runs or driver._queuing.locked())
+            return found
+
+    pw.reset()
+    driver = controller.driver
+    with Unseen(controller) as unseen:
+        first = double(v)
+        driver._queued = Rows(driver._queued)
+        second = double(v)
+    for future in (first, second):
+        np.testing.assert_array_equal(future.result(), v * 2)
 
 
 def test_slices_come_and_go_in_many_threads(controller) -> None:
