@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import pathways_nb as pw
+from pathways_nb.backends.dispatcher import IN_FLIGHT
 
 LIMIT = 300.0
 """Seconds after which what is waited for is taken to be stuck: far above what anything takes."""
@@ -47,6 +48,11 @@ def stand_still() -> None:
     """Plain Python that goes on until it is interrupted, which may be anywhere: an Event is not made for that."""
     while True:
         time.sleep(0.01)
+
+
+def launched(controller: pw.Controller) -> int:
+    """How many launches are under way on island 0."""
+    return IN_FLIGHT - controller.driver._dispatchers[0].window._value  # type: ignore[attr-defined]
 
 
 def is_waited_for(controller: pw.Controller) -> bool:

@@ -22,7 +22,7 @@ from pathways_nb.backends.dispatcher import IN_FLIGHT
 from pathways_nb.backends.driver import QUEUED
 from pathways_widgets import live, output
 from tests.conftest import settled
-from tests.waiting import LIMIT, Unseen, interrupt_when, is_waited_for, stand_still, until
+from tests.waiting import LIMIT, Unseen, interrupt_when, is_waited_for, launched, stand_still, until
 
 matrix = np.full((8, 8), 0.01, np.float32)
 
@@ -71,7 +71,7 @@ class Cell:
 
     def has_launched(self) -> bool:
         """Whether something is on the devices of island 0."""
-        return self.controller.driver._dispatchers[0].window._value < IN_FLIGHT
+        return launched(self.controller) > 0
 
     def is_waiting(self) -> bool:
         """Whether the block's thread waits for devices, which have something to do."""

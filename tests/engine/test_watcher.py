@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.backends.dispatcher import IN_FLIGHT
 from pathways_nb.backends.execution import Bell
 from pathways_nb.backends.watcher import Launched, LaunchWatcher, _failures
 from pathways_nb.trace.record import Label, Record
-from tests.waiting import Unseen, until
+from tests.waiting import Unseen, launched, until
 
 matrix = np.full((128, 128), 0.01, np.float32)
 
@@ -41,7 +42,7 @@ def test_the_share_of_ends_watched_follows_the_budget(controller, left, budget, 
     controller.driver.spend(budget)
     with Unseen(controller) as unseen, pw.record() as run:
         step(matrix)
-        until(lambda: controller.driver._dispatchers[0].computing.inbox.qsize() > 16)  # more than one look is for
+        until(lambda: launched(controller) == IN_FLIGHT)
         unseen.see()
     summary = run.summary()
     assert summary.launches == 40
