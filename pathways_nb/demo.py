@@ -119,6 +119,7 @@ def _execute(content: nbformat.NotebookNode, folder: Path) -> None:
         content,
         km=kernel,
         timeout=CELL_TIMEOUT,
+        startup_timeout=CELL_TIMEOUT,
         resources={"metadata": {"path": str(folder)}},
         on_cell_start=progress.started,
         on_cell_executed=progress.finished,

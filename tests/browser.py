@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pathways_nb.bench.lab import find_chromium
+from tests.waiting import LIMIT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserContext
 
 MISSING = "no Chromium found: apt-get install chromium, or set CHROMIUM to its path"
 
@@ -27,12 +28,20 @@ def browser_required() -> bool:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """A headless browser, shared by the session; each test opens a context of its own."""
+    """A headless browser, shared by the session; each test opens a context of its own, which waits patiently."""
     from playwright.sync_api import sync_playwright
 
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox root
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments, timeout=1e3 * LIMIT)
+        new_context = browser.new_context
+
+        def patient(**options: Any) -> BrowserContext:
+            context = new_context(**options)
+            context.set_default_timeout(1e3 * LIMIT)
+            return context
+
+        browser.new_context = patient  # type: ignore[method-assign]
         yield browser
         browser.close()
 

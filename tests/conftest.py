@@ -7,35 +7,31 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import pathways_nb as pw
 from pathways_nb import current
 from pathways_nb.controller.invariants import check_invariants
+from tests.waiting import LIMIT
 
-settings.register_profile("shared machine", deadline=None)
+ANY_SPEED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
+settings.register_profile("shared machine", deadline=None, suppress_health_check=ANY_SPEED)
 settings.load_profile("shared machine")
 ROOT = Path(__file__).parent.parent
-PATIENCE = 60
-"""Seconds after which a test that waits for ever is interrupted."""
 
 
-def settled(controller: pw.Controller, timeout: float = 20.0) -> None:
+def settled(controller: pw.Controller) -> None:
     """Wait until nothing is under way and the engine has handled every event posted so far."""
     driver = controller.driver_or_none
     if driver is None:
         return
-    assert driver.wait_idle(timeout), f"programs {sorted(driver.runs)} never end"
-    deadline = time.monotonic() + timeout
-    while not driver.engine.inbox.empty() and time.monotonic() < deadline:
-        time.sleep(1e-3)
-    time.sleep(2e-3)  # the event taken last may still be under way
+    assert driver.wait_idle(LIMIT), f"programs {sorted(driver.runs)} never end"
+    driver.engine.in_turn(lambda: None)
     driver.check()
 
 
@@ -50,10 +46,10 @@ def watchdog() -> Iterator[None]:
     """A test that waits for ever fails instead: waiting is interruptible."""
 
     def give_up(number: int, frame: object) -> None:
-        raise TimeoutError(f"still waiting after {PATIENCE} s")
+        raise TimeoutError(f"still waiting after {LIMIT:.0f} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE, 5)  # again, should the first one be swallowed
+    signal.setitimer(signal.ITIMER_REAL, LIMIT, 5)  # again, should the first one be swallowed
     try:
         yield
     finally:
@@ -108,7 +104,7 @@ def right(controller: pw.Controller) -> pw.VirtualSlice:
 def fresh_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run code in a new interpreter, from a file so that errors can name its lines."""
 
-    def run(code: str, timeout: float = 120.0, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(code: str, timeout: float = LIMIT, **environment: str) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
         paths = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "datasets"), os.environ.get("PYTHONPATH", "")]

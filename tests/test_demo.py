@@ -125,7 +125,7 @@ def test_the_figure_is_drawn_and_moves_with_the_network_cut_off(made, chromium):
         page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(made[3][1].as_uri())
-        page.wait_for_function("globalThis.Bokeh?.documents?.[0]?.is_idle", timeout=20_000)
+        page.wait_for_function("globalThis.Bokeh?.documents?.[0]?.is_idle")
         assert page.locator(".bk-Canvas, .bk-Figure, canvas").count()
         find = "Bokeh.documents[0].get_model_by_name('drawing').x_range.start"
         before = page.evaluate(find)

@@ -84,6 +84,8 @@ class Driver(ABC):
         """The same, by client."""
         self._reserving: dict[int, Reserve] = {}
         """By buffer: room on devices that the controller was asked for, and has not answered."""
+        self._queuing = threading.Lock()
+        """Held while ``_queued`` changes: nothing else is done meanwhile."""
         self.closed = False
         self._numbers = itertools.count()
         self._buffers = itertools.count()
@@ -243,7 +245,8 @@ class Driver(ABC):
             )
             self._bind_results(run, buffers)
             will_read(run.arguments[argument] for argument in lowered.brought)
-            self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
+            with self._queuing:
+                self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
             sizes = lowered.result_bytes
             self.engine.submit(
                 Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, lowered.needs, moved)
@@ -376,11 +379,12 @@ class Driver(ABC):
                 self.runs[run].stop(error)
                 self.launched.ring()
             case Finish(run):
-                ended = self.runs.pop(run)
-                mine = self._queued[ended.client]
-                del mine[run]
-                if not mine:
-                    del self._queued[ended.client]
+                with self._queuing:
+                    ended = self.runs.pop(run)
+                    mine = self._queued[ended.client]
+                    del mine[run]
+                    if not mine:
+                        del self._queued[ended.client]
                 ended.finish()
 
     def _answer(self, buffer: int, since: float) -> None:

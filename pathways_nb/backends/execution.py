@@ -18,6 +18,8 @@ from pathways_nb.program.plan import Placement
 from pathways_nb.trace.record import Record
 
 _reads = threading.Lock()
+_HEARD = 0.5
+"""Seconds after which an interrupt is heard at the latest."""
 
 
 class Bell:
@@ -64,10 +66,25 @@ class Bell:
         with self._changing:
             self._waiting[asleep] = ready
         try:
-            return ready() or asleep.acquire(timeout=timeout) or ready()
+            return ready() or _acquire(asleep, timeout) or ready()
         finally:
             with self._changing:
                 self._waiting.pop(asleep, None)
+
+
+def _acquire(asleep: threading.Lock, timeout: float) -> bool:
+    """Acquire a lock within ``timeout`` seconds if not negative; whether it was acquired.
+
+    The main thread waits in portions: Python overlooks a signal that arrives just before a wait begins until it ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asleep.acquire(timeout=timeout)
+    left = timeout
+    while not asleep.acquire(timeout=min(left, _HEARD) if timeout >= 0 else _HEARD):
+        left -= _HEARD
+        if timeout >= 0 and left <= 0:
+            return False
+    return True
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -204,7 +221,7 @@ class Execution:
             return self.cancelled_error(step)  # each names itself, not the first of them
         return error
 
-    def inherited_error(self, step: int, patience: float = 2.0) -> PathwaysError | None:
+    def inherited_error(self, step: int, patience: float = 20.0) -> PathwaysError | None:
         """The error that a failed step got from an input, once that input's own watcher has named it."""
         deadline = time.monotonic() + patience
         plan = self.lowered.plan

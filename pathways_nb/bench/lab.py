@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +18,8 @@ from pathlib import Path
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
+_PATIENCE = 300.0
+"""Seconds after which a server that does not answer is taken to be stuck."""
 
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -55,7 +57,7 @@ class LabServer:
     def request(self, path: str, method: str = "GET") -> bytes:
         """The server's own REST interface."""
         url = f"http://127.0.0.1:{self.port}{path}?token={self.token}"
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=_PATIENCE) as answer:
             return bytes(answer.read())
 
     def write(self, name: str, cells: list[str]) -> None:
@@ -74,7 +76,7 @@ class LabServer:
         """End kernels first, or they are left behind; then the server."""
         self.end_kernels()
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(_PATIENCE)
 
 
 def start(folder: Path, notebooks: Path | None = None) -> LabServer:
@@ -85,31 +87,28 @@ def start(folder: Path, notebooks: Path | None = None) -> LabServer:
         shutil.copytree(notebooks, work, ignore=shutil.ignore_patterns(".ipynb_checkpoints"), dirs_exist_ok=True)
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false", "checkForUpdates": false}')
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    token = secrets.token_hex(8)
+    token, runtime = secrets.token_hex(8), folder / "runtime"
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}", "--port-retries=0",
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+        f"--port={secrets.randbelow(20_000) + 10_000}", "--port-retries=50", "--KernelManager.shutdown_wait_time=1",
         f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={work}",
         f"--LabApp.user_settings_dir={folder / 'settings'}",
         f"--LabApp.workspaces_dir={folder / 'workspaces'}", "--LabApp.expose_app_in_browser=True",
     ]  # fmt: skip
     paths = os.pathsep.join(str(ROOT / part) for part in (".", "widgets", "datasets"))
     with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log)
-    server = LabServer(port, token, work, process)
-    _wait_until_up(server, folder / "server.log")
-    return server
+        environment = os.environ | {"PYTHONPATH": paths, "JUPYTER_RUNTIME_DIR": str(runtime)}
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    return LabServer(_port_of(process, runtime, folder / "server.log"), token, work, process)
 
 
-def _wait_until_up(server: LabServer, log: Path) -> None:
-    for _ in range(150):
-        if server.process.poll() is not None:
-            break
-        try:
-            server.request("/api")
-            return
-        except OSError:
-            time.sleep(0.2)
+def _port_of(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> int:
+    """The port on which the server listens, which it writes down itself when it does."""
+    deadline = time.monotonic() + _PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        for path in runtime.glob("jpserver-*.json"):
+            with contextlib.suppress(ValueError):  # it is still being written
+                return int(json.loads(path.read_text())["port"])
+        time.sleep(0.05)
+    process.kill()
     raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")

@@ -59,7 +59,7 @@ class Case:
         return self.got == (self.expected, self.expected)
 
 
-def demonstrate(limit: float = 30.0) -> list[Case]:
+def demonstrate(limit: float = 120.0) -> list[Case]:
     """Run all rounds, print a table of them, and return them; none where processes cannot be joined here.
 
     Args:

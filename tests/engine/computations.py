@@ -35,7 +35,7 @@ def names(graph: pw.Graph) -> list[str]:
 
 HANG_GUARD = """
     import faulthandler, numpy as np, jax, jax.numpy as jnp, pathways_nb as pw
-    faulthandler.dump_traceback_later(12, exit=True)
+    faulthandler.dump_traceback_later(280, exit=True)
     pw.attach("cpu", islands=2, devices_per_island=4)
     left, right = pw.virtual_slice(4, island=0), pw.virtual_slice(4, island=1)
     a = pw.jit(lambda v: v * 2, on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))

@@ -59,7 +59,6 @@ def test_a_chain_is_as_many_gangs_on_all_devices_one_after_another(small) -> Non
 
 
 def test_simpy_takes_as_long_on_its_own_clock() -> None:
-    pytest.importorskip("simpy")
     assert simulate.simpy_operations(7) == pytest.approx(7 * simulate.LASTS)
 
 

@@ -10,7 +10,6 @@ import math
 import operator
 import pickle
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from tests.waiting import LIMIT, is_waited_for, until, until_freed
 
 v = np.arange(8, dtype=np.float32)
 
@@ -41,7 +41,7 @@ def gate(left):
     opened = threading.Event()
 
     def wait(x):
-        assert opened.wait(30)
+        assert opened.wait(LIMIT)
         return x
 
     def held(x):
@@ -151,7 +151,7 @@ def test_awaiting_leaves_the_event_loop_free(gate) -> None:
     async def main():
         waiting = asyncio.ensure_future(_await(held(3.0)))
         for _ in range(5):
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)
         assert not waiting.done()
         release()
         return await waiting
@@ -168,7 +168,7 @@ def test_waiting_in_other_threads(double) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     assert out == [56.0] * 4
 
 
@@ -241,12 +241,14 @@ def test_an_attribute_that_arrays_lack_is_missing_like_any_other(double) -> None
         y.nonsense  # noqa: B018
 
 
-def test_jax_block_until_ready_waits(gate, double) -> None:
+def test_jax_block_until_ready_waits(gate, double, controller) -> None:
     held, let_go = gate
     y = held(1.0)
-    threading.Timer(0.2, let_go).start()
+    waits = threading.Thread(target=lambda: (until(lambda: is_waited_for(controller)), let_go()))
+    waits.start()
     assert jax.block_until_ready({"y": y})["y"] is y
     assert y.done()
+    waits.join()
     assert (y.size, y.nbytes) == (1, 4)
 
 
@@ -377,7 +379,6 @@ def test_dropping_a_future_before_it_is_computed_is_fine(gate, quiet, controller
 
 def live(controller: pw.Controller, shape: tuple[int, ...]) -> int:
     """Arrays of this shape on the islands' own clients."""
-    gc.collect()
     clients = [island.devices[0].client for island in controller.driver.attachment.islands]
     return sum(array.shape == shape for client in clients for array in client.live_arrays())
 
@@ -391,7 +392,7 @@ def test_keeping_one_result_does_not_keep_the_others(left, controller, quiet) ->
     pw.wait((w, losses))
     quiet(controller)
     assert [float(loss) for loss in losses] == [1024.0 * i for i in range(20)]
-    assert live(controller, (1024,)) <= 3
+    until_freed(lambda: live(controller, (1024,)) <= 3)
 
 
 def test_keeping_a_run_does_not_keep_its_values(left, controller, quiet) -> None:
@@ -402,7 +403,7 @@ def test_keeping_a_run_does_not_keep_its_values(left, controller, quiet) -> None
             w = step(w)
     quiet(controller)
     assert run.programs[0].runs == 20
-    assert live(controller, (1040,)) <= 3
+    until_freed(lambda: live(controller, (1040,)) <= 3)
 
 
 def test_fetches_and_waits_are_recorded_with_their_bytes(double) -> None:
@@ -416,9 +417,7 @@ def test_results_come_while_others_are_still_computed(gate, double) -> None:
     held, release = gate
     other = pw.jit(lambda v: v + 1, on=pw.virtual_slice(4, island=1))
     slow = held(1.0)
-    began = time.monotonic()
     np.testing.assert_array_equal(other(v).result(), v + 1)
-    assert time.monotonic() - began < 20
     assert not slow.done()
     release()
     assert slow.result() == 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.backends.execution import Bell
 from pathways_nb.controller.messages import Completed, Event, Submitted
+from tests.waiting import until
 
 v = np.arange(8, dtype=np.float32)
 Handed = list[tuple[str, Event]]
@@ -56,8 +56,9 @@ def submitted(handed: Handed) -> list[tuple[str, int]]:
     return [(thread, event.run) for thread, event in handed if isinstance(event, Submitted)]
 
 
-def test_the_main_thread_posts_and_others_hand_over_themselves(add, handed) -> None:
+def test_the_main_thread_posts_and_others_hand_over_themselves(controller, add, handed, quiet) -> None:
     add(v).wait()
+    quiet(controller)  # now the engine thread has done with what was posted
     in_thread(lambda: add(v).wait())
     assert [thread for thread, _ in submitted(handed)] == ["pathways-engine", "client"]
     ended = {thread for thread, event in handed if isinstance(event, Completed)}
@@ -136,17 +137,10 @@ def test_a_thread_whose_program_lacks_memory_is_told_so(watchdog) -> None:
 class TestBell:
     def test_wakes_those_only_whose_wait_is_over(self) -> None:
         bell, over = Bell(), set[str]()
-        asked = threading.Event()
-
-        def ready(name: str) -> bool:
-            asked.set()
-            return name in over
-
-        threads = {n: threading.Thread(target=bell.wait, args=(lambda n=n: ready(n),)) for n in ("ann", "bob")}
+        threads = {n: threading.Thread(target=bell.wait, args=(lambda n=n: n in over,)) for n in ("ann", "bob")}
         for thread in threads.values():
             thread.start()
-        while len(bell._waiting) < 2:
-            asked.wait(0.01)
+        until(lambda: len(bell._waiting) == 2)
         over.add("bob")
         bell.ring()
         threads["bob"].join()
@@ -171,8 +165,7 @@ class TestBell:
         bell, over = Bell(), set[str]()
         asleep = threading.Thread(target=bell.wait, args=(lambda: "ann" in over,))
         asleep.start()
-        while not bell._waiting:
-            time.sleep(1e-3)
+        until(lambda: bool(bell._waiting))
         with bell.once():
             over.add("ann")
             bell.ring()

@@ -19,6 +19,7 @@ from pathways_nb.program.graph import Graph
 from pathways_nb.program.memory import Course, Sizes, needs_of
 from pathways_nb.program.plan import Placement, Plan, Slot, Step
 from tests.conftest import settled
+from tests.waiting import Unseen
 
 KB = 1 << 10
 block = np.ones((4, 4 * KB), np.float32)  # 64 KiB: on 4 devices 16 KiB each
@@ -140,20 +141,21 @@ def test_with_a_budget_of_the_largest_peak_everything_completes(small) -> None:
 
 
 def test_waiting_for_memory_is_a_stall_that_says_who_holds_it(small) -> None:
-    small(40 * KB)
+    controller = small(40 * KB)
     left = pw.virtual_slice(4)
-    slow = split(lambda x: jax.lax.fori_loop(0, 400, lambda i, y: jnp.sin(y), x), left)
-    slow(block).wait()
-    with pw.record() as run:
+    double = split(lambda x: x * 2, left)
+    double(block).wait()
+    with pw.record() as run, Unseen(controller) as unseen:
         with pw.client("bob").acting():
-            slow(block)
+            double(block)
+        unseen.see_when_waited_for()
         with pw.client("cy"):
-            slow(block).wait()
+            double(block).wait()
     stalls = run.events.of_kind("stall")
     reasons = [e for e in stalls if e["name"].startswith("memory of island 0 held by")]
     assert reasons
     assert reasons[0]["client"] == "cy"
-    assert "bob 32.9 KB" in reasons[0]["name"]
+    assert "bob 32.8 KB" in reasons[0]["name"]
     assert len(run.events.of_kind("memory"))
     pw.client("bob").close()
 

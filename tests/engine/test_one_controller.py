@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
@@ -33,7 +33,7 @@ from tests.engine.random_programs import (
 )
 
 CLIENTS = ("", "ann", "bob", "eve")
-some = settings(max_examples=8, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
+some = settings(max_examples=8, phases=[Phase.generate])
 seeds = st.integers(0, 10**9)
 
 

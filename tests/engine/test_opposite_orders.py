@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pathways_nb as pw
 from pathways_nb.examples.opposite_orders import ORDERS, ROUNDS, demonstrate
+from tests.waiting import LIMIT
 
 
 def test_opposite_orders_give_wrong_numbers_or_end_the_processes(capfd) -> None:
-    cases = demonstrate()
+    cases = demonstrate(LIMIT)
     assert [(case.order, *case.sizes) for case in cases] == list(ROUNDS)
     for case in cases:
         assert case.right == (case.order == "same"), case

@@ -198,17 +198,18 @@ class FakeProfile:
         self.planes = planes
 
 
-def test_accelerators_modules_are_read_where_they_say_which_launch_they_are() -> None:
+def test_accelerators_modules_are_read_where_they_say_which_launch_they_are(monkeypatch) -> None:
     modules = FakeLine(
         "XLA Modules", FakeEvent("jit_pw_f(12)", 1e9, 5e8, run_id=3), FakeEvent("jit_pw_g(13)", 2e9, 5e8)
     )
     other = FakeLine("XLA Ops", FakeEvent("fusion", 1e9, 1e8, run_id=3))
-    when = FakePlane("Task Environment", profile_start_time=time.time_ns())
-    read = Profiler(time.perf_counter)._read
+    monkeypatch.setattr(time, "time_ns", lambda: 70_000_000_000)
+    when = FakePlane("Task Environment", profile_start_time=60_000_000_000)
+    read = Profiler(lambda: 15.0)._read
     (span,) = read(FakeProfile(FakePlane("/device:TPU:5", modules, other), when))
     assert (span.device, span.module, span.launch) == (5, "jit_pw_f", 3)
     assert span.end - span.start == pytest.approx(0.5)
-    assert span.start == pytest.approx(time.perf_counter() + 1, abs=0.1)
+    assert span.start == pytest.approx(15 - 10 + 1)
     assert list(read(FakeProfile(FakePlane("/device:TPU:5", modules)))) == [], "nobody knows when it began"
 
 

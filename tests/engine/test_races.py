@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -33,6 +31,7 @@ from pathways_nb.program.plan import Placement
 from tests.conftest import settled
 from tests.engine.computations import on
 from tests.engine.machine_devices import plan_of
+from tests.waiting import LIMIT, Unseen, until, until_freed
 
 v = np.arange(8, dtype=np.float32)
 whole = Holding(Placement(0, 0, 1), 4)
@@ -80,21 +79,22 @@ def test_the_same_of_a_program_that_hands_back_what_has_gone() -> None:
 
 def test_a_taker_that_is_given_up_does_not_keep_the_reader_before_it_waiting(controller, left) -> None:
     """It is passed over at once, though the argument it would take over is still to be read."""
-    busy, read = pw.program(pw.work(0.05, on=left)), pw.program(on(left, lambda x: x * 3), name="read")
+    read = pw.program(on(left, lambda x: x * 3), name="read")
     step = pw.program(on(left, lambda x: x + 1, donate_argnums=0), name="step", donate_argnums=0)
     read(v).wait()
     step(pw.put(v, on=left, shardings=pw.P("x"))).wait()
-    busy(1.0).wait()
+    gone, is_there = controller.driver._dispatchers[0], threading.Event()
     ann, x = pw.client("ann"), pw.put(v, on=left, shardings=pw.P("x"))
-    waiting = [busy(1.0) for _ in range(4)]
+    portion = gone._portion
+    gone._portion = lambda *order: (is_there.wait(LIMIT), portion(*order))  # it has much else to do
     seen = read(x)
     with ann.acting():
         taken = step(x)
     ann.cancel()
+    is_there.set()
     np.testing.assert_array_equal(seen.result(), v * 3)
     with pytest.raises(pw.CancelledError):
         taken.result()
-    pw.wait(waiting)
 
 
 def test_a_result_that_outlives_its_client_in_a_run_is_lost_by_name_when_the_run_ends() -> None:
@@ -209,14 +209,11 @@ def test_memory_given_up_is_free_even_if_who_takes_it_fails(controller, left) ->
     takes(pw.put(v, on=left, shardings=pw.P("x"))).wait()
     settled(controller)
     client = controller.driver.attachment.islands[0].devices[0].client
-    gc.collect()
-    before = len(client.live_arrays())
     given = pw.put(v, on=left, shardings=pw.P("x"))
     with pw.inject_fault(program="takes"), pytest.raises(pw.NodeError, match="injected fault"):
         takes(given).result()
     settled(controller)
-    gc.collect()
-    assert len(client.live_arrays()) == before
+    until_freed(lambda: not any(array.shape == given.shape for array in client.live_arrays()))
     with pytest.raises(pw.LostError, match="was donated at"):
         given.result()
 
@@ -273,7 +270,7 @@ def test_the_engine_hears_of_a_time_to_wake_that_a_users_thread_was_told(control
     monkeypatch.setattr(controller.machine, "handle", told)
     with pw.client("ann").acting():
         driver.open("ann", 1.0, 0.0, 0)
-        assert woken.wait(10)
+        assert woken.wait(LIMIT)
     pw.client("ann").close()
 
 
@@ -295,21 +292,46 @@ def test_devices_that_change_while_a_program_is_lowered_do_not_leave_it_there(co
 
 
 def test_the_first_calls_of_several_threads_start_one_engine(controller, monkeypatch) -> None:
-    started, start = [], controller._start_driver
+    started, start, asked = [], controller._start_driver, threading.Barrier(4)
 
     def slowly(controller: Any) -> Any:
         started.append(1)
-        time.sleep(0.05)
         return start(controller)
+
+    def ask() -> None:
+        asked.wait()
+        assert controller.driver
 
     monkeypatch.setattr(controller, "_start_driver", slowly)
     assert controller.driver_or_none is None
-    threads = [threading.Thread(target=lambda: controller.driver) for _ in range(4)]
+    threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert started == [1]
+
+
+def test_a_clients_last_program_ends_while_it_calls_the_next(controller, double) -> None:
+    """The row of its programs must not be thrown away between finding it and adding to it."""
+
+    class Rows(dict[str, Any]):
+        """The end of the first program is seen when its row has been found."""
+
+        def setdefault(self, client: str, default: Any = None) -> Any:
+            found = super().setdefault(client, default)
+            unseen.see()
+            until(lambda: 0 not in driver.runs or driver._queuing.locked())
+            return found
+
+    pw.reset()
+    driver = controller.driver
+    with Unseen(controller) as unseen:
+        first = double(v)
+        driver._queued = Rows(driver._queued)
+        second = double(v)
+    for future in (first, second):
+        np.testing.assert_array_equal(future.result(), v * 2)
 
 
 def test_slices_come_and_go_in_many_threads(controller) -> None:
@@ -331,8 +353,5 @@ def test_slices_come_and_go_in_many_threads(controller) -> None:
     serial = end(last)
     assert serial in controller.resources.placements
     del last
-    gc.collect()
-    settled(controller)
-    gc.collect()
-    assert controller.resources.placements == {}
+    until_freed(lambda: controller.resources.placements == {})
     assert [load.total for load in controller.resources._load] == [0, 0]

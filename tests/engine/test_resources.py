@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,14 +14,7 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb.controller.resources import Resources
 from pathways_nb.program.plan import Placement
-
-
-def eventually(freed: Callable[[], bool]) -> bool:
-    """Whether it comes true: a thread may hold the run that it has just finished for a moment longer."""
-    deadline = time.monotonic() + 5
-    while not freed() and time.monotonic() < deadline:
-        gc.collect()
-    return freed()
+from tests.waiting import until_freed
 
 
 def placed(resources: Resources, *slices: pw.VirtualSlice) -> list[tuple[int, int, int]]:
@@ -278,7 +270,6 @@ def test_a_slice_says_what_it_is() -> None:
 
 def test_numpy_counts_are_whole_numbers_too() -> None:
     """``len(x) // 2`` from NumPy is an ordinary way to come by a number of devices."""
-    np = pytest.importorskip("numpy")
     assert pw.virtual_slice(np.int64(4)).size == 4
 
 
@@ -296,8 +287,7 @@ def test_a_slice_that_nobody_holds_frees_its_devices(controller: pw.Controller) 
         pw.put(1.0, on=place).result()
 
     use()
-    gc.collect()
-    assert controller.resources.placements == {}
+    until_freed(lambda: controller.resources.placements == {})
 
 
 def test_a_slice_placed_by_a_replayed_program_frees_its_devices_too(
@@ -314,7 +304,7 @@ def test_a_slice_placed_by_a_replayed_program_frees_its_devices_too(
         (serial,) = other.resources.placements
         del program
         quiet(other)
-        assert eventually(lambda: serial not in other.resources.placements)
+        until_freed(lambda: serial not in other.resources.placements)
 
 
 def test_places_go_whatever_computation_a_cell_calls_first(controller: pw.Controller) -> None:
@@ -329,7 +319,7 @@ def test_places_go_whatever_computation_a_cell_calls_first(controller: pw.Contro
     held = len(controller.resources.placements)
     for _ in range(4):
         cell()
-    assert eventually(lambda: len(controller.resources.placements) <= held)
+    until_freed(lambda: len(controller.resources.placements) <= held)
 
 
 def test_status_lists_islands_devices_places_and_memory(

@@ -164,6 +164,26 @@ def test_every_public_method_is_documented(name: str) -> None:
     assert [method for method, value in own.items() if not inspect.getdoc(value)] == []
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.name)
+def test_no_test_sleeps_reads_a_clock_or_is_skipped(path: Path) -> None:
+    """What a test waits for is a condition (see ``tests/waiting.py``), and it runs everywhere.
+
+    Without a Chromium a person gets the other tests; what is stamped on the machine's clock is compared with it.
+    """
+    allowed = {
+        "browser.py": {"pytest.skip"},
+        "fuzz.py": {"time.monotonic"},
+        "test_profile.py": {"time.perf_counter"},
+        "test_record.py": {"time.perf_counter"},
+        "waiting.py": {"time.monotonic", "time.sleep"},
+    }
+    used = {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    clocks = {f"time.{name}" for name in ("sleep", "monotonic", "perf_counter", "time")}
+    skips = {f"pytest.{name}" for name in ("skip", "importorskip", "mark.skip", "mark.skipif", "mark.xfail")}
+    assert used & (clocks | skips) <= allowed.get(path.name, set())
+    assert not any(name.endswith(".wait_for_timeout") for name in used)
+
+
 def test_no_argument_is_called_slice() -> None:
     """Devices are always ``on=``; token slices always ``token_slices=`` (API.md)."""
     for name in pw.__all__:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import csv
-import gc
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +24,8 @@ from pathways_nb.cost.collectives import collective
 from pathways_nb.cost.compiled import Compiled
 from pathways_nb.cost.model import Model
 from tests.engine.simulated import NO_HOSTS, X, a, b, both, is_empty, left
-from tests.engine.test_interrupt import interrupt_after, python_handles_interrupts  # noqa: F401
+from tests.engine.test_interrupt import python_handles_interrupts  # noqa: F401
+from tests.waiting import interrupt_when, until, until_freed
 
 v = np.arange(8, dtype=np.float32)
 
@@ -35,8 +35,7 @@ def sim(watchdog: None) -> Iterator[pw.Controller]:
     """Two simulated islands of four devices; at the end nothing is held or under way there."""
     with pw.attach("sim:tpu_v3:2x4") as controller:
         yield controller
-        gc.collect()  # errors that were looked at hold the frames they came from
-        assert controller.closed or is_empty(controller)
+        until_freed(lambda: controller.closed or is_empty(controller))  # errors hold the frames they came from
 
 
 def test_a_future_is_there_when_time_has_passed(sim: pw.Controller) -> None:
@@ -265,7 +264,8 @@ def test_a_fault_strikes_the_same_nodes_as_on_real_devices(watchdog: None) -> No
     told = []
     for kind in ("cpu", "sim"):
         chip = "tpu_v3" if kind == "sim" else None
-        with pw.attach(kind, islands=2, devices_per_island=4, chip=chip), pw.record() as run:
+        with pw.attach(kind, islands=2, devices_per_island=4, chip=chip) as controller, pw.record() as run:
+            controller.reset()  # runs are numbered anew, whatever ran there before
             with pw.inject_fault("twice", after=1) as fault:
                 results = program(v)
             told.append({name: _why(future) for name, future in results.items()})
@@ -425,15 +425,18 @@ def test_an_interrupt_ends_a_long_simulation_and_all_stays_usable(
     program = pw.program(body, name="many")
     program(X).wait()
     results: list[pw.Future] = []
+    before = sim.clock()
 
     def go_on() -> None:
         while True:
             results[:] = [program(X)]
 
-    timer = interrupt_after(0.3)
-    with pytest.raises(KeyboardInterrupt), pw.record() as run:
+    with (
+        interrupt_when(lambda: bool(results) and sim.clock() > before),
+        pytest.raises(KeyboardInterrupt),
+        pw.record() as run,
+    ):
         go_on()
-    timer.join()
     with pytest.raises(pw.CancelledError, match="was cancelled before it was dispatched"):
         results[0].wait()
     results.clear()
@@ -450,10 +453,9 @@ def test_no_time_passes_for_a_thread_that_was_interrupted_before_it_could(
     engine, gate = sim.driver.engine, threading.Event()
     y = program(X)
     engine.inbox.put(gate.wait)  # its thread is busy: what the wait asks of it lies there
-    timer = interrupt_after(0.2)
-    with pytest.raises(KeyboardInterrupt):
+    until(lambda: engine.inbox.empty())
+    with interrupt_when(lambda: not engine.inbox.empty()), pytest.raises(KeyboardInterrupt):
         y.wait()
-    timer.join()
     gate.set()
     engine.in_turn(lambda: None)
     assert sim.clock() < 0.1

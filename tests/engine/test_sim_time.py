@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
@@ -20,7 +20,7 @@ from tests.engine.simulated import NO_HOSTS, X, a, both, is_empty
 from tests.engine.test_one_controller import carried_out
 
 WHOLE = pw.virtual_slice(4)
-few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=15)
 
 
 def attached(**options: Any) -> pw.Controller:

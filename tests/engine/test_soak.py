@@ -7,9 +7,12 @@ import numpy as np
 import pathways_nb as pw
 from pathways_nb.bench import soak
 from pathways_nb.bench._users import Crowd
+from tests.waiting import LIMIT
 
 
-def test_four_hundred_programs_of_eight_users_end_right_or_explained(watchdog: None) -> None:
+def test_four_hundred_programs_of_eight_users_end_right_or_explained(watchdog: None, monkeypatch) -> None:
+    for name in ("PATIENCE", "SETTLING"):
+        monkeypatch.setattr(soak, name, LIMIT)
     report = soak.soak(400)
     figures = report["figures"]
     assert report["detail"]["unexplained"] == "none"

@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,14 +17,16 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb import tenants
+from pathways_nb.controller import scheduler
 from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Cancelled, Completed, Fail, Launch, Opened, Submitted, Waited
 from pathways_nb.controller.policies import POLICIES
 from tests.engine.machine_devices import plan_of
+from tests.waiting import Unseen
 
 v = np.arange(8, dtype=np.float32)
-matrix = np.full((64, 64), 0.01, np.float32)
+matrix = np.full((8, 8), 0.01, np.float32)
 
 
 def test_what_was_cancelled_is_not_held_against_its_client() -> None:
@@ -240,11 +241,19 @@ def test_a_policy_that_fails_fails_those_it_was_to_choose_from(wrong) -> None:
     check_invariants(machine)
 
 
-def slow(place: pw.VirtualSlice, rounds: int = 60) -> pw.Computation:
-    return pw.jit(
-        lambda m: jax.lax.fori_loop(0, rounds, lambda i, x: jnp.tanh(x @ x), m),
-        on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"),
-    )  # fmt: skip
+@pytest.fixture
+def short_queues(monkeypatch) -> None:
+    """Two gangs fill an island, however short they are: the others wait in the core."""
+    monkeypatch.setattr(scheduler, "NEAR", 0.0)
+    monkeypatch.setattr(scheduler, "FAR", 0.0)
+
+
+def square(place: pw.VirtualSlice) -> pw.Program:
+    """A program of one computation that has run."""
+    f = pw.jit(lambda m: jnp.tanh(m @ m), on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    program = pw.program(lambda m: f(m), name="p")
+    program(matrix).wait()
+    return program
 
 
 def test_events_say_whose_they_are_in_threads_and_tasks(controller, left) -> None:
@@ -276,26 +285,27 @@ def test_events_say_whose_they_are_in_threads_and_tasks(controller, left) -> Non
     assert set(run.events.of_kind("enqueue")["client"]) == {"", "ann", "bob", "carl", "dora"}
 
 
-def test_the_policy_of_a_notebook_is_asked_while_clients_compete(watchdog) -> None:
+def test_the_policy_of_a_notebook_is_asked_while_clients_compete(watchdog, short_queues) -> None:
     asked: list[int] = []
 
     def least_served(ready: Any, state: Any) -> Any:
         asked.append(len(ready))
         return min(ready, key=lambda g: (state.device_seconds[g.client], g.serial))
 
-    with pw.attach("cpu", islands=1, devices_per_island=2, policy=least_served):
-        program = pw.program(slow(pw.virtual_slice(2)), name="p")
-        program(matrix).wait()
+    with pw.attach("cpu", islands=1, devices_per_island=2, policy=least_served) as here:
+        program = square(pw.virtual_slice(2))
         results = []
-        for name in ("ann", "bob"):
-            with pw.client(name).acting():
-                results += [program(matrix) for _ in range(6)]
-        pw.wait(results)
+        with Unseen(here) as unseen:
+            for name in ("ann", "bob"):
+                with pw.client(name).acting():
+                    results += [program(matrix) for _ in range(8)]
+            unseen.see_when_waited_for()
+            pw.wait(results)
     assert asked
     assert max(asked) >= 2
 
 
-def test_a_policy_that_raises_names_its_line_and_the_controller_stays_usable(watchdog) -> None:
+def test_a_policy_that_raises_names_its_line_and_the_controller_stays_usable(watchdog, short_queues) -> None:
     broken = True
 
     def mine(ready: Any, state: Any) -> Any:
@@ -303,13 +313,13 @@ def test_a_policy_that_raises_names_its_line_and_the_controller_stays_usable(wat
             return ready[0] / 0
         return ready[0]
 
-    with pw.attach("cpu", islands=1, devices_per_island=2, policy=mine):
-        program = pw.program(slow(pw.virtual_slice(2), 400), name="p")
-        program(matrix).wait()
+    with pw.attach("cpu", islands=1, devices_per_island=2, policy=mine) as here:
+        program = square(pw.virtual_slice(2))
         results = []
-        for name in ("ann", "bob"):
-            with pw.client(name).acting():
-                results += [program(matrix) for _ in range(8)]
+        with Unseen(here):
+            for name in ("ann", "bob"):
+                with pw.client(name).acting():
+                    results += [program(matrix) for _ in range(8)]
         with pytest.raises(pw.PolicyError, match=r"policy mine raised TypeError: .*test_tenants\.py:\d+"):
             pw.wait(results)
         broken = False
@@ -338,15 +348,15 @@ def test_many_threads_submit_at_once_and_nothing_is_lost(controller, left) -> No
     assert sums == [float((v + 150).sum())] * 6
 
 
-def test_cancelling_a_client_leaves_the_others(controller, left) -> None:
-    program = pw.program(slow(left, 400), name="p")
-    program(matrix).wait()
+def test_cancelling_a_client_leaves_the_others(controller, left, short_queues) -> None:
+    program = square(left)
     ann, bob = pw.client("ann"), pw.client("bob")
-    with ann.acting():
-        hers = [program(matrix) for _ in range(12)]
-    with bob.acting():
-        his = [program(matrix) for _ in range(2)]
-    ann.cancel()
+    with Unseen(controller):
+        with ann.acting():
+            hers = [program(matrix) for _ in range(8)]
+        with bob.acting():
+            his = [program(matrix) for _ in range(2)]
+        ann.cancel()
     pw.wait(his)
     with pytest.raises(pw.CancelledError):
         pw.wait(hers)
@@ -451,16 +461,17 @@ def test_wrong_words_are_refused(call, text) -> None:
         call()
 
 
-def test_a_policy_that_calls_or_waits_is_refused_instead_of_waiting_for_itself(watchdog) -> None:
+def test_a_policy_that_calls_or_waits_is_refused_instead_of_waiting_for_itself(watchdog, short_queues) -> None:
     made: list[Any] = []
 
     def calls(ready: Any, state: Any) -> Any:
         made[0](matrix).wait()
         return ready[0]
 
-    with pw.attach("cpu", islands=1, devices_per_island=2, policy=calls):
-        program = pw.program(slow(pw.virtual_slice(2), 100), name="p")
-        program(matrix).wait()
+    with pw.attach("cpu", islands=1, devices_per_island=2, policy=calls) as here:
+        program = square(pw.virtual_slice(2))
         made.append(program)
+        with Unseen(here):
+            results = [program(matrix) for _ in range(8)]
         with pytest.raises(pw.PolicyError, match=r"policy calls raised UsageError: a policy chooses one of the gangs"):
-            pw.wait([program(matrix) for _ in range(8)])
+            pw.wait(results)

@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends.watcher import Launched, _failures
-from tests.engine.computations import on
+from pathways_nb.backends.dispatcher import IN_FLIGHT
+from pathways_nb.backends.execution import Bell
+from pathways_nb.backends.watcher import Launched, LaunchWatcher, _failures
+from pathways_nb.trace.record import Label, Record
+from tests.waiting import Unseen, launched, until
 
 matrix = np.full((128, 128), 0.01, np.float32)
 
 
 def chain(place: pw.VirtualSlice, length: int) -> pw.Program:
-    """``length`` computations of a millisecond or so, one after another: they are dispatched sooner than they end."""
+    """``length`` computations, one after another."""
 
     @pw.jit(on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
     def add(x):
-        return jax.lax.fori_loop(0, 20, lambda i, x: jnp.tanh(x @ x), x)
+        return jnp.tanh(x @ x)
 
     def body(x):
         for _ in range(length):
@@ -37,7 +40,10 @@ def test_the_share_of_ends_watched_follows_the_budget(controller, left, budget, 
     step = chain(left, 40)
     step(matrix).wait()
     controller.driver.spend(budget)
-    run = step.run(matrix)
+    with Unseen(controller) as unseen, pw.record() as run:
+        step(matrix)
+        until(lambda: launched(controller) == IN_FLIGHT)
+        unseen.see()
     summary = run.summary()
     assert summary.launches == 40
     assert (summary.interpolated == 0) is all_watched
@@ -151,27 +157,21 @@ def test_what_a_skipped_reader_did_not_read_is_waited_for(controller) -> None:
     assert event["status"] == "ok"
 
 
-def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before(controller, left) -> None:
+def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
     """Of a long and a short launch seen together, the short one does not get half."""
-    long, short = pw.work(0.04, on=left, name="long"), on(left, lambda x: x + 1)
-    program = pw.program(lambda x: short(long(x)), name="p")
-    watcher = controller.driver._dispatchers[0].computing
-    v = np.zeros(8, np.float32)
-    program(v).wait()
-    controller.settle()
-    shares = watcher._weights
-
-    def learnt(batch):
-        """As if each had been watched itself before, which a busy machine may not give it the time for."""
-        for launched in batch:
-            lowered = launched.portion.run.lowered
-            lowered.lasts[launched.step] = 0.04 if lowered.actions[launched.step].label.name == "long" else 0.001
-        return shares(batch)
-
-    watcher._weights = learnt
-    watcher._cost, watcher.budget = 1.0, 1e-3  # from now on it looks as seldom as it may
-    with pw.record() as run:
-        program(v).wait()
-    events = run.events.of_kind("compute")
-    lasted = dict(zip(events["name"].tolist(), (events["end"] - events["start"]).tolist(), strict=True))
-    assert lasted["long"] > 2 * sum(seconds for name, seconds in lasted.items() if name != "long")
+    labels = [Label("compute", name, island=0, devices=4) for name in ("long", "short")]
+    actions = [SimpleNamespace(label=label, reader=-1, waits_for=()) for label in labels]
+    lowered = SimpleNamespace(actions=actions, lasts={0: 0.04, 1: 0.01})
+    record = Record()
+    run: Any = SimpleNamespace(
+        lowered=lowered, record=record, ended=Bell(), ends={}, stopped=False, client="", serial=0,
+        mark_done=lambda step: None,
+    )  # fmt: skip
+    portion: Any = SimpleNamespace(run=run, device_seconds=0.0, step_done=lambda: None)
+    watcher = LaunchWatcher("watcher", lambda: 1.1, lambda count: None, devices=4)
+    watcher._watch([Launched(portion, step, Witness(), 0.1) for step in (0, 1)])
+    events = record.events()
+    assert events["name"].tolist() == ["long", "short"]
+    assert events["start"].tolist() == pytest.approx([0.1, 0.9])
+    assert events["end"].tolist() == pytest.approx([0.9, 1.1])
+    assert events["quality"].tolist() == ["interpolated", "estimated"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import pytest
 import pathways_nb as pw
 from tests.engine.computations import names, same, v
 
+work_module = sys.modules["pathways_nb.work"]  # the name of the function hides that of its module
 VALUES = [
     2.5,
     np.ones((2, 3), np.complex64),
@@ -73,20 +74,33 @@ def test_it_composes_with_jaxs_transformations(left, right) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_eight_times_the_time_lasts_longer_by_about_that(controller, size) -> None:
-    """By the best of several, and widely: the machine has other work."""
-    place = pw.virtual_slice(size)
-    short, long = (pw.work(seconds, on=place) for seconds in (5e-3, 40e-3))
-    best = {}
-    for work in (short, long):
-        work().wait()
-        spans = []
-        for _ in range(5):
-            began = time.perf_counter()
-            work().wait()
-            spans.append(time.perf_counter() - began)
-        best[work] = min(spans)
-    assert 3 < best[long] / best[short] < 20, best
+def test_eight_times_the_time_is_eight_times_the_iterations(controller, monkeypatch, size) -> None:
+    """On the first device of the place, and none on the others."""
+    place, counts, loop = pw.virtual_slice(size), list[np.ndarray](), work_module._loop
+
+    def counted(iterations: jax.Array, seed: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda count: counts.append(np.asarray(count)), iterations)
+        return loop(iterations, seed)
+
+    monkeypatch.setattr(work_module, "_seconds_per_iteration", lambda platform: 1e-6)
+    monkeypatch.setattr(work_module, "_loop", counted)
+    for seconds in (1e-5, 8e-5):
+        pw.work(seconds, on=place)().wait()
+    jax.effects_barrier()
+    assert sorted(map(int, counts)) == [0] * (2 * size - 2) + [10, 80]
+
+
+def test_an_iteration_is_timed_by_the_best_of_many_tries(monkeypatch) -> None:
+    """Other work of the machine only adds: here it takes a second in each try but one."""
+    now, began = [0.0], []
+
+    def clock() -> float:
+        began.append(now[0])
+        now[0] += (0.25 if len(began) == 101 else 1.25) if len(began) % 2 else 0.0
+        return began[-1]
+
+    monkeypatch.setattr(work_module.time, "perf_counter", clock)
+    assert work_module._measure("cpu") == pytest.approx(0.25 / 1000)
 
 
 def test_the_all_reduce_has_the_size_asked_for(left, controller) -> None:

@@ -10,6 +10,7 @@ from nbclient import NotebookClient
 
 from tests.conftest import ROOT
 from tests.engine.test_course import RIGHT
+from tests.waiting import LIMIT
 
 NOTEBOOK = ROOT / "notebooks" / "02_dispatch.ipynb"
 
@@ -21,7 +22,8 @@ def executed() -> nbformat.NotebookNode:
         for name, answer in RIGHT.items():
             variable = f"{name.removeprefix('02.')}_ms"
             cell.source = cell.source.replace(f"{variable} = ...", f"{variable} = {answer}")
-    return NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
+    where = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    return NotebookClient(notebook, timeout=LIMIT, startup_timeout=LIMIT, resources=where).execute()
 
 
 def printed(notebook: nbformat.NotebookNode) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image, ImageChops
 
-from pathways_nb.bench import lab as lab_server
 from pathways_nb.bench.lab import LabServer
 from pathways_widgets import palette
-from tests.lab.test_lab import SHOTS, open_notebook, run_all, wait_until_done
+from tests.lab.test_lab import SHOTS, open_notebook, run_all, wait_until_done, wait_until_painted
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -27,13 +26,6 @@ window.drawn = () => {
 }
 """
 CELLS = ["import pathways_nb as pw", "explorer = pw.explore_schedules()\nexplorer"]
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
-    server = lab_server.start(tmp_path_factory.mktemp("lab"))
-    yield server
-    server.stop()
 
 
 def field(page: Page, name: str) -> Any:
@@ -61,7 +53,7 @@ def test_a_control_changes_both_pictures(chromium: Browser, lab: LabServer) -> N
     run_all(page)
     page.wait_for_function("globalThis.pathwaysBokeh && model('schedules_boxes')?.data.code?.length === 128")
     wait_until_done(page)
-    page.wait_for_timeout(500)
+    wait_until_painted(page)
     SHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SHOTS / "explorer.png")
     assert page.evaluate("drawn()")["head"] == [f"{name}, 4 devices × 8 microbatches" for name in ("gpipe", "1f1b")]
@@ -70,8 +62,7 @@ def test_a_control_changes_both_pictures(chromium: Browser, lab: LabServer) -> N
     field(page, "microbatches").fill("12")
     field(page, "microbatches").press("Enter")
     page.wait_for_function("drawn().count === 192")
-    page.wait_for_timeout(500)
-    assert differ(before, halves(page)) == [True, True]
+    until(lambda: differ(before, halves(page)) == [True, True])
     assert page.evaluate("drawn()")["head"] == [f"{name}, 4 devices × 12 microbatches" for name in ("gpipe", "1f1b")]
     assert page.evaluate("drawn()")["end"] == 45
 
@@ -84,7 +75,7 @@ def test_a_control_changes_both_pictures(chromium: Browser, lab: LabServer) -> N
         page.locator("button:text-is('▶')").click()
     page.wait_for_function("model('schedules_now').data.left.length === 2")
     page.wait_for_function("document.querySelector('.pathways-figure').innerText.includes('Step 9 of')")
-    page.wait_for_timeout(300)
+    wait_until_painted(page)
     page.screenshot(path=SHOTS / "explorer-step.png")
     assert "device 3 was busy with b0F0" in page.locator(".pathways-figure").inner_text()
     assert not trouble
@@ -104,13 +95,13 @@ def test_sixteen_devices_in_the_dark(chromium: Browser, lab: LabServer) -> None:
     assert page.evaluate("model('schedules_marks').data.text.filter((text) => text).length") == 0
     page.evaluate("() => model('timeline_x').setv({start: 0, end: 12})")
     page.wait_for_function("model('schedules_marks').data.text.includes('F3')")
-    page.wait_for_timeout(300)
+    wait_until_painted(page)
     page.screenshot(path=SHOTS / "explorer-closer.png")
     page.evaluate("""() => {
       const Bokeh = Object.values(globalThis.pathwaysBokeh)[0]
       Bokeh.index.find_one(model("schedules")).reset()
     }""")
     page.wait_for_function("!model('schedules_marks').data.text.includes('F3')")
-    page.wait_for_timeout(500)
+    wait_until_painted(page)
     page.screenshot(path=SHOTS / "explorer-dark.png")
     assert not trouble

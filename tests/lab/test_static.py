@@ -12,6 +12,8 @@ import pytest
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter, MarkdownExporter
 
+from tests.waiting import LIMIT
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -32,7 +34,7 @@ PICTURES = len(CELLS) - 1
 @pytest.fixture(scope="module")
 def saved() -> nbformat.NotebookNode:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    return NotebookClient(notebook, timeout=120).execute()
+    return NotebookClient(notebook, timeout=LIMIT, startup_timeout=LIMIT).execute()
 
 
 def test_every_display_carries_text_a_picture_and_the_widget(saved) -> None:

@@ -29,7 +29,7 @@ def opened(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         tab.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))  # or it would hang
         tab.goto(path.as_uri())
         tab.wait_for_selector("body[data-drawn]")
-        tab.wait_for_timeout(300)
+        tab.wait_for_function("Bokeh.documents.every((one) => one.is_idle)")
         return tab
 
     yield open_page

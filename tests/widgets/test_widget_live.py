@@ -15,6 +15,7 @@ from pathways_widgets.packing import pack
 from pathways_widgets.panel import Panel
 from pathways_widgets.timeline import Timeline
 from pathways_widgets.views import Columns, Moment
+from tests.waiting import LIMIT
 from tests.widgets.fake_run import fake_run, many_events, memory_run
 
 
@@ -151,7 +152,7 @@ def test_the_display_follows_and_ends(shown: list[dict[str, Any]]) -> None:
     moved = threading.Event()
     display.figure.observe(lambda _: moved.set(), "summary")
     run.shown = 20
-    assert moved.wait(5)
+    assert moved.wait(LIMIT)
     run.shown, run.finished = None, True
     display.stop()
     display.stop()
