@@ -6,9 +6,12 @@ Nothing is decided here: places are the resource manager's, order and memory the
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import jax
 
@@ -28,6 +31,15 @@ if TYPE_CHECKING:
 
 _LONG_LOWERING = 1.0
 """Seconds of lowering after which a garbage collection is a small part."""
+
+_locks: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
+_finding = threading.Lock()
+
+
+def _alone(made_once: object) -> AbstractContextManager[Any]:
+    """Hold off other threads while something is made of a program or a trace, which is then kept with it."""
+    with _finding:
+        return _locks.setdefault(made_once, threading.RLock())
 
 
 def dispatch(controller: Controller, program: Program, call: Signature, gathered: bool) -> Any:
@@ -66,7 +78,7 @@ def _traced_once(
     traced = program.cached(call, avals, controller.platform)
     if traced is not None:
         return traced
-    with program.tracing:  # of several threads that call it first, one traces it
+    with _alone(program):  # of several threads that call it first, one traces it
         traced = program.cached(call, avals, controller.platform)
         if traced is None:
             began = controller.clock()
@@ -129,7 +141,7 @@ def lowered(controller: Controller, traced: Traced, call: Signature, refuse: boo
     epoch = controller.epoch  # before devices are chosen: they may change meanwhile
     layouts = traced.lowered.get(epoch)
     if layouts is None:
-        with traced.lowering:
+        with _alone(traced):
             layouts = traced.lowered.get(epoch)
             if layouts is None:
                 layouts = traced.lowered[epoch] = _place(controller, traced)
@@ -137,7 +149,7 @@ def lowered(controller: Controller, traced: Traced, call: Signature, refuse: boo
     lies = tuple(values.lies(controller.driver, leaves[one.argument]) for one in layouts.undeclared)
     found = layouts.made.get(lies)
     if found is None:
-        with traced.lowering:  # of several threads that call it first, one lowers it
+        with _alone(traced):  # of several threads that call it first, one lowers it
             found = layouts.made.get(lies) or _lower_for(controller, traced, layouts, lies)
     if refuse:
         _refuse_too_large(found, controller.budgets, "attach with a larger hbm=")

@@ -72,7 +72,7 @@ class VirtualEngine(Engine):
         """Hand on a call; everything goes through one inbox, in the order in which threads have their turns."""
         self.post(event)
 
-    def store(self, event: Stored | Opened) -> None:
+    def store(self, event: Stored | Opened | Reserve) -> None:
         """Hand on what nobody waits for."""
         self.post(event)
 

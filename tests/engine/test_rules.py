@@ -14,6 +14,8 @@ import pathways_nb as pw
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "pathways_nb"
+GROUND = tuple(f"pathways_nb.{name}" for name in ("errors", "forked", "json_text", "unique"))
+"""What everything may stand on: it knows nothing of the rest."""
 
 
 def files(*parts: str) -> list[Path]:
@@ -46,6 +48,12 @@ def test_the_rules_are_checked_on_real_files() -> None:
         assert len(files(folder)) >= 2, folder
     assert reaches(PACKAGE / "program" / "program.py", "jax") == ["jax"]
     assert reaches(PACKAGE / "backends" / "local.py", "pathways_nb.controller")
+
+
+@pytest.mark.parametrize("name", GROUND)
+def test_the_ground_stands_on_nothing(name: str) -> None:
+    path = ROOT / (name.replace(".", "/") + ".py")
+    assert [module for module in reaches(path, "pathways_nb", "jax") if not module.startswith(GROUND)] == []
 
 
 @pytest.mark.parametrize("path", files("controller"), ids=lambda p: p.name)
@@ -90,16 +98,14 @@ def test_graphs_and_plans_are_free_of_jax(name: str) -> None:
 
 @pytest.mark.parametrize("path", files("program"), ids=lambda p: p.name)
 def test_programs_know_no_controller_and_no_backend(path: Path) -> None:
-    assert [
-        n for n in reaches(path, "pathways_nb") if not n.startswith(("pathways_nb.program", "pathways_nb.errors"))
-    ] == []
+    assert [n for n in reaches(path, "pathways_nb") if not n.startswith(("pathways_nb.program", *GROUND))] == []
     assert reaches(path, "threading", "time", "bokeh", "IPython") == []
 
 
 @pytest.mark.parametrize("path", [*files("trace"), *files("cost")], ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_trace_and_cost_stand_on_the_ground(path: Path) -> None:
     here = f"pathways_nb.{path.parent.name}"
-    assert [n for n in reaches(path, "pathways_nb") if not n.startswith((here, "pathways_nb.errors"))] == []
+    assert [n for n in reaches(path, "pathways_nb") if not n.startswith((here, *GROUND))] == []
     # Jaxprs are read by their fields; only to compile a node takes JAX.
     jax = [] if path.name == "compiled.py" else ["jax", "jaxlib"]
     assert reaches(path, *jax, "bokeh", "IPython", "pathways_widgets") == []
@@ -107,15 +113,16 @@ def test_trace_and_cost_stand_on_the_ground(path: Path) -> None:
 
 @pytest.mark.parametrize("path", files("backends"), ids=lambda p: p.name)
 def test_backends_know_neither_client_nor_notebook(path: Path) -> None:
-    allowed = ("backends", "controller", "program", "cost", "trace", "errors", "progress")
+    allowed = ("backends", "controller", "program", "cost", "trace", "progress")
     ours = reaches(path, "pathways_nb", "pathways_widgets")
-    assert [n for n in ours if not n.startswith(tuple(f"pathways_nb.{a}" for a in allowed))] == []
+    assert [n for n in ours if not n.startswith((*GROUND, *(f"pathways_nb.{a}" for a in allowed)))] == []
     assert reaches(path, "IPython", "bokeh") == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "widgets").rglob("*.py")), ids=lambda p: p.name)
 def test_views_draw_from_records_and_graphs_alone(path: Path) -> None:
     allowed = (
+        *GROUND,
         "pathways_nb.trace",
         "pathways_nb.program.graph",
         "pathways_nb.program.lines",
@@ -173,8 +180,10 @@ def test_no_test_sleeps_reads_a_clock_or_is_skipped(path: Path) -> None:
     allowed = {
         "browser.py": {"pytest.skip"},
         "fuzz.py": {"time.monotonic"},
+        "test_fork.py": {"pytest.mark.skipif"},  # of a system without fork
         "test_profile.py": {"time.perf_counter"},
         "test_record.py": {"time.perf_counter"},
+        "test_turns.py": {"time.sleep"},  # in a thread that is to be known as asleep
         "waiting.py": {"time.monotonic", "time.sleep"},
     }
     used = {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}

@@ -16,8 +16,7 @@ import pathways_nb as pw
 from pathways_nb.backends import asleep, turns
 from tests.engine import same_trace
 from tests.engine.simulated import X, is_empty, left
-
-PATIENCE = 60.0
+from tests.waiting import LIMIT, until
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def side_by_side(*bodies: Callable[[], Any]) -> list[BaseException]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(LIMIT)
     assert not any(thread.is_alive() for thread in threads), "they wait for each other"
     return errors
 
@@ -127,7 +126,7 @@ def test_who_waits_first_does_not_run_ahead_of_who_is_still_to_call(sim: pw.Cont
     early = threading.Thread(target=works(1e-3, 5, seen["early"], sim))
     late = threading.Thread(target=works(1e-3, 5, seen["late"], sim))
     early.start()
-    time.sleep(0.1)  # real seconds, which must not matter
+    until(lambda: bool(sim.driver._turns._points))
     assert sim.clock() == 0.0
     late.start()
     early.join()
@@ -249,9 +248,7 @@ def test_a_frame_that_runs_is_awake_and_one_that_sleeps_is_asleep() -> None:
     event = threading.Event()
     thread = threading.Thread(target=event.wait)
     thread.start()
-    deadline = time.monotonic() + PATIENCE
-    while not asleep.is_asleep(asleep.frames()[thread.ident or 0]):
-        assert time.monotonic() < deadline
+    until(lambda: asleep.is_asleep(asleep.frames()[thread.ident or 0]))
     assert threading.get_ident() not in asleep.frames()
     event.set()
     thread.join()
