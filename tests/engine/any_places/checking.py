@@ -1,0 +1,95 @@
+"""Runs the text of a program with ``pathways_nb`` and in plain JAX, and compares the results."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import pathways_nb as pw
+from tests.engine.any_places import bodies, plain
+
+TOLERANCE = 2e-3
+"""Of float32 results, relative to the largest number of each."""
+
+
+class InvalidError(Exception):
+    """The text is no good in plain JAX either: the fault is in what wrote it."""
+
+
+class Session:
+    """Runs texts with one library. What their first lines define is defined once, as in one session of a user's."""
+
+    def __init__(self, library: Any, constrain: Any):
+        self.names: dict[str, Any] = {
+            **vars(bodies), **arguments(), "pw": library, "constrain": constrain, "pairs": _pairs,
+            "jax": jax, "jnp": jnp, "np": np, "optax": optax,
+        }  # fmt: skip
+        self.defined: dict[str, Any] = {}
+
+    def result_of(self, text: str) -> Any:
+        """What the text leaves in ``result``, as NumPy arrays."""
+        head, _, rest = text.partition("\n\n\n")
+        names = dict(self.names)
+        for line in head.splitlines():
+            name, place = line.partition(" = ")[0], re.search(r"on=(\w+)", line)
+            key = line if place is None else f"{line} # {id(names[place[1]])}"
+            if key not in self.defined:
+                exec(line, names)
+                self.defined[key] = names[name]
+            names[name] = self.defined[key]
+        exec(compile(rest, "<random program>", "exec"), names)
+        return jax.tree.map(np.asarray, names["result"])
+
+
+def arguments() -> dict[str, np.ndarray]:
+    """The matrices that every program begins with."""
+    values = np.random.default_rng(7)
+    return {name: values.normal(0, 0.6, (bodies.N, bodies.N)).astype(np.float32) for name in "xyz"}
+
+
+def _pairs(*values: Any) -> tuple[Any, ...]:
+    return tuple(jnp.stack([value, value * 0.5]) for value in values)
+
+
+class Check:
+    """Compares programs on the devices of the current controller with plain JAX.
+
+    Args:
+        at_once: whether plain JAX compiles each program as one, which is faster where computations do not recur.
+    """
+
+    def __init__(self, at_once: bool = True):
+        names = vars(plain) | ({} if at_once else {"jit": plain.jit_each, "program": plain.jit})
+        self.here = Session(pw, jax.lax.with_sharding_constraint)
+        self.there = Session(SimpleNamespace(**names), plain.constrain)
+
+    def __call__(self, text: str) -> None:
+        """Run the text both ways.
+
+        Raises:
+            InvalidError: it is no program.
+            AssertionError: the results differ; or whatever the program itself raises.
+        """
+        try:
+            expected = self.there.result_of(text)
+        except Exception as error:
+            raise InvalidError(f"in plain JAX: {error}") from error
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(expected)):
+            raise InvalidError("the result in plain JAX is not finite")
+        same(self.here.result_of(text), expected)
+
+
+def same(found: Any, expected: Any) -> None:
+    """Compare leaf by leaf, each by the measure of its largest number."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for (path, wanted), got in zip(
+        jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True
+    ):  # fmt: skip
+        atol = TOLERANCE * float(np.max(np.abs(wanted), initial=0)) + 1e-6
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=atol, err_msg=f"result{jax.tree_util.keystr(path)}")
