@@ -53,7 +53,7 @@ def without_edges(closed: jex.ClosedJaxpr) -> Inner:
 
 def _outputs(jaxpr: jex.Jaxpr) -> tuple[tuple[int, ...], tuple[int, ...]]:
     inputs = {var: at for at, var in enumerate(jaxpr.invars)}
-    before = {eqn.outvars[0]: eqn.invars[0] for eqn in jaxpr.eqns if _is_edge(eqn)}
+    before = {e.outvars[0]: e.invars[0] for e in jaxpr.eqns if e.primitive is _edge and isinstance(e.invars[0], jex.Var)}
     outputs = [(at, var) for at, var in enumerate(jaxpr.outvars) if isinstance(var, jex.Var)]
     leaving = {before[var]: at for at, var in outputs if var in before}
     entered = {at: inputs[before[var]] for at, var in outputs if var in before and before[var] in inputs}
@@ -65,23 +65,19 @@ def _outputs(jaxpr: jex.Jaxpr) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _joined(jaxpr: jex.Jaxpr, kept: tuple[int, ...]) -> jex.Jaxpr:
     """The values on both sides of an edge as one, and these outputs only."""
-    source: dict[jex.Var, jex.Var] = {}
+    source: dict[jex.Var, Any] = {}
 
     def one(atom: Any) -> Any:
         return source.get(atom, atom) if isinstance(atom, jex.Var) else atom
 
     eqns = []
     for eqn in jaxpr.eqns:
-        if _is_edge(eqn):
+        if eqn.primitive is _edge:
             source[eqn.outvars[0]] = one(eqn.invars[0])
         else:
             eqns.append(eqn.replace(invars=[one(atom) for atom in eqn.invars]))
     outvars = [one(jaxpr.outvars[at]) for at in kept]
     return jaxpr.replace(eqns=eqns, outvars=outvars, debug_info=jaxpr.debug_info._replace(result_paths=None))
-
-
-def _is_edge(eqn: jex.JaxprEqn) -> bool:
-    return eqn.primitive is _edge and isinstance(eqn.invars[0], jex.Var)
 
 
 def _of_no_mesh(aval: Any) -> Any:

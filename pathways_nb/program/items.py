@@ -211,12 +211,14 @@ def constant(value: Any, output: int) -> Item:
     return Item("constant", jax.make_jaxpr(lambda: jax.numpy.asarray(value))(), (), (output,))
 
 
-def closed_over(closed: jex.ClosedJaxpr) -> Iterator[Any]:
+def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
     """Every constant that a traced program holds, at any depth."""
-    yield from closed.consts
-    for eqn in closed.jaxpr.eqns:
-        for jaxpr in _jaxprs(eqn.params):
-            yield from closed_over(jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ()))
+    if isinstance(jaxpr, jex.ClosedJaxpr):
+        yield from jaxpr.consts
+        jaxpr = jaxpr.jaxpr
+    for eqn in jaxpr.eqns:
+        for inner in _jaxprs(eqn.params):
+            yield from closed_over(inner)
 
 
 def _primitives(jaxpr: Any) -> Iterator[str]:

@@ -7,8 +7,6 @@ import sys
 import time
 import traceback
 
-import jax
-
 import pathways_nb as pw
 from tests.engine.any_places.checking import Check
 from tests.engine.any_places.writing import Writer
@@ -23,9 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shelf", type=int, help="take computations from the few that this seed determines: faster")
     parser.add_argument("--brief", action="store_true", help="print one line of each failure only")
     options = parser.parse_args(arguments)
-    jax.config.update("jax_disable_most_optimizations", True)
     pw.attach("cpu", islands=3, devices_per_island=4)
-    check = Check(at_once=options.shelf is None)
+    check = Check()
     end, seed, failed = time.monotonic() + options.seconds, options.seed, 0
     while time.monotonic() < end and seed - options.seed < options.count:
         failed += not tried(check, Writer(seed, options.shelf), f"seed {seed}", options.brief)

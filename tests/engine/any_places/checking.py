@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -58,16 +59,11 @@ def _pairs(*values: Any) -> tuple[Any, ...]:
 
 
 class Check:
-    """Compares programs on the devices of the current controller with plain JAX.
+    """Compares programs on the devices of the current controller with plain JAX."""
 
-    Args:
-        at_once: whether plain JAX compiles each program as one, which is faster where computations do not recur.
-    """
-
-    def __init__(self, at_once: bool = True):
-        names = vars(plain) | ({} if at_once else {"jit": plain.jit_each, "program": plain.jit})
+    def __init__(self) -> None:
         self.here = Session(pw, jax.lax.with_sharding_constraint)
-        self.there = Session(SimpleNamespace(**names), plain.constrain)
+        self.there = Session(plain, plain.constrain)
 
     def __call__(self, text: str) -> None:
         """Run the text both ways.
@@ -82,7 +78,22 @@ class Check:
             raise InvalidError(f"in plain JAX: {error}") from error
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(expected)):
             raise InvalidError("the result in plain JAX is not finite")
-        same(self.here.result_of(text), expected)
+        with _compiling_quickly():
+            found = self.here.result_of(text)
+        same(found, expected)
+
+
+@contextlib.contextmanager
+def _compiling_quickly() -> Iterator[None]:
+    """Most of a small program's time is XLA's."""
+    usual = jax.stages.Lowered.compile
+    jax.stages.Lowered.compile = lambda lowered, compiler_options=None, **rest: usual(
+        lowered, compiler_options or plain.QUICK, **rest
+    )
+    try:
+        yield
+    finally:
+        jax.stages.Lowered.compile = usual
 
 
 def same(found: Any, expected: Any) -> None:

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 P = PartitionSpec
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""Options for code that is compiled quickly and runs once."""
 
 
 def virtual_slice(shape: int | tuple[int, ...], axes: tuple[str, ...] = ("x",), island: int = 0) -> dict[str, int]:
@@ -25,14 +27,15 @@ def jit(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return fn
 
 
-def jit_each(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The function, compiled by itself."""
-    return jax.jit(fn)
-
-
 def program(fn: Callable[..., Any], fuse: bool = False, donate_argnums: Any = ()) -> Callable[..., Any]:
     """The function, compiled as one."""
-    return jax.jit(fn)
+
+    def run(*arguments: Any) -> Any:
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+            return fn(*arguments)  # part of another
+        return jax.jit(fn).lower(*arguments).compile(QUICK)(*arguments)
+
+    return run
 
 
 def get(tree: Any) -> Any:
