@@ -53,7 +53,9 @@ def without_edges(closed: jex.ClosedJaxpr) -> Inner:
 
 def _outputs(jaxpr: jex.Jaxpr) -> tuple[tuple[int, ...], tuple[int, ...]]:
     inputs = {var: at for at, var in enumerate(jaxpr.invars)}
-    before = {e.outvars[0]: e.invars[0] for e in jaxpr.eqns if e.primitive is _edge and isinstance(e.invars[0], jex.Var)}
+    before = {
+        e.outvars[0]: e.invars[0] for e in jaxpr.eqns if e.primitive is _edge and isinstance(e.invars[0], jex.Var)
+    }
     outputs = [(at, var) for at, var in enumerate(jaxpr.outvars) if isinstance(var, jex.Var)]
     leaving = {before[var]: at for at, var in outputs if var in before}
     entered = {at: inputs[before[var]] for at, var in outputs if var in before and before[var] in inputs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from tests.engine.any_places.checking import Check, same
 from tests.engine.any_places.writing import Writer
 
 x = np.random.default_rng(0).normal(size=(bodies.N, bodies.N)).astype(np.float32)
-SHAPES = {"4": (4,), "2x2": ((2, 2), ("a", "b")), "4x1": ((4, 1), ("c", "d"))}
+SHAPES: dict[str, Any] = {"4": (4,), "2x2": ((2, 2), ("a", "b")), "4x1": ((4, 1), ("c", "d"))}
 
 
 @pytest.fixture
@@ -163,25 +164,44 @@ def test_layouts_of_other_counts_and_kinds_are_not_translated() -> None:
     assert translated(jax.sharding.SingleDeviceSharding(jax.devices()[0]), four) is None
 
 
-COUNT = 200
-"""Programs that are tried here; ``python -m tests.engine.any_places`` tries others, as many as one likes."""
-
-
 @pytest.fixture(scope="module")
 def check():
     return Check()
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, 20))
-def test_random_programs_have_the_values_of_plain_jax(check, first) -> None:
-    pw.attach("cpu", islands=3, devices_per_island=4)
-    for seed in range(first, first + 20):
+def try_all(check, seeds) -> None:
+    """Programs of few computations, that others of them use as well: much is compiled once."""
+    for seed in seeds:
         text = Writer(seed, shelf=0).text()
         try:
             check(text)
         except Exception as error:
             error.add_note(f"seed {seed}, shelf 0:\n{text}")
             raise
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_random_programs_have_the_values_of_plain_jax(check, first) -> None:
+    pw.attach("cpu", islands=3, devices_per_island=4)
+    try_all(check, range(first, first + 20))
+
+
+def test_random_programs_have_the_values_of_plain_jax_in_the_simulator(check) -> None:
+    with pw.attach("sim", chip="tpu_v3", islands=3, devices_per_island=4, values=True):
+        try_all(check, range(1000, 1020))
+
+
+def test_what_was_simulated_first_runs_on_devices(controller) -> None:
+    """JAX keeps what it traced of a function that the user jits: with it the meshes of simulated devices."""
+    place = pw.virtual_slice(4, island=0)
+    mean = pw.shard_map(lambda v: bodies.centred(v, "x"), on=place, in_specs=pw.P("x"), out_specs=pw.P("x"))
+    kept = [jax.jit(lambda v: mean(v) * 2), jax.checkpoint(lambda v: mean(v) * 2)]
+    programs = [pw.program(fn) for fn in kept]
+    with pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=4):
+        for program in programs:
+            program(x).wait()
+    for program in programs:
+        same(pw.get(program(x)), 2 * (x - x.mean()))
 
 
 def test_one_seed_writes_one_program() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+
 from tests.engine.any_places import bodies
 
 PLACES = {
@@ -220,7 +221,13 @@ class Writer:
         returned = ", ".join(dict.fromkeys([last, *more]))
         losses = [f"jnp.mean({v} ** 2)" for v in dict.fromkeys([last, *more])]
         lines = ["def values(x, y, z):", *(f"    {line}" for line in self.body), f"    return {returned},"]
-        lines += ["", "", "def loss(x, y, z):", f"    {returned}, = values(x, y, z)", f"    return {' + '.join(losses)}"]
+        lines += [
+            "",
+            "",
+            "def loss(x, y, z):",
+            f"    {returned}, = values(x, y, z)",
+            f"    return {' + '.join(losses)}",
+        ]
         return lines
 
     def _call(self) -> list[str]:
