@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from tests.engine.any_places.checking import Check, same
 from tests.engine.any_places.writing import Writer
 
 x = np.random.default_rng(0).normal(size=(bodies.N, bodies.N)).astype(np.float32)
-SHAPES: dict[str, Any] = {"4": (4,), "2x2": ((2, 2), ("a", "b")), "4x1": ((4, 1), ("c", "d"))}
+SHAPES = {"4": (4, ("x",)), "2x2": ((2, 2), ("a", "b")), "4x1": ((4, 1), ("c", "d"))}
 
 
 @pytest.fixture
@@ -68,7 +67,9 @@ def both(v):
 @pytest.mark.parametrize("second", SHAPES)
 @pytest.mark.parametrize("first", SHAPES)
 def test_a_layout_means_the_same_on_a_place_of_another_shape(controller, first, second) -> None:
-    one, other = (pw.virtual_slice(*SHAPES[name], island=i, name=name) for i, name in enumerate((first, second)))
+    (a_shape, a_axes), (c_shape, c_axes) = SHAPES[first], SHAPES[second]
+    one = pw.virtual_slice(a_shape, axes=a_axes, island=0, name="one")
+    other = pw.virtual_slice(c_shape, axes=c_axes, island=1, name="other")
     a = pw.jit(lambda v: v * 2, on=one, out_shardings=pw.P(*one.axes))
     c = pw.jit(lambda v: v * 3, on=other, out_shardings=pw.P(*reversed(other.axes)))
     same(pw.get(pw.program(lambda v: (a(v) + c(v), c(a(v)), a(c(v))))(x)), (5 * x, 6 * x, 6 * x))
