@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathways_nb.backends.execution import Entry, Execution
 from pathways_nb.backends.faults import Fault, InjectedFault, check_devices
 from pathways_nb.backends.lowered import Action
-from pathways_nb.backends.transfers import bring
+from pathways_nb.backends.transfers import bring, send
 from pathways_nb.backends.watcher import Launched, LaunchWatcher, Portion, TransferWatcher, owned
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.trace.record import Row, label_of
@@ -230,7 +230,7 @@ class Dispatcher(threading.Thread):
             return error
         check_devices(action.label, self.gone)
         dispatched = self.clock()
-        array, _ = bring(run.slots[slot], action.target)
+        array = send(run.slots[slot], action.target)
         run.fill(step, [array])
         run.let_go(step, self.island)
         self._follow(Launched(portion, step, array, dispatched))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -66,14 +67,24 @@ def like_for_like(sharding: Any, mesh: Mesh) -> Any:
 def send(array: Any, target: Any) -> Any:
     """Copy an array to other devices without waiting for it to be ready.
 
-    ``target`` is the like-for-like layout, or whole copies on another number of devices: JAX would take the second
-    through the host and wait, so it is sent device by device.
+    JAX would take another layout, or another number of devices, through the host and wait. So the layout is changed by
+    a launch on the devices it reaches, and whole copies for another number of devices are sent device by device.
     """
+    first = _first_layout(array.sharding, target, array.ndim)
+    if first is not None:
+        return reshard(jax.device_put(array, first), target)
     whole = target.is_fully_replicated and getattr(array.sharding, "is_fully_replicated", False)
     same_count = len(array.sharding.device_set) == len(target.device_set)
     if whole and not same_count and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         return _send_copies(array, target)
     return jax.device_put(array, target)
+
+
+@lru_cache(maxsize=1024)
+def _first_layout(sharding: Any, target: Any, rank: int) -> Any:
+    """How an array lies on its way, on the devices of ``target`` already; ``None`` if as it shall."""
+    moved = like_for_like(sharding, target.mesh)
+    return None if moved is None or moved.is_equivalent_to(target, rank) else moved
 
 
 def _send_copies(array: Any, target: Any) -> Any:
@@ -113,9 +124,4 @@ def bring(array: Any, target: Any) -> tuple[Any, bool]:
         if not isinstance(array.sharding, NamedSharding):
             return jax.device_put(array, target), True  # a callback's layout, which JAX 0.12 cannot compile against
         return reshard(array, target), True
-    moved = like_for_like(array.sharding, target.mesh)
-    if moved is None:
-        return send(array, target), True
-    if moved.is_equivalent_to(target, array.ndim):
-        return send(array, target), True
-    return reshard(send(array, moved), target), True
+    return send(array, target), True

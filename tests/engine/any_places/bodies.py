@@ -153,11 +153,11 @@ def clipped(x: Array) -> Array:
 
 
 def _clipped_forward(x: Array) -> tuple[Array, Array]:
-    return clipped(x), jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+    return clipped(x), jnp.mean(x * x, axis=-1, keepdims=True)
 
 
-def _clipped_backward(most: Array, gradient: Array) -> tuple[Array]:
-    return (jax.nn.softmax(gradient) * 0.1 + gradient / (1 + most),)
+def _clipped_backward(size: Array, gradient: Array) -> tuple[Array]:
+    return (jax.nn.softmax(gradient) * 0.1 + gradient / (1 + size),)
 
 
 clipped.defvjp(_clipped_forward, _clipped_backward)
@@ -193,6 +193,27 @@ def reversed_twice(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
     own.defvjp(lambda x: jax.vjp(f, x), lambda pull, gradient: (pull(gradient)[0] * 0.5 + gradient * 0.1,))
     return own
+
+
+def told(f: Callable[..., Array]) -> Callable[..., dict[str, Array]]:
+    """A function with outputs of several shapes and types. (No maximum: its derivative is 0 / 0 where XLA rounds twice.)"""
+
+    def several(*values: Array) -> dict[str, Array]:
+        found = f(*values)
+        ids = jnp.arange(N) * 5 % N + (values[0][:, 0] * 0).astype(int)
+        return {"all": found, "ids": ids, "mean": found.mean()}
+
+    return several
+
+
+def heard(computation: Callable[..., dict[str, Array]]) -> Callable[..., Array]:
+    """One matrix again of what such a computation makes, outside of it."""
+
+    def one(*values: Array) -> Array:
+        told = computation(*values)
+        return told["all"][told["ids"]] / (1 + told["mean"] ** 2) ** 0.5
+
+    return one
 
 
 def product(x: Array, y: Array) -> Array:

@@ -37,8 +37,9 @@ class Session:
         head, _, rest = text.partition("\n\n\n")
         names = dict(self.names)
         for line in head.splitlines():
-            name, place = line.partition(" = ")[0], re.search(r"on=(\w+)", line)
-            key = line if place is None else f"{line} # {id(names[place[1]])}"
+            name = line.partition(" = ")[0]
+            of = [id(names[other]) for other in re.findall(r"(?:on=|heard\()(\w+)", line)]
+            key = f"{line} # {of}"
             if key not in self.defined:
                 exec(line, names)
                 self.defined[key] = names[name]

@@ -21,6 +21,7 @@ _ON_VALUES = {
     "jvp of values": "lambda x, y, z: jax.jvp(values, (x, y, z), (y, z, x))",
     "vjp": "lambda x, y, z: (lambda out, pull: pull(out))(*jax.vjp(values, x, y, z))",
     "linearize": "lambda x, y, z: (lambda out, push: (out, push(z, x, y)))(*jax.linearize(values, x, y, z))",
+    "call of results": "lambda x, y, z: values(x, y, z)[0] + x * 0.5",
     "vmap": "lambda x, y, z: jax.vmap(values)(*pairs(x, y, z))",
     "vmap over one": "lambda x, y, z: jax.vmap(values, (0, None, None))(*pairs(x), y, z)",
 }
@@ -98,7 +99,7 @@ class Writer:
         taken = sorted(self.random.sample(list(shelf.computations), computations))
         self.computations = {name: shelf.computations[name] for name in taken}
         self.used_places = shelf.used_places
-        computed = [line for line in shelf.head if line.split(" = ")[0] in taken]
+        computed = [line for line in shelf.head if line.split(" = ")[0].removeprefix("_") in taken]
         used = [name for name in PLACES if any(f"on={name}," in f"{line[:-1]}," for line in computed)]
         self.head = [line for line in shelf.head if line.split(" = ")[0] in used] + computed
 
@@ -137,6 +138,12 @@ class Writer:
             options.append(f"in_shardings={specs[0] if one else '(' + ', '.join(specs) + ')'}")
         if self.chance(0.5):
             options.append(f"out_shardings={self._spec(place)}")
+        if self.chance(0.15):  # several outputs, whole numbers among them
+            options = [option.replace("out_shardings=", "out_shardings={'all': ") for option in options]
+            options[-1] += ", 'ids': None, 'mean': None}" if "{" in options[-1] else ""
+            self.head.append(f"_{name} = pw.jit(told({self._whole(place, count)}), {', '.join(options)})")
+            self.head.append(f"{name} = heard(_{name})")
+            return
         self.head.append(f"{name} = pw.jit({self._whole(place, count)}, {', '.join(options)})")
 
     def _per_shard(self, place: str) -> str:
@@ -234,7 +241,8 @@ class Writer:
         fuse = f"fuse={self.chance(0.35)}"
         if self.transform != "train":
             fn = {**_ON_VALUES, **_ON_LOSS}[self.transform]
-            return [f"run = pw.program({fn}, {fuse})", "result = pw.get(run(x, y, z))"]
+            given = "run(x, y, z), run(z, x, y), x" if self.transform == "call of results" else "x, y, z"
+            return [f"run = pw.program({fn}, {fuse})", f"result = pw.get(run({given}))"]
         donated = self.pick("", ", donate_argnums=(0, 1)", ", donate_argnums=0")
         return [
             f"optimizer = {self.random.choice(_OPTIMIZERS)}", "", "",
