@@ -1,8 +1,9 @@
 """A plan made ready for this process's devices: executables, layouts and labels for every step.
 
 Nodes are compiled in the plan's order, because how a value leaves its producer decides how it arrives. A value moves
-to another place in the producer's layout, or whole where the number of devices differs; any resharding happens inside
-the consumer's executable, by the compiler's collectives, never through the host.
+to another place in the producer's layout, or whole where the number of devices differs. Where the axes of the other
+place cannot say that layout, it is resharded on arrival; any other resharding happens inside the consumer's executable,
+by the compiler's collectives, never through the host.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pathways_nb.backends.executables import Executable, Request
 from pathways_nb.backends.layouts import Targets
 from pathways_nb.backends.lowered import Action, Lowered
-from pathways_nb.backends.transfers import like_for_like
+from pathways_nb.backends.transfers import translated
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.graph import Node
 from pathways_nb.program.memory import Sizes, needs_of
@@ -210,7 +211,9 @@ class Lowering:
         if step.kind == "bring":
             target: Any = self.targets[step.argument, step.place]
         else:
-            target = like_for_like(self._sharding(step.inputs[0]), mesh) or NamedSharding(mesh, PartitionSpec())
+            whole = value in self.replicated
+            spec = PartitionSpec() if whole else self._wanted(step.node, value)
+            target = translated(self._sharding(step.inputs[0]), mesh) or NamedSharding(mesh, spec)
         self.shardings[slot] = target
         self.labels[index] = self._label(step, "transfer", self.traced.avals[value].bytes)
 

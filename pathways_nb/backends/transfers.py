@@ -5,35 +5,86 @@ Nothing here goes through the host where it can be helped, and nothing waits for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.program.specs import axes_of
+
+
+def translated(sharding: Any, mesh: Mesh | AbstractMesh) -> NamedSharding | None:
+    """The same layout in the words of another mesh with as many devices; ``None`` if its axes cannot say it.
+
+    Each axis of a mesh is a range of strides in the order of its devices. Axes of both meshes that fill the same range
+    mean the same: ``P("x")`` on 4 devices is ``P(("a", "b"))`` on 2 × 2, but no axis of 4 devices is ``P("a")`` there.
+    """
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.size != mesh.size:
+        return None
+    ours, theirs = _strides(mesh), _strides(sharding.mesh)
+    entries: list[tuple[str, ...]] = []
+    for entry in sharding.spec:
+        wanted = [theirs[axis] for axis in axes_of(entry)]
+        axes = [axis for within in _joined(wanted) for axis, r in ours.items() if within[0] <= r[0] < r[1] <= within[1]]
+        if math.prod(mesh.shape[axis] for axis in axes) != math.prod(high // low for low, high in wanted):
+            return None
+        entries.append(tuple(axes))
+    return NamedSharding(mesh, PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in entries)))
+
+
+def _strides(mesh: Mesh | AbstractMesh) -> dict[str, tuple[int, int]]:
+    """For each axis, how far apart its neighbours are in the order of the devices, and its first and last together."""
+    found, stride = dict[str, tuple[int, int]](), 1
+    for axis, size in reversed(mesh.shape.items()):
+        found[axis] = stride, stride * size
+        stride *= size
+    return dict(reversed(found.items()))
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of strides from major to minor, those that follow each other as one, and none that is empty."""
+    found: list[tuple[int, int]] = []
+    for low, high in ranges:
+        if found and found[-1][0] == high:
+            found[-1] = low, found[-1][1]
+        elif low < high:
+            found.append((low, high))
+    return found
 
 
 def like_for_like(sharding: Any, mesh: Mesh) -> Any:
-    """The same layout on another mesh's devices, if it has as many; else ``None``."""
-    if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size == mesh.size:
-        if isinstance(mesh, jax.sharding.AbstractMesh):
-            return sharding
+    """The same layout on another mesh's devices, if it has as many, on a mesh of its own shape; else ``None``."""
+    if isinstance(sharding, NamedSharding) and sharding.mesh.size == mesh.size:
         kinds = (jax.sharding.AxisType.Auto,) * len(sharding.mesh.axis_names)
         moved = Mesh(mesh.devices.reshape(sharding.mesh.devices.shape), sharding.mesh.axis_names, axis_types=kinds)
-        return jax.sharding.NamedSharding(moved, sharding.spec)
+        return NamedSharding(moved, sharding.spec)
     return None
 
 
 def send(array: Any, target: Any) -> Any:
     """Copy an array to other devices without waiting for it to be ready.
 
-    ``target`` is the like-for-like layout, or whole copies on another number of devices: JAX would take the second
-    through the host and wait, so it is sent device by device.
+    JAX would take another layout, or another number of devices, through the host and wait. So the layout is changed by
+    a launch on the devices it reaches, and whole copies for another number of devices are sent device by device.
     """
+    first = _first_layout(array.sharding, target, array.ndim)
+    if first is not None:
+        return reshard(jax.device_put(array, first), target)
     whole = target.is_fully_replicated and getattr(array.sharding, "is_fully_replicated", False)
     same_count = len(array.sharding.device_set) == len(target.device_set)
     if whole and not same_count and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         return _send_copies(array, target)
     return jax.device_put(array, target)
+
+
+@lru_cache(maxsize=1024)
+def _first_layout(sharding: Any, target: Any, rank: int) -> Any:
+    """How an array lies on its way, on the devices of ``target`` already; ``None`` if as it shall."""
+    moved = like_for_like(sharding, target.mesh)
+    return None if moved is None or moved.is_equivalent_to(target, rank) else moved
 
 
 def _send_copies(array: Any, target: Any) -> Any:
@@ -70,11 +121,7 @@ def bring(array: Any, target: Any) -> tuple[Any, bool]:
     if lies_at(array.sharding, target, array.ndim):
         return array, False
     if array.sharding.device_set == target.device_set:
-        if not isinstance(array.sharding, jax.sharding.NamedSharding):
+        if not isinstance(array.sharding, NamedSharding):
             return jax.device_put(array, target), True  # a callback's layout, which JAX 0.12 cannot compile against
         return reshard(array, target), True
-    moved = like_for_like(array.sharding, target.mesh)
-    if moved is None:
-        return send(array, target), True
-    array = send(array, moved)
-    return (array if moved.is_equivalent_to(target, array.ndim) else reshard(array, target)), True
+    return send(array, target), True

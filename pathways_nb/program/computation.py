@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program import context, lines, specs
+from pathways_nb.program.edge import cross
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.signature import Signature, Statics
 from pathways_nb.unique import Unique
@@ -156,6 +157,7 @@ class Computation(Unique):
 
     def _trace_body(self, call: Signature, mesh: AbstractMesh, leaf_specs: Any, leaves: tuple[Any, ...]) -> Any:
         trace = context.tracing()
+        leaves = tuple(map(cross, leaves))
         args, kwargs = call.rebuild(leaves)
         if trace is not None:
             trace.inside.append(self)
@@ -166,7 +168,7 @@ class Computation(Unique):
             if trace is not None:
                 trace.inside.pop()
         self._check_outputs(out)
-        return out
+        return jax.tree.map(cross, out)
 
     def _per_shard(self, call: Signature, leaf_specs: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
         def shard_body(*shards: Any) -> Any:

@@ -17,6 +17,7 @@ import jax.extend.core as jex
 from pathways_nb.errors import UsageError
 from pathways_nb.program import lines, specs
 from pathways_nb.program.computation import Named, named
+from pathways_nb.program.edge import without_edges
 from pathways_nb.program.signature import Aval
 
 _MOST_NAMED = 4
@@ -157,27 +158,12 @@ class Flat:
             )
         return inside is not None or _is_inlined(eqn)
 
-    def _append(self, eqn: Any, read: Any, backward: bool) -> Iterator[int]:
-        outputs = [self.new(var.aval) for var in eqn.outvars]
+    def _append(self, eqn: Any, read: Any, backward: bool) -> Iterator[Operand]:
         carried = _named(eqn)
         if carried is not None:
-            again = "rematted" in str(eqn.source_info.name_stack)
-            suffix = " (again)" if again else " (bwd)" if backward else ""
-            self.items.append(
-                Item(
-                    carried.name + suffix,
-                    eqn.params["jaxpr"],
-                    tuple(map(read, eqn.invars)),
-                    tuple(outputs),
-                    carried.place,
-                    tuple(map(specs.settle, eqn.params["in_shardings"])),
-                    tuple(map(specs.settle, eqn.params["out_shardings"])),
-                    tuple(eqn.params["donated_invars"]),
-                    _line(eqn),
-                    carried.seconds,
-                )
-            )
+            yield from self._append_computation(eqn, carried, tuple(map(read, eqn.invars)), backward)
         else:
+            outputs = [self.new(var.aval) for var in eqn.outvars]
             invars = list(dict.fromkeys(atom for atom in eqn.invars if not isinstance(atom, jex.Literal)))
             kept = [(var, out) for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)]
             outvars = [var for var, _ in kept]
@@ -185,7 +171,30 @@ class Flat:
             name = str(eqn.params.get("name", eqn.primitive.name))
             ids = tuple(out for _, out in kept)
             self.items.append(Item(name, jex.ClosedJaxpr(body, ()), tuple(map(read, invars)), ids, line=_line(eqn)))
-        yield from outputs
+            yield from outputs
+
+    def _append_computation(
+        self, eqn: Any, carried: Named, inputs: tuple[Operand, ...], backward: bool
+    ) -> Iterator[Operand]:
+        again = "rematted" in str(eqn.source_info.name_stack)
+        suffix = " (again)" if again else " (bwd)" if backward else ""
+        body, kept, found_at = without_edges(eqn.params["jaxpr"])
+        outputs = tuple(self.new(var.aval) for var in body.jaxpr.outvars)
+        self.items.append(
+            Item(
+                carried.name + suffix,
+                body,
+                inputs,
+                outputs,
+                carried.place,
+                tuple(map(specs.settle, eqn.params["in_shardings"])),
+                tuple(specs.settle(eqn.params["out_shardings"][at]) for at in kept),
+                tuple(eqn.params["donated_invars"]),
+                _line(eqn),
+                carried.seconds,
+            )
+        )
+        yield from ((*inputs, *outputs)[at] for at in found_at)
 
     def _drop_unused(self) -> None:
         live = {operand for operand in self.results if not isinstance(operand, Const)}
@@ -202,12 +211,14 @@ def constant(value: Any, output: int) -> Item:
     return Item("constant", jax.make_jaxpr(lambda: jax.numpy.asarray(value))(), (), (output,))
 
 
-def closed_over(closed: jex.ClosedJaxpr) -> Iterator[Any]:
+def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
     """Every constant that a traced program holds, at any depth."""
-    yield from closed.consts
-    for eqn in closed.jaxpr.eqns:
-        for jaxpr in _jaxprs(eqn.params):
-            yield from closed_over(jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jex.ClosedJaxpr(jaxpr, ()))
+    if isinstance(jaxpr, jex.ClosedJaxpr):
+        yield from jaxpr.consts
+        jaxpr = jaxpr.jaxpr
+    for eqn in jaxpr.eqns:
+        for inner in _jaxprs(eqn.params):
+            yield from closed_over(inner)
 
 
 def _primitives(jaxpr: Any) -> Iterator[str]:

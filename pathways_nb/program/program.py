@@ -10,10 +10,12 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program import context, lines
@@ -117,7 +119,7 @@ class Program(Unique):
             return out_leaves
 
         try:
-            with context.under(trace):
+            with context.under(trace), _apart(platform):
                 closed = self._make_jaxpr(flat_fn, avals)
         except Exception as error:
             call.explain(error, f"the program {self.name!r}")
@@ -225,6 +227,15 @@ def program(
     if not callable(fn):
         raise UsageError(f"pw.program({fn!r}) needs a function, got a {type(fn).__name__}.")
     return Program(fn, statics, name, fuse)
+
+
+def _apart(platform: str) -> AbstractContextManager[Any]:
+    """Keep what is traced for simulated devices apart from what is traced for others.
+
+    JAX traces a function that the user gave to ``jax.jit`` or ``jax.checkpoint`` once, also if there are computations
+    in it, whose meshes would be those of the devices that came first. A mark is part of what it looks a trace up by.
+    """
+    return set_xla_metadata(pathways="simulated") if platform == "sim" else nullcontext()
 
 
 def _needs_value(error: Exception) -> str:

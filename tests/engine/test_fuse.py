@@ -159,7 +159,7 @@ def test_gradients_across_islands_are_the_same_with_fewer_nodes(left, right) -> 
     same(one(params, x, y), pw.get(plain(params, x, y)), rtol=1e-5)
     assert names(one.graph(params, x, y)) == [
         "<lambda> ×2@left",
-        "mul, reshard@right",  # before the left's value comes
+        "mul@right",  # before the left's value comes
         "<lambda> + <lambda> (bwd)@right",
         "<lambda> (bwd) ×2 + mul, sub@left",
         "mul, sub@right",  # after the left's value has gone

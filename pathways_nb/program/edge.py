@@ -1,0 +1,93 @@
+"""The edge of a computation, which no mesh crosses.
+
+A body is traced under its place's mesh, and JAX writes that mesh into the types of the values made there. A type that
+names the mesh of one place is an error under the mesh of the next, or means something else. So what enters or leaves a
+computation passes ``cross``, an identity whose result names no mesh, and so do tangents and cotangents in every
+transformation. Once the program is a list of items, ``without_edges`` takes them out again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+_edge = jex.Primitive("pathways_edge")
+_nowhere = AbstractMesh((), ())
+
+
+class Inner(NamedTuple):
+    """A computation between its edges, and where each of its former outputs is found."""
+
+    jaxpr: jex.ClosedJaxpr
+    kept: tuple[int, ...]
+    """Which of the former outputs it still has."""
+    found_at: tuple[int, ...]
+    """For each former output, its position in the list of all inputs and then the outputs that are left."""
+
+
+_inner: weakref.WeakKeyDictionary[jex.ClosedJaxpr, Inner] = weakref.WeakKeyDictionary()
+"""By what JAX traced. It keeps one trace for equal calls, and so they stay equal here."""
+
+
+def cross(value: Any) -> Any:
+    """The same value, of a type that names no mesh."""
+    return _edge.bind(value) if isinstance(value, jax.core.Tracer) else value
+
+
+def without_edges(closed: jex.ClosedJaxpr) -> Inner:
+    """Take out the edges, and the residuals that are an input or another output but for an edge.
+
+    JAX gives no output of its own to a residual that is an input or another output. An edge between hides that, and
+    each would be a copy of an array.
+    """
+    if closed not in _inner:
+        kept, found_at = _outputs(closed.jaxpr)
+        _inner[closed] = Inner(jex.ClosedJaxpr(_joined(closed.jaxpr, kept), closed.consts), kept, found_at)
+    return _inner[closed]
+
+
+def _outputs(jaxpr: jex.Jaxpr) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    inputs = {var: at for at, var in enumerate(jaxpr.invars)}
+    before = {
+        e.outvars[0]: e.invars[0] for e in jaxpr.eqns if e.primitive is _edge and isinstance(e.invars[0], jex.Var)
+    }
+    outputs = [(at, var) for at, var in enumerate(jaxpr.outvars) if isinstance(var, jex.Var)]
+    leaving = {before[var]: at for at, var in outputs if var in before}
+    entered = {at: inputs[before[var]] for at, var in outputs if var in before and before[var] in inputs}
+    twin = {at: leaving[var] for at, var in outputs if var in leaving and var not in before and var not in inputs}
+    kept = tuple(at for at in range(len(jaxpr.outvars)) if at not in entered and at not in twin)
+    position = {at: index for index, at in enumerate(kept, len(inputs))} | entered
+    return kept, tuple(position[twin.get(at, at)] for at in range(len(jaxpr.outvars)))
+
+
+def _joined(jaxpr: jex.Jaxpr, kept: tuple[int, ...]) -> jex.Jaxpr:
+    """The values on both sides of an edge as one, and these outputs only."""
+    source: dict[jex.Var, Any] = {}
+
+    def one(atom: Any) -> Any:
+        return source.get(atom, atom) if isinstance(atom, jex.Var) else atom
+
+    eqns = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is _edge:
+            source[eqn.outvars[0]] = one(eqn.invars[0])
+        else:
+            eqns.append(eqn.replace(invars=[one(atom) for atom in eqn.invars]))
+    outvars = [one(jaxpr.outvars[at]) for at in kept]
+    return jaxpr.replace(eqns=eqns, outvars=outvars, debug_info=jaxpr.debug_info._replace(result_paths=None))
+
+
+def _of_no_mesh(aval: Any) -> Any:
+    return aval.update(sharding=NamedSharding(_nowhere, PartitionSpec(*[None] * aval.ndim)))
+
+
+_edge.def_impl(lambda value: value)
+_edge.def_abstract_eval(_of_no_mesh)
+ad.deflinear2(_edge, lambda cotangent, value: [_edge.bind(cotangent)])
+batching.defvectorized(_edge)
+mlir.register_lowering(_edge, lambda context, value: [value])
