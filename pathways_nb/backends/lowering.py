@@ -217,6 +217,14 @@ class Lowering:
         self.shardings[slot] = target
         self.labels[index] = self._label(step, "transfer", self.traced.avals[value].bytes)
 
+    def _wanted(self, node: int, value: int) -> PartitionSpec:
+        """Return the spec that the node which first needs a moved value declares for it; whole if it declares none."""
+        for item in self.traced.codes[node].computations:
+            for operand, spec in zip(item.inputs, item.in_specs, strict=True):
+                if operand == value and spec is not None:
+                    return spec
+        return PartitionSpec()
+
     def _label(self, step: Step, kind: str, size: int, flops: float = 0.0, basis: str = "") -> Label:
         node, placement = self.nodes[step.node], self.plan.placements[step.place]
         parents = tuple(sorted({self.plan.steps[p].node for p in step.producers}))
