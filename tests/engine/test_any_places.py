@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 import pathways_nb as pw
 from pathways_nb.backends.transfers import translated
+from tests.conftest import ROOT
 from tests.engine.any_places import bodies
-from tests.engine.any_places.checking import Check, same
+from tests.engine.any_places.checking import same
 from tests.engine.any_places.writing import Writer
 
 x = np.random.default_rng(0).normal(size=(bodies.N, bodies.N)).astype(np.float32)
@@ -165,31 +168,13 @@ def test_layouts_of_other_counts_and_kinds_are_not_translated() -> None:
     assert translated(jax.sharding.SingleDeviceSharding(jax.devices()[0]), four) is None
 
 
-@pytest.fixture(scope="module")
-def check():
-    return Check()
-
-
-def try_all(check, seeds) -> None:
-    """Programs of few computations, that others of them use as well: much is compiled once."""
-    for seed in seeds:
-        text = Writer(seed, shelf=0).text()
-        try:
-            check(text)
-        except Exception as error:
-            error.add_note(f"seed {seed}, shelf 0:\n{text}")
-            raise
-
-
-@pytest.mark.parametrize("first", range(0, 200, 20))
-def test_random_programs_have_the_values_of_plain_jax(check, first) -> None:
-    pw.attach("cpu", islands=3, devices_per_island=4)
-    try_all(check, range(first, first + 20))
-
-
-def test_random_programs_have_the_values_of_plain_jax_in_the_simulator(check) -> None:
-    with pw.attach("sim", chip="tpu_v3", islands=3, devices_per_island=4, values=True):
-        try_all(check, range(1000, 1020))
+@pytest.mark.parametrize("options", ["--count 200", "--count 20 --seed 1000 --simulate"])
+def test_random_programs_have_the_values_of_plain_jax(options) -> None:
+    """Programs of few computations, that others use as well, so that much is compiled once for all."""
+    command = [sys.executable, "-m", "tests.engine.any_places", "--shelf", "0", "--seconds", "500", *options.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(" 0 failed\n")
 
 
 def test_what_was_simulated_first_runs_on_devices(controller) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
-import traceback
+from concurrent.futures import ProcessPoolExecutor
 
-import pathways_nb as pw
-from tests.engine.any_places.checking import Check
-from tests.engine.any_places.writing import Writer
+from tests.engine.any_places.trying import try_all
+
+BATCH = 100
+"""Programs of one process: what XLA compiles for them stays in its memory, and takes many of the maps it may have."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,31 +21,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program; the next has the next")
     parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many programs")
     parser.add_argument("--shelf", type=int, help="take computations from the few that this seed determines: faster")
+    parser.add_argument("--simulate", action="store_true", help="in the simulator, with values")
     parser.add_argument("--brief", action="store_true", help="print one line of each failure only")
     options = parser.parse_args(arguments)
-    pw.attach("cpu", islands=3, devices_per_island=4)
-    check = Check()
-    end, seed, failed = time.monotonic() + options.seconds, options.seed, 0
-    while time.monotonic() < end and seed - options.seed < options.count:
-        failed += not tried(check, Writer(seed, options.shelf), f"seed {seed}", options.brief)
-        seed += 1
-    print(f"{seed - options.seed} programs from seed {options.seed}, {failed} failed")
+    end, tried, failed = time.time() + options.seconds, 0, 0
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+        while time.time() < end and tried < options.count:
+            seeds = range(options.seed + tried, options.seed + min(tried + BATCH, options.count))
+            found = pool.submit(try_all, seeds, end, options.shelf, options.simulate, options.brief).result()
+            tried, failed = tried + found[0], failed + found[1]
+    print(f"{tried} programs from seed {options.seed}, {failed} failed")
     return 1 if failed else 0
-
-
-def tried(check: Check, writer: Writer, name: str, brief: bool) -> bool:
-    """Try one program; if it fails, say how, and print its text."""
-    text = writer.text()
-    try:
-        check(text)
-    except Exception as error:
-        summary = " ".join(str(error).split())[:200]
-        print(f"{name} ({writer.transform}): {type(error).__name__}: {summary}", flush=True)
-        if not brief:
-            traceback.print_exc()
-            print(text, flush=True)
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What computations do, on square matrices: one of each kind that JAX transforms in a way of its own.
 
-All keep the shape and the scale of what they take, so that they can follow each other in any order.
+All keep the shape and the scale of what they take, so that they can follow each other in any order. Not among them is
+``jax.lax.associative_scan``: XLA partitions its transpose wrongly, in plain JAX as well (0.10 and 0.12, seen on CPU).
 """
 
 from __future__ import annotations
@@ -143,10 +144,6 @@ def mapped(x: Array) -> Array:
     return jax.lax.map(lambda row: jax.nn.softmax(row) + row * 0.5, x)
 
 
-def prefix(x: Array) -> Array:
-    return jax.lax.associative_scan(lambda a, b: a * 0.5 + b * 0.5, x)
-
-
 @jax.custom_vjp
 def clipped(x: Array) -> Array:
     return x * 0.9
@@ -250,7 +247,7 @@ def wide(x: Array, y: Array) -> Array:
 
 ONE = (softmax, log_softmax, logsumexp, cross_entropy, solve, cholesky, layer_norm, rms_norm, tanh, silu, relu, gelu,
        attention, heads, transposed, cumulated, embedded, updated, sliced, convolved, sorted_rows, noisy, scan, layers,
-       looped, cond, switch, mapped, prefix, clipped, straight)  # fmt: skip
+       looped, cond, switch, mapped, clipped, straight)  # fmt: skip
 """Of one matrix."""
 TWO = (product, gated, cross, joined, solved, recurrent, chosen, wide)
 """Of two."""

@@ -29,11 +29,15 @@ def jit(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 def program(fn: Callable[..., Any], fuse: bool = False, donate_argnums: Any = ()) -> Callable[..., Any]:
     """The function, compiled as one."""
+    compiled: dict[str, Any] = {}
 
     def run(*arguments: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
             return fn(*arguments)  # part of another
-        return jax.jit(fn).lower(*arguments).compile(QUICK)(*arguments)
+        shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), arguments))
+        if shapes not in compiled:
+            compiled[shapes] = jax.jit(fn).lower(*arguments).compile(QUICK)
+        return compiled[shapes](*arguments)
 
     return run
 

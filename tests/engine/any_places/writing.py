@@ -68,7 +68,7 @@ class Writer:
         if self.shelf is None:
             self._make(self.random.randint(2, 4), self.random.randint(2, 7))
         else:
-            self._take(self.random.randint(2, 4))
+            self._take(self.random.randint(2, 3))
         for name in list(self.computations):
             self._use(name)
         if self.random.random() < 0.4:
