@@ -70,7 +70,7 @@ def plain_loss(params: Any, x: Any, y: Any) -> Any:
 
 
 def one_place() -> Callable[..., Any]:
-    return pw.jit(plain_loss, on=pw.virtual_slice(4, name="place"), in_shardings=(SPECS, None, None))
+    return pw.jit(plain_loss, on=pw.virtual_slice(4, island=0, name="place"), in_shardings=(SPECS, None, None))
 
 
 def two_islands() -> Callable[..., Any]:
