@@ -210,7 +210,8 @@ class Controller(Unique):
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """While this thread calls something: see ``Driver.calling``."""
-        return contextlib.nullcontext() if self.driver_or_none is None else self.driver_or_none.calling()
+        tenant, driver = tenants.now(), self.driver_or_none
+        return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name)
 
     def lowered(self, traced: Traced, refuse: bool = True) -> Lowered:
         """The program on this controller's devices, lowered and compiled once.
@@ -230,13 +231,14 @@ class Controller(Unique):
 
     # ---- records
 
-    def say(self, line: str) -> None:
-        """Tell of progress: on the display of what is recorded, else on standard error."""
+    def say(self, line: str) -> bool:
+        """Tell of progress: on the display of what is recorded, and true; else on standard error, and false."""
         shown = False
         for run, _ in self.recordings[-1:]:
             run.note, shown = line, run.on_display
-        if not shown:
+        if line and not shown:
             to_standard_error(line)
+        return shown
 
     def active_record(self) -> Record:
         """Where events go now: the innermost recording, or the controller's own history."""
@@ -275,6 +277,8 @@ class Controller(Unique):
             self.recordings.clear()
             if self.twin is not None:
                 self.twin.reset()
+            if self.specification.simulated is not None:
+                _ = self.driver  # as at the beginning: this thread takes part
 
     def close(self) -> None:
         """Cancel what is queued and let the devices go; results held on them are lost."""

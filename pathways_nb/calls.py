@@ -154,7 +154,8 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
 def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[None]:
     """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
     entry = (run, gather)
-    controller.driver.acts()  # threads that the block starts begin at one virtual time
+    entered = controller.driver
+    entered.enter()
     _mark(controller)
     controller.recordings.append(entry)
     try:
@@ -180,6 +181,7 @@ def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[N
         if entry in controller.recordings:
             run.islands, run.about["hbm"] = controller.islands, list(controller.budgets)  # some may have been added
             controller.recordings.remove(entry)
+        entered.leave()
 
 
 def _drain(controller: Controller, run: Run) -> None:
@@ -252,5 +254,6 @@ def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
         ShardingError: a spec does not fit. UsageError: a leaf is not an array.
     """
     controller = current.get()
-    controller.flush()
-    return values.put(controller, tree, on, shardings)
+    with controller.calling():
+        controller.flush()
+        return values.put(controller, tree, on, shardings)

@@ -143,7 +143,19 @@ class Future(Unique, Opaque, Deferred):
         return self._sharding
 
     def done(self) -> bool:
-        """Whether it is computed (or has failed). Never waits."""
+        """Whether it is computed (or has failed). Never waits, but sends out a gathered call.
+
+        On simulated devices the next thing happens first, once every client thread waits: ``while not y.done()`` ends.
+        """
+        if self._flush is not None:
+            self._flush()
+        if not self._is_settled and (driver := self._controller.driver_or_none) is not None:
+            driver.engine.refuse_policies()
+            driver.poll()
+        return self._is_settled
+
+    @property
+    def _is_settled(self) -> bool:
         return self._flush is None and self._entry is not None and self._entry.settled
 
     def result(self) -> Any:
@@ -236,7 +248,15 @@ class Future(Unique, Opaque, Deferred):
             self._controller.active_record().add(Row(label, began, end, quality=driver.quality))
 
     def __await__(self) -> Generator[Any, None, Any]:
+        if self._controller.specification.simulated is not None:
+            return self._polled(self._line()).__await__()
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
+
+    async def _polled(self, line: str) -> Any:
+        """Let simulated time pass between what the loop's other tasks do, in the loop's own order."""
+        while not self.done():
+            await asyncio.sleep(0)
+        return self._fetch(line)
 
     def __repr__(self) -> str:
         shape = f"{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -247,7 +267,7 @@ class Future(Unique, Opaque, Deferred):
         elif self._lost:
             state = "lost: its devices have been let go"
         else:
-            state = "done" if self.done() else "not computed yet"
+            state = "done" if self._is_settled else "not computed yet"
         return f"<future {self._name}: {shape}, {state}>"
 
     def __float__(self) -> float:

@@ -98,10 +98,14 @@ def controller(asked: Specification, attached: Controller | None) -> Controller:
     budget, agenda = int(asked.hbm or model.chip.device.hbm_bytes), Agenda()
 
     def start(one: Controller) -> SimDriver:
-        return SimDriver(pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed)
+        return SimDriver(
+            pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed, one.say
+        )
 
     counts = (asked.devices_per_island or 0,) * asked.islands
-    return Controller(asked, start, counts, (budget,) * asked.islands, agenda.clock)
+    made = Controller(asked, start, counts, (budget,) * asked.islands, agenda.clock)
+    _ = made.driver  # started now: the thread that attaches takes part from now on (see ``backends.turns``)
+    return made
 
 
 def _model(options: Simulated, attached: Controller | None) -> Model:

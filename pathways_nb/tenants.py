@@ -47,7 +47,7 @@ class Tenant(Unique):
         _stack.set((*_stack.get(), self))
         controller = current.peek()
         if controller is not None and controller.driver_or_none is not None:
-            controller.driver_or_none.acts()
+            controller.driver_or_none.enter()
         return self
 
     def __exit__(
@@ -68,6 +68,8 @@ class Tenant(Unique):
             _leave(self)
             if is_last:
                 self._end(controller, collected=kind is GeneratorExit)
+            if controller is not None and controller.driver_or_none is not None:
+                controller.driver_or_none.leave()
 
     def _end(self, controller: Controller | None, collected: bool) -> None:
         """Close it, unless another block has begun; a collected generator may end anywhere, and must not wait."""

@@ -63,7 +63,7 @@ class LocalDriver(Driver):
             thread.start()
         _open.add(self)
 
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
+    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
         """A plan with executables; compiles what is not compiled yet."""
         return Lowering(traced, plan, self.attachment.islands, self.executables).lower(record, say)
 

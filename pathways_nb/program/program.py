@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class Traced:
     """Positions of donated arguments."""
     lowered: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     """What each controller made of it, by its epoch: a reset begins a new one."""
+    lowering: Any = field(default_factory=threading.RLock)
+    """Held by the thread that lowers it."""
 
     @property
     def name(self) -> str:
@@ -64,6 +67,8 @@ class Program(Unique):
         self.fn, self.statics, self.fuse = fn, statics.bound_to(fn), fuse
         self.name = name or getattr(fn, "__name__", type(fn).__name__)
         self._traced: dict[Any, Traced] = {}
+        self.tracing = threading.RLock()
+        """Held by the thread that traces it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Dispatch the whole graph and return futures; inside another program, be part of it."""
