@@ -9,7 +9,7 @@ from dataclasses import fields
 from os import PathLike
 from typing import Any, Literal
 
-from pathways_nb import current, simulate
+from pathways_nb import bounds, current, forked, simulate
 from pathways_nb.attached import Controller
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.backends.executables import Executables
@@ -18,7 +18,8 @@ from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.cost.chips import Chip
 from pathways_nb.cost.model import Model
 from pathways_nb.cost.networks import Network
-from pathways_nb.errors import PlaceError, UsageError, did_you_mean, is_number
+from pathways_nb.errors import PlaceError, UsageError, did_you_mean
+from pathways_nb.json_text import shortened
 from pathways_nb.run import runs
 from pathways_nb.specification import Simulated, Specification
 
@@ -71,9 +72,10 @@ def attach(
         values: compute what is simulated on CPU devices, too, so that values can be asked for; small programs only.
 
     Raises:
-        PlaceError: the numbers do not fit what there is. UsageError: an unknown kind or mode of dispatch, an ``hbm``
-            of less than a byte, no latency.
+        PlaceError: the numbers do not fit what there is, or are beyond what was seen to work (``bounds``).
+        UsageError: an unknown kind or mode of dispatch, an ``hbm``, a latency or a noise that means nothing.
     """
+    forked.refuse()
     before = current.peek()
     shape = None if topology is None else _shape(topology)
     simulated = Simulated(chip, network, devices_per_host, shape, noise, seed, values)
@@ -82,8 +84,8 @@ def attach(
         _refuse_for_real(kind, simulated)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     policy_of(policy)
-    _check_memory(hbm)
-    _check_latency(dcn_latency)
+    bounds.check_memory(hbm)
+    bounds.check_latency(dcn_latency)
     if simulate.is_simulated(kind):
         asked_for = Specification(
             kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), simulated
@@ -94,7 +96,7 @@ def attach(
     if chosen == "cpu":
         islands = 2 if islands is None else islands
         devices_per_island = 4 if devices_per_island is None else devices_per_island
-        islands_module.check_counts("attach", islands=islands, devices_per_island=devices_per_island)
+        islands, devices_per_island = _virtual(islands, devices_per_island)
     asked = _hashable(islands), devices_per_island
     specification = Specification(chosen, *asked, dispatch, pin, policy, hbm, float(dcn_latency))
     if before is not None and before.specification == specification:
@@ -181,16 +183,13 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise UsageError(f"attach({name}={value!r}): choose one of {', '.join(map(repr, choices))}.{meant}")
 
 
-def _check_memory(hbm: Any) -> None:
-    if hbm is not None and not (is_number(hbm) and hbm >= 1):
-        raise UsageError(
-            f"attach(hbm={hbm!r}): a number of bytes per device of at least 1 is needed, such as hbm=16e9."
-        )
-
-
-def _check_latency(seconds: Any) -> None:
-    if not is_number(seconds) or seconds < 0:
-        raise UsageError(f"attach(dcn_latency={seconds!r}): a finite number of seconds of at least 0 is needed.")
+def _virtual(islands: Any, each: Any) -> tuple[int, int]:
+    """The numbers of CPU islands and of devices on each, if so many can be made."""
+    bounds.check_counts("attach", islands=islands, devices_per_island=each)
+    islands, each = operator.index(islands), operator.index(each)
+    asked = f"attach(islands={shortened(islands)}, devices_per_island={shortened(each)})"
+    bounds.check_virtual(asked, islands, islands * each)
+    return islands, each
 
 
 def _hashable(islands: Any) -> Any:
@@ -206,6 +205,7 @@ def _hashable(islands: Any) -> Any:
 
 def reset() -> None:
     """Free buffers, programs and records of the current controller without a kernel restart."""
+    forked.refuse()
     runs.clear()
     controller = current.peek()
     if controller is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
 
-from pathways_nb import current, dispatch, elastic, tenants
+from pathways_nb import current, dispatch, elastic, forked, tenants
 from pathways_nb.backends.driver import Driver
 from pathways_nb.backends.engine import Clock
 from pathways_nb.backends.lowered import Lowered
@@ -35,6 +35,7 @@ from pathways_nb.specification import Specification
 from pathways_nb.status import as_html, status_of
 from pathways_nb.trace.metrics import counted, duration
 from pathways_nb.trace.record import Record, Row
+from pathways_nb.unique import Unique
 
 _HISTORY = 2_000
 """Events remembered of what runs outside any recording."""
@@ -44,11 +45,13 @@ class _Epoch:
     """The time between two resets: what was lowered in one does not hold in the next."""
 
 
-class Controller:
+class Controller(Unique):
     """The single controller of a notebook: devices, the order of work on them, and the record of it.
 
     Made by ``pw.attach``. As a ``with`` block it restores the previous one at the end.
     """
+
+    _not_pickled = "cannot be pickled: its devices are this process's. Call pw.attach(...) in the other process."
 
     def __init__(
         self,
@@ -94,8 +97,9 @@ class Controller:
         """The engine on the devices, started when first needed.
 
         Raises:
-            NotAttachedError: the devices have been let go.
+            NotAttachedError: the devices have been let go, or this is a forked child.
         """
+        forked.refuse()
         if self.closed:
             raise NotAttachedError(
                 f"the devices of {self!r} have been let go. Call pw.attach(...) again, or use the current controller."
@@ -109,6 +113,7 @@ class Controller:
         return driver
 
     def _start(self) -> Driver:
+        forked.started()
         driver = self.driver_or_none = self._start_driver(self)
         if self.clock is time.perf_counter:
             _share_python_often()
@@ -152,6 +157,7 @@ class Controller:
         Raises:
             PlaceError: there are no such devices.
         """
+        forked.refuse()
         with self._life:
             elastic.remove(self, island, first, count)
 
@@ -165,6 +171,7 @@ class Controller:
             PlaceError: there is no such island. UsageError: both are given, or accelerators, of which there are no
                 more.
         """
+        forked.refuse()
         with self._life:
             return elastic.add(self, devices, island)
 
@@ -203,7 +210,8 @@ class Controller:
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """While this thread calls something: see ``Driver.calling``."""
-        return contextlib.nullcontext() if self.driver_or_none is None else self.driver_or_none.calling()
+        tenant, driver = tenants.now(), self.driver_or_none
+        return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name)
 
     def lowered(self, traced: Traced, refuse: bool = True) -> Lowered:
         """The program on this controller's devices, lowered and compiled once.
@@ -223,13 +231,14 @@ class Controller:
 
     # ---- records
 
-    def say(self, line: str) -> None:
-        """Tell of progress: on the display of what is recorded, else on standard error."""
+    def say(self, line: str) -> bool:
+        """Tell of progress: on the display of what is recorded, and true; else on standard error, and false."""
         shown = False
         for run, _ in self.recordings[-1:]:
             run.note, shown = line, run.on_display
-        if not shown:
+        if line and not shown:
             to_standard_error(line)
+        return shown
 
     def active_record(self) -> Record:
         """Where events go now: the innermost recording, or the controller's own history."""
@@ -254,6 +263,7 @@ class Controller:
 
     def reset(self) -> None:
         """Free buffers, programs and records; keep the devices."""
+        forked.refuse()
         with self._life:
             if self.driver_or_none is not None:
                 self._close_driver()
@@ -267,9 +277,13 @@ class Controller:
             self.recordings.clear()
             if self.twin is not None:
                 self.twin.reset()
+            if self.specification.simulated is not None:
+                _ = self.driver  # as at the beginning: this thread takes part
 
     def close(self) -> None:
         """Cancel what is queued and let the devices go; results held on them are lost."""
+        if forked.is_child():  # they are the parent's
+            return
         with self._life:
             if not self.closed:
                 self.closed = True

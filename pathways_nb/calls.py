@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb import current, values
+from pathways_nb import current, forked, values
 from pathways_nb.attached import Controller
 from pathways_nb.backends.profiler import Profiler, ordinals
 from pathways_nb.errors import PathwaysError
@@ -154,7 +154,8 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
 def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[None]:
     """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
     entry = (run, gather)
-    controller.driver.acts()  # threads that the block starts begin at one virtual time
+    entered = controller.driver
+    entered.enter()
     _mark(controller)
     controller.recordings.append(entry)
     try:
@@ -180,6 +181,7 @@ def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[N
         if entry in controller.recordings:
             run.islands, run.about["hbm"] = controller.islands, list(controller.budgets)  # some may have been added
             controller.recordings.remove(entry)
+        entered.leave()
 
 
 def _drain(controller: Controller, run: Run) -> None:
@@ -216,13 +218,13 @@ def _display(run: Run, show: str | Sequence[str]) -> Any:
 
 def _mark(controller: Controller) -> None:
     """What memory is held now belongs to the record up to here."""
-    if (driver := controller.driver_or_none) is not None:
+    if (driver := controller.driver_or_none) is not None and not forked.is_child():
         driver.levels.mark()
 
 
 def _wait_for(controller: Controller, run: Run) -> None:
     driver = controller.driver_or_none
-    if driver is not None:
+    if driver is not None and not forked.is_child():  # where nothing would ever end
         driver.ended.wait(lambda: run.is_over or driver.broken)
         driver.check()
 
@@ -252,5 +254,6 @@ def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
         ShardingError: a spec does not fit. UsageError: a leaf is not an array.
     """
     controller = current.get()
-    controller.flush()
-    return values.put(controller, tree, on, shardings)
+    with controller.calling():
+        controller.flush()
+        return values.put(controller, tree, on, shardings)

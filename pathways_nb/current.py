@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pathways_nb import forked
 from pathways_nb.errors import NotAttachedError, PlaceError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _state = _State()
 
 def settle() -> None:
     """Let go of what a plain ``attach`` replaced."""
-    if _state.replaced is not None:
+    if _state.replaced is not None and not forked.is_child():
         _, old = _state.replaced
         _state.replaced = None
         if old is not None:
@@ -42,7 +43,9 @@ def replace(controller: Controller) -> None:
 
 
 def peek() -> Controller | None:
-    """The current controller, if one is attached and open."""
+    """The current controller, if one is attached and open; none in a forked child."""
+    if forked.is_child():
+        return None
     settle()
     controller = _state.current
     return None if controller is None or controller.closed else controller
@@ -52,8 +55,9 @@ def get() -> Controller:
     """The controller that calls go to.
 
     Raises:
-        NotAttachedError: nothing is attached.
+        NotAttachedError: nothing is attached, or this is a forked child.
     """
+    forked.refuse()
     controller = peek()
     if controller is None and _state.current is None and _state.default is not None:
         controller = _state.default()
@@ -71,6 +75,7 @@ def allow_default(attach: Callable[[], Controller]) -> None:
 
 def enter(controller: Controller) -> None:
     """A ``with`` block begins: remember what to restore."""
+    forked.refuse()
     if _state.replaced is not None and _state.replaced[0] is controller:
         outside = _state.replaced[1]
         if outside is not None and outside.shares_devices_with(controller):
@@ -94,6 +99,8 @@ def enter(controller: Controller) -> None:
 
 def leave(controller: Controller) -> None:
     """A ``with`` block ends: let its controller go and restore the one before."""
+    if forked.is_child():  # it is still under way in the parent
+        return
     settle()
     previous = controller.scopes.pop()
     if previous is not controller:

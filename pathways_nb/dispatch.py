@@ -51,11 +51,15 @@ def _traced(
 ) -> Traced:
     """The program's trace for these arguments; tracing it takes time that is recorded."""
     traced = program.cached(call, avals, controller.platform)
-    if traced is None:
-        began = controller.clock()
-        traced = program.trace(call, avals, controller.platform, controller.mesh_of)
-        if record is not None:
-            record.add(Row(Label("trace", program.name, program.name), began, controller.clock(), quality="exact"))
+    if traced is not None:
+        return traced
+    with program.tracing:  # of several threads that call it first, one traces it
+        traced = program.cached(call, avals, controller.platform)
+        if traced is None:
+            began = controller.clock()
+            traced = program.trace(call, avals, controller.platform, controller.mesh_of)
+            if record is not None:
+                record.add(Row(Label("trace", program.name, program.name), began, controller.clock(), quality="exact"))
     return traced
 
 
@@ -102,7 +106,10 @@ def lowered(controller: Controller, traced: Traced, refuse: bool = True) -> Lowe
     epoch = controller.epoch  # before devices are chosen: they may change meanwhile
     found = traced.lowered.get(epoch)
     if found is None:
-        found = traced.lowered[epoch] = _lower(controller, traced)
+        with traced.lowering:
+            found = traced.lowered.get(epoch)
+            if found is None:
+                found = traced.lowered[epoch] = _lower(controller, traced)
     if refuse:
         _refuse_too_large(found, controller.budgets, "attach with a larger hbm=")
     return found

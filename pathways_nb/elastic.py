@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pathways_nb import current
+from pathways_nb import bounds, current
 from pathways_nb.backends import islands as islands_module
 from pathways_nb.backends.faults import Fault
 from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
+from pathways_nb.json_text import shortened
 from pathways_nb.program.plan import Placement
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def add(controller: Controller, devices: int | None, island: int | None) -> int:
                 f"add(): {controller!r} has all devices that JAX shows. Give back removed ones with add(island=…)."
             )
         count = controller.islands[-1] if devices is None else devices
-        islands_module.check_counts("add", devices=count)
+        _check_added(controller, count)
         island = len(controller.islands)
         budget = controller.budgets[0]
         controller.driver.add(_made(controller, island, count), budget)
@@ -54,6 +55,13 @@ def add(controller: Controller, devices: int | None, island: int | None) -> int:
             controller.twin.add(devices=count)
     controller.begin_epoch()
     return island
+
+
+def _check_added(controller: Controller, count: int) -> None:
+    """As many as could have been attached together."""
+    bounds.check_counts("add", devices=count)
+    check = bounds.check_simulated if controller.specification.kind == "sim" else bounds.check_virtual
+    check(f"add(devices={shortened(count)})", len(controller.islands) + 1, sum(controller.islands) + count)
 
 
 def _made(controller: Controller, island: int, devices: int) -> Any:

@@ -57,7 +57,10 @@ class LostError(PathwaysError, RuntimeError):
 
 def is_number(value: object) -> bool:
     """Whether it is a finite number, of Python or NumPy; a truth value is none."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond the range of floats
+        return False
 
 
 def is_index(value: object) -> bool:

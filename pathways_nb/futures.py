@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from pathways_nb import current, tenants
+from pathways_nb import current, forked, tenants
 from pathways_nb.backends.execution import Entry, lost
 from pathways_nb.backends.pod import Abstract
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
@@ -22,18 +22,20 @@ from pathways_nb.opaque import Opaque
 from pathways_nb.program import lines
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.trace.record import Row, label_of
+from pathways_nb.unique import Unique
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
 
 
-class Future(Opaque, Deferred):
+class Future(Unique, Opaque, Deferred):
     """The result of a call, perhaps not computed yet.
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
     and give host values; ``.done()`` asks; ``.array()`` gives the live sharded ``jax.Array``.
     """
 
+    _not_pickled = "cannot be pickled: save pw.get(tree) or y.result(), its host values."
     # Class-wide defaults: a training step makes a future for each of its many results.
     _entry: Entry | None = None
     _buffer = -1
@@ -56,15 +58,6 @@ class Future(Opaque, Deferred):
     def __del__(self) -> None:
         if self._release is not None:
             self._release(self._buffer)
-
-    def __copy__(self) -> Future:
-        return self  # a copy would give up the buffer a second time
-
-    def __deepcopy__(self, memo: object) -> Future:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise UsageError(f"{self._name} is a future, which cannot be pickled: save pw.get(tree), its host values.")
 
     def cast(self, shadow: Any) -> None:
         """It is simulated; ``shadow``, of a real controller or the host's, has its value."""
@@ -150,7 +143,19 @@ class Future(Opaque, Deferred):
         return self._sharding
 
     def done(self) -> bool:
-        """Whether it is computed (or has failed). Never waits."""
+        """Whether it is computed (or has failed). Never waits, but sends out a gathered call.
+
+        On simulated devices the next thing happens first, once every client thread waits: ``while not y.done()`` ends.
+        """
+        if self._flush is not None:
+            self._flush()
+        if not self._is_settled and (driver := self._controller.driver_or_none) is not None:
+            driver.engine.refuse_policies()
+            driver.poll()
+        return self._is_settled
+
+    @property
+    def _is_settled(self) -> bool:
         return self._flush is None and self._entry is not None and self._entry.settled
 
     def result(self) -> Any:
@@ -195,6 +200,7 @@ class Future(Opaque, Deferred):
         return _to_host(self._wait(line, needed=True), self, line)
 
     def _dispatch(self) -> None:
+        forked.refuse()
         self.check_usable()
         if self._flush is not None:
             self._flush()
@@ -242,7 +248,15 @@ class Future(Opaque, Deferred):
             self._controller.active_record().add(Row(label, began, end, quality=driver.quality))
 
     def __await__(self) -> Generator[Any, None, Any]:
+        if self._controller.specification.simulated is not None:
+            return self._polled(self._line()).__await__()
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
+
+    async def _polled(self, line: str) -> Any:
+        """Let simulated time pass between what the loop's other tasks do, in the loop's own order."""
+        while not self.done():
+            await asyncio.sleep(0)
+        return self._fetch(line)
 
     def __repr__(self) -> str:
         shape = f"{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -253,7 +267,7 @@ class Future(Opaque, Deferred):
         elif self._lost:
             state = "lost: its devices have been let go"
         else:
-            state = "done" if self.done() else "not computed yet"
+            state = "done" if self._is_settled else "not computed yet"
         return f"<future {self._name}: {shape}, {state}>"
 
     def __float__(self) -> float:

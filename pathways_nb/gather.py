@@ -6,16 +6,17 @@ cell ends; then they go out as one graph. Outside a cell each call goes out at o
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from pathways_nb import tenants
+from pathways_nb import forked, tenants
 from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.futures import Future
 from pathways_nb.program import context, lines
@@ -118,7 +119,9 @@ class Gather:
     def __init__(self, controller: Controller):
         self.controller = controller
         self.batch = self._begin()
-        self._lock = threading.RLock()
+        self._changing = threading.Lock()
+        self._owner, self._depth = 0, 0
+        """The thread that adds or sends something, and how often it has begun to."""
 
     def _begin(self) -> _Batch:
         controller = self.controller
@@ -126,7 +129,7 @@ class Gather:
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
-        with self._lock:
+        with self._alone():
             if self.batch.calls and self.batch.tenant is not tenants.now():
                 self.flush()
             self.batch.tenant = tenants.now()
@@ -154,9 +157,40 @@ class Gather:
             self.flush()
         return result
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one thread at a time add or send; it may begin again inside.
+
+        A lock would do, but for simulated time: who holds it may wait for room, and then time must pass for the others,
+        who have to wait for it as one waits for a result.
+        """
+        mine = threading.get_ident()
+        try:  # an interrupt may come anywhere
+            while not self._taken_by(mine):
+                self.controller.driver.ended.wait(lambda: not self._owner)
+            yield
+        finally:
+            if self._owner == mine:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = 0
+            if (driver := self.controller.driver_or_none) is not None:
+                driver.ended.ring()
+
+    def _taken_by(self, thread: int) -> bool:
+        with self._changing:
+            if self._owner in (0, thread):
+                self._owner, self._depth = thread, self._depth + 1
+        return self._owner == thread
+
     def flush(self) -> None:
-        """Send everything gathered as one program."""
-        with self.controller.calling(), self._lock:
+        """Send everything gathered as one program; the parent of a forked child does that."""
+        if forked.is_child():
+            return
+        with self.controller.calling(), self._alone():
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
                 self._send(batch)
@@ -178,13 +212,13 @@ class Gather:
 
     def cancel(self, reason: BaseException) -> None:
         """Give up what is gathered."""
-        with self._lock:
+        with self._alone():
             batch, self.batch = self.batch, self._begin()
             batch.fail(reason)
 
     def give_up(self, client: str) -> None:
         """Give up what is gathered for a client of this name, which closes: sent later, it would open it again."""
-        with self._lock:
+        with self._alone():
             if self.batch.tenant is not None and self.batch.tenant.name == client:
                 self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
 

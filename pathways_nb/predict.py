@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
-from numbers import Real
 from typing import Any
 
 from pathways_nb import current
 from pathways_nb.backends.makespan import makespan
-from pathways_nb.errors import UsageError
+from pathways_nb.bounds import LONGEST
+from pathways_nb.errors import UsageError, is_number
+from pathways_nb.json_text import shortened
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.program import Program
 
@@ -58,7 +58,8 @@ def _check(program: str, given: Mapping[str, float], names: Sequence[str]) -> No
                 f"predict({program}): seconds names {name!r}, which is no node that runs on devices. "
                 f"There are: {known}."
             )
-        if not isinstance(last, Real) or isinstance(last, bool) or not 0 <= last < inf:
+        if not is_number(last) or not 0 <= last <= LONGEST:
             raise UsageError(
-                f"predict({program}): seconds[{name!r}] is {last!r}; write a number of seconds, 0 or more."
+                f"predict({program}): seconds[{name!r}] is {shortened(last)}; write a number of seconds, 0 or more "
+                f"(at most {LONGEST:g})."
             )

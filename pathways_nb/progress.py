@@ -27,7 +27,7 @@ class Progress:
         say: told each line; by default it goes to standard error.
     """
 
-    def __init__(self, say: Callable[[str], None] = to_standard_error):
+    def __init__(self, say: Callable[[str], object] = to_standard_error):
         self.say, self._began = say, monotonic()
         self._told = -PAUSE
         """Seconds after the beginning."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program.graph import Graph
@@ -242,6 +242,12 @@ class Run:
 
         save(self, path)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise UsageError(
+            f"run {self.name!r} cannot be copied or pickled: it may be under way, and holds results on devices. Write "
+            f"it with run.save(path) and read that with pw.load(path)."
+        )
+
     def __repr__(self) -> str:
         runs = sum(program.runs for program in self.programs)
         return f"<run {self.name}: {counted(runs, 'program')}, {self.summary_line()}>"
@@ -262,7 +268,7 @@ def style(name: str, scale: float = 1.0) -> None:
         scale: a factor on all sizes.
 
     Raises:
-        ValueError: an unknown name, or a scale that is not positive.
+        ValueError: an unknown name, or a scale that is not from 0.1 to 20.
     """
     from pathways_widgets.style import choose
 

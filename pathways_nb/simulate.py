@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import replace
 from typing import Any, cast
 
+from pathways_nb import bounds
 from pathways_nb.attached import Controller
 from pathways_nb.backends.pod import Pod, SimulatedIsland
 from pathways_nb.backends.sim import SimDriver
 from pathways_nb.backends.virtual import Agenda
 from pathways_nb.cost.model import Model
-from pathways_nb.cost.parameters import is_count
-from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
+from pathways_nb.errors import UsageError, is_index
+from pathways_nb.json_text import shortened
 from pathways_nb.specification import Simulated, Specification
 from pathways_nb.trace.metrics import counted
 
-_SHORT = re.compile(r"sim(?::(?P<chip>[^:]+))?(?::(?P<islands>\d+)x(?P<devices>\d+))?")
+_SHORT = re.compile(r"sim(?::(?P<chip>[^:]+))?(?::(?P<islands>\d{1,9})x(?P<devices>\d{1,9}))?", re.ASCII)
 HERE = "here"
 """The chip that stands for what is attached, as it was measured."""
 _MOST_COMPUTED = 64
@@ -37,7 +39,7 @@ def spelled_out(asked: Specification, attached: Controller | None) -> Specificat
     """
     found, options = _SHORT.fullmatch(asked.kind), asked.simulated or Simulated()
     if found is None:
-        raise UsageError(f'attach({asked.kind!r}): write "sim", "sim:CHIP" or "sim:CHIP:ISLANDSxDEVICES".')
+        raise UsageError(f'attach({shortened(asked.kind)}): write "sim", "sim:CHIP" or "sim:CHIP:ISLANDSxDEVICES".')
     given = {"chip": options.chip, "islands": asked.islands, "devices_per_island": asked.devices_per_island}
     said: dict[str, Any] = {
         "chip": found["chip"],
@@ -51,25 +53,31 @@ def spelled_out(asked: Specification, attached: Controller | None) -> Specificat
     like = _islands_here(attached) if chip == HERE else (8,)
     islands = len(like) if islands is None else islands
     devices = like[0] if devices is None else devices
-    _check(options, islands=islands, devices_per_island=devices)
+    islands, devices = _counts(asked.kind, options, islands, devices)
     return replace(
         asked, kind="sim", islands=islands, devices_per_island=devices, simulated=replace(options, chip=chip)
     )
 
 
-def _check(options: Simulated, **counts: object) -> None:
-    if options.devices_per_host is not None:
-        counts["devices_per_host"] = options.devices_per_host
-    for name, count in counts.items():
-        if not is_count(count):
-            raise PlaceError(f"attach({name}={count!r}): a whole number of at least 1 is needed.")
-    if not is_number(options.noise) or options.noise < 0:
-        raise UsageError(f"attach(noise={options.noise!r}): a number of at least 0 is needed, such as noise=0.05.")
+def _counts(kind: str, options: Simulated, islands: Any, each: Any) -> tuple[int, int]:
+    """The numbers of islands and of devices on each, if so many can be simulated, with these options."""
+    per_host = {} if options.devices_per_host is None else {"devices_per_host": options.devices_per_host}
+    bounds.check_counts("attach", islands=islands, devices_per_island=each, **per_host)
+    islands, each = operator.index(islands), operator.index(each)
+    said = f"attach({kind!r}, islands={shortened(islands)}, devices_per_island={shortened(each)})"
+    bounds.check_simulated(said, islands, islands * each)
+    for count in per_host.values():
+        bounds.check_simulated(f"attach(devices_per_host={shortened(count)})", 1, count)
+    _check(options, islands * each)
+    return islands, each
+
+
+def _check(options: Simulated, devices: int) -> None:
+    bounds.check_noise(options.noise)
     if not isinstance(options.values, bool):
         raise UsageError(f"attach(values={options.values!r}): True or False is needed.")
     if not is_index(options.seed):
         raise UsageError(f"attach(seed={options.seed!r}): a whole number is needed.")
-    devices = int(counts["islands"]) * int(counts["devices_per_island"])  # type: ignore[call-overload]
     if options.values and devices > _MOST_COMPUTED:
         raise UsageError(
             f"attach(values=True): {counted(devices, 'device')} are simulated, and values are computed on as many "
@@ -90,10 +98,14 @@ def controller(asked: Specification, attached: Controller | None) -> Controller:
     budget, agenda = int(asked.hbm or model.chip.device.hbm_bytes), Agenda()
 
     def start(one: Controller) -> SimDriver:
-        return SimDriver(pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed)
+        return SimDriver(
+            pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed, one.say
+        )
 
     counts = (asked.devices_per_island or 0,) * asked.islands
-    return Controller(asked, start, counts, (budget,) * asked.islands, agenda.clock)
+    made = Controller(asked, start, counts, (budget,) * asked.islands, agenda.clock)
+    _ = made.driver  # started now: the thread that attaches takes part from now on (see ``backends.turns``)
+    return made
 
 
 def _model(options: Simulated, attached: Controller | None) -> Model:

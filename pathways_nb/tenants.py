@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from pathways_nb import current
+from pathways_nb import current, forked
 from pathways_nb.errors import UsageError, is_number
+from pathways_nb.unique import Unique
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
@@ -26,7 +27,7 @@ _lock = threading.RLock()
 """Held while a block begins or ends. Nobody waits meanwhile: a collected generator may end one in any thread."""
 
 
-class Tenant:
+class Tenant(Unique):
     """A client of the controller; calls inside its ``with`` block are made for it, in that thread or asyncio task.
 
     The end of the block waits for its programs and closes it: what it owns and nobody else holds is freed, so fetch
@@ -34,21 +35,26 @@ class Tenant:
     all that is so of the last one to end. Made by ``pw.client``.
     """
 
+    _not_pickled = "cannot be pickled: this process's controller knows it. Write pw.client(name, ...) in the other one."
+
     def __init__(self, name: str, share: float, priority: float, memory: int):
         self.name, self.share, self.priority, self.memory = name, share, priority, memory
 
     def __enter__(self) -> Tenant:
+        forked.refuse()
         with _lock:
             _blocks[self.name] += 1
         _stack.set((*_stack.get(), self))
         controller = current.peek()
         if controller is not None and controller.driver_or_none is not None:
-            controller.driver_or_none.acts()
+            controller.driver_or_none.enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if forked.is_child():  # the block is still under way in the parent
+            return _leave(self)
         controller = current.peek()
         with _lock:
             _blocks[self.name] -= 1
@@ -62,6 +68,8 @@ class Tenant:
             _leave(self)
             if is_last:
                 self._end(controller, collected=kind is GeneratorExit)
+            if controller is not None and controller.driver_or_none is not None:
+                controller.driver_or_none.leave()
 
     def _end(self, controller: Controller | None, collected: bool) -> None:
         """Close it, unless another block has begun; a collected generator may end anywhere, and must not wait."""
@@ -88,6 +96,7 @@ class Tenant:
 
     def close(self) -> None:
         """Give up its programs, and free what it owns and nobody else holds; its next call opens it again."""
+        forked.refuse()
         controller = current.peek()
         if controller is not None:
             _give_up(controller, self.name)

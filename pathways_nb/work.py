@@ -7,7 +7,6 @@ the gang lasts the time whatever its size. Nothing calls back to the host, which
 from __future__ import annotations
 
 import functools
-import math
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from pathways_nb.errors import UsageError
+from pathways_nb.bounds import LONGEST, MEMORY
+from pathways_nb.errors import UsageError, is_number
+from pathways_nb.json_text import shortened
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.signature import Signature, Statics
@@ -69,11 +70,14 @@ def work(
     """
     if not isinstance(on, VirtualSlice):
         raise UsageError(f"on={on!r} is a {type(on).__name__}; pass a pw.virtual_slice(...).")
-    if not _is_real(seconds) or not 0 < seconds < math.inf:
-        raise UsageError(f"work(seconds={seconds!r}): a positive, finite number of seconds is needed.")
+    if not is_number(seconds) or not 0 < seconds <= LONGEST:
+        raise UsageError(
+            f"work(seconds={shortened(seconds)}): a positive, finite number of seconds is needed, at most {LONGEST:g}."
+        )
     for option, size in (("collective_bytes", collective_bytes), ("output_bytes", output_bytes)):
-        if not _is_real(size) or not 0 <= size < math.inf or size != int(size):
-            raise UsageError(f"work({option}={size!r}): a whole number of bytes of at least 0 is needed.")
+        if not is_number(size) or not 0 <= size <= MEMORY or size != int(size):
+            asked = f"work({option}={shortened(size)})"
+            raise UsageError(f"{asked}: a whole number of bytes of at least 0 is needed, at most {MEMORY:g}.")
 
     def body(x: Any = _NOTHING) -> Any:
         return _last(
@@ -85,10 +89,6 @@ def work(
     made = _Work(body, "jit", on, None, out_specs, Statics.of(body, (), (), (), ()))
     made.seconds = float(seconds)
     return made
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def _last(x: Any, seconds: float, place: VirtualSlice, collective_bytes: int, output_bytes: int, mark: int) -> Any:

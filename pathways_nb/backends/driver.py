@@ -95,7 +95,7 @@ class Driver(ABC):
     # ---- what each does in its own way
 
     @abstractmethod
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
+    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
         """A plan made ready to be carried out here; ``say`` tells of progress."""
 
     @abstractmethod
@@ -130,12 +130,18 @@ class Driver(ABC):
     def _end(self, patience: float) -> None:
         """End everything that goes on by itself."""
 
-    def acts(self) -> None:  # noqa: B027  (real time does not ask)
-        """This thread is about to call something: virtual time stands still for it."""
+    def enter(self) -> None:  # noqa: B027  (real time passes anyway)
+        """This thread is a client's until it leaves: virtual time passes only while it waits."""
 
-    def calling(self) -> contextlib.AbstractContextManager[None]:
-        """While this thread calls something, which it may have to lower first: virtual time stands still for it."""
+    def leave(self) -> None:  # noqa: B027
+        """This thread has left a block that it entered."""
+
+    def calling(self, client: str) -> contextlib.AbstractContextManager[None]:
+        """While this thread calls something for a client; in virtual time threads take turns."""
         return contextlib.nullcontext()
+
+    def poll(self) -> None:  # noqa: B027
+        """This thread asks whether something is done, and may ask again for ever: virtual time may pass."""
 
     def spend(self, budget: float) -> None:  # noqa: B027  (most have no watchers)
         """Let each watcher keep a core busy for this share of the time; 0: look no oftener than flow control needs."""

@@ -19,7 +19,7 @@ from pathways_nb.errors import UsageError
 
 Clock = Callable[[], float]
 T = TypeVar("T")
-_Item = Event | deque[int] | Callable[[], None] | None
+Item = Event | deque[int] | Callable[[], None] | None
 """What comes to the engine's thread: an event, buffers that were released, an errand, or the end."""
 
 
@@ -40,7 +40,7 @@ class Engine:
         self.deciding = threading.Lock()
         """Held by the thread in which the controller decides something."""
         self.failure: BaseException | None = None
-        self.inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="pathways-engine", daemon=True)
         self._decider = 0
         self._posted = self._taken = -1
@@ -175,7 +175,7 @@ class Engine:
             self.failure = error
             self._on_failure()
 
-    def _take(self) -> _Item:
+    def _take(self) -> Item:
         """The next thing posted, or the news that it is time to wake."""
         if self._wake is None:
             return self.inbox.get()

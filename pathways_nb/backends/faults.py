@@ -10,6 +10,7 @@ from types import TracebackType
 
 from pathways_nb.errors import LostError
 from pathways_nb.trace.record import Label
+from pathways_nb.unique import Unique
 
 
 class InjectedFault(Exception):  # noqa: N818  (it is what the user asked for)
@@ -28,7 +29,7 @@ def check_devices(label: Label, gone: Collection[int]) -> None:
 
 
 @dataclass(eq=False)
-class Fault:
+class Fault(Unique):
     """Which launches fail; ``hits`` counts them. The end of its ``with`` block, or ``cancel``, takes it back.
 
     Args:
@@ -39,6 +40,7 @@ class Fault:
         settle: waits for what was called inside the ``with`` block, whose launches may come late.
     """
 
+    _not_pickled = "cannot be pickled: it waits for this process's devices. Call pw.inject_fault(...) in the other one."
     node: str | None = None
     program: str | None = None
     client: str | None = None

@@ -76,9 +76,8 @@ def attach_cpu(islands: int, devices_per_island: int, pin: bool) -> Attachment:
     """Virtual CPU devices: one client per island, pinned to cores of its own where the system allows.
 
     Raises:
-        PlaceError: a number is not positive, or this JAX can make neither clients nor enough devices.
+        PlaceError: this JAX can make neither clients nor enough devices.
     """
-    check_counts("attach", islands=islands, devices_per_island=devices_per_island)
     maker = _client_maker()
     if maker is None:
         return _one_client(islands, devices_per_island)
@@ -108,17 +107,6 @@ def one_more(index: int, devices: int, pin: bool) -> Island:
     cores = (usable[index % len(usable)],) if len(usable) > 1 else ()
     client = _take(maker, devices, cores)
     return Island(index, tuple(client.devices()), cores, _returner((devices, cores), client))
-
-
-def check_counts(called: str, **counts: object) -> None:
-    """Refuse numbers of CPU islands and devices that mean nothing, in the words of what was ``called``.
-
-    Raises:
-        PlaceError: naming the option and its value.
-    """
-    for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise PlaceError(f"{called}({name}={count!r}): a whole number of at least 1 is needed.")
 
 
 def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequence[Sequence[int]] | None) -> Attachment:

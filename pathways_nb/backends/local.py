@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from pathways_nb import forked
 from pathways_nb.backends.dispatcher import Dispatcher
 from pathways_nb.backends.driver import Driver
 from pathways_nb.backends.engine import Clock
@@ -33,7 +34,7 @@ _open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """Threads that the interpreter stops inside JAX's C++ code would abort the process at exit."""
-    for driver in list(_open):
+    for driver in () if forked.is_child() else list(_open):
         driver.close(patience=10.0)
 
 
@@ -62,7 +63,7 @@ class LocalDriver(Driver):
             thread.start()
         _open.add(self)
 
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
+    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
         """A plan with executables; compiles what is not compiled yet."""
         return Lowering(traced, plan, self.attachment.islands, self.executables).lower(record, say)
 

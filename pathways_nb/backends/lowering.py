@@ -59,7 +59,7 @@ class Lowering:
         self.donated_by: dict[int, tuple[int, ...]] = {}
         """Slots whose memory a step takes over."""
 
-    def lower(self, record: Record, say: Callable[[str], None]) -> Lowered:
+    def lower(self, record: Record, say: Callable[[str], object]) -> Lowered:
         """Compile what is not compiled yet; ``say`` tells of progress past two seconds."""
         self.progress = Progress(say)
         for index, step in enumerate(self.plan.steps):

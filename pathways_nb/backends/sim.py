@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from pathways_nb.backends.driver import QUEUED, Driver
@@ -21,8 +21,9 @@ from pathways_nb.backends.pod import Abstract, Pod
 from pathways_nb.backends.sim_costs import Costs, beside_others, brought, links_of
 from pathways_nb.backends.sim_failures import Failures
 from pathways_nb.backends.transfers import lies_at
+from pathways_nb.backends.turns import Say, Turns
 from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, VirtualRun
-from pathways_nb.backends.virtual_engine import GRACE, LOWERING, Passing, VirtualEngine
+from pathways_nb.backends.virtual_engine import VirtualEngine
 from pathways_nb.backends.watcher import owned
 from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Voided
@@ -41,6 +42,7 @@ class SimDriver(Driver):
         agenda: virtual time. note: told of what happens to no program in particular.
         dcn_latency: seconds that a launch takes to an island's host, beside what its message costs the controller.
         noise, seed: the standard deviation of the logarithm of a factor on each duration, and of which numbers.
+        say: tells which thread holds the others up.
     """
 
     quality = "simulated"
@@ -55,12 +57,13 @@ class SimDriver(Driver):
         dcn_latency: float = 0.0,
         noise: float = 0.0,
         seed: int = 0,
+        say: Say = lambda line: False,
     ):
         self.noise, self._random = noise, random.Random(seed)
         self.engine: VirtualEngine
         self.agenda, self.model = agenda, model
-        self._passing = Passing(lambda: self.engine, model.host.notice)
-        super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._passing, VirtualEngine)
+        self._turns = Turns(lambda: self.engine, model.host.notice, say)
+        super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._turns, VirtualEngine)
         self.estimates, self.costs = Estimates(model, self._topology), Costs(model, self._topology)
         self._failures = Failures(self.faults, agenda.clock)
         self._islands = Islands(agenda, self, model.host.launch)
@@ -71,11 +74,12 @@ class SimDriver(Driver):
         self._interferes = model.host.interference > 0
         self._at_work = [0] * len(pod.islands)
         """By island: nodes that have begun and not ended."""
-        self.engine.begin(agenda, model.host.call)
+        self.engine.begin(agenda, self._turns, model.host.call)
+        self._turns.enter()
 
     # ---- for the client
 
-    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], None]) -> Lowered:
+    def lower(self, traced: Traced, plan: Plan, record: Record, say: Callable[[str], object]) -> Lowered:
         """A plan with what each of its steps costs."""
         lowered = Lowering(traced, plan, self.attachment.islands, self.estimates).lower(record, say)
         lowered = self.costs.based(lowered)
@@ -112,18 +116,26 @@ class SimDriver(Driver):
         """See ``Driver``."""
         return self.engine.gets_there(client)
 
-    def acts(self) -> None:
+    def enter(self) -> None:
         """See ``Driver``."""
-        self._passing.acts(GRACE)
+        self._turns.enter()
 
-    @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
+    def leave(self) -> None:
         """See ``Driver``."""
-        self._passing.acts(LOWERING)
-        try:
-            yield
-        finally:
-            self._passing.called()
+        self._turns.leave()
+
+    def calling(self, client: str) -> contextlib.AbstractContextManager[None]:
+        """See ``Driver``."""
+        return self._turns.calling(client)
+
+    def poll(self) -> None:
+        """See ``Driver``."""
+        self._turns.poll()
+
+    def close(self, patience: float = 60.0) -> None:
+        """See ``Driver``."""
+        self._turns.dissolve()
+        super().close(patience)
 
     def open(self, client: str, share: float, priority: float, memory: int) -> None:
         """See ``Driver``."""

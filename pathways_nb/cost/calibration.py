@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pathways_nb import json_text
 from pathways_nb.cost import tables
 from pathways_nb.cost.chips import Chip
 from pathways_nb.cost.efficiency import Efficiency
@@ -129,7 +130,7 @@ def load(path: str | Path) -> Calibration:
     _refuse_version(where, content)
     for key, fits in _WANTED.items():
         if not fits(content.get(key)):
-            raise UsageError(f"{where}: {key} is {_short(content.get(key))}; {_NONE}")
+            raise UsageError(f"{where}: {key} is {json_text.shortened(content.get(key))}; {_NONE}")
     parts: dict[str, Any] = {
         part: tables.built(cls, f"{where}: {part}", content["name"], content[part]) for part, cls in _PARTS.items()
     }
@@ -153,13 +154,9 @@ def _refuse_version(where: str, content: Mapping[str, Any]) -> None:
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}).") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}: no JSON, line {error.lineno} column {error.colno}: {error.msg}; {_NONE}") from None
+        found = json_text.read(path)
+    except json_text.DamagedError as error:
+        raise UsageError(f"{path}: {error}; {_NONE}") from None
     return found if isinstance(found, dict) else {}
 
 
@@ -181,11 +178,6 @@ _WANTED: dict[str, Callable[[Any], bool]] = {
     "checks": lambda value: isinstance(value, list) and all(map(_is_check, value)),
     **dict.fromkeys(("machine", *_PARTS), _is_table),
 }
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else f"{text[:57]}…"
 
 
 def _said(machine: Mapping[str, Any]) -> str:

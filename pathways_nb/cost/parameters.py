@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from pathways_nb.errors import UsageError, is_number, nearest, three_digits
+from pathways_nb.json_text import shortened
 
 KINDS = ("datasheet", "derived", "literature", "recalled", "assumed", "measured here", "yours")
 _FITTED = "fitted on "
@@ -66,19 +67,19 @@ def fraction(default: Any = _REQUIRED) -> Any:
 
 
 def count() -> Any:
-    """A whole number of at least 1."""
-    return _parameter(Rule("", "a whole number of at least 1", is_count))
+    """A whole number of at least 1, and below 10⁹."""
+    return _parameter(Rule("", "a whole number of at least 1", _is_some))
 
 
 def optional_count() -> Any:
     """A whole number of at least 1, or None where it has no meaning."""
-    return _parameter(Rule("", "a whole number of at least 1, or None", lambda v: v is None or is_count(v)), None)
+    return _parameter(Rule("", "a whole number of at least 1, or None", lambda v: v is None or _is_some(v)), None)
 
 
 def counts() -> Any:
     """One or more whole numbers of at least 1."""
     wanted = "one or more whole numbers of at least 1, such as (16, 16)"
-    return _parameter(Rule("", wanted, lambda v: isinstance(v, tuple) and v != () and all(map(is_count, v))))
+    return _parameter(Rule("", wanted, lambda v: isinstance(v, tuple) and v != () and all(map(_is_some, v))))
 
 
 def choice(*names: str) -> Any:
@@ -92,6 +93,10 @@ def is_count(value: object) -> bool:
         return not isinstance(value, bool) and operator.index(value) >= 1  # type: ignore[arg-type]
     except TypeError:
         return False
+
+
+def _is_some(value: Any) -> bool:
+    return is_count(value) and value < 10**9
 
 
 def _parameter(rule: Rule, default: Any = _REQUIRED) -> Any:
@@ -128,7 +133,7 @@ def check(cls: type, where: str, values: Mapping[str, Any]) -> None:
             meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
             raise UsageError(f"{where}: there is no field {name!r}{meant} Fields: {', '.join(known)}.")
         if not known[name].holds(value):
-            raise UsageError(f"{where}: {name} is {value!r}; write {known[name].wanted}.")
+            raise UsageError(f"{where}: {name} is {shortened(value)}; write {known[name].wanted}.")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -212,7 +217,9 @@ def origin_of(kind: Any, source: Any = "") -> Origin:
     """
     known = isinstance(kind, str) and (kind in KINDS or (kind.startswith(_FITTED) and kind != _FITTED))
     if not known or not isinstance(source, str):
-        raise ValueError(f"{kind!r} is no kind of origin; write one of {', '.join(map(repr, KINDS))} or 'fitted on …'")
+        raise ValueError(
+            f"{shortened(kind)} is no kind of origin; write one of {', '.join(map(repr, KINDS))} or 'fitted on …'"
+        )
     return Origin(kind, source)
 
 

@@ -6,7 +6,6 @@ written; a value may carry its origin as the packaged table does, ``[2e12, "meas
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from os import PathLike
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from pathways_nb import json_text
 from pathways_nb.cost.parameters import Origin, Parameters, check, origin_of, required, rules, tidy
 from pathways_nb.errors import UsageError, nearest
 
@@ -53,17 +53,18 @@ def find(cls: type[P], section: str, what: Any) -> P:
 
 def _from_file(cls: type[P], section: str, path: Path) -> P:
     try:
-        written = json.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}).") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}: no JSON, line {error.lineno} column {error.colno}: {error.msg}.") from None
+        written = json_text.read(path)
+    except (FileNotFoundError, json_text.DamagedError) as error:
+        what = f"cannot be read ({error})" if isinstance(error, FileNotFoundError) else error
+        raise UsageError(f"{path}: {what}.") from None
     if not isinstance(written, dict):
         raise UsageError(f'{path}: holds a {type(written).__name__}; write one object, {{"base": …, field: value}}.')
     name, base = written.pop("name", path.stem), written.pop("base", None)
     for field, text in (("name", name), ("base", base)):
         if text is not None and not (isinstance(text, str) and text):
-            raise UsageError(f"{path}: {field} is {text!r}; write a text.")
+            raise UsageError(f"{path}: {field} is {json_text.shortened(text)}; write a text.")
+    if isinstance(base, str) and base.endswith(".json"):  # a chain of files might never end
+        raise UsageError(f"{path}: base is {json_text.shortened(base)}; write a name of the table, not a file.")
     try:
         under = None if base is None else find(cls, section, base)
     except UsageError as error:

@@ -67,7 +67,7 @@ class _Line:
         return tuple(_chain(nodes, stages) for nodes, stages in self.stages.items())
 
 
-def measure(controller: Controller, quick: bool, say: Callable[[str], None]) -> Measured:
+def measure(controller: Controller, quick: bool, say: Callable[[str], object]) -> Measured:
     """Measure a controller's devices, all islands at the same time.
 
     Args:

@@ -22,20 +22,26 @@ from pathways_nb.errors import UsageError
 from pathways_nb.program import context, lines, specs
 from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.signature import Signature, Statics
+from pathways_nb.unique import Unique
 
 Form = Literal["jit", "shard_map"]
 _NAME = re.compile(r"pw__(\d+)(?:~([^_]+))?__(.*)", re.DOTALL)
 
 
 _serials = itertools.count()
+NOT_PICKLED = (
+    "cannot be pickled: it holds Python functions and their traces. Define it in a module that the other process "
+    "imports, and call it there."
+)
 
 
-class Computation:
+class Computation(Unique):
     """A function bound to a virtual slice. Calling it outside a program returns futures at once.
 
     Made by ``pw.jit`` and ``pw.shard_map``. Inside a ``pw.program`` a call is one node of its graph.
     """
 
+    _not_pickled = NOT_PICKLED
     seconds: float | None = None
     """How long it is declared to last, if it is (``pw.work``); its name carries it to the nodes of a graph."""
 

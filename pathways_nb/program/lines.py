@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from functools import cache
-from types import TracebackType
+from types import FrameType, TracebackType
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = (_HERE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>")
@@ -28,13 +28,13 @@ def is_users(filename: str) -> bool:
     return not any(part in filename for part in _LIBRARIES)
 
 
-def here() -> str:
-    """The innermost line of the user's own code that led here, or ``""``."""
-    frame = sys._getframe(1)
+def here(frame: FrameType | None = None) -> str:
+    """The innermost line of the user's own code that led here, or to ``frame``; ``""`` if there is none."""
+    frame = sys._getframe(1) if frame is None else frame
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return describe(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

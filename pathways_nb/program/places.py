@@ -13,14 +13,16 @@ import operator
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, SupportsIndex
 
 from pathways_nb.errors import is_index
+from pathways_nb.unique import Unique
 
 _serials = itertools.count()
 
 
 @dataclass(frozen=True, eq=False)
-class VirtualSlice:
+class VirtualSlice(Unique):
     """A request for ``math.prod(shape)`` devices of one island.
 
     Args:
@@ -35,6 +37,9 @@ class VirtualSlice:
     island: int | None = None
     name: str = ""
     serial: int = field(default_factory=lambda: next(_serials))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return virtual_slice, (self.shape, self.axes, self.island, self.name)  # elsewhere it is a new request
 
     def __post_init__(self) -> None:
         _known[self.serial] = self

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,12 +19,13 @@ import jax
 from pathways_nb.errors import UsageError
 from pathways_nb.program import context, lines
 from pathways_nb.program.build import Code, build
-from pathways_nb.program.computation import Computation
+from pathways_nb.program.computation import NOT_PICKLED, Computation
 from pathways_nb.program.graph import Graph
 from pathways_nb.program.items import Flat, closed_over
 from pathways_nb.program.memory import Peak
 from pathways_nb.program.places import VirtualSlice, by_serial, keep_for
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
+from pathways_nb.unique import Unique
 
 _DEFAULT = VirtualSlice((1,), ("x",), name="default", serial=-1)
 """Where a program without any computation runs."""
@@ -46,6 +48,8 @@ class Traced:
     """Positions of donated arguments."""
     lowered: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     """What each controller made of it, by its epoch: a reset begins a new one."""
+    lowering: Any = field(default_factory=threading.RLock)
+    """Held by the thread that lowers it."""
 
     @property
     def name(self) -> str:
@@ -53,14 +57,18 @@ class Traced:
         return self.graph.name
 
 
-class Program:
+class Program(Unique):
     """A traced function over computations. Calling it dispatches the whole graph and returns futures at once."""
+
+    _not_pickled = NOT_PICKLED
 
     def __init__(self, fn: Callable[..., Any], statics: Statics, name: str = "", fuse: bool = False):
         functools.update_wrapper(self, fn, updated=())
         self.fn, self.statics, self.fuse = fn, statics.bound_to(fn), fuse
         self.name = name or getattr(fn, "__name__", type(fn).__name__)
         self._traced: dict[Any, Traced] = {}
+        self.tracing = threading.RLock()
+        """Held by the thread that traces it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Dispatch the whole graph and return futures; inside another program, be part of it."""
@@ -68,6 +76,9 @@ class Program:
         if context.tracing() is not None:
             return self.fn(*args, **kwargs)
         return context.runner().call_program(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<program {self.name}>"
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Call, wait, and return the ``pw.Run`` with outputs and record."""

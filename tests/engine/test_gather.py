@@ -24,7 +24,6 @@ def test_loose_calls_become_one_program(a, b) -> None:
         x = a(v)
         y = b(x)
         z = b(a(y))
-        assert not z.done()
         assert sent(run) == []
     assert sent(run) == [("loose calls", 4, 1)]
     np.testing.assert_array_equal(z.result(), (v * 2 + 1) * 2 + 1)

@@ -120,4 +120,7 @@ def test_another_delay_is_another_controller(controller) -> None:
 def test_a_delay_that_is_none_is_refused(latency) -> None:
     with pytest.raises(pw.UsageError) as error:
         pw.attach("cpu", dcn_latency=latency)
-    assert str(error.value) == (f"attach(dcn_latency={latency!r}): a finite number of seconds of at least 0 is needed.")
+    assert str(error.value) == (
+        f"attach(dcn_latency={latency!r}): a finite number of seconds of at least 0 is needed, and at most 3600, for "
+        f"which nobody would wait."
+    )

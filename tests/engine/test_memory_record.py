@@ -170,10 +170,18 @@ def test_a_saved_run_keeps_levels_and_budgets(tmp_path: Path) -> None:
     assert again.summary_line() == recorded().summary_line()
 
 
-@pytest.mark.parametrize("hbm", [(1,), ("much", 1), (1, 2, 3), 5])
-def test_a_file_with_other_budgets_than_islands_is_refused(tmp_path: Path, hbm: Any) -> None:
+@pytest.mark.parametrize(
+    ("hbm", "reason"),
+    [
+        ((1,), r"about\.hbm is \[1\], not a list of 2 values"),
+        (("much", 1), r"about\.hbm\[0\] is 'much', not a whole number from 0 to \d+"),
+        ((1, 2, 3), r"about\.hbm is \[1, 2, 3\], not a list of 2 values"),
+        (5, r"about\.hbm is 5, not a list of 2 values"),
+    ],
+)
+def test_a_file_with_other_budgets_than_islands_is_refused(tmp_path: Path, hbm: Any, reason: str) -> None:
     recorded(hbm).save(tmp_path / "a.run")
-    with pytest.raises(pw.UsageError, match=r"it is damaged: (hbm is .*, not bytes for each of 2 islands|'int')"):
+    with pytest.raises(pw.UsageError, match=rf"it is damaged: {reason}\.$"):
         pw.load(tmp_path / "a.run")
 
 

@@ -409,28 +409,6 @@ def test_threads_may_call_and_wait_beside_each_other(sim: pw.Controller) -> None
         assert (computed["client"] == name).sum() == 10 * 2 * 2
 
 
-def test_threads_get_the_same_trace_every_time(sim: pw.Controller) -> None:
-    def traced() -> list[tuple[str, float, float]]:
-        works = {name: pw.work(seconds, on=left) for name, seconds in (("a", 2e-3), ("b", 3e-3), ("c", 4e-3))}
-
-        def use(name: str) -> None:
-            with pw.client(name):
-                for _ in range(10):
-                    works[name](X).wait()
-
-        threads = [threading.Thread(target=use, args=(name,)) for name in works]
-        with pw.record() as run:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        computed = run.events.of_kind("compute")
-        spans = zip(computed["client"], computed["start"].round(9), computed["end"].round(9), strict=True)
-        return sorted(spans)
-
-    assert traced() == traced() == traced()
-
-
 def test_an_interrupt_ends_a_long_simulation_and_all_stays_usable(
     sim: pw.Controller,
     python_handles_interrupts: None,  # noqa: F811

@@ -248,16 +248,6 @@ def test_a_call_of_another_client_does_not_overtake_what_it_reads() -> None:
         assert events["start"][events["client"] == "bob"][0] >= events["end"][events["client"] == "ann"].max()
 
 
-def test_polling_lets_no_time_pass() -> None:
-    with attached() as controller:
-        y = chain(1, 1.0)(X)
-        for _ in range(3):
-            assert not y.done()
-        assert controller.clock() == 0.0
-        y.wait()
-        assert y.done()
-
-
 def _failed(future: pw.Future) -> bool:
     try:
         future.wait()

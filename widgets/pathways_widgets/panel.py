@@ -16,6 +16,7 @@ from bokeh.layouts import column
 from bokeh.models import Column
 from bokeh.plotting import figure
 
+from pathways_nb.json_text import shortened
 from pathways_widgets import palette
 from pathways_widgets.critical import CriticalTimeline
 from pathways_widgets.graph import GraphView
@@ -41,13 +42,16 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         ValueError: a name is not a key of ``VIEWS``.
     """
+    if not isinstance(show, str | Sequence) or not all(isinstance(word, str) for word in show):
+        raise ValueError(f"show={shortened(show)}: write names of views: {', '.join(VIEWS)} or none.")
     words = [word.strip() for word in show.split(",")] if isinstance(show, str) else show
     names = tuple(dict.fromkeys(word for word in words if word not in ("", "none")))
     for name in names:
         if name not in VIEWS:
             near = difflib.get_close_matches(name, VIEWS, 1, 0.5)
             meant = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"show={show!r}: there is no view {name!r}; choose from {', '.join(VIEWS)} or none{meant}")
+            said = f"show={shortened(show)}: there is no view {shortened(name)}"
+            raise ValueError(f"{said}; choose from {', '.join(VIEWS)} or none{meant}")
     return tuple(name for name in names if name != "timeline" or "critical" not in names)
 
 

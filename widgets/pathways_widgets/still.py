@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pathways_nb.errors import is_number
+from pathways_nb.json_text import shortened
 from pathways_widgets import palette, style
 from pathways_widgets.clients import TINTS, legend_of
 from pathways_widgets.critical import ENDS, PATH, WIDTH, CriticalTimeline
@@ -83,6 +85,8 @@ def _pixels(width: str | float) -> float:
 
 def _in_pixels(width: str | float) -> float:
     if not isinstance(width, str):
+        if not is_number(width):
+            raise ValueError(f"savefig(width={shortened(width)}): write pixels, or a length such as '3.3in'.")
         return float(width)
     number, unit = length_parts(width)
     return number * {"px": 1.0, "in": 96.0, "cm": 96 / 2.54, "mm": 9.6 / 2.54, "pt": 96 / 72}[unit]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pathways_nb.errors import is_number
+from pathways_nb.json_text import shortened
+
 
 @dataclass(frozen=True)
 class Style:
@@ -30,6 +33,8 @@ STYLES = {
     "projector": Style(font=16, lane=34, line=1.8),
     "paper": Style(font=8.5, lane=17, line=0.7),
 }
+LEAST, MOST = 0.1, 20.0
+"""Factors on all sizes: text below one pixel is not to be read, and above some hundred leaves no room for anything."""
 _chosen = STYLES["screen"]
 
 
@@ -37,13 +42,13 @@ def choose(name: str, scale: float = 1.0) -> None:
     """Draw what comes in this style, all sizes times ``scale``.
 
     Raises:
-        ValueError: an unknown name, or a scale that is not positive.
+        ValueError: an unknown name, or a scale that is not from 0.1 to 20.
     """
     global _chosen
-    if name not in STYLES:
-        raise ValueError(f"style({name!r}): choose one of {', '.join(map(repr, STYLES))}.")
-    if not (isinstance(scale, (int, float)) and scale > 0):
-        raise ValueError(f"style(scale={scale!r}): a positive number is needed.")
+    if not isinstance(name, str) or name not in STYLES:
+        raise ValueError(f"style({shortened(name)}): choose one of {', '.join(map(repr, STYLES))}.")
+    if not is_number(scale) or not LEAST <= scale <= MOST:
+        raise ValueError(f"style(scale={shortened(scale)}): a positive number is needed, from {LEAST:g} to {MOST:g}.")
     style = STYLES[name]
     _chosen = replace(style, font=style.font * scale, lane=style.lane * scale, line=style.line * scale)
 

@@ -17,6 +17,8 @@ from pathways_widgets.views import CLIPPED, Window
 
 TIME_RANGE = "timeline_x"
 """The name of the range of every time axis."""
+_SHORTEST = 1e-15
+"""Seconds of the shortest axis: positions on one that is much shorter are beyond the largest float."""
 
 _SECONDS = """
     const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
@@ -50,9 +52,10 @@ def time_span(events: Events) -> dict[str, float]:
 
 
 def last_end(events: Events) -> float:
-    """When the last of ``events`` ended, in seconds; 1 if there are none. Levels count if there is nothing else."""
+    """When the last of ``events`` ended, in seconds; 1 if none took time. Levels count if there is nothing else."""
     happened = events.without(LEVEL_KINDS)
-    return float((happened if len(happened) else events)["end"].max(initial=0.0)) or 1.0
+    last = float((happened if len(happened) else events)["end"].max(initial=0.0))
+    return last if last > _SHORTEST else 1.0
 
 
 def clipped(events: Events) -> Events:

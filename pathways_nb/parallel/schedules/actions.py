@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pathways_nb.errors import UsageError
+from pathways_nb.json_text import shortened
 
 OPERATIONS = "FIWB"
 """Forward; gradient by the input; gradient by the weights; both gradients at once."""
@@ -53,7 +54,9 @@ Cell = Action | Overlap
 Rows = Sequence[Sequence[Cell]]
 """For each device its cells, in order."""
 
-_ACTION = re.compile(rf"([a-z]?)(\d+)([{OPERATIONS}])(\d+)(?:\.(\d+))?")
+_ACTION = re.compile(rf"([a-z]?)(\d+)([{OPERATIONS}])(\d+)(?:\.(\d+))?", re.ASCII)
+_DIGITS = 18
+"""Of a stage, a microbatch or a slice, at most: they are kept in 64 bits."""
 _PAIR = "(0F3;3B1)OVERLAP_F_B"
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
@@ -77,7 +80,9 @@ def parse_cell(text: str, where: str) -> Cell:
         return parse_action(text, where)
     forward, backward = (parse_action(one, where) for one in pair.groups())
     if forward.operation != "F" or backward.operation not in "IB":
-        raise UsageError(f"{where}: {text!r} overlaps no forward with a backward pass. Write it as in {_PAIR}.")
+        raise UsageError(
+            f"{where}: {shortened(text)} overlaps no forward with a backward pass. Write it as in {_PAIR}."
+        )
     return Overlap(forward, backward)
 
 
@@ -90,10 +95,15 @@ def parse_action(text: str, where: str) -> Action:
     found = _ACTION.fullmatch(text)
     if not found:
         raise UsageError(
-            f"{where}: {text!r} is no action. Write stage, operation and microbatch, as in 0F0 (F forward, I gradient "
-            f"by the input, W by the weights, B both at once), and .k for token slice k, as in 0F0.1."
+            f"{where}: {shortened(text)} is no action. Write stage, operation and microbatch, as in 0F0 (F forward, I "
+            f"gradient by the input, W by the weights, B both at once), and .k for token slice k, as in 0F0.1."
         )
     direction, stage, operation, microbatch, part = found.groups()
+    if longest := max((one for one in (stage, microbatch, part or "") if len(one) > _DIGITS), key=len, default=""):
+        raise UsageError(
+            f"{where}: {shortened(text)} has a number of {len(longest)} digits. Stages, microbatches and token slices "
+            f"are counted from 0, and have at most {_DIGITS} digits."
+        )
     return Action(int(stage), operation, int(microbatch), None if part is None else int(part), direction)
 
 

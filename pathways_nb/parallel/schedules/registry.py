@@ -154,6 +154,11 @@ def kind_of(name: str) -> Kind:
     return _kinds[name]
 
 
+def known(name: str | None) -> Kind | None:
+    """The schedule of this name, if there is one."""
+    return None if name is None else _kinds.get(name)
+
+
 def watch(one: Any) -> None:
     """Call ``one.registered()`` whenever a schedule is registered, for as long as it lives."""
     _watching.add(one)

@@ -20,7 +20,7 @@ from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, Rows, 
 from pathways_nb.parallel.schedules.check import Proof, prove
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.durations import Costs
-from pathways_nb.parallel.schedules.registry import Kind, kind_of
+from pathways_nb.parallel.schedules.registry import Kind, kind_of, known
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.trace.metrics import counted
@@ -189,6 +189,15 @@ class Schedule:
     def _say(self, cell: int) -> str:
         return str(self.tasks.cells[cell])
 
+    def __copy__(self) -> Schedule:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Schedule:
+        return self  # nothing in it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.rows, self.name, self.kind and self.kind.name, self.asked)
+
     def __str__(self) -> str:
         return self.text
 
@@ -231,6 +240,11 @@ def _cells(row: Any, where: str) -> Iterator[Cell]:
         raise UsageError(f"{where}: {row!r} is no list of actions, such as ['0F0', '0B0'].")
     for place, cell in enumerate(row, 1):
         yield cell if isinstance(cell, Action | Overlap) else parse_cell(str(cell), f"{where}, action {place}")
+
+
+def _unpickled(rows: tuple[tuple[Cell, ...], ...], name: str, kind: str | None, asked: Size | None) -> Schedule:
+    """Closed forms are functions, which stay behind: those of the schedule of this name, if there is one here."""
+    return Schedule(rows, name, known(kind), asked)
 
 
 def _fixed(rows: Rows) -> tuple[tuple[Cell, ...], ...]:

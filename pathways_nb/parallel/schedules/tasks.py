@@ -25,6 +25,10 @@ F, I, W = range(3)  # noqa: E741 - what the field calls it
 _PARTS = {"F": (F,), "I": (I,), "W": (W,), "B": (I, W)}
 
 
+_NAMED = 5
+"""Of the places at which something is done too often, so many are named."""
+
+
 class Dependencies(NamedTuple):
     """What waits for what: cells, counted device by device."""
 
@@ -157,7 +161,8 @@ def _once(rows: Rows, done: list[Action]) -> None:
             for part in (part for action in actions_of(cell) for part in _split(action)):
                 places.setdefault(part, []).append(f"device {device}, action {place}")
     part, twice = next((part, found) for part, found in places.items() if len(found) > 1)
-    said = f"{_shown(part, done)} is done {len(twice)} times (B is I and W at once): {'; '.join(twice)}."
+    where = "; ".join(twice[:_NAMED]) + ("; …" if len(twice) > _NAMED else "")
+    said = f"{_shown(part, done)} is done {len(twice)} times (B is I and W at once): {where}."
     raise ScheduleError(f"{said} Do it once.")
 
 

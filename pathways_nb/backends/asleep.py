@@ -1,0 +1,55 @@
+"""Whether a Python thread sleeps until another thread wakes it: then it cannot call anything by itself.
+
+Read from the innermost Python frame, for the waits that Python's own modules consist of: ``Thread.join``, ``Condition``
+(on which ``Event``, ``Barrier``, ``Semaphore``, ``queue.Queue`` and ``concurrent.futures.Future`` wait), an idle worker
+of a ``ThreadPoolExecutor``, an idle ``asyncio`` loop, and the end of the interpreter. Whatever is not recognised counts
+as awake, a raw lock and ``time.sleep`` among them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import linecache
+import selectors
+import sys
+import threading
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+
+def frames() -> Mapping[int, FrameType]:
+    """The innermost Python frame of each other thread, by the thread's identifier. Let go of them soon."""
+    found = sys._current_frames()
+    del found[threading.get_ident()]  # a frame that held itself would keep the others, with all that they hold
+    return found
+
+
+def is_asleep(frame: FrameType) -> bool:
+    """Whether the thread that is in ``frame`` sleeps until another thread wakes it, or input arrives."""
+    file, name = frame.f_code.co_filename, frame.f_code.co_name
+    if file == threading.__file__:
+        return name == "_shutdown" or _is_joining(name, frame.f_locals) or _is_waiting(name, frame.f_locals)
+    if file == concurrent.futures.thread.__file__:
+        queue = frame.f_locals.get("work_queue") if name == "_worker" else None
+        return queue is not None and queue.empty()
+    return file == selectors.__file__ and name == "select"
+
+
+def is_napping(frame: FrameType) -> bool:
+    """Whether the line that a thread is at calls some ``sleep``."""
+    return "sleep(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_joining(name: str, names: Mapping[str, Any]) -> bool:
+    """``Thread.join`` of a thread that lives; until Python 3.12 it ends in a helper."""
+    joined = names.get("self") if name in ("join", "_wait_for_tstate_lock") else None
+    return isinstance(joined, threading.Thread) and joined.is_alive()
+
+
+def _is_waiting(name: str, names: Mapping[str, Any]) -> bool:
+    """``Condition.wait`` that was not notified yet: who notifies takes the waiter off the condition's list."""
+    condition, waiter = names.get("self"), names.get("waiter")
+    if name != "wait" or waiter is None or not isinstance(condition, threading.Condition):
+        return False
+    return any(each is waiter for each in getattr(condition, "_waiters", ()))

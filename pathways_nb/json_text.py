@@ -1,0 +1,177 @@
+"""JSON from outside: read within bounds, and taken apart with errors that name the place in the file.
+
+``parse`` and ``read`` turn text into Python values; a ``Field`` is such a value together with the path that leads to
+it, so that what is wrong is named where it is: ``programs[0].nodes[3].inputs: 9 is not a whole number from 0 to 7``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MOST_TEXT = 16 * 2**20
+"""Bytes of a file of hardware parameters; those that people write have a few hundred."""
+_DEEPEST = 50
+"""Brackets within brackets."""
+_SHOWN = 60
+"""Characters of a value that an error repeats."""
+LARGEST = 2**53
+"""Sizes and counts in files are at most this, up to which a float is exact."""
+
+
+class DamagedError(ValueError):
+    """A file or a part of it is not what it should be; the text is a clause without a full stop."""
+
+
+def parse(text: str) -> Any:
+    """Python values of a JSON text.
+
+    Raises:
+        DamagedError: it is no JSON, is nested too deeply for Python, or has a number with thousands of digits.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DamagedError(f"no JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise DamagedError("brackets are nested more deeply than Python can read") from None
+    except ValueError:  # Python's limit on the digits of a whole number
+        raise DamagedError("a number has more digits than Python reads (4300)") from None
+
+
+def read(path: Path) -> Any:
+    """Python values of a JSON file.
+
+    Raises:
+        FileNotFoundError. DamagedError: it cannot be read, is too large, or ``parse`` refuses it.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_TEXT + 1)
+        text = data.decode()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # no such path, or no UTF-8
+        raise DamagedError(f"cannot be read ({said(error)})") from None
+    if len(data) > MOST_TEXT:
+        raise DamagedError(f"cannot be read (more than {MOST_TEXT >> 20} MiB, no file of this kind is so large)")
+    found = parse(text)
+    check_depth(found)
+    return found
+
+
+def check_depth(value: Any) -> None:
+    """What is nested can be printed and written again.
+
+    Raises:
+        DamagedError: it is nested more deeply than anything that was saved.
+    """
+    level = [value]
+    for _ in range(_DEEPEST):
+        lists = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        level = [inner for one in lists for inner in one]
+    if level:
+        raise DamagedError(f"brackets are nested more than {_DEEPEST} deep")
+
+
+def said(error: Exception) -> str:
+    """What another library says in an error, cut where it quotes the file at length."""
+    text = str(error) or type(error).__name__
+    return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN - 1]}…"
+
+
+def shortened(value: object) -> str:
+    """``repr(value)`` for an error, cut where it is long."""
+    if isinstance(value, int) and value.bit_length() > 4 * _SHOWN:  # repr of a larger one may be refused
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} of many levels"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def is_text(value: object) -> bool:
+    """Whether it is text that can be written to a file: half of a surrogate pair cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def is_whole(value: object, low: int = 0, high: int = LARGEST) -> bool:
+    """Whether it is an ``int`` from ``low`` to ``high``; a truth value is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value read from JSON, and ``where`` it stands; every method but ``get`` raises ``DamagedError``."""
+
+    value: Any
+    where: str = ""
+
+    def __getitem__(self, key: str) -> Field:
+        if key not in self.table():
+            raise DamagedError(f"{self.where or 'it'} lacks {key!r}")
+        return self._at(key)
+
+    def get(self, key: str) -> Field:
+        """The value under ``key``; ``None`` if there is none."""
+        return self._at(key) if key in self.table() else Field(None, f"{self.where}.{key}".lstrip("."))
+
+    def _at(self, key: str) -> Field:
+        return Field(self.value[key], f"{self.where}.{key}".lstrip("."))
+
+    def table(self) -> dict[str, Any]:
+        """It must be an object."""
+        return self._checked(isinstance(self.value, dict), "an object")
+
+    def rows(self, length: int | None = None) -> list[Field]:
+        """It must be a list, of ``length`` values if that is given."""
+        fits = isinstance(self.value, list) and length in (None, len(self.value))
+        self._checked(fits, "a list" if length is None else f"a list of {length} values")
+        return [Field(value, f"{self.where}[{number}]") for number, value in enumerate(self.value)]
+
+    def entries(self) -> Iterator[tuple[int, Field]]:
+        """It must be an object whose keys are whole numbers."""
+        for key in self.table():
+            if not (key.isascii() and key.isdigit() and len(key) < 10):
+                raise DamagedError(f"{self.where}: {shortened(key)} is not a whole number")
+            yield int(key), self._at(key)
+
+    def text(self) -> str:
+        """It must be text."""
+        return self._checked(is_text(self.value), "text")
+
+    def texts(self) -> tuple[str, ...]:
+        """It must be a list of texts."""
+        return tuple(field.text() for field in self.rows())
+
+    def one_of(self, *choices: str) -> str:
+        """It must be one of these texts."""
+        return self._checked(self.text() in choices, f"one of {', '.join(map(repr, choices))}")
+
+    def whole(self, low: int = 0, high: int = LARGEST) -> int:
+        """It must be a whole number from ``low`` to ``high``."""
+        return self._checked(is_whole(self.value, low, high), f"a whole number from {low} to {high}")
+
+    def wholes(self, low: int = 0, high: int = LARGEST) -> tuple[int, ...]:
+        """It must be a list of whole numbers from ``low`` to ``high``."""
+        return tuple(field.whole(low, high) for field in self.rows())
+
+    def seconds(self, most: float) -> float:
+        """It must be a number of seconds from 0 to ``most``."""
+        fits = isinstance(self.value, (int, float)) and not isinstance(self.value, bool) and 0 <= self.value <= most
+        return float(self._checked(fits, f"a number of seconds from 0 to {most:g}"))
+
+    def _checked(self, holds: bool, wanted: str) -> Any:
+        if not holds:
+            raise DamagedError(f"{self.where or 'it'} is {shortened(self.value)}, not {wanted}")
+        return self.value

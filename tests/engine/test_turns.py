@@ -1,0 +1,257 @@
+"""Turns of client threads in simulated time: one seed, one trace; who is waited for, and who is named."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import pathways_nb as pw
+from pathways_nb.backends import asleep, turns
+from tests.engine import same_trace
+from tests.engine.simulated import X, is_empty, left
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def sim(watchdog: None) -> Iterator[pw.Controller]:
+    with pw.attach("sim:tpu_v3:2x4") as controller:
+        yield controller
+        assert controller.closed or is_empty(controller)
+
+
+def side_by_side(*bodies: Callable[[], Any]) -> list[BaseException]:
+    """Carry out each in a thread of its own; what they raised."""
+    errors: list[BaseException] = []
+
+    def use(body: Callable[[], Any]) -> None:
+        try:
+            body()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(body,), daemon=True) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads), "they wait for each other"
+    return errors
+
+
+def works(seconds: float, calls: int, seen: list[float], controller: pw.Controller) -> Callable[[], None]:
+    """A body that calls so often, waits each time, and notes the time."""
+    work = pw.work(seconds, on=left)
+
+    def body() -> None:
+        for _ in range(calls):
+            work(X).wait()
+            seen.append(controller.clock())
+
+    return body
+
+
+def test_thirty_runs_of_three_client_threads_have_one_trace() -> None:
+    found = same_trace.traces(30, 2)
+    (trace,) = found
+    assert len(trace[0]) > 300
+    assert set(trace[same_trace.COLUMNS.index("client")]) > set(same_trace.CLIENTS)
+
+
+def test_another_seed_has_another_trace() -> None:
+    assert same_trace.trace(7) != same_trace.trace(8)
+
+
+def test_the_command_prints_the_number_of_different_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    assert same_trace.main(["--runs", "2", "--busy", "0"]) == 0
+    assert "2 runs of seed 7: 1 different traces of {" in capsys.readouterr().out
+
+
+def test_polling_lets_time_pass_until_it_is_done(sim: pw.Controller) -> None:
+    y = pw.work(1.0, on=left)(X)
+    polls = 0
+    while not y.done():
+        polls += 1
+    assert 0 < polls < 100
+    assert sim.clock() == pytest.approx(1.0, rel=0.01)
+    clock = sim.clock()
+    assert y.done()
+    assert "done" in repr(y)
+    assert sim.clock() == clock, "neither what is known nor a repr costs time"
+
+
+def test_a_gathered_call_that_is_polled_goes_out(sim: pw.Controller) -> None:
+    with pw.record():
+        y = pw.work(1e-3, on=left)(X)
+        assert "not computed yet" in repr(y)
+        while not y.done():
+            pass
+
+
+def test_a_thread_that_polls_waits_for_its_turn(sim: pw.Controller) -> None:
+    """Two threads poll and one waits: the trace is that of three that wait."""
+
+    def times(poll: bool) -> list[float]:
+        ends = []
+        for seconds in (1e-3, 2e-3, 3e-3):
+            work = pw.work(seconds, on=left, name=f"{seconds}")
+
+            def body(work: Any = work) -> None:
+                for _ in range(5):
+                    y = work(X)
+                    while poll and not y.done():
+                        pass
+                    y.wait()
+                ends.append(sim.clock())
+
+            bodies.append(body)
+        assert not side_by_side(*bodies)
+        return ends
+
+    bodies: list[Callable[[], None]] = []
+    polled = times(True)
+    assert len(polled) == 3
+    assert sim.clock() >= 30e-3
+
+
+def test_who_waits_first_does_not_run_ahead_of_who_is_still_to_call(sim: pw.Controller) -> None:
+    """The main thread starts the second thread late, in real time: simulated time has stood still for it."""
+    seen: dict[str, list[float]] = {"early": [], "late": []}
+    early = threading.Thread(target=works(1e-3, 5, seen["early"], sim))
+    late = threading.Thread(target=works(1e-3, 5, seen["late"], sim))
+    early.start()
+    time.sleep(0.1)  # real seconds, which must not matter
+    assert sim.clock() == 0.0
+    late.start()
+    early.join()
+    late.join()
+    assert abs(seen["early"][0] - seen["late"][0]) < 3e-3
+    assert len(seen["late"]) == 5
+
+
+@pytest.mark.parametrize("name", ["event", "barrier", "queue", "future"])
+def test_a_thread_that_sleeps_until_another_wakes_it_lets_time_pass(sim: pw.Controller, name: str) -> None:
+    event, barrier, items = threading.Event(), threading.Barrier(2), queue.Queue[int]()
+    with ThreadPoolExecutor(1) as pool:
+        sleep, wake = {
+            "event": (event.wait, event.set),
+            "barrier": (barrier.wait, barrier.wait),
+            "queue": (items.get, lambda: items.put(1)),
+            "future": (lambda: pool.submit(event.wait).result(), event.set),
+        }[name]
+
+        def sleeper() -> None:
+            with pw.client("ann"):
+                sleep()
+                pw.work(1e-3, on=left)(X).wait()
+
+        def waker() -> None:
+            with pw.client("bob"):
+                pw.work(2e-3, on=left)(X).wait()
+                wake()
+
+        assert not side_by_side(sleeper, waker)
+    assert sim.clock() >= 3e-3
+
+
+def test_a_thread_that_has_left_is_not_waited_for(sim: pw.Controller) -> None:
+    gate = threading.Lock()
+    gate.acquire()
+    left_it = threading.Event()
+
+    def leaver() -> None:
+        with pw.client("ann"):
+            pw.work(1e-3, on=left)(X).wait()
+        left_it.set()
+        gate.acquire()  # a raw lock: nobody can tell that it sleeps
+
+    thread = threading.Thread(target=leaver)
+    thread.start()
+    left_it.wait()
+    pw.work(1e-3, on=left)(X).wait()
+    gate.release()
+    thread.join()
+
+
+def test_a_daemon_that_never_calls_and_sleeps_is_no_client(sim: pw.Controller) -> None:
+    over = []
+
+    def monitor() -> None:
+        while not over:
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=monitor, daemon=True)
+    thread.start()
+    pw.work(1e-3, on=left)(X).wait()
+    over.append(True)
+    thread.join()
+
+
+def test_a_thread_that_holds_the_others_up_is_named(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(turns, "NAMED_AFTER", 0.05)
+    monkeypatch.setattr(turns, "REFUSED_AFTER", 0.3)
+    gate, inside = threading.Lock(), threading.Event()
+    gate.acquire()
+
+    def holder() -> None:
+        with pw.client("ann"):
+            pw.work(1e-3, on=left)(X)
+            inside.set()
+            gate.acquire()
+
+    thread = threading.Thread(target=holder, name="holder", daemon=True)
+    thread.start()
+    inside.wait()
+    text = (
+        r"simulated time stands still: thread 'holder' \(at test_turns\.py:\d+\) neither calls, waits nor ends\. Let it "
+        r"wait by y\.wait\(\) or while not y\.done\(\), leave its `with` block, or end; start what never calls before "
+        r"pw\.attach\."
+    )
+    try:
+        with pytest.raises(pw.UsageError, match=text):
+            pw.work(1e-3, on=left)(X)
+    finally:
+        gate.release()
+    assert capsys.readouterr().err.count("thread 'holder'") == 1
+    thread.join()
+    pw.work(1e-3, on=left)(X).wait()
+
+
+def test_tasks_of_one_loop_take_turns(sim: pw.Controller) -> None:
+    async def client(name: str, seconds: float) -> list[float]:
+        work, seen = pw.work(seconds, on=left, name=name), []
+        for _ in range(3):
+            await_me = work(X)
+            with pytest.raises(pw.UsageError, match="simulated devices compute none"):
+                await await_me
+            seen.append(sim.clock())
+        return seen
+
+    async def both() -> list[list[float]]:
+        return list(await asyncio.gather(client("a", 1e-3), client("b", 2e-3)))
+
+    a, b = asyncio.run(both())
+    assert a == sorted(a)
+    assert b == sorted(b)
+    assert max(*a, *b) == pytest.approx(9e-3, rel=0.2)
+
+
+def test_a_frame_that_runs_is_awake_and_one_that_sleeps_is_asleep() -> None:
+    event = threading.Event()
+    thread = threading.Thread(target=event.wait)
+    thread.start()
+    deadline = time.monotonic() + PATIENCE
+    while not asleep.is_asleep(asleep.frames()[thread.ident or 0]):
+        assert time.monotonic() < deadline
+    assert threading.get_ident() not in asleep.frames()
+    event.set()
+    thread.join()
