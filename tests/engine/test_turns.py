@@ -17,7 +17,7 @@ from pathways_nb.backends import asleep, turns
 from tests.engine import same_trace
 from tests.engine.simulated import X, is_empty, left
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 @pytest.fixture
