@@ -61,14 +61,14 @@ def test_a_real_one_finds_what_holds_on_any_machine(small, tmp_path) -> None:
     assert {"launch", "matmul", "elementwise", "all-reduce", "host to island", "island to island"} <= set(kinds)
     assert all(check.noise >= 0 and check.samples >= 2 for check in found.checks)
     assert 1 <= model.efficiency.at_once <= 2
-    assert model.host.call > 0
-    assert model.host.launch > 0
+    assert model.host.call >= 0
+    assert model.host.launch >= 0
     island = model.topology(2)
 
     def seconds(size: float) -> float:
         return model.node(Work((Amount("matmul", "float32", size, size, size),)), island, {"x": 2}).seconds
 
-    assert 0 < seconds(0) < seconds(1e9) < seconds(1e12)
+    assert 0 <= seconds(0) <= seconds(1e9) < seconds(1e12), "what other work hides is taken for nothing"
     assert model.transfer(10**6, "DCN", island, 2, 2).seconds > 0
     assert pw.calibration() == found
     assert [file.name for file in (tmp_path / "pathways_nb").iterdir()] == ["calibration-cpu-2-2.json"]

@@ -99,7 +99,7 @@ def test_without_a_delay_there_are_no_messages(controller, chain) -> None:
 
 
 def test_what_is_given_up_is_not_waited_for(chain) -> None:
-    with pw.attach("cpu", islands=2, devices_per_island=2, dcn_latency=1e6) as controller:
+    with pw.attach("cpu", islands=2, devices_per_island=2, dcn_latency=3600) as controller:
         y = chain(v)
         controller.close()
         with pytest.raises((pw.CancelledError, pw.LostError)):
