@@ -46,7 +46,7 @@ def test_the_rules_are_checked_on_real_files() -> None:
     """A renamed folder would make the tests below pass for nothing."""
     for folder in ("program", "controller", "backends", "trace", "cost"):
         assert len(files(folder)) >= 2, folder
-    assert reaches(PACKAGE / "program" / "program.py", "jax") == ["jax"]
+    assert "jax" in reaches(PACKAGE / "program" / "program.py", "jax")
     assert reaches(PACKAGE / "backends" / "local.py", "pathways_nb.controller")
 
 
@@ -178,11 +178,13 @@ def test_no_test_sleeps_reads_a_clock_or_is_skipped(path: Path) -> None:
     Without a Chromium a person gets the other tests; what is stamped on the machine's clock is compared with it.
     """
     allowed = {
+        "__main__.py": {"time.monotonic"},  # for how long to try programs
         "browser.py": {"pytest.skip"},
         "fuzz.py": {"time.monotonic"},
         "test_fork.py": {"pytest.mark.skipif"},  # of a system without fork
         "test_profile.py": {"time.perf_counter"},
         "test_record.py": {"time.perf_counter"},
+        "trying.py": {"time.monotonic"},
         "test_turns.py": {"time.sleep"},  # in a thread that is to be known as asleep
         "waiting.py": {"time.monotonic", "time.sleep"},
     }

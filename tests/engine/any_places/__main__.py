@@ -24,10 +24,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--simulate", action="store_true", help="in the simulator, with values")
     parser.add_argument("--brief", action="store_true", help="print one line of each failure only")
     options = parser.parse_args(arguments)
-    end, tried, failed = time.time() + options.seconds, 0, 0
+    end, tried, failed = time.monotonic() + options.seconds, 0, 0
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
-        while time.time() < end and tried < options.count:
+        while time.monotonic() < end and tried < options.count:
             seeds = range(options.seed + tried, options.seed + min(tried + BATCH, options.count))
             found = pool.submit(try_all, seeds, end, options.shelf, options.simulate, options.brief).result()
             tried, failed = tried + found[0], failed + found[1]

@@ -15,7 +15,7 @@ def try_all(seeds: range, end: float, shelf: int | None, simulate: bool, brief: 
     attach(simulate)
     check, tried, failed = Check(), 0, 0
     for seed in seeds:
-        if time.time() > end:
+        if time.monotonic() > end:
             break
         tried += 1
         failed += not succeeds(check, Writer(seed, shelf), f"seed {seed}", brief)
