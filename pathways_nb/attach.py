@@ -67,8 +67,8 @@ def attach(
         network: between simulated islands; by default what the NICs of the chip's hosts give.
         devices_per_host, topology: of simulated islands: devices of each host, and chips along each axis of the torus.
         noise, seed: simulated nodes and transfers last longer or shorter at random: by a factor whose logarithm has
-            this standard deviation. The same seed and the same calls, once attached or reset, give the same record;
-            those of several threads, too, unless one does something else in between for 0.2 s and more.
+            this standard deviation. The same seed and the same calls, once attached or reset, give the same record,
+            those of several threads, too: client threads take turns, and time passes only when all of them wait.
         values: compute what is simulated on CPU devices, too, so that values can be asked for; small programs only.
 
     Raises:
