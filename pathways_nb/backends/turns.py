@@ -121,8 +121,8 @@ class Turns(Bell):
             self._blocks.setdefault(mine, 1)
         if not self._is_alone(mine):
             self._stand(_Point("call", client))
-        self._calling.add(mine)
-        try:
+        try:  # an interrupt may come anywhere
+            self._calling.add(mine)
             yield
         finally:
             self._calling.discard(mine)
@@ -274,6 +274,8 @@ class Turns(Bell):
             if self._said:
                 self._say("")
             self._said, self._holder = False, None if thread is None else (thread, monotonic())
+            return
+        if thread in self._calling:  # it traces, lowers or compiles, and tells of that itself
             return
         for_how_long = monotonic() - self._holder[1]
         if for_how_long > NAMED_AFTER and not self._said:

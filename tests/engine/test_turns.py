@@ -225,6 +225,37 @@ def test_a_thread_that_holds_the_others_up_is_named(
     pw.work(1e-3, on=left)(X).wait()
 
 
+def test_a_thread_that_compiles_for_long_is_not_taken_for_one_that_holds_the_others_up(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked: list[int] = []
+
+    def slow(x: Any) -> Any:
+        until(lambda: len(sim.driver._turns._points) > 0)
+        with monkeypatch.context() as patience:
+            patience.setattr(turns, "NAMED_AFTER", 0.0)
+            patience.setattr(turns, "REFUSED_AFTER", 0.0)
+            looks = len(looked)
+            until(lambda: len(looked) > looks + 3)
+        return x + 1
+
+    hold = turns.Turns._hold
+    monkeypatch.setattr(turns.Turns, "_hold", lambda self, thread: (looked.append(1), hold(self, thread))[1])
+    program = pw.program(pw.jit(slow, on=left), name="slow")
+
+    def compiles() -> None:
+        with pw.client("ann"):
+            program(X).wait()
+
+    def waits() -> None:
+        with pw.client("bob"):
+            pw.work(1e-3, on=left)(X).wait()
+
+    assert not side_by_side(compiles, waits)
+    assert len(looked) > 3
+    assert not capsys.readouterr().err
+
+
 def test_tasks_of_one_loop_take_turns(sim: pw.Controller) -> None:
     async def client(name: str, seconds: float) -> list[float]:
         work, seen = pw.work(seconds, on=left, name=name), []
