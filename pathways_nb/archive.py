@@ -73,8 +73,8 @@ class Archive:
         declared = {name: self._declared(name, np.dtype(dtype)) for name, dtype in wanted.items()}
         counts = {name: column.length for name, column in declared.items()}
         if len(set(counts.values())) > 1:
-            said = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise DamagedError(f"its columns are not equally long: {said}")
+            each = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise DamagedError(f"its columns are not equally long: {each}")
         if max(counts.values()) > most:
             raise DamagedError(f"it declares {max(counts.values())} {unit}; at most {most} are read")
         return {name: self._unpacked(name, column, wanted[name]) for name, column in declared.items()}
@@ -83,6 +83,10 @@ class Archive:
         info = self._zip.NameToInfo.get(f"{name}.npy")
         if info is None:
             raise DamagedError(f"there is no column {name!r}")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack more than is asked for
+            raise DamagedError(
+                f"column {name!r} is compressed by method {info.compress_type}, which run.save never uses"
+            )
         try:
             with self._zip.open(info) as file:
                 found = _HEADER.match(file.read(_LONGEST))

@@ -5,6 +5,7 @@ Virtual slices are requests, so what lay on lost devices moves: at its next call
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from pathways_nb import bounds, current
@@ -46,6 +47,7 @@ def add(controller: Controller, devices: int | None, island: int | None) -> int:
             )
         count = controller.islands[-1] if devices is None else devices
         _check_added(controller, count)
+        count = operator.index(count)  # a NumPy number could not be saved
         island = len(controller.islands)
         budget = controller.budgets[0]
         controller.driver.add(_made(controller, island, count), budget)

@@ -47,7 +47,7 @@ def refuse() -> None:
 
 
 def _in_child() -> None:
-    if _state.running:
+    if _state.running and not _state.parent:
         _state.parent = os.getppid()
 
 

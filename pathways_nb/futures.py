@@ -86,7 +86,7 @@ class Future(Unique, Opaque, Deferred):
         assert other._entry is not None
         assert release is not None
         self.bind(other._buffer, other._entry, other._sharding, release)
-        self.place = other.place
+        self.place, self.copies = other.place, other.copies
 
     def fail(self, error: BaseException) -> None:
         """The call could not be dispatched, or was interrupted before it was."""
@@ -162,7 +162,7 @@ class Future(Unique, Opaque, Deferred):
         return self._sharding
 
     def done(self) -> bool:
-        """Whether it is computed (or has failed). Never waits, but sends out a gathered call.
+        """Whether it is computed (or has failed). Does not wait for the value; a gathered call is sent out first.
 
         On simulated devices the next thing happens first, once every client thread waits: ``while not y.done()`` ends.
         """
@@ -171,6 +171,7 @@ class Future(Unique, Opaque, Deferred):
         if not self._is_settled and (driver := self._controller.driver_or_none) is not None:
             driver.engine.refuse_policies()
             driver.poll()
+            driver.check()
         return self._is_settled
 
     @property

@@ -120,8 +120,8 @@ class Gather:
         self.controller = controller
         self.batch = self._begin()
         self._changing = threading.Lock()
-        self._owner, self._depth = 0, 0
-        """The thread that adds or sends something, and how often it has begun to."""
+        self._owner = 0
+        """The thread that adds or sends something."""
 
     def _begin(self) -> _Batch:
         controller = self.controller
@@ -165,25 +165,25 @@ class Gather:
         who have to wait for it as one waits for a result.
         """
         mine = threading.get_ident()
+        is_outermost = self._owner != mine
         try:  # an interrupt may come anywhere
             while not self._taken_by(mine):
-                self.controller.driver.ended.wait(lambda: not self._owner)
+                self.controller.driver.ended.wait(self._is_free)
             yield
         finally:
-            if self._owner == mine:
-                self._give_back()
+            if is_outermost and self._owner == mine:
+                self._owner = 0
+                if (now := self.controller.driver_or_none) is not None:
+                    now.ended.ring()
 
-    def _give_back(self) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = 0
-            if (driver := self.controller.driver_or_none) is not None:
-                driver.ended.ring()
+    def _is_free(self) -> bool:
+        driver = self.controller.driver_or_none
+        return not self._owner or driver is None or driver.broken
 
     def _taken_by(self, thread: int) -> bool:
         with self._changing:
-            if self._owner in (0, thread):
-                self._owner, self._depth = thread, self._depth + 1
+            if not self._owner:
+                self._owner = thread
         return self._owner == thread
 
     def flush(self) -> None:

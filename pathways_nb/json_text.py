@@ -90,8 +90,8 @@ def shortened(value: object) -> str:
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     try:
         text = repr(value)
-    except RecursionError:
-        return f"a {type(value).__name__} of many levels"
+    except (RecursionError, ValueError):  # ValueError: a number of thousands of digits is in it
+        return f"a {type(value).__name__} of many levels or digits"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 

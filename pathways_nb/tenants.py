@@ -17,10 +17,13 @@ from pathways_nb.unique import Unique
 
 if TYPE_CHECKING:
     from pathways_nb.attached import Controller
+    from pathways_nb.backends.driver import Driver
 
 _known: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
 _stack: ContextVar[tuple[Tenant | None, ...]] = ContextVar("pathways_clients", default=())
 """For whom calls are made in this thread or task, innermost last. No tokens: a block may end in another context."""
+_entered: ContextVar[tuple[tuple[Tenant, Driver], ...]] = ContextVar("pathways_entered", default=())
+"""The drivers that this thread's or task's blocks have entered, innermost last."""
 _blocks: Counter[str] = Counter()
 """How many ``with`` blocks of each tenant are under way, in all threads and tasks."""
 _lock = threading.RLock()
@@ -46,8 +49,9 @@ class Tenant(Unique):
             _blocks[self.name] += 1
         _stack.set((*_stack.get(), self))
         controller = current.peek()
-        if controller is not None and controller.driver_or_none is not None:
-            controller.driver_or_none.enter()
+        if controller is not None and (driver := controller.driver_or_none) is not None:
+            driver.enter()
+            _entered.set((*_entered.get(), (self, driver)))
         return self
 
     def __exit__(
@@ -66,10 +70,11 @@ class Tenant(Unique):
                     _wait_for(controller, self.name)
         finally:
             _leave(self)
-            if is_last:
-                self._end(controller, collected=kind is GeneratorExit)
-            if controller is not None and controller.driver_or_none is not None:
-                controller.driver_or_none.leave()
+            try:
+                if is_last:
+                    self._end(controller, collected=kind is GeneratorExit)
+            finally:
+                _leave_driver(self)
 
     def _end(self, controller: Controller | None, collected: bool) -> None:
         """Close it, unless another block has begun; a collected generator may end anywhere, and must not wait."""
@@ -155,6 +160,15 @@ def _leave(tenant: Tenant | None) -> None:
     if tenant in stack:
         at = len(stack) - 1 - stack[::-1].index(tenant)
         _stack.set((*stack[:at], *stack[at + 1 :]))
+
+
+def _leave_driver(tenant: Tenant) -> None:
+    """Leave the driver that this block entered, which may be another one's by now."""
+    entered = _entered.get()
+    at = next((at for at in range(len(entered) - 1, -1, -1) if entered[at][0] is tenant), None)
+    if at is not None:
+        _entered.set((*entered[:at], *entered[at + 1 :]))
+        entered[at][1].leave()
 
 
 def now() -> Tenant | None:

@@ -2,8 +2,8 @@
 
 Read from the innermost Python frame, for the waits that Python's own modules consist of: ``Thread.join``, ``Condition``
 (on which ``Event``, ``Barrier``, ``Semaphore``, ``queue.Queue`` and ``concurrent.futures.Future`` wait), an idle worker
-of a ``ThreadPoolExecutor``, an idle ``asyncio`` loop, and the end of the interpreter. Whatever is not recognised counts
-as awake, a raw lock and ``time.sleep`` among them.
+of a ``ThreadPoolExecutor``, an idle ``asyncio`` loop, and the end of the interpreter. A timeout of one of the first two
+is taken for a safety net. Whatever is not recognised counts as awake, a raw lock and ``time.sleep`` among them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ def is_asleep(frame: FrameType) -> bool:
     if file == concurrent.futures.thread.__file__:
         queue = frame.f_locals.get("work_queue") if name == "_worker" else None
         return queue is not None and queue.empty()
-    return file == selectors.__file__ and name == "select"
+    return file == selectors.__file__ and name == "select" and _has_no_end(frame.f_locals)
 
 
 def is_napping(frame: FrameType) -> bool:
     """Whether the line that a thread is at calls some ``sleep``."""
     return "sleep(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _has_no_end(names: Mapping[str, Any]) -> bool:
+    """Whether an event loop waits for input alone: with a task that is ready, or a timer, it goes on by itself."""
+    timeout = names.get("timeout")
+    return timeout is None or timeout < 0
 
 
 def _is_joining(name: str, names: Mapping[str, Any]) -> bool:

@@ -77,15 +77,12 @@ class Estimates:
     def _compiled(self, request: Request, laid: _Layouts) -> Compiled:
         """What the compiler says, where it must be asked or may as well be; else nothing."""
         as_it_is = can_compile(request) or (can_compile(request, may_not_fit=True) and self._may_not_fit(laid))
-        if laid.exchanges():
-            try:
-                return compiled(request, laid.sizes, as_it_is)
-            except UsageError as error:
-                return Compiled((), (), (f"collectives unknown: {error}",))
-        if laid.ends() < _SMALL or laid.is_one_fusion() or not as_it_is:
+        if not laid.exchanges() and (laid.ends() < _SMALL or laid.is_one_fusion() or not as_it_is):
             return Compiled((), ())
         try:
             return compiled(request, laid.sizes, as_it_is)
+        except UsageError as error:
+            return Compiled((), (), (f"collectives unknown: {error}",))
         except Exception as error:  # of code for other chips, such as a Pallas kernel, the CPU's compiler knows nothing
             return Compiled((), (), (f"not compiled for CPU devices: {type(error).__name__}",))
 

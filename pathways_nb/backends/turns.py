@@ -208,7 +208,8 @@ class Turns(Bell):
         taking_part = [each for each in threading.enumerate() if each is not mine and self._takes_part(each)]
         at = frames() if taking_part else {}
         for thread in taking_part:
-            is_awake = thread.ident is None or (thread.ident in at and not self._sleeps(thread, at[thread.ident]))
+            begins = thread.ident is None or thread in self._calling  # who calls may wait for a compiler's thread
+            is_awake = begins or (thread.ident in at and not self._sleeps(thread, at[thread.ident or 0]))
             if is_awake and thread not in self._points:  # asked last: it may just have come to one
                 return thread
         return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,12 +205,26 @@ def _compile(lowered: Any) -> Any:
     return _compile(lowered)
 
 
-@functools.cache
 def cpu_devices(count: int) -> Sequence[Any]:
-    """Devices to compile for: those there are, else of a client of our own, where nothing ever runs."""
+    """Devices to compile for, at least so many: those there are, else of a client of our own, where nothing ever runs.
+
+    One client is kept, the largest asked for: each has threads for all of its devices.
+    """
     there = jax.devices("cpu")
     if len(there) >= count:
         return there
+    with _making:
+        if len(_made) < count:
+            _made[:] = _client(count)
+        return tuple(_made)
+
+
+_made: list[Any] = []
+_making = threading.Lock()
+
+
+def _client(count: int) -> Sequence[Any]:
+    there = jax.devices("cpu")
     from jaxlib import xla_client
 
     maker = getattr(xla_client, "make_cpu_client", None)

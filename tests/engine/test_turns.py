@@ -275,6 +275,50 @@ def test_tasks_of_one_loop_take_turns(sim: pw.Controller) -> None:
     assert max(*a, *b) == pytest.approx(9e-3, rel=0.2)
 
 
+def test_an_event_loop_and_a_thread_beside_it_have_one_trace(watchdog: None) -> None:
+    def trace() -> list[Any]:
+        with pw.attach("sim:tpu_v3:2x4", seed=3, noise=0.2), pw.record() as run:
+            works = {name: pw.work(1e-3, on=left, name=name) for name in ("a", "b", "c")}
+
+            async def client(name: str) -> None:
+                for _ in range(4):
+                    y = works[name](X)
+                    with pytest.raises(pw.UsageError):
+                        await y
+                    await asyncio.sleep(0)
+
+            async def both() -> None:
+                await asyncio.gather(client("a"), client("b"))
+
+            def thread() -> None:
+                with pw.client("cat"):
+                    for _ in range(6):
+                        works["c"](X).wait()
+
+            assert not side_by_side(lambda: asyncio.run(both()), thread)
+        return [run.events[column].tolist() for column in ("kind", "name", "client", "start", "end", "run")]
+
+    assert trace() == trace() == trace() == trace()
+
+
+def test_a_block_leaves_the_controller_that_it_entered(sim: pw.Controller) -> None:
+    with pw.client("ann"):
+        pw.work(1e-3, on=left)(X).wait()
+        with pw.attach("sim:tpu_v3:1x4", seed=1) as other:
+            inner = other.driver._turns
+    assert sim.driver._turns._blocks[threading.main_thread()] == 1
+    assert threading.main_thread() in inner._blocks
+
+
+def test_who_polls_learns_that_the_engine_has_failed(watchdog: None) -> None:
+    with pw.attach("sim:tpu_v3:1x4") as controller:
+        y = pw.work(1.0, on=pw.virtual_slice(4))(X)
+        controller.driver.engine.failure = ValueError("broken on purpose")
+        with pytest.raises(RuntimeError, match="the controller's engine has stopped"):
+            y.done()
+        controller.driver.engine.failure = None
+
+
 def test_a_frame_that_runs_is_awake_and_one_that_sleeps_is_asleep() -> None:
     event = threading.Event()
     thread = threading.Thread(target=event.wait)
