@@ -38,6 +38,7 @@ STEPS = 3
 def controller(request: pytest.FixtureRequest) -> Iterator[pw.Controller]:
     if request.param == "cpu":
         with pw.attach("cpu", islands=2, devices_per_island=4) as made:
+            pw.reset()
             yield made
     else:
         with pw.attach("sim", chip="tpu_v5p", islands=2, devices_per_island=4) as made:
@@ -47,6 +48,7 @@ def controller(request: pytest.FixtureRequest) -> Iterator[pw.Controller]:
 @pytest.fixture
 def devices() -> Iterator[pw.Controller]:
     with pw.attach("cpu", islands=2, devices_per_island=4) as made:
+        pw.reset()
         yield made
 
 

@@ -107,7 +107,8 @@ def test_the_all_reduce_has_the_size_asked_for(left, controller) -> None:
     def text(**options: int) -> str:
         program = pw.program(pw.work(1e-5, on=left, **options))
         program().wait()
-        return controller.lowered(controller.traced(program, program.signature((), {}))).actions[0].call.as_text()
+        call = program.signature((), {})
+        return controller.lowered(controller.traced(program, call), call).actions[0].call.as_text()
 
     assert "f32[1024]{0} all-reduce" in text(collective_bytes=4096)
     assert "f32[1024]" not in text()
@@ -124,9 +125,10 @@ def test_none_is_optimised_away_where_several_are_one_node(left, controller) -> 
     ):
         program = pw.program(body, fuse=True)
         program(v).wait()
-        (call,) = (a.call for a in controller.lowered(controller.traced(program, program.signature((v,), {}))).actions
-                   if a.call is not None)  # fmt: skip
-        assert call.as_text().count(" while(") == count
+        call = program.signature((v,), {})
+        lowered = controller.lowered(controller.traced(program, call), call)
+        (launched,) = (action.call for action in lowered.actions if action.call is not None)
+        assert launched.as_text().count(" while(") == count
 
 
 @pytest.mark.parametrize("seconds", [0, -1e-3, float("nan"), float("inf"), "1 ms", True, None])
