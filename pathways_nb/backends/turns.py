@@ -67,7 +67,8 @@ class Turns(Bell):
     """Who runs next, of the threads that call programs of one controller.
 
     A thread takes part from its first call on, or for as long as it is in a block of a client or a recording, or while
-    it waits. One that was started since is about to take part, until it has left or ended.
+    it waits. One that was started since is about to take part, until it has left or ended; if it does not call for
+    ``NAMED_AFTER`` real seconds though it could, it is named and not waited for any more.
 
     Args:
         engine_of: the engine whose time passes, in whose thread turns are given.
@@ -279,7 +280,12 @@ class Turns(Bell):
         if thread in self._calling:  # it traces, lowers or compiles, and tells of that itself
             return
         for_how_long = monotonic() - self._holder[1]
-        if for_how_long > NAMED_AFTER and not self._said:
+        if for_how_long > NAMED_AFTER and thread not in self._blocks:  # it has never called: no client, it seems
+            self._apart.add(thread)
+            self._say(
+                f"simulated time goes on without thread {thread.name!r}{_where(thread)}, which has not called yet"
+            )
+        elif for_how_long > NAMED_AFTER and not self._said:
             self._said, self._is_shown = True, self._say(_held_up(thread))
         if for_how_long > REFUSED_AFTER and not self._is_shown:
             self._refuse(thread)
@@ -290,10 +296,15 @@ class Turns(Bell):
             self._let_go(thread, point)
 
 
-def _held_up(thread: threading.Thread) -> str:
+def _where(thread: threading.Thread) -> str:
     at = frames().get(thread.ident or 0)
-    where = f" (at {line})" if at is not None and (line := lines.here(at)) else ""
+    return f" (at {line})" if at is not None and (line := lines.here(at)) else ""
+
+
+def _held_up(thread: threading.Thread) -> str:
     return (
-        f"simulated time stands still: thread {thread.name!r}{where} neither calls, waits nor ends. Let it wait by "
-        f"y.wait() or while not y.done(), leave its `with` block, or end; start what never calls before pw.attach."
+        f"simulated time stands still: thread {thread.name!r}{_where(thread)} neither calls, waits nor ends. If it only "
+        f"computes, the others go on when it has; if it waits for a lock that one of them holds, release that before "
+        f"y.wait(), or use a threading.Condition. Else let it wait by y.wait() or while not y.done(), leave its `with` "
+        f"block, or end."
     )

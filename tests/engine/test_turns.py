@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -193,6 +194,23 @@ def test_a_daemon_that_never_calls_and_sleeps_is_no_client(sim: pw.Controller) -
     thread.join()
 
 
+def test_a_thread_that_never_calls_is_named_and_not_waited_for(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(turns, "NAMED_AFTER", 0.05)
+    one, other = socket.socketpair()
+    thread = threading.Thread(target=lambda: one.recv(1), name="reader", daemon=True)
+    thread.start()
+    pw.work(1e-3, on=left)(X).wait()
+    pw.work(1e-3, on=left)(X).wait()
+    said = capsys.readouterr().err
+    assert said.count("simulated time goes on without thread 'reader' (at test_turns.py:") == 1
+    other.send(b"x")
+    thread.join()
+    one.close()
+    other.close()
+
+
 def test_a_thread_that_holds_the_others_up_is_named(
     sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,9 +229,10 @@ def test_a_thread_that_holds_the_others_up_is_named(
     thread.start()
     inside.wait()
     text = (
-        r"simulated time stands still: thread 'holder' \(at test_turns\.py:\d+\) neither calls, waits nor ends\. Let it "
-        r"wait by y\.wait\(\) or while not y\.done\(\), leave its `with` block, or end; start what never calls before "
-        r"pw\.attach\."
+        r"simulated time stands still: thread 'holder' \(at test_turns\.py:\d+\) neither calls, waits nor ends\. If it "
+        r"only computes, the others go on when it has; if it waits for a lock that one of them holds, release that "
+        r"before y\.wait\(\), or use a threading\.Condition\. Else let it wait by y\.wait\(\) or while not y\.done\(\), "
+        r"leave its `with` block, or end\."
     )
     try:
         with pytest.raises(pw.UsageError, match=text):
