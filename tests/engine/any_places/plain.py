@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 P = PartitionSpec
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Options for code that is compiled quickly and runs once."""
+QUICK = {"xla_backend_optimization_level": 0}
+"""For code that is compiled quickly and runs once."""
 
 
 def virtual_slice(shape: int | tuple[int, ...], axes: tuple[str, ...] = ("x",), island: int = 0) -> dict[str, int]:
