@@ -20,8 +20,8 @@ P = PartitionSpec
 @cache
 def quick() -> dict[str, Any]:
     """Options for code that is compiled quickly and runs once: those that this JAX has."""
-    found: dict[str, Any] = {}
-    for name, value in {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}.items():
+    found = dict[str, Any]()
+    for name, value in (("xla_backend_optimization_level", 0), ("xla_cpu_use_fusion_emitters", False)):
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             jax.jit(lambda x: x).lower(0).compile({name: value})
             found[name] = value
