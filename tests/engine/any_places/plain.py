@@ -20,11 +20,12 @@ P = PartitionSpec
 @cache
 def quick() -> dict[str, Any]:
     """Options for code that is compiled quickly and runs once: those that this JAX has."""
-    found = dict[str, Any]()
-    for name, value in (("xla_backend_optimization_level", 0), ("xla_cpu_use_fusion_emitters", False)):
+    options: list[dict[str, Any]] = [{"xla_backend_optimization_level": 0}, {"xla_cpu_use_fusion_emitters": False}]
+    found: dict[str, Any] = {}
+    for option in options:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.jit(lambda x: x).lower(0).compile({name: value})
-            found[name] = value
+            jax.jit(lambda x: x).lower(0).compile(option)
+            found |= option
     return found
 
 
