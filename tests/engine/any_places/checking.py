@@ -85,10 +85,10 @@ class Check:
 
 def _compiling_quickly() -> Any:
     """Most of the time that a small program takes is XLA's."""
-    usual = jax.stages.Lowered.compile
+    usual, quick = jax.stages.Lowered.compile, plain.quick()
 
     def compile(lowered: Any, compiler_options: Any = None, **rest: Any) -> Any:
-        return usual(lowered, compiler_options or plain.QUICK, **rest)
+        return usual(lowered, compiler_options or quick, **rest)
 
     return mock.patch.object(jax.stages.Lowered, "compile", compile)
 
