@@ -304,7 +304,7 @@ def _where(thread: threading.Thread) -> str:
 def _held_up(thread: threading.Thread) -> str:
     return (
         f"simulated time stands still: thread {thread.name!r}{_where(thread)} neither calls, waits nor ends. If it "
-        f"only computes, the others go on when it has; if it waits for a lock that one of them holds, release that before "
-        f"y.wait(), or use a threading.Condition. Else let it wait by y.wait() or while not y.done(), leave its `with` "
-        f"block, or end."
+        f"only computes, the others go on when it has; if it waits for a lock that one of them holds, release that "
+        f"before y.wait(), or use a threading.Condition. Else let it wait by y.wait() or while not y.done(), leave its "
+        f"`with` block, or end."
     )
