@@ -89,7 +89,8 @@ class Client:
     def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
         """How much memory it needs for these arguments."""
         controller, call = current.get(), program.signature(args, kwargs)
-        return controller.lowered(controller.traced(program, call), call, refuse=False).peaks
+        with controller.calling():
+            return controller.lowered(controller.traced(program, call), call, refuse=False).peaks
 
 
 context.set_runner(Client())

@@ -13,15 +13,28 @@ import linecache
 import selectors
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_looking = threading.RLock()
 
 
-def frames() -> Mapping[int, FrameType]:
-    """The innermost Python frame of each other thread, by the thread's identifier. Let go of them soon."""
+def look(at: Callable[[Mapping[int, FrameType]], T]) -> T:
+    """What ``at`` finds in the innermost Python frame of each other thread, by the thread's identifier.
+
+    It must keep none of them. One thread looks at a time: the frames of two that look at each other would be a cycle,
+    and keep the values that threads hold until garbage is collected, which is no time of the simulation.
+    """
+    with _looking:
+        return at(_frames())
+
+
+def _frames() -> dict[int, FrameType]:
     found = sys._current_frames()
-    del found[threading.get_ident()]  # a frame that held itself would keep the others, with all that they hold
+    del found[threading.get_ident()]  # it would hold itself
     return found
 
 
@@ -58,4 +71,4 @@ def _is_waiting(name: str, names: Mapping[str, Any]) -> bool:
     condition, waiter = names.get("self"), names.get("waiter")
     if name != "wait" or waiter is None or not isinstance(condition, threading.Condition):
         return False
-    return any(each is waiter for each in getattr(condition, "_waiters", ()))
+    return waiter in getattr(condition, "_waiters", ())  # at once: other threads come and go

@@ -190,13 +190,13 @@ class Engine:
         while (item := self._take()) is not None:
             if callable(item):
                 self._guarded(item)
-                continue
-            if not isinstance(item, deque):
+            elif isinstance(item, deque):
+                if self._batch is item:
+                    self._batch = None
+                yield Released(tuple(_drained(item)))
+            else:
                 yield item
-                continue
-            if self._batch is item:
-                self._batch = None
-            yield Released(tuple(_drained(item)))
+            del item  # an errand may hold what its caller lets go of, long before the next item comes
 
 
 def _may_be_stopped() -> bool:

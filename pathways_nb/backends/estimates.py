@@ -45,7 +45,7 @@ class Estimates:
 
     def __init__(self, model: Model, topology_of: Callable[[int], Topology]):
         self.model, self.topology_of = model, topology_of
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="estimate")
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="pathways-estimate")
 
     def get(self, request: Request, record: Record) -> Future[Executable]:
         """What stands for an executable: it has a cost, and cannot be called."""

@@ -68,7 +68,9 @@ class Executables:
         self.clock = clock
         self._compiled: dict[tuple[str, tuple[tuple[str, int], ...]], Future[Executable]] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="compile")
+        self._pool = ThreadPoolExecutor(
+            max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="pathways-compile"
+        )
 
     def get(self, request: Request, record: Record) -> Future[Executable]:
         """Lower the node, and compile it unless the same text has been compiled for the same devices."""

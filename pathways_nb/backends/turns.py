@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
-from pathways_nb.backends.asleep import frames, is_asleep, is_napping
+from pathways_nb.backends.asleep import is_asleep, is_napping, look
 from pathways_nb.backends.execution import Bell
 from pathways_nb.errors import UsageError
 from pathways_nb.program import lines
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 NAMED_AFTER, REFUSED_AFTER = 2.0, 60.0
 """Real seconds after which a thread that holds the others up is named, and after which they fail in a script."""
+
+LOOKS = 1e-3, 0.02
+"""Real seconds between two looks at such a thread, at first and later."""
 
 OURS = "pathways-"
 """How the names of the controller's own threads begin."""
@@ -67,8 +70,9 @@ class Turns(Bell):
     """Who runs next, of the threads that call programs of one controller.
 
     A thread takes part from its first call on, or for as long as it is in a block of a client or a recording, or while
-    it waits. One that was started since is about to take part, until it has left or ended; if it does not call for
-    ``NAMED_AFTER`` real seconds though it could, it is named and not waited for any more.
+    it waits. One that was started since is about to take part, and one that has left its last block may still let go
+    of values: both are waited for until they sleep or end. If one does neither for ``NAMED_AFTER`` real seconds, it is
+    not waited for any more; one that never called is named.
 
     Args:
         engine_of: the engine whose time passes, in whose thread turns are given.
@@ -79,12 +83,14 @@ class Turns(Bell):
     def __init__(self, engine_of: Callable[[], VirtualEngine], notice: float, say: Say):
         super().__init__()
         self._engine_of, self._notice, self._say = engine_of, notice, say
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer that runs inside it may leave a block
         self._points: dict[threading.Thread, _Point] = {}
         self._blocks: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()
         """Threads that take part, and in how many blocks each is."""
         self._apart = WeakSet(threading.enumerate())
-        """Threads that need not take part: they were there before, or have left."""
+        """Threads that need not take part: they were there before, or went on with something else."""
+        self._left: WeakSet[threading.Thread] = WeakSet()
+        """Threads that have left all their blocks."""
         self._calling: set[threading.Thread] = set()
         self._dissolved = False
         self._holder: tuple[threading.Thread, float] | None = None
@@ -99,16 +105,17 @@ class Turns(Bell):
         with self._lock:
             mine = threading.current_thread()
             self._blocks[mine] = self._blocks.get(mine, 0) + 1
+            self._apart.discard(mine)
 
     def leave(self) -> None:
-        """It has left one of the blocks that it entered; after the last nobody waits for it any more."""
+        """It has left one of the blocks that it entered; after the last it is only waited for until it sleeps."""
         with self._lock:
             mine = threading.current_thread()
             left = self._blocks.pop(mine, 1) - 1
             if left:
                 self._blocks[mine] = left
             else:
-                self._apart.add(mine)
+                self._left.add(mine)
         self._look()
 
     @contextlib.contextmanager
@@ -170,8 +177,8 @@ class Turns(Bell):
             raise point.error
 
     def _is_alone(self, mine: threading.Thread) -> bool:
-        """Whether no other thread can run, nor stands at a point."""
-        return not self._points and self._running(mine) is None
+        """Whether no other thread can run, nor stands at a point: in this order, for one that runs may come to one."""
+        return self._running(mine) is None and not self._points
 
     def _look(self) -> None:
         self._engine_of().inbox.put(lambda: None)  # who takes it gives turns then
@@ -179,9 +186,9 @@ class Turns(Bell):
     # ---- in the engine's thread
 
     @property
-    def is_held(self) -> bool:
-        """Whether threads stand still for one that may sleep or end without a word: then it is looked at often."""
-        return self._holder is not None
+    def look_again(self) -> float | None:
+        """Real seconds after which to look again at a thread that may sleep or end without a word, if any runs."""
+        return None if self._holder is None else min(LOOKS[0] + (monotonic() - self._holder[1]) / 8, LOOKS[1])
 
     def proceed(self) -> None:
         """Give turns, and let time pass, until a thread runs, has handed something over, or none stands at a point."""
@@ -192,37 +199,46 @@ class Turns(Bell):
             if (running := self._running()) is not None:
                 self._hold(running)
                 return
-            if not engine.inbox.empty():  # frames that were looked at have let something go
-                return
-            points = self._in_order()
-            chosen = next((each for each in points if self._is_over(each[1])), None)
-            if chosen is None and points and not self._pass([point for _, point in points]):
-                chosen = points[0]  # in vain: nothing happens any more
-            if chosen is not None:
-                self._let_go(*chosen)
+            if engine.inbox.empty():  # frames that were looked at may have let something go
+                self._go_on()
         self._hold(None)
+
+    def _go_on(self) -> None:
+        """Let the first thread that may go on, or time pass until one may."""
+        points = self._in_order()
+        chosen = next((each for each in points if self._is_over(each[1])), None)
+        if chosen is None and points and not self._pass([point for _, point in points]):
+            chosen = points[0]  # in vain: nothing happens any more
+        if chosen is not None:
+            self._let_go(*chosen)
 
     def _running(self, mine: threading.Thread | None = None) -> threading.Thread | None:
         """A thread that may yet call something before time passes, other than ``mine``."""
         if self._dissolved:
             return None
-        taking_part = [each for each in threading.enumerate() if each is not mine and self._takes_part(each)]
-        at = frames() if taking_part else {}
-        for thread in taking_part:
-            begins = thread.ident is None or thread in self._calling  # who calls may wait for a compiler's thread
-            is_awake = begins or (thread.ident in at and not self._sleeps(thread, at[thread.ident or 0]))
-            if is_awake and thread not in self._points:  # asked last: it may just have come to one
-                return thread
-        return None
+        # Identifiers first: a thread that has one by now has a frame, too, unless it has ended.
+        threads = {each: each.ident for each in threading.enumerate() if each is not mine and self._takes_part(each)}
+        return look(lambda at: self._first_awake(threads, at)) if threads else None
+
+    def _first_awake(
+        self, threads: Mapping[threading.Thread, int | None], at: Mapping[int, FrameType]
+    ) -> threading.Thread | None:
+        awake = (thread for thread, ident in threads.items() if self._is_awake(thread, ident, at))
+        return next((thread for thread in awake if thread not in self._points), None)  # it may just have come to one
+
+    def _is_awake(self, thread: threading.Thread, ident: int | None, at: Mapping[int, FrameType]) -> bool:
+        """Whether it may go on by itself; a daemon that never called and sleeps for a while is no client."""
+        if ident is None or thread in self._calling:  # it begins; who calls may wait for a compiler's thread
+            return True
+        frame = at.get(ident)
+        if frame is None or is_asleep(frame):
+            return False
+        return not (thread.daemon and thread not in self._blocks and is_napping(frame))
 
     def _takes_part(self, thread: threading.Thread) -> bool:
         if thread in self._points or thread.name.startswith(OURS):
             return False
         return thread in self._blocks or thread not in self._apart
-
-    def _sleeps(self, thread: threading.Thread, frame: FrameType) -> bool:
-        """Whether others must wake it first; a daemon that never called and sleeps for a while is no client."""
-        return is_asleep(frame) or (thread.daemon and thread not in self._blocks and is_napping(frame))
 
     def _in_order(self) -> list[tuple[threading.Thread, _Point]]:
         """All points, first who goes on first: by time, then clients take turns by name, then as threads began."""
@@ -280,11 +296,12 @@ class Turns(Bell):
         if thread in self._calling:  # it traces, lowers or compiles, and tells of that itself
             return
         for_how_long = monotonic() - self._holder[1]
-        if for_how_long > NAMED_AFTER and thread not in self._blocks:  # it has never called: no client, it seems
+        if for_how_long > NAMED_AFTER and thread not in self._blocks:  # it is in no block: no client, it seems
             self._apart.add(thread)
-            self._say(
-                f"simulated time goes on without thread {thread.name!r}{_where(thread)}, which has not called yet"
-            )
+            if thread not in self._left:
+                self._say(
+                    f"simulated time goes on without thread {thread.name!r}{_where(thread)}, which has not called yet"
+                )
         elif for_how_long > NAMED_AFTER and not self._said:
             self._said, self._is_shown = True, self._say(_held_up(thread))
         if for_how_long > REFUSED_AFTER and not self._is_shown:
@@ -297,8 +314,11 @@ class Turns(Bell):
 
 
 def _where(thread: threading.Thread) -> str:
-    at = frames().get(thread.ident or 0)
-    return f" (at {line})" if at is not None and (line := lines.here(at)) else ""
+    def line(at: Mapping[int, FrameType]) -> str:
+        frame = at.get(thread.ident or 0)
+        return lines.here(frame) if frame is not None else ""
+
+    return f" (at {here})" if (here := look(line)) else ""
 
 
 def _held_up(thread: threading.Thread) -> str:

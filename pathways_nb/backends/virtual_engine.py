@@ -17,9 +17,6 @@ from pathways_nb.backends.turns import Turns
 from pathways_nb.backends.virtual import Agenda, Rank
 from pathways_nb.controller.messages import Closed, Event, Opened, Released, Reserve, Stored, Submitted, Woke
 
-LOOK = 0.01
-"""Real seconds after which the engine looks again at a thread that the others stand still for."""
-
 _LAST = 1e18
 """In a rank, after all calls."""
 
@@ -95,8 +92,7 @@ class VirtualEngine(Engine):
         answer: list[T] = []
 
         def put_down() -> None:
-            self._era += 1
-            self.agenda.at(self._all_called(), answered, rank=(0, self._era - 1, math.inf))
+            self.agenda.at(self._all_called(), answered, rank=self._after_calls())
 
         def answered() -> None:
             answer.append(work())
@@ -146,14 +142,18 @@ class VirtualEngine(Engine):
         What else a thread asks for stands between the calls before it and those after it.
         """
         if not isinstance(event, Opened | Reserve | Submitted):
-            self._era += 1
             if isinstance(event, Closed):
                 self._called.pop(event.client, None)
-            return 0, self._era - 1, math.inf
+            return self._after_calls()
         time, count = self._called.get(event.client, (due, 0))
         count = count if time == due else 0
         self._called[event.client] = due, count + isinstance(event, Reserve | Submitted)
         return 0, self._era, count, event.client
+
+    def _after_calls(self) -> Rank:
+        """The rank of what stands between the calls before it and those after it."""
+        self._era += 1
+        return 0, self._era - 1, math.inf
 
     def standing(self, client: str) -> tuple[float, int]:
         """When a client's thread gets to its next call, and how many of its calls come at that time."""
@@ -170,7 +170,7 @@ class VirtualEngine(Engine):
             if self.inbox.empty():
                 self._guarded(self.turns.proceed)
             with contextlib.suppress(queue.Empty):
-                return self.inbox.get(timeout=LOOK if self.turns.is_held else None)
+                return self.inbox.get(timeout=self.turns.look_again)
 
     def _wake_at(self, time: float) -> None:
         if self._alarm is None or time < self._alarm:

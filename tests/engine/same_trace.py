@@ -63,11 +63,26 @@ def busy(processes: int) -> Iterator[None]:
             process.wait()
 
 
+@contextlib.contextmanager
+def often() -> Iterator[None]:
+    """Let Python change threads about 5,000 times as often as usual: what two threads do meets far more often."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def traces(runs: int, processes: int, seed: int = 7) -> set[tuple[Any, ...]]:
-    """The different traces of ``runs`` runs, the second half of them beside busy processes."""
-    found = {trace(seed) for _ in range(runs - runs // 2)}
-    with busy(processes):
-        return found | {trace(seed) for _ in range(runs // 2)}
+    """The different traces of ``runs`` runs: half of them beside busy processes, every other one changing threads."""
+    found = set()
+    for half, number in (contextlib.nullcontext(), runs - runs // 2), (busy(processes), runs // 2):
+        with half:
+            for at in range(number):
+                with often() if at % 2 else contextlib.nullcontext():
+                    found.add(trace(seed))
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -161,7 +161,126 @@ def test_a_thread_that_sleeps_until_another_wakes_it_lets_time_pass(sim: pw.Cont
     assert sim.clock() >= 3e-3
 
 
-def test_a_thread_that_has_left_is_not_waited_for(sim: pw.Controller) -> None:
+def test_what_a_thread_lets_go_of_after_its_block_is_gone_at_the_time_at_which_it_left(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "NAMED_AFTER", LIMIT)
+    seen: list[float] = []
+
+    def leaver() -> None:
+        with pw.client("ann"):
+            y = pw.work(1e-3, on=left)(X)
+            y.wait()
+        seen.append(sim.clock())
+        for _ in range(300):
+            sum(range(3000))  # awake, while the other thread would have it go on
+        del y
+        seen.append(sim.clock())
+
+    def stayer() -> None:
+        with pw.client("bob"):
+            for _ in range(20):
+                pw.work(1e-3, on=left)(X).wait()
+
+    assert not side_by_side(leaver, stayer)
+    assert seen[0] == seen[1] < sim.clock()
+
+
+def test_two_threads_never_look_at_each_other() -> None:
+    """Else the frames of both would keep what both hold until garbage is collected."""
+    inside, looks = threading.Semaphore(0), list[int]()
+
+    def looks_at(at: Any) -> None:
+        looks.append(1)
+        inside.release()
+        assert len(looks) == 1, "another thread looks, too"
+        if threading.current_thread() is first:
+            until(lambda: second.ident is not None)
+        assert len(looks) == 1, "another thread looks, too"
+        looks.pop()
+
+    first, second = (threading.Thread(target=asleep.look, args=(looks_at,)) for _ in range(2))
+    first.start()
+    inside.acquire()
+    second.start()
+    first.join()
+    second.join()
+    assert not looks
+
+
+def test_a_condition_on_which_threads_come_and_go_can_be_looked_at() -> None:
+    condition, over = threading.Condition(), list[bool]()
+
+    def waits() -> None:
+        while not over:
+            with condition:
+                condition.wait(1e-6)
+
+    threads = [threading.Thread(target=waits, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(2000):
+        asleep.look(lambda at: [asleep.is_asleep(at[thread.ident or 0]) for thread in threads])
+    over.append(True)
+    for thread in threads:
+        thread.join()
+
+
+def test_who_begins_while_others_are_looked_at_is_waited_for(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event, frames = threading.Event(), asleep._frames
+    late = threading.Thread(target=event.wait)
+
+    def before_it_begins() -> Any:
+        found = frames()
+        late.start()
+        until(lambda: late.ident is not None)
+        return found
+
+    with monkeypatch.context() as looked:
+        looked.setattr(asleep, "_frames", before_it_begins)
+        looked.setattr(threading, "enumerate", lambda: [late])
+        assert sim.driver._turns._running() is late
+    event.set()
+    late.join()
+
+
+def test_who_thinks_that_it_is_alone_has_looked_who_came_meanwhile(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bob asks whether another thread runs just as ann comes to her call; she is before him in the order."""
+    order: list[str] = []
+    running, asked = turns.Turns._running, threading.Event()
+
+    def meanwhile(self: turns.Turns, mine: threading.Thread | None = None) -> threading.Thread | None:
+        if mine is bob and not asked.is_set():
+            asked.set()
+            until(lambda: ann in self._points)
+        return running(self, mine)
+
+    monkeypatch.setattr(turns.Turns, "_running", meanwhile)
+
+    def client(name: str) -> None:
+        work = pw.work(1e-3, on=left, name=name)
+        with pw.client(name):
+            if name == "ann":
+                asked.wait()
+            work(X)
+            order.append(name)
+
+    ann, bob = (threading.Thread(target=client, args=(name,)) for name in ("ann", "bob"))
+    ann.start()
+    bob.start()
+    ann.join()
+    bob.join()
+    assert order == ["ann", "bob"]
+
+
+def test_a_thread_that_has_left_and_does_something_else_is_not_waited_for_for_long(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(turns, "NAMED_AFTER", 0.05)
     gate = threading.Lock()
     gate.acquire()
     left_it = threading.Event()
@@ -178,6 +297,7 @@ def test_a_thread_that_has_left_is_not_waited_for(sim: pw.Controller) -> None:
     pw.work(1e-3, on=left)(X).wait()
     gate.release()
     thread.join()
+    assert not capsys.readouterr().err
 
 
 def test_a_daemon_that_never_calls_and_sleeps_is_no_client(sim: pw.Controller) -> None:
@@ -342,7 +462,7 @@ def test_a_frame_that_runs_is_awake_and_one_that_sleeps_is_asleep() -> None:
     event = threading.Event()
     thread = threading.Thread(target=event.wait)
     thread.start()
-    until(lambda: asleep.is_asleep(asleep.frames()[thread.ident or 0]))
-    assert threading.get_ident() not in asleep.frames()
+    until(lambda: asleep.look(lambda at: asleep.is_asleep(at[thread.ident or 0])))
+    assert asleep.look(lambda at: threading.get_ident() not in at)
     event.set()
     thread.join()
