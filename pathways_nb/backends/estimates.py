@@ -17,7 +17,7 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.backends.executables import Executable, Request
-from pathways_nb.backends.partitioned import as_spec, can_compile, compiled, primitives, spec_of
+from pathways_nb.backends.partitioned import can_compile, compiled, primitives, spec_of
 from pathways_nb.cost.compiled import Compiled, Memory
 from pathways_nb.cost.liveness import peak_bytes
 from pathways_nb.cost.local import is_one_fusion, needs_no_exchange
@@ -27,6 +27,7 @@ from pathways_nb.cost.work import Work, layouts_of, work_of
 from pathways_nb.errors import UsageError
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const, Item
+from pathways_nb.program.specs import trimmed
 from pathways_nb.trace.record import Record
 
 _SMALL = 1 << 16
@@ -150,7 +151,7 @@ class _Layouts:
     def _compare(self, declared: Any, lies: Any) -> None:
         if declared is not None and not _same(declared, lies):
             self.resharded = True
-            self.rejoined |= as_spec(lies) != PartitionSpec()
+            self.rejoined |= trimmed(lies) != PartitionSpec()
 
     def work(self) -> Work:
         """Of all items."""
@@ -168,7 +169,7 @@ class _Layouts:
         chosen = [self.specs.get(value) for value in code.outputs]
         chosen = [ours if theirs is None else theirs for ours, theirs in zip_longest(chosen, found)]
         return tuple(
-            NamedSharding(mesh, as_spec(ours)) if sharding is None else sharding
+            NamedSharding(mesh, trimmed(ours)) if sharding is None else sharding
             for ours, sharding in zip(chosen, declared, strict=True)
         )
 
@@ -210,14 +211,14 @@ class _Layouts:
 
     def exchanges(self) -> bool:
         """Whether devices may exchange what only the compiler knows; nothing where no axis splits anything."""
-        split = any(as_spec(spec) != PartitionSpec() for spec in self.specs.values()) or self.resharded
+        split = any(trimmed(spec) != PartitionSpec() for spec in self.specs.values()) or self.resharded
         if not split or self.per_shard:
             return False
         return self.rejoined or not all(needs_no_exchange(item.jaxpr, self.sizes, given) for item, given in self.items)
 
 
 def _same(one: Any, other: Any) -> bool:
-    return as_spec(one) == as_spec(other)
+    return trimmed(one) == trimmed(other)
 
 
 def _bytes(aval: Any, layout: Any, sizes: Mapping[str, int]) -> int:
@@ -225,7 +226,7 @@ def _bytes(aval: Any, layout: Any, sizes: Mapping[str, int]) -> int:
     if not hasattr(aval, "shape"):
         return 0
     count = 1
-    for dimension, entry in enumerate((*as_spec(layout), *[None] * len(aval.shape))[: len(aval.shape)]):
+    for dimension, entry in enumerate((*trimmed(layout), *[None] * len(aval.shape))[: len(aval.shape)]):
         axes: Sequence[str] = () if entry is None else (entry,) if isinstance(entry, str) else entry
         ways = 1
         for axis in axes:

@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from pathways_nb.backends.executables import Request
 from pathways_nb.cost.compiled import Compiled, collectives_by_compiling
 from pathways_nb.program.emit import emit, out_shardings
 from pathways_nb.program.items import Const, Item
+from pathways_nb.program.specs import trimmed
 
 _AT_LEAST, _FOR_EACH_EQUATION = 512, 8
 """Devices that a client is made of in a quarter of a second, and while one equation is compiled for small meshes."""
@@ -81,7 +82,7 @@ def compiled(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Comp
 
 
 def _compile(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Compiled:
-    specs = [as_spec(spec_of(sharding)) for sharding in request.arriving]
+    specs = [trimmed(spec_of(sharding)) for sharding in request.arriving]
     outputs = [spec_of(sharding) for sharding in out_shardings(request.code, request.mesh, request.replicated)]
     traced = tuple(sizes.items())
 
@@ -129,11 +130,3 @@ def primitives(item: Item) -> set[str]:
 def spec_of(sharding: Any) -> Any:
     """The spec of a sharding by axes; ``None`` of any other."""
     return sharding.spec if isinstance(sharding, NamedSharding) else None
-
-
-def as_spec(layout: Any) -> PartitionSpec:
-    """A layout, of a spec or of axes for each dimension, as a spec without needless ends."""
-    entries = [entry[0] if isinstance(entry, tuple) and len(entry) == 1 else entry or None for entry in layout or ()]
-    while entries and entries[-1] is None:
-        entries.pop()
-    return PartitionSpec(*entries)
