@@ -17,7 +17,7 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.backends.executables import Executable, Request
-from pathways_nb.backends.partitioned import can_compile, compiled, primitives, spec_of
+from pathways_nb.backends.partitioned import can_compile, compiled, is_per_shard, spec_of
 from pathways_nb.cost.compiled import Compiled, Memory
 from pathways_nb.cost.liveness import peak_bytes
 from pathways_nb.cost.local import is_one_fusion, needs_no_exchange
@@ -121,7 +121,7 @@ class _Layouts:
 
     def __init__(self, request: Request, sizes: Mapping[str, int] | None = None):
         self.request, self.sizes = request, dict(sizes or request.mesh.shape)
-        self.per_shard = any("shard_map" in primitives(item) for item in request.code.items)
+        self.per_shard = is_per_shard(request.code)
         """Whether its collectives are written in its code."""
         self.specs: dict[int, Any] = {
             value: spec_of(sharding)
