@@ -178,7 +178,7 @@ class _Layouts:
         return max((self._item(item, given) for item, given in self.items), default=0)
 
     def _item(self, item: Item, given: Sequence[Any]) -> int:
-        body, ends = item.jaxpr.jaxpr, 0
+        body = item.jaxpr.jaxpr
         ends = sum(_bytes(var.aval, spec, self.sizes) for var, spec in zip(body.invars, given, strict=True))
         ends += sum(
             _bytes(var.aval, self.specs.get(value), self.sizes)
