@@ -22,6 +22,7 @@ from pathways_nb.cost.compiled import Compiled, Memory
 from pathways_nb.cost.liveness import peak_bytes
 from pathways_nb.cost.local import is_one_fusion, needs_no_exchange
 from pathways_nb.cost.model import Model, NodeCost
+from pathways_nb.cost.splits import bytes_on_device, read_spec
 from pathways_nb.cost.topology import Topology
 from pathways_nb.cost.work import Work, layouts_of, work_of
 from pathways_nb.errors import UsageError
@@ -225,11 +226,5 @@ def _bytes(aval: Any, layout: Any, sizes: Mapping[str, int]) -> int:
     """Of an array on one device."""
     if not hasattr(aval, "shape"):
         return 0
-    count = 1
-    for dimension, entry in enumerate((*trimmed(layout), *[None] * len(aval.shape))[: len(aval.shape)]):
-        axes: Sequence[str] = () if entry is None else (entry,) if isinstance(entry, str) else entry
-        ways = 1
-        for axis in axes:
-            ways *= sizes.get(axis, 1)
-        count *= -(-aval.shape[dimension] // ways)
-    return count * int(aval.dtype.itemsize)
+    split = read_spec(layout, len(aval.shape))
+    return bytes_on_device(aval.shape, split, int(aval.dtype.itemsize), sizes)
