@@ -125,6 +125,10 @@ def _about(about: Field, islands: int) -> dict[str, Any]:
     if "hbm" in found:
         for size in about["hbm"].rows(islands):
             size.whole(0, LARGEST)
+    if "taken_as_placed" in found:
+        count, total = about["taken_as_placed"].rows(2)
+        count.whole()
+        total.whole(0, MOST_EVENTS * LARGEST)  # of all calls together
     return found
 
 

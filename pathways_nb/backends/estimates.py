@@ -17,16 +17,18 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.backends.executables import Executable, Request
-from pathways_nb.backends.partitioned import as_spec, can_compile, compiled, primitives, spec_of
+from pathways_nb.backends.partitioned import can_compile, compiled, is_per_shard, spec_of
 from pathways_nb.cost.compiled import Compiled, Memory
 from pathways_nb.cost.liveness import peak_bytes
 from pathways_nb.cost.local import is_one_fusion, needs_no_exchange
 from pathways_nb.cost.model import Model, NodeCost
+from pathways_nb.cost.splits import bytes_on_device, read_spec
 from pathways_nb.cost.topology import Topology
 from pathways_nb.cost.work import Work, layouts_of, work_of
 from pathways_nb.errors import UsageError
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const, Item
+from pathways_nb.program.specs import trimmed
 from pathways_nb.trace.record import Record
 
 _SMALL = 1 << 16
@@ -120,7 +122,7 @@ class _Layouts:
 
     def __init__(self, request: Request, sizes: Mapping[str, int] | None = None):
         self.request, self.sizes = request, dict(sizes or request.mesh.shape)
-        self.per_shard = any("shard_map" in primitives(item) for item in request.code.items)
+        self.per_shard = is_per_shard(request.code)
         """Whether its collectives are written in its code."""
         self.specs: dict[int, Any] = {
             value: spec_of(sharding)
@@ -150,7 +152,7 @@ class _Layouts:
     def _compare(self, declared: Any, lies: Any) -> None:
         if declared is not None and not _same(declared, lies):
             self.resharded = True
-            self.rejoined |= as_spec(lies) != PartitionSpec()
+            self.rejoined |= trimmed(lies) != PartitionSpec()
 
     def work(self) -> Work:
         """Of all items."""
@@ -168,7 +170,7 @@ class _Layouts:
         chosen = [self.specs.get(value) for value in code.outputs]
         chosen = [ours if theirs is None else theirs for ours, theirs in zip_longest(chosen, found)]
         return tuple(
-            NamedSharding(mesh, as_spec(ours)) if sharding is None else sharding
+            NamedSharding(mesh, trimmed(ours)) if sharding is None else sharding
             for ours, sharding in zip(chosen, declared, strict=True)
         )
 
@@ -177,7 +179,7 @@ class _Layouts:
         return max((self._item(item, given) for item, given in self.items), default=0)
 
     def _item(self, item: Item, given: Sequence[Any]) -> int:
-        body, ends = item.jaxpr.jaxpr, 0
+        body = item.jaxpr.jaxpr
         ends = sum(_bytes(var.aval, spec, self.sizes) for var, spec in zip(body.invars, given, strict=True))
         ends += sum(
             _bytes(var.aval, self.specs.get(value), self.sizes)
@@ -210,25 +212,19 @@ class _Layouts:
 
     def exchanges(self) -> bool:
         """Whether devices may exchange what only the compiler knows; nothing where no axis splits anything."""
-        split = any(as_spec(spec) != PartitionSpec() for spec in self.specs.values()) or self.resharded
+        split = any(trimmed(spec) != PartitionSpec() for spec in self.specs.values()) or self.resharded
         if not split or self.per_shard:
             return False
         return self.rejoined or not all(needs_no_exchange(item.jaxpr, self.sizes, given) for item, given in self.items)
 
 
 def _same(one: Any, other: Any) -> bool:
-    return as_spec(one) == as_spec(other)
+    return trimmed(one) == trimmed(other)
 
 
 def _bytes(aval: Any, layout: Any, sizes: Mapping[str, int]) -> int:
     """Of an array on one device."""
     if not hasattr(aval, "shape"):
         return 0
-    count = 1
-    for dimension, entry in enumerate((*as_spec(layout), *[None] * len(aval.shape))[: len(aval.shape)]):
-        axes: Sequence[str] = () if entry is None else (entry,) if isinstance(entry, str) else entry
-        ways = 1
-        for axis in axes:
-            ways *= sizes.get(axis, 1)
-        count *= -(-aval.shape[dimension] // ways)
-    return count * int(aval.dtype.itemsize)
+    split = read_spec(layout, len(aval.shape))
+    return bytes_on_device(aval.shape, split, int(aval.dtype.itemsize), sizes)

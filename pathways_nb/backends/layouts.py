@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.backends.lowered import Lowered
-from pathways_nb.backends.propagation import Propagation, trimmed
+from pathways_nb.backends.propagation import Propagation
 from pathways_nb.program.items import Const
 from pathways_nb.program.plan import Placement, Plan
 from pathways_nb.program.program import Traced
+from pathways_nb.program.specs import trimmed
 
 Targets = Mapping[tuple[int, int], Any]
 """By argument and place: the sharding in which it is brought there."""
@@ -68,7 +69,7 @@ class Layouts:
                 otherwise = NamedSharding(mesh, guesses[serial].spec(value))
                 undeclared.append(Undeclared(argument, serial, where, otherwise))
             else:
-                fixed[argument, serial] = NamedSharding(mesh, trimmed(spec or ()))
+                fixed[argument, serial] = NamedSharding(mesh, trimmed(spec))
         return cls(plan, fixed, tuple(undeclared))
 
     def targets(self, brought: Sequence[Any]) -> Targets:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from pathways_nb.backends.executables import Request
 from pathways_nb.cost.compiled import Compiled, collectives_by_compiling
+from pathways_nb.program.build import Code
 from pathways_nb.program.emit import emit, out_shardings
-from pathways_nb.program.items import Const, Item
+from pathways_nb.program.items import Const, equations
+from pathways_nb.program.specs import trimmed
 
 _AT_LEAST, _FOR_EACH_EQUATION = 512, 8
 """Devices that a client is made of in a quarter of a second, and while one equation is compiled for small meshes."""
@@ -36,20 +37,10 @@ _lock = threading.Lock()
 
 def can_compile(request: Request, may_not_fit: bool = False) -> bool:
     """Whether a node is compiled for the mesh it runs on, by the rule above."""
-    count, devices = equations(request), request.mesh.size
+    count, devices = sum(1 for item in request.code.items for _ in equations(item.jaxpr)), request.mesh.size
     if count > _MOST_EQUATIONS or devices > _MOST_DEVICES:
         return False
     return may_not_fit or devices <= max(_AT_LEAST, _FOR_EACH_EQUATION * count)
-
-
-def equations(request: Request) -> int:
-    """How many equations a node has, those of what it calls included; the body of a loop counts once."""
-    count, pending = 0, [item.jaxpr.jaxpr for item in request.code.items]
-    while pending:
-        for eqn in pending.pop().eqns:
-            count += 1
-            pending += [getattr(inner, "jaxpr", inner) for inner in jax.extend.core.jaxprs_in_params(eqn.params)]
-    return count
 
 
 def compiled(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Compiled:
@@ -81,12 +72,12 @@ def compiled(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Comp
 
 
 def _compile(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Compiled:
-    specs = [as_spec(spec_of(sharding)) for sharding in request.arriving]
+    specs = [trimmed(spec_of(sharding)) for sharding in request.arriving]
     outputs = [spec_of(sharding) for sharding in out_shardings(request.code, request.mesh, request.replicated)]
     traced = tuple(sizes.items())
 
     def on_mesh(mesh: Mesh) -> Callable[..., Any]:
-        if as_it_is and any("shard_map" in primitives(item) for item in request.code.items):
+        if as_it_is and is_per_shard(request.code):
             # The types within per-shard code name the mesh that it was traced on, which has no devices.
             mesh = request.mesh
         return emit(request.code, mesh, [NamedSharding(mesh, spec) for spec in specs], traced)
@@ -115,25 +106,11 @@ def _key(request: Request, sizes: Mapping[str, int]) -> Hashable:
     return bodies, wires, str(specs), whole, ends, arriving, request.structs, request.donated, mesh
 
 
-def primitives(item: Item) -> set[str]:
-    """The names of all operations of an item."""
-    found: set[str] = set()
-    pending = [item.jaxpr.jaxpr]
-    while pending:
-        for eqn in pending.pop().eqns:
-            found.add(eqn.primitive.name)
-            pending += [getattr(inner, "jaxpr", inner) for inner in jax.extend.core.jaxprs_in_params(eqn.params)]
-    return found
+def is_per_shard(code: Code) -> bool:
+    """Whether any of it is code for one shard, which holds its collectives."""
+    return any(eqn.primitive.name == "shard_map" for item in code.items for eqn in equations(item.jaxpr))
 
 
 def spec_of(sharding: Any) -> Any:
     """The spec of a sharding by axes; ``None`` of any other."""
     return sharding.spec if isinstance(sharding, NamedSharding) else None
-
-
-def as_spec(layout: Any) -> PartitionSpec:
-    """A layout, of a spec or of axes for each dimension, as a spec without needless ends."""
-    entries = [entry[0] if isinstance(entry, tuple) and len(entry) == 1 else entry or None for entry in layout or ()]
-    while entries and entries[-1] is None:
-        entries.pop()
-    return PartitionSpec(*entries)

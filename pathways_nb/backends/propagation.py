@@ -26,6 +26,7 @@ from pathways_nb.cost.splits import Split, propagate, read_spec
 from pathways_nb.cost.work import layouts_of
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, Item
+from pathways_nb.program.specs import trimmed
 
 _INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
                       "custom_vjp_call", "custom_vjp_call_jaxpr"})  # fmt: skip
@@ -82,8 +83,7 @@ class Propagation:
 
     def spec(self, value: int) -> PartitionSpec:
         """How a value lies; whole if nothing is known."""
-        split = self._splits.get(self._root(value))
-        return PartitionSpec() if split is None else trimmed(entry or None for entry in split)
+        return trimmed(self._splits.get(self._root(value)))
 
     # ---- who lies like whom
 
@@ -182,11 +182,3 @@ class Propagation:
 @cache
 def _is_elementwise(name: str) -> bool:
     return kind_of(Op(name, {}, (), ())) == "elementwise"
-
-
-def trimmed(entries: Iterable[Any]) -> PartitionSpec:
-    """A spec as JAX writes those of results: no needless ends, and an axis alone by its name."""
-    found = [entry[0] if isinstance(entry, tuple) and len(entry) == 1 else entry or None for entry in entries]
-    while found and found[-1] is None:
-        found.pop()
-    return PartitionSpec(*found)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from pathways_nb.cost.flat import VIEWS, Flat, Op, Value
 from pathways_nb.cost.primitives import kind_of
-from pathways_nb.cost.splits import Split, inverted, propagate, unsplit
+from pathways_nb.cost.splits import Split, bytes_on_device, inverted, propagate, unsplit
 
 _CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random", "matmul", "conv"})
 _MOVED = frozenset({"transpose", "pad", "slice", "concatenate", "rev", "copy"})
@@ -124,7 +124,6 @@ def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, V
 
 
 def _laid(flat: Flat, op: Op, value: Value, split: Split, number: int) -> Value:
-    ways = [math.prod(flat.sizes.get(axis, 1) for axis in axes) for axes in split]
-    bytes = value.itemsize * math.prod(-(-n // k) for n, k in zip(value.shape, ways, strict=True))
+    bytes = bytes_on_device(value.shape, split, value.itemsize, flat.sizes)
     view = op.name in VIEWS and number < len(op.inputs) and op.inputs[number].bytes == bytes
     return replace(value, split=split, bytes=bytes, source=op.inputs[number] if view else None)

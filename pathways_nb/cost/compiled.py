@@ -215,7 +215,7 @@ def cpu_devices(count: int) -> Sequence[Any]:
         return there
     with _making:
         if len(_made) < count:
-            _made[:] = _client(count)
+            _made[:] = _client(count, len(there))
         return tuple(_made)
 
 
@@ -223,14 +223,13 @@ _made: list[Any] = []
 _making = threading.Lock()
 
 
-def _client(count: int) -> Sequence[Any]:
-    there = jax.devices("cpu")
+def _client(count: int, there: int) -> Sequence[Any]:
     from jaxlib import xla_client
 
     maker = getattr(xla_client, "make_cpu_client", None)
     if maker is None:
         raise UsageError(
-            f"collectives_by_compiling needs {count} CPU devices, JAX has {len(there)} and can make no others. Pass "
+            f"collectives_by_compiling needs {count} CPU devices, JAX has {there} and can make no others. Pass "
             f'devices=, or set jax.config.update("jax_numcpu_devices", {count}) before JAX starts.'
         )
     return maker(num_devices=count, node_id=_NODE + count).devices()

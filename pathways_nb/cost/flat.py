@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pathways_nb.cost.splits import Split, propagate, read_spec, unsplit
+from pathways_nb.cost.splits import Split, bytes_on_device, propagate, read_spec, unsplit
 from pathways_nb.cost.trips import trips
 
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"} | {
@@ -115,11 +115,8 @@ class _Walk:
     def new(self, aval: Any, split: Split, known: Any = None, source: Value | None = None) -> Value:
         shape, dtype = tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None)
         itemsize = getattr(dtype, "itemsize", 0)
-        return Value(shape, str(dtype), itemsize, split, self.bytes(shape, split, itemsize), known, source)
-
-    def bytes(self, shape: Sequence[int], split: Split, itemsize: int) -> int:
-        """What one device holds; the last one may hold less."""
-        return itemsize * math.prod(-(-n // self.ways(axes)) for n, axes in zip(shape, split, strict=True))
+        bytes = bytes_on_device(shape, split, itemsize, self.sizes)
+        return Value(shape, str(dtype), itemsize, split, bytes, known, source)
 
     def body(self, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[Split | None] | None = None) -> Flat:
         """The operations of a jaxpr in a list of its own, without those nobody needs."""
@@ -149,7 +146,8 @@ class _Walk:
 
     def split(self, value: Value, split: Split) -> Value:
         """The array laid out otherwise."""
-        return replace(value, split=split, bytes=self.bytes(value.shape, split, value.itemsize), source=None)
+        bytes = bytes_on_device(value.shape, split, value.itemsize, self.sizes)
+        return replace(value, split=split, bytes=bytes, source=None)
 
     def run(self, jaxpr: Any, inputs: Sequence[Value]) -> list[Value]:
         """Append the operations of a jaxpr; its outputs."""

@@ -27,6 +27,12 @@ def read_spec(spec: Any, rank: int) -> Split:
     return (*named, *unsplit(rank - len(named)))
 
 
+def bytes_on_device(shape: Sequence[int], split: Split, itemsize: int, sizes: Mapping[str, int]) -> int:
+    """What one device holds of an array on a mesh of these axis ``sizes``; the last one may hold less."""
+    ways = [math.prod(sizes.get(axis, 1) for axis in axes) for axes in split]
+    return itemsize * math.prod(-(-n // k) for n, k in zip(shape, ways, strict=True))
+
+
 def propagate(name: str, params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """The split of an output of this shape, from those of the operands."""
     if name in ("sharding_constraint", "reshard"):

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.program.build import Code
-from pathways_nb.program.items import Const, closed_over
+from pathways_nb.program.items import Const, closed_over, equations
 
 _ON_DEVICES = frozenset({"sharding_constraint", "jit", "pjit"})
 """Primitives whose shardings name devices; the others only describe types and stay abstract."""
@@ -110,7 +110,7 @@ def digest(code: Code, *texts: str) -> str:
     """A fingerprint of a lowered node: its texts and the constants it holds, which the text may leave out."""
     found = hashlib.sha256("\0".join(texts).encode())
     for item in code.items:
-        found.update(repr(list(_callbacks(item.jaxpr.jaxpr))).encode())
+        found.update(repr(list(_callbacks(item.jaxpr))).encode())
         for const in [*closed_over(item.jaxpr), *(x.value for x in item.inputs if isinstance(x, Const))]:
             data = jax.random.key_data(const) if jax.dtypes.issubdtype(const.dtype, jax.dtypes.prng_key) else const
             found.update(np.asarray(data).tobytes())
@@ -119,16 +119,14 @@ def digest(code: Code, *texts: str) -> str:
 
 def has_callbacks(code: Code) -> bool:
     """Whether a node calls back to the host."""
-    return any(next(_callbacks(item.jaxpr.jaxpr), None) is not None for item in code.items)
+    return any(next(_callbacks(item.jaxpr), None) is not None for item in code.items)
 
 
-def _callbacks(jaxpr: jex.Jaxpr) -> Iterator[tuple[str, Hashable]]:
+def _callbacks(jaxpr: jex.ClosedJaxpr) -> Iterator[tuple[str, Hashable]]:
     """Host callbacks, which the lowered text only counts."""
-    for eqn in jaxpr.eqns:
+    for eqn in equations(jaxpr):
         if eqn.effects or "callback" in eqn.primitive.name:
             yield from ((eqn.primitive.name, (k, _param_key(v))) for k, v in sorted(eqn.params.items()))
-        for inner in jex.jaxprs_in_params(eqn.params):
-            yield from _callbacks(inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner)
 
 
 def _body_key(closed: jex.ClosedJaxpr, computation: bool) -> Hashable:

@@ -70,7 +70,7 @@ class Item:
     @property
     def is_collective(self) -> bool:
         """Whether devices only exchange values in it: collectives, and what changes no number or only its scale."""
-        primitives = set(_primitives(self.jaxpr.jaxpr))
+        primitives = {eqn.primitive.name for eqn in equations(self.jaxpr) if not _ends_mean(eqn)}
         return not primitives.isdisjoint(_COLLECTIVES) and primitives <= _COLLECTIVES | _CARRIERS
 
     def values(self) -> Iterator[int]:
@@ -221,13 +221,16 @@ def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
             yield from closed_over(inner)
 
 
-def _primitives(jaxpr: Any) -> Iterator[str]:
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "div" and isinstance(eqn.invars[1], jex.Literal):
-            continue  # the last step of a mean
-        yield eqn.primitive.name
+def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
+    """Every equation of a traced program, at any depth; the body of a loop counts once."""
+    for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
+        yield eqn
         for inner in _jaxprs(eqn.params):
-            yield from _primitives(inner.jaxpr if isinstance(inner, jex.ClosedJaxpr) else inner)
+            yield from equations(inner)
+
+
+def _ends_mean(eqn: Any) -> bool:
+    return eqn.primitive.name == "div" and isinstance(eqn.invars[1], jex.Literal)
 
 
 def _named(eqn: Any) -> Named | None:

@@ -5,7 +5,7 @@ JAX's own complaint about an uneven sharding names neither argument nor place (j
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -27,6 +27,14 @@ def axes_of(entry: object) -> tuple[str, ...]:
     if entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
     return entry if isinstance(entry, tuple) else (str(entry),)
+
+
+def trimmed(layout: Iterable[Any] | None) -> PartitionSpec:
+    """A spec, or the axes of each dimension, as JAX writes specs of results: no needless ends, one axis by its name."""
+    entries = [entry[0] if isinstance(entry, tuple) and len(entry) == 1 else entry or None for entry in layout or ()]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
 
 
 def check_tree(tree: Any, option: str, name: str, place: VirtualSlice) -> None:

@@ -75,6 +75,7 @@ def _bytes(source: Path, target: Path, chance: random.Random) -> str:
 def _description(source: Path, target: Path, chance: random.Random) -> str:
     parts = parts_of(source)
     meta = json.loads(parts["meta"].tobytes())
+    meta["about"]["taken_as_placed"] = [3, 160]  # which the samples lack
     done = ", ".join(_change(meta, chance) for _ in range(chance.choice((1, 1, 1, 2, 4))))
     text = json.dumps(meta).encode()
     if chance.random() < 0.05:

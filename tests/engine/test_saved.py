@@ -330,6 +330,9 @@ def put(value, *keys):
         (put(None, "about", "options"), "about.options is None, not an object"),
         (put(5, "about", "options", "chip"), "about.options.chip is 5, not text"),
         (put([1], "about", "hbm"), "about.hbm is [1], not a list of 2 values"),
+        (put([1], "about", "taken_as_placed"), "about.taken_as_placed is [1], not a list of 2 values"),
+        (put(["x", 1], "about", "taken_as_placed"), "about.taken_as_placed[0] is 'x', not a whole number from 0 to"),
+        (put([1, -1], "about", "taken_as_placed"), "about.taken_as_placed[1] is -1, not a whole number from 0 to"),
         (put([2, 99999999], "islands"), "islands[1] is 99999999, not a whole number from 1 to 1048576"),
         (put([1048576, 1], "islands"), "islands are 2 of 1048577 devices, not up to 1048576"),
         (put(5, "labels", 11, LABEL_COLUMNS.index("island")), "labels[11], of kind 'transfer', is on island 5 of 2"),
@@ -346,6 +349,12 @@ def test_what_is_wrong_in_the_description_is_named(tmp_path, change, reason) -> 
     with pytest.raises(pw.UsageError, match=re.escape(reason)) as error:
         pw.load(path)
     assert str(error.value).startswith(f"load({str(path)!r}): this is not a run saved by run.save(path), or it is dam")
+
+
+def test_what_many_calls_took_may_be_more_than_one_array_has(tmp_path) -> None:
+    run = pw.load(rewritten(tmp_path / "a.run", put([600, 2**54], "about", "taken_as_placed")))
+    assert (run.summary().taken, run.summary().taken_bytes) == (600, 2**54)
+    assert "600 abstract arguments" in str(run.summary())
 
 
 @pytest.mark.parametrize(
