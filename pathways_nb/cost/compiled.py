@@ -230,7 +230,7 @@ def _client(count: int, there: int) -> Sequence[Any]:
     if maker is None:
         raise UsageError(
             f"collectives_by_compiling needs {count} CPU devices, JAX has {there} and can make no others. Pass "
-            f'devices=, or set jax.config.update("jax_numcpu_devices", {count}) before JAX starts.'
+            f'devices=, or set jax.config.update("jax_num_cpu_devices", {count}) before JAX starts.'
         )
     return maker(num_devices=count, node_id=_NODE + count).devices()
 
