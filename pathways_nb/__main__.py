@@ -24,7 +24,7 @@ def status(_: argparse.Namespace) -> int:
 
 def demo(options: argparse.Namespace) -> int:
     """Execute a notebook and write it as one page."""
-    from pathways_nb.demo import DemoError, demo
+    from pathways_nb.notebook.demo import DemoError, demo
 
     try:
         executed, page = demo(options.notebook, options.out)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import pathways_nb as pw
-from pathways_nb import current
 from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.session import default_controller
 from tests.waiting import LIMIT
 
 ANY_SPEED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
@@ -68,7 +68,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         made.append(self)
 
     monkeypatch.setattr(pw.Controller, "__init__", remember)
-    found = current.peek()
+    found = default_controller.peek()
     yield
     for controller in {id(one): one for one in (*made, *filter(None, [found]))}.values():
         if not controller.closed:

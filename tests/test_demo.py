@@ -11,8 +11,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from pathways_nb.__main__ import main
-from pathways_nb.demo import DemoError, demo
-from pathways_nb.demo_page import FIGURE, render
+from pathways_nb.notebook.demo import DemoError, demo
+from pathways_nb.notebook.demo_page import FIGURE, render
 
 SHOW_FIGURE = f"""
 import os

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from pathways_nb.demo import demo
+from pathways_nb.notebook.demo import demo
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "05_mixture_of_experts.ipynb"
 ANSWERS = {"transfers = ...": "transfers = 8", '"05.rows", ...': f'"05.rows", {4 * 440 / (2 * 256)}'}

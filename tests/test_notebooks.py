@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from pathways_nb.demo import demo
+from pathways_nb.notebook.demo import demo
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 ANSWERS: dict[str, dict[str, str]] = {

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import pathways_nb as pw
-from pathways_nb.backends.dispatcher import IN_FLIGHT
+from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
 
 LIMIT = 300.0
 """Seconds after which what is waited for is taken to be stuck: far above what anything takes."""

@@ -19,12 +19,12 @@ from jax.sharding import AbstractMesh, AxisType
 
 import pathways_nb as pw
 from pathways_nb.bench.timing import interleaved, ratio, spread
-from pathways_nb.controller.machine import Dispatch, Machine
 from pathways_nb.controller.messages import Completed, Instruction, Launch, Released, Stored, Submitted
 from pathways_nb.controller.resources import Resources
+from pathways_nb.controller.state_machine import Dispatch, Machine
 from pathways_nb.examples import two_stages
-from pathways_nb.program.memory import Sizes, needs_of
-from pathways_nb.program.plan import lower
+from pathways_nb.plan.footprint import Sizes, needs_of
+from pathways_nb.plan.plan import lower
 
 SHARDS, ROWS = (2, 2048, 65_536), 3
 """Of every node; rows of the batch on each device."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.bench import explorer, lab, recording
-from pathways_nb.run import Run
+from pathways_nb.results.run import Run
 from pathways_nb.trace.record import Events, Label, Record
 
 PANS = 10

@@ -16,9 +16,9 @@ from typing import Any
 import pathways_nb as pw
 from pathways_nb.bench import _held_out
 from pathways_nb.bench.timing import spread
-from pathways_nb.cost.fitting import noise
-from pathways_nb.measured.runs import seconds_of
-from pathways_nb.trace.compare import Difference
+from pathways_nb.calibration.measured_runs import seconds_of
+from pathways_nb.cost.calibration.fitting import noise
+from pathways_nb.trace.matching import Difference
 
 ISLANDS, DEVICES, ROUNDS, RECORDED = 2, 4, 21, 3
 QUICK = False

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 import pathways_nb as pw
-from pathways_nb.backends.watcher import BUDGET
 from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.runtime.local.watcher import BUDGET
 from pathways_nb.trace.record import Record, Row
 
 DEVICES, CHAIN, ROUNDS = 4, 128, 100

@@ -15,7 +15,7 @@ import pkgutil
 import sys
 from typing import Any
 
-from pathways_nb.machine import machine
+from pathways_nb.util.host_info import machine
 
 _HELPERS = frozenset({"report", "timing", "lab", "peers"})
 _NUMBERS = frozenset({"over", "ratio", "speedup", "error"})

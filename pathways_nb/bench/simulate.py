@@ -2,7 +2,7 @@
 
 A chain of gangs over all of 2,048 simulated devices is called again and again: the controller decides, the simulated
 islands carry out, everything is recorded. SimPy, where it is installed, does as many request, timeout and release of
-one resource. A schedule whose order is fixed needs no event loop, and is evaluated as arrays (see ``cost.fixed``).
+one resource. A schedule whose order is fixed needs no event loop, and is evaluated as arrays (``cost.fixed_order``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 import pathways_nb as pw
 from pathways_nb.bench.timing import interleaved, ratio, spread
-from pathways_nb.cost.fixed import Edges, evaluate
+from pathways_nb.cost.fixed_order import Edges, evaluate
 
 DEVICES, FEW, NODES, CALLS, ROUNDS = 2048, 8, 1000, 20, 15
 """Devices of the island, and of the one to compare with; of a chain nodes, and calls in a round."""

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import pathways_nb as pw
 from pathways_nb.bench._users import REASONS, Crowd, Kind, User, fresh, kinds
+from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.memory import IslandMemory
 
 PROGRAMS, USERS, DEVICES = 20_000, 8, 4
 BUDGET = 8

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from pathways_nb.controller.memory import Memory
+from pathways_nb.controller.held_memory import Memory
 from pathways_nb.controller.requests import Blocked, Lack, Request, Stall
 from pathways_nb.controller.state import ClientState, RunState
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import OutOfMemoryError, size
-from pathways_nb.program.memory import Holding
-from pathways_nb.program.plan import Placement
+from pathways_nb.plan.footprint import Holding
+from pathways_nb.plan.plan import Placement
 
 MOST_PASSED = 16
 """Requests that may be admitted while another waits for memory."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pathways_nb.controller.machine import Machine
-from pathways_nb.program.memory import covers
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.plan.footprint import covers
 
 
 def check_invariants(state: Machine) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pathways_nb.errors import PathwaysError
-from pathways_nb.program.memory import NOTHING, Holding, Needs
-from pathways_nb.program.plan import Placement, Plan
+from pathways_nb.plan.footprint import NOTHING, Holding, Needs
+from pathways_nb.plan.plan import Placement, Plan
 
 # ---- events: in
 

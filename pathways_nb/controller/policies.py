@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.errors import PolicyError, UsageError, did_you_mean
-from pathways_nb.program.lines import describe
+from pathways_nb.plan.source_lines import describe
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from pathways_nb.controller.messages import Reserve, Submitted
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
-from pathways_nb.program.memory import Course, covers
-from pathways_nb.program.plan import Placement
+from pathways_nb.plan.footprint import Course, covers
+from pathways_nb.plan.plan import Placement
 
 
 @dataclass

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from pathways_nb.errors import PlaceError
-from pathways_nb.program.memory import overlap
-from pathways_nb.program.places import VirtualSlice
-from pathways_nb.program.plan import Placement
+from pathways_nb.plan.footprint import overlap
+from pathways_nb.plan.plan import Placement
+from pathways_nb.plan.virtual_slice import VirtualSlice
 
 
 class Counts:

@@ -15,10 +15,10 @@ from pathways_nb.controller.policies import PolicyState, ReadyGang, ask
 from pathways_nb.controller.requests import Lack
 from pathways_nb.controller.state import RunState
 from pathways_nb.errors import PolicyError
-from pathways_nb.program.plan import Gang
+from pathways_nb.plan.plan import Gang
 
 if TYPE_CHECKING:
-    from pathways_nb.controller.machine import Machine
+    from pathways_nb.controller.state_machine import Machine
 
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work enqueued ahead on an island while clients compete, and while one has it to itself."""

@@ -11,7 +11,7 @@ from pathways_nb.controller.policies import ReadyGang
 from pathways_nb.controller.requests import Claim, Request, wants_of
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
-from pathways_nb.program.plan import Gang, Plan
+from pathways_nb.plan.plan import Gang, Plan
 
 GUESS = 1e-3
 """Seconds that a gang is taken to last before it has run."""

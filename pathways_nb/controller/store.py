@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pathways_nb.controller.memory import Memory
+from pathways_nb.controller.held_memory import Memory
 from pathways_nb.controller.messages import Free, Instruction, Lose, Stored, Submitted
-from pathways_nb.program.memory import Holding, overlap
-from pathways_nb.program.plan import Placement
+from pathways_nb.plan.footprint import Holding, overlap
+from pathways_nb.plan.plan import Placement
 
 
 @dataclass

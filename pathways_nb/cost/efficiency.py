@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pathways_nb.cost.parameters import Origin, Parameters, fraction, optional_rate
+from pathways_nb.cost.hardware.parameters import Origin, Parameters, fraction, optional_rate
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

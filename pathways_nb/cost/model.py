@@ -13,18 +13,18 @@ from functools import cache
 from os import PathLike
 from typing import Any, NamedTuple, Self
 
-from pathways_nb.cost.chips import Chip
-from pathways_nb.cost.chips import chip as chip_of
-from pathways_nb.cost.collective import Collective
-from pathways_nb.cost.collectives import collective, over_dcn, over_links, over_pcie
+from pathways_nb.cost.collectives.formulas import FREE, Cost
+from pathways_nb.cost.collectives.mesh_axes import group_of
+from pathways_nb.cost.collectives.pricing import collective, over_dcn, over_links, over_pcie
 from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
-from pathways_nb.cost.formulas import FREE, Cost
-from pathways_nb.cost.host import HOST, Host
-from pathways_nb.cost.lay import group_of
-from pathways_nb.cost.networks import Network
-from pathways_nb.cost.networks import network as network_of
-from pathways_nb.cost.topology import Topology, lay_out
-from pathways_nb.cost.work import Amount, Work
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.chips import chip as chip_of
+from pathways_nb.cost.hardware.host import HOST, Host
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.networks import network as network_of
+from pathways_nb.cost.hardware.topology import Topology, lay_out
+from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.errors import UsageError
 
 __all__ = ["Efficiency", "Host", "Model", "NodeCost"]

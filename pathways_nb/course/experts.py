@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from pathways_nb.course.question import TOLERANCE, Question, program_of
-from pathways_nb.program.graph import Graph
+from pathways_nb.plan.graph import Graph
 
 
 def _step() -> Graph:

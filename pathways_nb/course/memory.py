@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from pathways_nb.course.question import TOLERANCE, NotYetError, Question
-from pathways_nb.run import runs
+from pathways_nb.results.run import runs
 
 _VALUES, _PART = 4, 1.0
 """Stages of the program in the question, and megabytes of each of its values on a device."""

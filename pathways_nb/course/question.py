@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.run import RanProgram, runs
+from pathways_nb.results.run import RanProgram, runs
 
 TOLERANCE = 0.01
 """Relative: 1.78 is an answer to 16/9."""

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from pathways_nb.course.question import TOLERANCE, NotYetError, Question
-from pathways_nb.run import runs
+from pathways_nb.results.run import runs
 
 _ADDS = "add_any"
 """What adds gradients of microbatches."""

@@ -19,8 +19,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import UsageError
+from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import jit
-from pathways_nb.program.places import VirtualSlice
 
 LEAST = 8
 """Fewest rows that an expert is compiled for."""

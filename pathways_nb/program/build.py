@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pathways_nb.plan.graph import Graph, Node, Value
+from pathways_nb.plan.plan import SMALL
+from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.fuse import fuse
-from pathways_nb.program.graph import Graph, Node, Value
 from pathways_nb.program.items import Const, Flat, Group, Item, Operand, constant
-from pathways_nb.program.places import VirtualSlice
-from pathways_nb.program.plan import SMALL
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,11 +19,12 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pathways_nb.errors import UsageError
-from pathways_nb.program import context, lines, specs
+from pathways_nb.plan import source_lines
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import context, specs
 from pathways_nb.program.edge import cross
-from pathways_nb.program.places import VirtualSlice
 from pathways_nb.program.signature import Signature, Statics
-from pathways_nb.unique import Unique
+from pathways_nb.util.unique import Unique
 
 Form = Literal["jit", "shard_map"]
 _NAME = re.compile(r"pw__(\d+)(?:~([^_]+))?__(.*)", re.DOTALL)
@@ -59,10 +60,10 @@ class Computation(Unique):
         self.fn, self.form, self.place, self.options = fn, form, place, options
         self.statics = statics.bound_to(fn)
         self.in_specs, self.out_specs = in_specs, out_specs
-        self.line = lines.here()
+        self.line = source_lines.here()
         functools.update_wrapper(self, fn, updated=())
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
-        place.adopt_name(lines.users_variables())
+        place.adopt_name(source_lines.users_variables())
         words = ("in_shardings", "out_shardings") if form == "jit" else ("in_specs", "out_specs")
         self._in_option, self._out_option = words
         specs.check_tree(in_specs, words[0], self.name, place)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 
 from pathways_nb.errors import UsageError
-from pathways_nb.program.places import VirtualSlice
+from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Deferred
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import jax
 import jax.extend.core as jex
 
 from pathways_nb.errors import UsageError
-from pathways_nb.program import lines, specs
+from pathways_nb.plan import source_lines
+from pathways_nb.program import specs
 from pathways_nb.program.computation import Named, named
 from pathways_nb.program.edge import without_edges
 from pathways_nb.program.signature import Aval
@@ -281,4 +282,4 @@ def _debug_info(invars: list[Any], outvars: list[Any]) -> jex.DebugInfo:
 
 def _line(eqn: Any) -> str:
     traceback = getattr(eqn.source_info, "traceback", None)
-    return lines.innermost(traceback.frames) if traceback is not None else ""
+    return source_lines.innermost(traceback.frames) if traceback is not None else ""

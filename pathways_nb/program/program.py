@@ -18,15 +18,16 @@ import jax
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from pathways_nb.errors import UsageError
-from pathways_nb.program import context, lines
+from pathways_nb.plan import source_lines
+from pathways_nb.plan.footprint import Peak
+from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, keep_for
+from pathways_nb.program import context
 from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import NOT_PICKLED, Computation
-from pathways_nb.program.graph import Graph
 from pathways_nb.program.items import Flat, closed_over
-from pathways_nb.program.memory import Peak
-from pathways_nb.program.places import VirtualSlice, by_serial, keep_for
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
-from pathways_nb.unique import Unique
+from pathways_nb.util.unique import Unique
 
 _DEFAULT = VirtualSlice((1,), ("x",), name="default", serial=-1)
 """Where a program without any computation runs."""
@@ -149,7 +150,7 @@ class Program(Unique):
             does = _needs_value(error)
             if not does:
                 raise
-            line = lines.users_line(error.__traceback__)
+            line = source_lines.users_line(error.__traceback__)
             raise UsageError(
                 f"the program {self.name!r} {does} a value that is not known while it is traced ({line}). "
                 f"Use jax.lax.cond inside a computation, or branch in a cell, outside the program, on y.result()."

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.errors import ShardingError
-from pathways_nb.program.places import VirtualSlice
+from pathways_nb.plan.virtual_slice import VirtualSlice
 
 Spec = PartitionSpec | None
 

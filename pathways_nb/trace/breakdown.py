@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathways_nb.trace.dag import CAUSES as REASONS
-from pathways_nb.trace.dag import Dag
+from pathways_nb.trace.happened_before import CAUSES as REASONS
+from pathways_nb.trace.happened_before import Dag
 from pathways_nb.trace.metrics import BUSY, alike, duration, size
 from pathways_nb.trace.record import Events
-from pathways_nb.trace.table import Printed, Table
+from pathways_nb.util.text_table import Printed, Table
 
 CAUSES = ("busy", *REASONS[:-1], "warm-up", "drain", "other")
 """What a moment counts for. *Warm-up* is a dependency before the first event there, *drain* all time after the last;

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from pathways_nb.errors import size, three_digits
-from pathways_nb.trace.memory import HighWater, peak_of
+from pathways_nb.trace.memory_profile import HighWater, peak_of
 from pathways_nb.trace.record import Events
 
 BUSY = ("compute", "collective")

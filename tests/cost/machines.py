@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pathways_nb.cost.collective import Collective
-from pathways_nb.cost.collectives import collective
-from pathways_nb.cost.fitted import COLLECTIVE
-from pathways_nb.cost.fitting import Roofline
-from pathways_nb.cost.here import fit
-from pathways_nb.cost.samples import Chain, Measured, Parted, Sample
-from pathways_nb.cost.work import Amount, Work
+from pathways_nb.cost.calibration.fitted import COLLECTIVE
+from pathways_nb.cost.calibration.fitting import Roofline
+from pathways_nb.cost.calibration.samples import Chain, Measured, Parted, Sample
+from pathways_nb.cost.calibration.this_machine import fit
+from pathways_nb.cost.collectives.pricing import collective
+from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.jaxpr.node_work import Amount, Work
 
 NODE, ALONE, CROWD, START, BYTE = 4e-4, 3e-4, 3.2, 5e-5, 2e-10
 CALL, SENT, LAUNCH, NOTICE = 1e-4, 2e-4, 2.5e-4, 7e-5

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.calibration import Calibration, OutdatedError, load
-from pathways_nb.cost.fitted import Check
-from pathways_nb.cost.here import fit, model_of
+from pathways_nb.cost.calibration.calibrated import Calibration, OutdatedError, load
+from pathways_nb.cost.calibration.fitted import Check
+from pathways_nb.cost.calibration.this_machine import fit, model_of
 from tests.cost.machines import measured
 
 FIT = fit(measured())
@@ -110,7 +110,11 @@ def test_a_misspelt_field_names_the_nearest(changed) -> None:
         ("efficiency", {"matmul": [1.5, "measured here", ""]}, "efficiency: matmul is 1.5; write a number above 0"),
         ("chip", {"hbm_bw": [1e9, "guessed", ""]}, "chip: hbm_bw: 'guessed' is no kind of origin"),
         ("", {"host": {}}, "host: lacks call, message, per_host, launch, notice, device_launch"),
-        ("", {"format": "pathways_nb.run"}, "format is 'pathways_nb.run'; this is no calibration, or it is damaged"),
+        (
+            "",
+            {"format": "pathways_nb.results.run"},
+            "format is 'pathways_nb.results.run'; this is no calibration, or it is damaged",
+        ),
         ("", {"version": "2"}, "version is '2'; this is no calibration, or it is damaged"),
         ("", {"network": None}, "network is None; .* Measure again: pw.calibrate()"),
         ("", {"checks": [["matmul", 8, "much", None]]}, r"checks is \[\['matmul', 8, 'much', None\]\]; this is no"),

@@ -13,8 +13,8 @@ import pytest
 
 import pathways_nb as pw
 from pathways_datasets import hardware
-from pathways_nb.cost.parameters import KINDS, Origin, rules, say
-from pathways_nb.cost.tables import names
+from pathways_nb.cost.hardware.parameters import KINDS, Origin, rules, say
+from pathways_nb.cost.hardware.tables import names
 
 CHIPS = [pw.chip(name) for name in names("chips")]
 FIELDS = ", ".join(rules(pw.Chip))

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.cost import formulas
-from pathways_nb.cost.collectives import COLLECTIVES, collective
-from pathways_nb.cost.formulas import FREE, Cost
-from pathways_nb.cost.topology import Axis, lay_out
+from pathways_nb.cost.collectives import formulas
+from pathways_nb.cost.collectives.formulas import FREE, Cost
+from pathways_nb.cost.collectives.pricing import COLLECTIVES, collective
+from pathways_nb.cost.hardware.topology import Axis, lay_out
 
 GB = 1e9
 W, A = 50e9, 1e-6

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathways_nb.cost.fitted import COLLECTIVE, Check
-from pathways_nb.cost.here import fit, model_of
-from pathways_nb.cost.work import Work
+from pathways_nb.cost.calibration.fitted import COLLECTIVE, Check
+from pathways_nb.cost.calibration.this_machine import fit, model_of
+from pathways_nb.cost.jaxpr.node_work import Work
 from tests.cost import machines
 from tests.cost.machines import ALONE, BETWEEN, CALL, CROWD, FROM_HOST, LAUNCH, LINES, NODE, NOTICE, SENT, measured
 

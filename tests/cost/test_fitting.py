@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathways_nb.cost.fitting import Roofline, halves, held_out, noise, nonnegative, roofline
+from pathways_nb.cost.calibration.fitting import Roofline, halves, held_out, noise, nonnegative, roofline
 
 SIZES = np.geomspace(1e2, 1e8, 16)
 positive = st.floats(1e-3, 1e3)

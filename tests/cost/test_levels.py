@@ -7,9 +7,9 @@ import math
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.collectives import COLLECTIVES, collective, over_dcn, over_links, over_pcie
-from pathways_nb.cost.formulas import Cost
-from pathways_nb.cost.topology import lay_out
+from pathways_nb.cost.collectives.formulas import Cost
+from pathways_nb.cost.collectives.pricing import COLLECTIVES, collective, over_dcn, over_links, over_pcie
+from pathways_nb.cost.hardware.topology import lay_out
 
 GB = 1e9
 

@@ -13,8 +13,8 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
 import pathways_nb as pw
-from pathways_nb import progress
-from pathways_nb.backends import estimates, partitioned
+from pathways_nb.runtime.sim import mesh_compiler, node_estimates
+from pathways_nb.util import progress
 from tests.cost import memory_table
 from tests.cost.memory_cases import (
     CASES,
@@ -156,8 +156,8 @@ def test_a_small_program_on_thousands_of_devices_is_estimated() -> None:
 @pytest.mark.parametrize("name", ["cross-entropy, indexed", "MLP, FSDP", "scan, remat", "attention", "dropout"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_estimate_is_corrected_by_what_a_small_mesh_shows(monkeypatch, name: str, dtype: Any) -> None:
-    monkeypatch.setattr(estimates, "can_compile", lambda *asked, **options: False)
-    monkeypatch.setattr(partitioned, "_FEW_DEVICES", 8)
+    monkeypatch.setattr(node_estimates, "can_compile", lambda *asked, **options: False)
+    monkeypatch.setattr(mesh_compiler, "_FEW_DEVICES", 8)
     sizes = {"data": 4, "model": 4}
     args, specs = CASES[name].on(tuple(sizes), 128, dtype)
     step = gradient(CASES[name])
@@ -177,9 +177,9 @@ def test_where_memory_may_be_short_the_compiler_is_asked_for_any_mesh() -> None:
 
 def test_per_shard_code_and_code_without_exchange_are_compiled_for_their_memory(monkeypatch) -> None:
     asked: list[int] = []
-    once = partitioned._compile
-    monkeypatch.setattr(partitioned, "_compiled", {})
-    monkeypatch.setattr(partitioned, "_compile", lambda *args: asked.append(1) or once(*args))
+    once = mesh_compiler._compile
+    monkeypatch.setattr(mesh_compiler, "_compiled", {})
+    monkeypatch.setattr(mesh_compiler, "_compile", lambda *args: asked.append(1) or once(*args))
     x = array(1 << 12, 256)
     with pw.attach("sim:tpu_v3:1x4"):
         place = pw.virtual_slice(4)
@@ -220,10 +220,10 @@ def test_donated_memory_is_taken_over_as_the_compiler_says() -> None:
 
 
 def test_progress_is_told_while_the_compiler_works(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    told, once = threading.Event(), partitioned._compile
+    told, once = threading.Event(), mesh_compiler._compile
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(partitioned, "_compiled", {})
-    monkeypatch.setattr(partitioned, "_compile", lambda *args: told.wait(30) and once(*args))
+    monkeypatch.setattr(mesh_compiler, "_compiled", {})
+    monkeypatch.setattr(mesh_compiler, "_compile", lambda *args: told.wait(30) and once(*args))
     tell = progress.Progress.tell
     monkeypatch.setattr(progress.Progress, "tell", lambda *args: (tell(*args), told.set())[0])
     with pw.attach("sim:tpu_v3:1x4"):

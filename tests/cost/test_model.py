@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.cost.collective import Collective
-from pathways_nb.cost.collectives import collective
-from pathways_nb.cost.host import HOST
-from pathways_nb.cost.lay import STRIDED, UNKNOWN, Laid, group_of
+from pathways_nb.cost.collectives.mesh_axes import STRIDED, UNKNOWN, Laid, group_of
+from pathways_nb.cost.collectives.pricing import collective
+from pathways_nb.cost.hardware.host import HOST
+from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import Efficiency, Model
-from pathways_nb.cost.work import Amount, Work
 
 V3, V5E, H100 = Model.of("tpu_v3"), Model.of("tpu_v5e"), Model.of("gpu_h100_sxm")
 KINDS = ("elementwise", "reduction", "movement", "sort", "random", "other")

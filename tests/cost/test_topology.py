@@ -7,8 +7,8 @@ import math
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.tables import names
-from pathways_nb.cost.topology import Axis, lay_out
+from pathways_nb.cost.hardware.tables import names
+from pathways_nb.cost.hardware.topology import Axis, lay_out
 
 
 @pytest.mark.parametrize(

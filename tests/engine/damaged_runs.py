@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import pathways_nb as pw
-from pathways_nb.trace.export import from_chrome
+from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.record import COLUMNS, STORED
 from pathways_widgets.critical import CriticalTimeline
 from pathways_widgets.graph import GraphView

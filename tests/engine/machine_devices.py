@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.backends.levels import Levels
 from pathways_nb.controller.messages import (
     Completed,
     Fail,
@@ -29,9 +28,10 @@ from pathways_nb.controller.messages import (
     Wake,
 )
 from pathways_nb.errors import LostError, OutOfMemoryError, PolicyError
-from pathways_nb.program.graph import Graph
-from pathways_nb.program.memory import Holding, Sizes, covers, overlap
-from pathways_nb.program.plan import Placement, Plan, Slot, Step
+from pathways_nb.plan.footprint import Holding, Sizes, covers, overlap
+from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.plan import Placement, Plan, Slot, Step
+from pathways_nb.runtime.memory_events import Levels
 
 ONE_EACH = {island: Placement(island, 0, 1) for island in range(3)}
 """A place on each of three islands of one device."""

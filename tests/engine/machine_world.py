@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
     Added,
     Cancelled,
@@ -32,8 +31,9 @@ from pathways_nb.controller.messages import (
 )
 from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
-from pathways_nb.program.memory import Holding, Needs, Sizes, needs_of, overlap
-from pathways_nb.program.plan import Placement, Plan
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.plan.footprint import Holding, Needs, Sizes, needs_of, overlap
+from pathways_nb.plan.plan import Placement, Plan
 from tests.engine.machine_devices import Devices, plan_of
 
 ISLANDS, DEVICES, MOST_ISLANDS = 3, 4, 5

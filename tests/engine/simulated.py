@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import pathways_nb as pw
-from pathways_nb.cost.host import HOST
+from pathways_nb.cost.hardware.host import HOST
 from pathways_nb.cost.model import Model
 
 X = jax.ShapeDtypeStruct((8,), jnp.float32)

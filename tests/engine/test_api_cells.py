@@ -9,7 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
-from pathways_nb import current
+from pathways_nb.session import default_controller
 from tests.cost.machines import measured
 from tests.engine.test_magics import Notebook, cells
 
@@ -99,18 +99,18 @@ def at(n, policy):
 @pytest.fixture
 def notebook(monkeypatch, tmp_path):
     """A kernel in a folder of its own, in which nothing is attached; the machine is one that is known."""
-    module = sys.modules["pathways_nb.calibrate"]
+    module = sys.modules["pathways_nb.calibration.calibrate"]
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(module, "_kept", {})
     monkeypatch.setattr(module, "measure", lambda on, quick, say: measured(devices=4, islands=len(on.islands)))
-    monkeypatch.setattr(current, "_state", current._State())
+    monkeypatch.setattr(default_controller, "_state", default_controller._State())
     monkeypatch.chdir(tmp_path)
     book = Notebook()
     book.ok(BEFORE)
     yield book
     book.shell.user_ns.clear()
     InteractiveShell.clear_instance()
-    if (controller := current.peek()) is not None:
+    if (controller := default_controller.peek()) is not None:
         controller.close()
 
 
@@ -134,9 +134,9 @@ def test_cell_five_two_schedules_and_a_question(notebook, capsys) -> None:
 def test_cell_six_sequential_and_parallel_dispatch_of_what_is_here(notebook, attached, capsys) -> None:
     notebook.ok(attached)
     notebook.ok(BEFORE_SIX)
-    before = current.peek()
+    before = default_controller.peek()
     notebook.ok(CELL_SIX)
-    assert current.peek() is before
+    assert default_controller.peek() is before
     assert "events matched, 0 and 0 without partner" in capsys.readouterr().out
     sequential, parallel = (notebook.names[name].summary() for name in "sp")
     assert sequential.launches == parallel.launches == 4

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends import islands
+from pathways_nb.runtime import islands
 
 v = np.arange(8, dtype=np.float32)
 GONE = "was held on devices that have been let go (attached again, reset or closed). Run it again."
@@ -290,7 +290,7 @@ def test_nothing_attached(fresh_python) -> None:
 def test_one_client_where_there_is_no_client_maker(fresh_python) -> None:
     done = fresh_python("""
     import numpy as np, jax, jax.numpy as jnp, pathways_nb as pw
-    from pathways_nb.backends import islands
+    from pathways_nb.runtime import islands
     islands._client_maker = lambda: None
     controller = pw.attach("cpu", islands=2, devices_per_island=4)
     a = pw.jit(lambda v: v * 2, on=pw.virtual_slice(4), in_shardings=pw.P("x"))
@@ -309,7 +309,7 @@ ACCELERATORS = """
     import numpy as np, jax, jax.numpy as jnp
     jax.config.update("jax_num_cpu_devices", 8)
     import pathways_nb as pw
-    from pathways_nb.backends import islands
+    from pathways_nb.runtime import islands
     {faked}
     {attach}
     v = np.arange(8, dtype=np.float32)
@@ -402,7 +402,7 @@ def test_two_open_controllers_never_hold_the_same_accelerators(fresh_python) -> 
     import jax
     jax.config.update("jax_num_cpu_devices", 4)
     import pathways_nb as pw
-    from pathways_nb.backends import islands
+    from pathways_nb.runtime import islands
     islands.accelerators = lambda: ("gpu", jax.devices("cpu"))
     one = pw.attach("gpu")
     f = pw.jit(lambda v: v, on=pw.virtual_slice(2))

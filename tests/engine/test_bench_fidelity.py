@@ -12,7 +12,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.bench import _held_out, fidelity
 from pathways_nb.examples import two_stages
-from pathways_nb.trace.compare import Difference
+from pathways_nb.trace.matching import Difference
 from tests.cost.machines import measured
 
 SMALL = {"ROWS": 8, "WIDTH": 8, "MICROBATCHES": 2, "LAYERS": 2, "LENGTH": 4, "BATCH": 2}
@@ -22,7 +22,7 @@ SMALL = {"ROWS": 8, "WIDTH": 8, "MICROBATCHES": 2, "LAYERS": 2, "LENGTH": 4, "BA
 def small(watchdog, monkeypatch, tmp_path):
     """Tiny programs on two islands of two devices, and measurements of a machine that is known, in no time."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    module = sys.modules["pathways_nb.calibrate"]  # the name of the function hides that of its module
+    module = sys.modules["pathways_nb.calibration.calibrate"]  # the name of the function hides that of its module
     monkeypatch.setattr(module, "_kept", {})
     monkeypatch.setattr(module, "measure", lambda *_: measured(devices=2, islands=2))
     for name, value in SMALL.items():

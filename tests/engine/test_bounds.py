@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb import bounds
-from pathways_nb.backends import islands as islands_module
-from pathways_nb.backends.pod import Pod
-from pathways_nb.magics import PathwaysMagics
+from pathways_nb.notebook.magics import PathwaysMagics
+from pathways_nb.runtime import islands as islands_module
+from pathways_nb.runtime.sim.simulated_pod import Pod
+from pathways_nb.util import limits
 
 HUGE = 10**400
 CPU = (
@@ -146,6 +146,6 @@ def test_times_that_no_run_lasts_are_refused(controller, left, seconds) -> None:
 
 def test_the_bounds_are_no_less_than_what_is_measured() -> None:
     """README and benches: 2048 devices an island, 65,536 a node, 64 islands."""
-    bounds.check_simulated("", 512, 2**20)
-    bounds.check_simulated("", 2**16, 2**20)
-    bounds.check_virtual("", 128, 1024)
+    limits.check_simulated("", 512, 2**20)
+    limits.check_simulated("", 2**16, 2**20)
+    limits.check_virtual("", 128, 1024)

@@ -12,17 +12,19 @@ from types import ModuleType
 import pytest
 
 import pathways_nb as pw
-from pathways_nb import current
-from pathways_nb.calibrate import calibrated
-from pathways_nb.cost.calibration import Calibration
-from pathways_nb.cost.here import fit, model_of
-from pathways_nb.cost.samples import Measured
-from pathways_nb.cost.work import Amount, Work
-from pathways_nb.measured import kernels
-from pathways_nb.progress import Progress
+from pathways_nb.calibration import kernels
+from pathways_nb.calibration.calibrate import calibrated
+from pathways_nb.cost.calibration.calibrated import Calibration
+from pathways_nb.cost.calibration.samples import Measured
+from pathways_nb.cost.calibration.this_machine import fit, model_of
+from pathways_nb.cost.jaxpr.node_work import Amount, Work
+from pathways_nb.session import default_controller
+from pathways_nb.util.progress import Progress
 from tests.cost.machines import measured
 
-MODULE: ModuleType = sys.modules["pathways_nb.calibrate"]  # the name of the function hides that of its module
+MODULE: ModuleType = sys.modules[
+    "pathways_nb.calibration.calibrate"
+]  # the name of the function hides that of its module
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +122,7 @@ def test_without_one_a_quick_one_is_made_and_said_so(small, pretended, capsys) -
 
 def test_without_a_controller_it_is_the_usual_one_s(small, pretended) -> None:
     assert calibrated(None).name == "here: 2 islands × 4 cpu devices"
-    assert current.peek() is small
+    assert default_controller.peek() is small
 
 
 def test_one_of_another_machine_is_refused_with_both_named(small, pretended, tmp_path) -> None:
@@ -162,7 +164,7 @@ def test_a_quick_one_that_holds_no_more_is_measured_anew(small, pretended, tmp_p
     MODULE._kept.clear()
     with pytest.raises(pw.UsageError, match=r"calibration-cpu-2-2.json: this calibration is of .*: pw.calibrate\(\)"):
         pw.attach("sim:here")
-    assert current.peek() is small
+    assert default_controller.peek() is small
 
 
 def test_what_was_attached_and_its_results_stay(small, pretended) -> None:
@@ -171,7 +173,7 @@ def test_what_was_attached_and_its_results_stay(small, pretended) -> None:
     before = double(1.0)
     with pw.record() as run:
         pw.calibrate()
-    assert current.peek() is small
+    assert default_controller.peek() is small
     assert float(before) == 2.0
     assert len(run.events.of_kind("compute", "enqueue")) == 0
 
@@ -188,7 +190,7 @@ def test_an_interrupt_leaves_nothing_behind(small, monkeypatch, tmp_path) -> Non
     monkeypatch.setattr(Progress, "tell", tell)
     with pytest.raises(KeyboardInterrupt):
         pw.calibrate(quick=True)
-    assert current.peek() is small
+    assert default_controller.peek() is small
     assert not (tmp_path / "pathways_nb").exists()
     assert float(pw.jit(lambda v: v + 1, on=pw.virtual_slice(2))(1.0)) == 2.0
 

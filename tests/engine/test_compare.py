@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.trace.compare import beginning, compare_events, together
+from pathways_nb.trace.matching import beginning, compare_events, together
 from pathways_nb.trace.record import Events, Label, Row
 
 v = np.arange(8, dtype=np.float32)

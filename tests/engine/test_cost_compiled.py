@@ -13,13 +13,13 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import pathways_nb.cost.compiled as compiling
-from pathways_nb.cost.collective import Collective
-from pathways_nb.cost.compiled import Compiled, collectives_by_compiling, cpu_devices
-from pathways_nb.cost.exchanges import exchanges_of
-from pathways_nb.cost.groups import axes_of, groups_of
-from pathways_nb.cost.hlo import parse
-from pathways_nb.cost.work import work_of
+import pathways_nb.cost.hlo.compiled as compiling
+from pathways_nb.cost.collectives.groups import axes_of, groups_of
+from pathways_nb.cost.hlo.compiled import Compiled, collectives_by_compiling, cpu_devices
+from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.errors import UsageError
 
 FLOATS = [jnp.float32, jnp.bfloat16]

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from pathways_nb.cost.compiled import collectives_by_compiling
-from pathways_nb.cost.local import needs_no_exchange
+from pathways_nb.cost.hlo.compiled import collectives_by_compiling
+from pathways_nb.cost.jaxpr.shard_local import needs_no_exchange
 
 SIZES = {"x": 2, "y": 2}
 TABLE = jax.ShapeDtypeStruct((8, 4), jnp.float32)

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from pathways_nb.cost.liveness import peak_bytes
+from pathways_nb.cost.jaxpr.liveness import peak_bytes
 
 FACTOR = 1.4
 """How far the compiler's own peak of a training step may lie from ours, either way."""

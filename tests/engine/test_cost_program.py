@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost.collective import Collective
-from pathways_nb.cost.splits import Split
-from pathways_nb.cost.work import Work, layouts_of, work_of
+from pathways_nb.cost.jaxpr.exchange import Collective
+from pathways_nb.cost.jaxpr.node_work import Work, layouts_of, work_of
+from pathways_nb.cost.jaxpr.splits import Split
 from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
 

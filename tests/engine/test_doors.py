@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.cost import calibration
+from pathways_nb.cost.calibration import calibrated
+from pathways_nb.cost.calibration.fitted import Check
 from pathways_nb.cost.efficiency import EFFICIENCY
-from pathways_nb.cost.fitted import Check
-from pathways_nb.cost.host import HOST
+from pathways_nb.cost.hardware.host import HOST
 from pathways_nb.cost.model import Model
 from tests.engine.damaged_runs import FOREIGN, NASTY
 
@@ -100,7 +100,7 @@ FILES: list[tuple[str | bytes, str]] = [
     ("", "no JSON, line 1 column 1: Expecting value"),
     ("\ufeff{}", "no JSON, line 1 column 1: Unexpected UTF-8 BOM"),
 ]
-LOADS: dict[str, Callable[[Path], Any]] = {"chip": pw.chip, "network": pw.network, "calibration": calibration.load}
+LOADS: dict[str, Callable[[Path], Any]] = {"chip": pw.chip, "network": pw.network, "calibration": calibrated.load}
 
 
 @pytest.mark.parametrize("door", LOADS)
@@ -120,7 +120,7 @@ def test_a_folder_and_a_path_that_there_cannot_be_are_refused(tmp_path, door) ->
 
 
 def test_files_larger_than_any_of_their_kind_are_not_read(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("pathways_nb.json_text.MOST_TEXT", 2**20)
+    monkeypatch.setattr("pathways_nb.util.json_text.MOST_TEXT", 2**20)
     path = written(tmp_path / "mine.json", " " * (2**20 + 1))
     for load in LOADS.values():
         with pytest.raises(
@@ -148,7 +148,7 @@ def sound(tmp_path_factory) -> dict[str, dict[str, Any]]:
     """What a file of each kind holds."""
     path = tmp_path_factory.mktemp("sound") / "calibration.json"
     model = Model(pw.chip("tpu_v3"), pw.network("tpu_dcn"), HOST, EFFICIENCY, "mine")
-    calibration.Calibration(model, (Check("matmul", 3, 0.1, None),), {"cores": 2}).save(path)
+    calibrated.Calibration(model, (Check("matmul", 3, 0.1, None),), {"cores": 2}).save(path)
     return SOUND | {"calibration": json.loads(path.read_text())}
 
 

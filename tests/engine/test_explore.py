@@ -11,7 +11,7 @@ import pytest
 from traitlets import TraitError
 
 import pathways_nb as pw
-from pathways_nb import explore
+from pathways_nb.parallel import schedule_explorer
 from pathways_nb.parallel.schedules import registry
 
 
@@ -71,7 +71,7 @@ def test_the_bubble_stands_beside_its_closed_form_or_the_word_that_there_is_none
     kinds = {name: registry.kind_of(name) for name in pw.schedules()}
     for name, kind in kinds.items():
         explorer = pw.explore_schedules(name, microbatches=8)
-        holds = kind.bubble is not None and kind.bubble.where(explorer.first.size, explore.Times())
+        holds = kind.bubble is not None and kind.bubble.where(explorer.first.size, schedule_explorer.Times())
         assert ("closed form " + (kind.bubble.text if kind.bubble else "") in explorer.pictures[0].words) == holds
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pathways_nb.cost.fixed as fixed
-from pathways_nb.backends.makespan import Clockwork
-from pathways_nb.backends.virtual import Task
-from pathways_nb.controller.machine import Machine
-from pathways_nb.cost.fixed import Edges, FixedOrder, evaluate
+import pathways_nb.cost.fixed_order as fixed
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.cost.fixed_order import Edges, FixedOrder, evaluate
 from pathways_nb.errors import UsageError
-from pathways_nb.program.graph import Graph
-from pathways_nb.program.plan import Placement, Plan, Step
+from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.plan import Placement, Plan, Step
+from pathways_nb.runtime.sim.makespan import Clockwork
+from pathways_nb.runtime.sim.virtual_islands import Task
 
 DEVICES = 4
 """Of each of two islands."""

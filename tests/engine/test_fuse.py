@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.backends.makespan import makespan
+from pathways_nb.plan.plan import Placement, Plan, lower
 from pathways_nb.program.fuse import fuse
 from pathways_nb.program.items import Group, Item, constant
-from pathways_nb.program.plan import Placement, Plan, lower
+from pathways_nb.runtime.sim.makespan import makespan
 from tests.engine.computations import first_shard, names, on, same, v
 
 # ---- which groups are fused: plain data
@@ -55,8 +55,8 @@ def test_what_is_fused_and_what_is_not() -> None:
 
 def plan_of(groups: list[Group]) -> tuple[Plan, dict[int, float]]:
     """Each place is an island; a group lasts as many seconds as the numbers of its members say."""
-    from pathways_nb.program.graph import Graph, Node, Value
-    from pathways_nb.program.places import VirtualSlice
+    from pathways_nb.plan.graph import Graph, Node, Value
+    from pathways_nb.plan.virtual_slice import VirtualSlice
 
     places = {place: VirtualSlice((1,), ("x",), serial=-100 - place) for place in {g.place for g in groups}}
     nodes, seconds = [], {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb import gather
+from pathways_nb.session import batching
 
 v = np.arange(8, dtype=np.float32)
 
@@ -251,7 +251,7 @@ def test_reset_inside_a_record_leaves_what_was_gathered_to_run(a) -> None:
 
 
 def test_large_arguments_are_not_gathered_without_end(a, monkeypatch) -> None:
-    monkeypatch.setattr(gather, "MOST_COPIED", 3 * v.nbytes)
+    monkeypatch.setattr(batching, "MOST_COPIED", 3 * v.nbytes)
     with pw.record() as run:
         ys = [a(v) for _ in range(7)]
         assert sum(program.runs for program in run.programs) == 2

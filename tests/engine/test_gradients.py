@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends.execution import Execution
+from pathways_nb.runtime.run_state import Execution
 
 x = np.linspace(-1, 2, 32, dtype=np.float32).reshape(4, 8)
 params = {k: np.linspace(-1, s, 64, dtype=np.float32).reshape(8, 8) for k, s in (("one", 1.0), ("two", 0.5))}

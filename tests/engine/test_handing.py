@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends.execution import Bell
 from pathways_nb.controller.messages import Completed, Event, Submitted
+from pathways_nb.runtime.run_state import Bell
 from tests.waiting import until
 
 v = np.arange(8, dtype=np.float32)

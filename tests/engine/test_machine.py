@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
     Cancelled,
     Completed,
@@ -23,8 +22,9 @@ from pathways_nb.controller.messages import (
     Submitted,
 )
 from pathways_nb.controller.requests import Reservation
-from pathways_nb.program.memory import Holding
-from pathways_nb.program.plan import Placement, Plan
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.plan.footprint import Holding
+from pathways_nb.plan.plan import Placement, Plan
 from tests.engine.machine_devices import plan_of
 from tests.engine.machine_world import SequentialWorld, World, plans
 

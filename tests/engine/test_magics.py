@@ -12,7 +12,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
-from pathways_nb.magics import _attach_parser
+from pathways_nb.notebook.magics import _attach_parser
 
 CELL_ONE = """\
 %load_ext pathways_nb
@@ -184,7 +184,7 @@ def test_pathways_before_attach_and_without_the_extension_s_default(fresh_python
     from IPython.core.interactiveshell import InteractiveShell
     shell = InteractiveShell.instance()
     import pathways_nb as pw
-    from pathways_nb.magics import PathwaysMagics
+    from pathways_nb.notebook.magics import PathwaysMagics
     shell.register_magics(PathwaysMagics)
     result = shell.run_cell("%%pathways --show none\\n1", store_history=True)
     print(type(result.error_in_exec).__name__, result.error_in_exec)
@@ -322,7 +322,7 @@ def test_help_is_printed(ready, capsys, line, text) -> None:
 
 def test_calibrating_shows_what_was_found(ready, capsys, monkeypatch) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr("pathways_nb.magics.calibrate", lambda quick: asked.append(quick) or "found")
+    monkeypatch.setattr("pathways_nb.notebook.magics.calibrate", lambda quick: asked.append(quick) or "found")
     ready.ok("%pathways calibrate\n%pathways calibrate --quick")
     assert asked == [False, True]
     assert capsys.readouterr().out.count("found") == 2

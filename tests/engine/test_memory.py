@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb import current
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.program.graph import Graph
-from pathways_nb.program.memory import Course, Sizes, needs_of
-from pathways_nb.program.plan import Placement, Plan, Slot, Step
+from pathways_nb.plan.footprint import Course, Sizes, needs_of
+from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.plan import Placement, Plan, Slot, Step
+from pathways_nb.session import default_controller
 from tests.conftest import settled
 from tests.waiting import Unseen
 
@@ -56,7 +56,7 @@ def split(fn: Callable[..., Any], on: pw.VirtualSlice, **options: Any) -> pw.Com
 
 def peak_of(controller: pw.Controller, program: pw.Program, *args: Any) -> int:
     """The highest peak that lowering computes."""
-    assert controller is current.get()
+    assert controller is default_controller.get()
     return max(peak.bytes for peak in program.peaks(*args))
 
 

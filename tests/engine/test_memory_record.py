@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.trace.export import from_chrome
-from pathways_nb.trace.memory import Held, HighWater, memory_of, peak_of
+from pathways_nb.trace.formats import from_chrome
+from pathways_nb.trace.memory_profile import Held, HighWater, memory_of, peak_of
 from pathways_nb.trace.record import COLUMNS, Events, Label, Record, Row
 
 DEVICES, ISLANDS, CLIENTS, END = 6, 2, ("ann", "", "bob"), 12

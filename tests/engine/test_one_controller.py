@@ -17,10 +17,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.backends.local import LocalDriver
-from pathways_nb.backends.sim import SimDriver
 from pathways_nb.controller import admission, state
 from pathways_nb.controller.messages import Launch
+from pathways_nb.runtime.local.local_driver import LocalDriver
+from pathways_nb.runtime.sim.sim_driver import SimDriver
 from tests.engine.random_programs import (
     COMPUTATIONS,
     PLACES,

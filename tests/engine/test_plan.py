@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.program.graph import Graph, Node, Value
-from pathways_nb.program.plan import Placement, Plan, lower, route
+from pathways_nb.plan.graph import Graph, Node, Value
+from pathways_nb.plan.plan import Placement, Plan, lower, route
 
 
 @dataclass

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.backends.makespan import Clockwork, makespan
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.machine import Machine
-from pathways_nb.program.graph import Graph
-from pathways_nb.program.plan import Placement, Plan, Step
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.plan import Placement, Plan, Step
+from pathways_nb.runtime.sim.makespan import Clockwork, makespan
 from tests.engine.computations import v
 
 times = st.floats(1e-4, 1e-1)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.backends.profiler import Profiler
 from pathways_nb.program.emit import module_of
-from pathways_nb.trace.exact import Span, Stamps, make_exact
+from pathways_nb.runtime.local.profiler import Profiler
+from pathways_nb.trace.exact_stamps import Span, Stamps, make_exact
 from pathways_nb.trace.record import Label, Record, Row
 from pathways_widgets.timeline import Timeline
 

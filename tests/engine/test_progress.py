@@ -8,14 +8,14 @@ import re
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.progress import Progress, to_standard_error
+from pathways_nb.util.progress import Progress, to_standard_error
 
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that it is: what is in the list, last."""
     now = [0.0]
-    monkeypatch.setattr("pathways_nb.progress.monotonic", lambda: now[-1])
+    monkeypatch.setattr("pathways_nb.util.progress.monotonic", lambda: now[-1])
     return now
 
 
@@ -44,7 +44,7 @@ def test_what_it_says_goes_to_standard_error_at_once(capsys) -> None:
 
 def test_compiling_says_which_of_how_many(controller, monkeypatch, capsys) -> None:
     """On a clock on which everything takes long."""
-    monkeypatch.setattr("pathways_nb.progress.monotonic", itertools.count(0.0, 3.0).__next__)
+    monkeypatch.setattr("pathways_nb.util.progress.monotonic", itertools.count(0.0, 3.0).__next__)
     there = pw.virtual_slice(2)
 
     @pw.jit(on=there)

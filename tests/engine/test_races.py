@@ -10,7 +10,6 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
     Closed,
     Completed,
@@ -26,8 +25,9 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
-from pathways_nb.program.memory import Holding, Sizes, needs_of
-from pathways_nb.program.plan import Placement
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.plan.footprint import Holding, Sizes, needs_of
+from pathways_nb.plan.plan import Placement
 from tests.conftest import settled
 from tests.engine.computations import on
 from tests.engine.machine_devices import plan_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathways_nb.trace.ranges import Ranges
+from pathways_nb.util.device_ranges import Ranges
 
 DEVICES = 12
 spans = st.tuples(st.integers(0, DEVICES - 1), st.integers(1, DEVICES)).map(lambda s: (s[0], min(s[0] + s[1], DEVICES)))

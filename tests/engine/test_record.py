@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends.pauses import Pauses
+from pathways_nb.runtime.gc_pauses import Pauses
 from pathways_nb.trace.record import COLUMNS, Events, Label, Record, Row
 
 label = Label("compute", "f", island=1, devices=2, bytes=8)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.controller.resources import Resources
-from pathways_nb.program.plan import Placement
+from pathways_nb.plan.plan import Placement
 from tests.waiting import until_freed
 
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb.controller.admission import MOST_PASSED, PATIENCE, PATIENCE_WITH_OTHERS, Admission
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import (
     Closed,
     Completed,
@@ -45,8 +44,9 @@ from pathways_nb.controller.policies import POLICIES
 from pathways_nb.controller.precedence import Precedence
 from pathways_nb.controller.requests import Reservation
 from pathways_nb.controller.state import RunState
-from pathways_nb.program.memory import Holding, Sizes, needs_of
-from pathways_nb.program.plan import Placement
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.plan.footprint import Holding, Sizes, needs_of
+from pathways_nb.plan.plan import Placement
 from tests.conftest import settled
 from tests.engine.machine_devices import Devices, plan_of
 from tests.engine.simulated import NO_HOSTS, X

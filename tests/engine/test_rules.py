@@ -71,11 +71,11 @@ def test_the_controller_knows_only_graphs_plans_and_errors(path: Path) -> None:
     allowed = (
         "pathways_nb.controller",
         "pathways_nb.errors",
-        "pathways_nb.program.graph",
-        "pathways_nb.program.lines",
-        "pathways_nb.program.memory",
-        "pathways_nb.program.places",
-        "pathways_nb.program.plan",
+        "pathways_nb.plan.graph",
+        "pathways_nb.plan.source_lines",
+        "pathways_nb.plan.footprint",
+        "pathways_nb.plan.virtual_slice",
+        "pathways_nb.plan.plan",
     )
     ours = reaches(path, "pathways_nb")
     assert [n for n in ours if not n.startswith(allowed)] == []
@@ -124,10 +124,10 @@ def test_views_draw_from_records_and_graphs_alone(path: Path) -> None:
     allowed = (
         *GROUND,
         "pathways_nb.trace",
-        "pathways_nb.program.graph",
-        "pathways_nb.program.lines",
-        "pathways_nb.program.places",
-        "pathways_nb.program.plan",
+        "pathways_nb.plan.graph",
+        "pathways_nb.plan.source_lines",
+        "pathways_nb.plan.virtual_slice",
+        "pathways_nb.plan.plan",
     )
     assert [n for n in reaches(path, "pathways_nb") if not n.startswith(allowed)] == []
     assert reaches(path, "jax") == []

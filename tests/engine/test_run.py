@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends import dispatcher
+from pathways_nb.runtime.local import dispatcher
 from tests.waiting import LIMIT, Unseen, is_waited_for, until, until_freed
 
 v = np.arange(8, dtype=np.float32)

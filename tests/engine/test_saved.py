@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb import saved
-from pathways_nb.trace.export import from_chrome
+from pathways_nb.results import saved_run
+from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.record import COLUMNS, LABEL_COLUMNS, STORED, Events, Label, Row
 from tests.engine import damaged_runs
 
@@ -403,7 +403,7 @@ def test_only_what_a_run_consists_of_is_unpacked(tmp_path, monkeypatch) -> None:
     ],
 )
 def test_what_is_larger_than_a_run_is_refused_before_it_is_unpacked(monkeypatch, bound, most, reason) -> None:
-    monkeypatch.setattr(saved, bound, most)
+    monkeypatch.setattr(saved_run, bound, most)
     unpacked = spied(monkeypatch)
     with pytest.raises(pw.UsageError, match=reason):
         pw.load(damaged_runs.SAMPLES[0])
@@ -423,7 +423,7 @@ def test_columns_whose_declared_sizes_contradict_each_other_are_refused(tmp_path
 
 def test_a_run_that_could_not_be_loaded_is_not_saved(tmp_path, monkeypatch) -> None:
     run = pw.load(damaged_runs.SAMPLES[0])
-    monkeypatch.setattr(saved, "MOST_EVENTS", 3)
+    monkeypatch.setattr(saved_run, "MOST_EVENTS", 3)
     with pytest.raises(pw.UsageError, match=r"events and \d+ bytes of labels and graphs; pw.load reads up to 3 and"):
         run.save(tmp_path / "a.run")
     late = Row(Label("compute", "late", island=0, devices=1), 0.0, 1e300)

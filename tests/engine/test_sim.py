@@ -19,10 +19,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from jax.sharding import NamedSharding
 
 import pathways_nb as pw
-from pathways_nb.backends import partitioned
-from pathways_nb.cost.collectives import collective
-from pathways_nb.cost.compiled import Compiled
+from pathways_nb.cost.collectives.pricing import collective
+from pathways_nb.cost.hlo.compiled import Compiled
 from pathways_nb.cost.model import Model
+from pathways_nb.runtime.sim import mesh_compiler
 from tests.engine.simulated import NO_HOSTS, X, a, b, both, is_empty, left
 from tests.engine.test_interrupt import python_handles_interrupts  # noqa: F401
 from tests.waiting import interrupt_when, until, until_freed
@@ -249,9 +249,9 @@ def test_of_code_that_was_compiled_what_was_used_last_is_remembered(sim: pw.Cont
     compiled: list[int] = []
     remembered: dict[Any, Any] = {}
     shift: int
-    monkeypatch.setattr(partitioned, "_compiled", remembered)
-    monkeypatch.setattr(partitioned, "_REMEMBERED", 2)
-    monkeypatch.setattr(partitioned, "_compile", lambda *asked: compiled.append(shift) or Compiled((), ()))
+    monkeypatch.setattr(mesh_compiler, "_compiled", remembered)
+    monkeypatch.setattr(mesh_compiler, "_REMEMBERED", 2)
+    monkeypatch.setattr(mesh_compiler, "_compile", lambda *asked: compiled.append(shift) or Compiled((), ()))
     for shift in (1, 2, 1, 3, 1, 2):
         pw.wait(pw.jit(lambda x, n=shift: jnp.roll(x, n), on=left, in_shardings=pw.P("x"))(X))
     assert compiled == [1, 2, 3, 2]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.backends.virtual import Agenda
+from pathways_nb.runtime.sim.virtual_islands import Agenda
 from tests.engine.random_programs import random_calls, random_program
 from tests.engine.simulated import NO_HOSTS, X, a, both, is_empty
 from tests.engine.test_one_controller import carried_out

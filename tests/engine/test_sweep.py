@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb import run as runs
+from pathways_nb.results import run as runs
 from pathways_nb.trace.record import Label, Record, Row
 from pathways_widgets.plane import Axes, frame
 
@@ -91,7 +91,7 @@ def test_past_two_seconds_a_line_tells_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter([0.0, 0.0, 1.5, 2.5, 3.0, 4.0])
-    monkeypatch.setattr("pathways_nb.progress.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("pathways_nb.util.progress.monotonic", lambda: next(seconds))
     pw.sweep(lambda n, policy: n, n=[1, 2, 3, 4, 5], policy=[max])
     assert capsys.readouterr().err.splitlines() == [
         "sweep: point 3 of 5: n=3, policy=max (2 s)",

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb import tenants
 from pathways_nb.controller import scheduler
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.machine import Machine
 from pathways_nb.controller.messages import Cancelled, Completed, Fail, Launch, Opened, Submitted, Waited
 from pathways_nb.controller.policies import POLICIES
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.session import tenants
 from tests.engine.machine_devices import plan_of
 from tests.waiting import Unseen
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends import asleep, turns
+from pathways_nb.runtime.sim import asleep, turns
 from tests.engine import same_trace
 from tests.engine.simulated import X, is_empty, left
 from tests.waiting import LIMIT, until

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathways_nb.backends.virtual import Agenda
 from pathways_nb.controller.messages import Launch
-from pathways_nb.program.plan import Placement
+from pathways_nb.plan.plan import Placement
+from pathways_nb.runtime.sim.virtual_islands import Agenda
 from tests.engine.virtual_world import Played, World, plan_of, random_world, worked_out
 
 WHOLE, LOW, HIGH, MIDDLE, LAST = 0, 1, 2, 3, 4

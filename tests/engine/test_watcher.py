@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.backends.dispatcher import IN_FLIGHT
-from pathways_nb.backends.execution import Bell
-from pathways_nb.backends.watcher import Launched, LaunchWatcher, _failures
+from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
+from pathways_nb.runtime.local.watcher import Launched, LaunchWatcher, _failures
+from pathways_nb.runtime.run_state import Bell
 from pathways_nb.trace.record import Label, Record
 from tests.waiting import Unseen, launched, until
 

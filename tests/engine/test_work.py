@@ -12,7 +12,7 @@ import pytest
 import pathways_nb as pw
 from tests.engine.computations import names, same, v
 
-work_module = sys.modules["pathways_nb.work"]  # the name of the function hides that of its module
+work_module = sys.modules["pathways_nb.program.timed_work"]  # the name of the function hides that of its module
 VALUES = [
     2.5,
     np.ones((2, 3), np.complex64),

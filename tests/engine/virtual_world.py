@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pathways_nb.backends.virtual import Agenda, Islands, Portion, Task, Timed, VirtualRun
 from pathways_nb.controller.messages import Launch
-from pathways_nb.program.graph import Graph
-from pathways_nb.program.plan import Placement, Plan, Slot, Step
+from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.plan import Placement, Plan, Slot, Step
+from pathways_nb.runtime.sim.virtual_islands import Agenda, Islands, Portion, Task, Timed, VirtualRun
 
 ISLANDS, DEVICES = 3, 4
 Key = tuple[int, int]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pathways_nb.program.graph import Graph, Node, Value
-from pathways_nb.program.places import VirtualSlice
+from pathways_nb.plan.graph import Graph, Node, Value
+from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.trace.record import Events, Label, Record, Row
 
 MICROBATCHES = 8

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pathways_nb.trace.critical_path import critical_path
 from pathways_nb.trace.metrics import summarise
-from pathways_nb.trace.path import critical_path
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_widgets import figure_of, palette
 from pathways_widgets.critical import ENDS, PATH, CriticalTimeline

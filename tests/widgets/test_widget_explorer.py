@@ -12,7 +12,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
-from pathways_nb.explore import CHOICES
+from pathways_nb.parallel.schedule_explorer import CHOICES
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.parallel.schedules.picture import Picture
 from pathways_widgets import explorer as panel_module

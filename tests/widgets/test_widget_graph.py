@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pathways_nb.program.graph import Graph, Node, Value
-from pathways_nb.program.places import VirtualSlice
+from pathways_nb.plan.graph import Graph, Node, Value
+from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.trace.metrics import duration, size
 from pathways_nb.trace.record import Events
 from pathways_widgets.fold import drawn

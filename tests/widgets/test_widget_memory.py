@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathways_nb.trace.memory import memory_of
+from pathways_nb.trace.memory_profile import memory_of
 from pathways_nb.trace.record import LEVEL_KINDS, Events, Label, Row
 from pathways_widgets import LiveFigure, figure_of, palette
 from pathways_widgets.memory import MemoryView

@@ -10,7 +10,7 @@ import numpy as np
 from bokeh.models import Segment
 from bokeh.plotting import figure
 
-from pathways_nb.trace.path import critical_path
+from pathways_nb.trace.critical_path import critical_path
 from pathways_nb.trace.record import LEVEL_KINDS, Events
 from pathways_widgets.detail import PIXELS, Digest
 from pathways_widgets.time_axis import TIME_RANGE

@@ -52,7 +52,8 @@ class ExplorerPanel(w.VBox):
     """The controls and the figure of an explorer.
 
     Args:
-        explorer: has a trait for each of ``choices``, and ``step``; see ``pathways_nb.explore.ScheduleExplorer``.
+        explorer: has a trait for each of ``choices``, and ``step``, as
+            ``pathways_nb.parallel.schedule_explorer.ScheduleExplorer`` has.
     """
 
     def __init__(self, explorer: Any, choices: Sequence[str]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pathways_nb.program.graph import Edge, Graph, Node
+from pathways_nb.plan.graph import Edge, Graph, Node
 from pathways_widgets.layout import layers_of
 from pathways_widgets.views import DrawnProgram
 

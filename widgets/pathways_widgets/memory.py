@@ -24,7 +24,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from pathways_nb.trace.memory import Held, memory_of
+from pathways_nb.trace.memory_profile import Held, memory_of
 from pathways_nb.trace.metrics import clients_of
 from pathways_widgets.detail import PIXELS
 from pathways_widgets.lanes import Lanes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.memory import Held
+from pathways_nb.trace.memory_profile import Held
 from pathways_nb.trace.metrics import of_budget, size
 from pathways_widgets import palette
 from pathways_widgets.time_axis import round_steps

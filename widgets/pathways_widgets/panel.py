@@ -16,7 +16,7 @@ from bokeh.layouts import column
 from bokeh.models import Column
 from bokeh.plotting import figure
 
-from pathways_nb.json_text import shortened
+from pathways_nb.util.json_text import shortened
 from pathways_widgets import palette
 from pathways_widgets.critical import CriticalTimeline
 from pathways_widgets.graph import GraphView

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pathways_nb.errors import is_number
-from pathways_nb.json_text import shortened
+from pathways_nb.util.json_text import shortened
 from pathways_widgets import palette, style
 from pathways_widgets.clients import TINTS, legend_of
 from pathways_widgets.critical import ENDS, PATH, WIDTH, CriticalTimeline

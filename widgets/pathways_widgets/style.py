@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pathways_nb.errors import is_number
-from pathways_nb.json_text import shortened
+from pathways_nb.util.json_text import shortened
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
 
-from pathways_nb.program.graph import Graph
+from pathways_nb.plan.graph import Graph
 from pathways_nb.trace.record import Events
 from pathways_widgets import style
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
 from pathways_nb.bench._paper.pods import JAX_CALL, PAPER, Line, Pod, in_turn, line, multi_controller, side_by_side
-from pathways_nb.cost.host import HOST
+from pathways_nb.cost.hardware.host import HOST
 
 LENGTH = int(PAPER["figure 5"]["chain"]["value"])
 SIZES = tuple(2**k for k in range(10))

@@ -15,9 +15,9 @@ import numpy as np
 
 import pathways_nb as pw
 from pathways_datasets import published
-from pathways_nb.cost.host import HOST, Host
+from pathways_nb.cost.hardware.host import HOST, Host
 from pathways_nb.cost.model import Model
-from pathways_nb.run import Run
+from pathways_nb.results.run import Run
 
 CHIP = "tpu_v3"
 PAPER = published("pathways")

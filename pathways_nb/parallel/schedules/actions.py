@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pathways_nb.errors import UsageError
-from pathways_nb.json_text import shortened
+from pathways_nb.util.json_text import shortened
 
 OPERATIONS = "FIWB"
 """Forward; gradient by the input; gradient by the weights; both gradients at once."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pathways_nb.cost.fixed import Edges, FixedOrder
+from pathways_nb.cost.fixed_order import Edges, FixedOrder
 from pathways_nb.errors import ScheduleError, UsageError
 from pathways_nb.parallel.schedules import export
 from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, Rows, parse_cell, parse_row, parse_rows

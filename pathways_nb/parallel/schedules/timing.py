@@ -1,8 +1,9 @@
 """When everything in a schedule happens, where its devices idle, and what they keep in memory.
 
-The schedule is evaluated as the simulator evaluates any fixed order (``cost.fixed``). Idle time is told apart as the
-field does: a device warms up until its first backward pass begins, is in its steady state until its last forward pass
-has ended, and cools down until the whole pipeline is done; time that only the wire is to blame for is counted apart.
+The schedule is evaluated as the simulator evaluates any fixed order (``cost.fixed_order``). Idle time is told apart as
+the field does: a device warms up until its first backward pass begins, is in its steady state until its last forward
+pass has ended, and cools down until the whole pipeline is done; time that only the wire is to blame for is counted
+apart.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.cost.fixed import Evaluated, FixedOrder, Released
+from pathways_nb.cost.fixed_order import Evaluated, FixedOrder, Released
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.actions import Cell
 from pathways_nb.parallel.schedules.closed_forms import Size

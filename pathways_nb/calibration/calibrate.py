@@ -1,0 +1,193 @@
+"""``pw.calibrate``: measure the attached devices once, keep what was found for every later session, simulate with it.
+
+Assumed throughout: all devices of all islands work at the same time, as in a program that uses all of them. Virtual
+CPU devices of an island share its cores, so each is measured while the others work, too; ``Efficiency.at_once`` says
+how much faster fewer of them are. What else runs on the machine meanwhile is in the figures, and in their noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform as system
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pathways_nb.attach.attach import attach
+from pathways_nb.calibration.measure import measure
+from pathways_nb.cost.calibration import this_machine
+from pathways_nb.cost.calibration.calibrated import Calibration, OutdatedError, load
+from pathways_nb.cost.model import Model
+from pathways_nb.errors import UsageError
+from pathways_nb.runtime import islands as islands_module
+from pathways_nb.session import default_controller
+from pathways_nb.session.controller_handle import Controller
+from pathways_nb.trace.metrics import counted
+from pathways_nb.util.host_info import machine
+from pathways_nb.util.progress import to_standard_error
+
+_Shape = tuple[str, tuple[int, ...]]
+"""A kind of device, and how many each island has."""
+_kept: dict[_Shape, Calibration] = {}
+"""Of this process."""
+
+
+def calibrate(quick: bool = False) -> Calibration:
+    """Measure the attached devices, fit the cost model to them and store it for ``"sim:here"``.
+
+    Measures launches and the controller's own work, classes of operations, collectives and transfers through a
+    controller of the same islands, waiting first for what is under way; virtual devices are other ones than the
+    attached, on the same cores. Takes up to half a minute, with a line of progress past two seconds. An interrupt
+    leaves everything as it was. The file lies under ``$XDG_DATA_HOME``, else ``~/.local/share``.
+
+    Args:
+        quick: fewer classes, sizes and repeats: some seconds.
+
+    Returns:
+        The model, with the noise of each class and its error on sizes that the fit has not seen.
+
+    Raises:
+        UsageError: the attached devices are simulated, or are accelerators that are being recorded, are dispatched
+            sequentially or have an emulated latency.
+    """
+    controller = default_controller.get()
+    found = _measured(controller, quick)
+    found.save(_path(_shape(controller)))
+    return found
+
+
+def calibration(path: str | Path | None = None) -> Calibration:
+    """The calibration of the attached devices, as it was stored.
+
+    Args:
+        path: of a file that ``Calibration.save`` wrote on this machine; by default what ``pw.calibrate`` stored.
+
+    Raises:
+        UsageError: there is none, it is damaged, or it is of another machine or version. FileNotFoundError: no such
+            file.
+    """
+    controller = default_controller.get()
+    if path is not None:
+        return _checked(load(path), controller, str(path))
+    found = _stored(controller)
+    if found is None:
+        raise UsageError(f"calibration(): there is none of {_named(_shape(controller))} yet. Make it: pw.calibrate().")
+    return found
+
+
+def calibrated(controller: Controller | None) -> Model:
+    """The cost model of this machine: the stored one, else one that is measured quickly now.
+
+    A stored quick one that does not hold here any more counts as none: another is measured as quickly.
+
+    Args:
+        controller: whose devices; without one, those that ``pw.attach("auto")`` would choose.
+
+    Raises:
+        UsageError: the stored one is of another machine or version and not a quick one, or damaged.
+    """
+    with contextlib.nullcontext(controller) if controller is not None else usual() as chosen:
+        why = f"no calibration of {_named(_shape(chosen))} yet"
+        try:
+            found = _stored(chosen)
+        except OutdatedError as error:
+            if not error.quick:
+                raise
+            found, why = None, error.why
+        if found is None:
+            to_standard_error(f"{why}: measuring quickly; pw.calibrate() measures more, for later sessions")
+            found = _measured(chosen, quick=True)
+        return found.model
+
+
+def _measured(controller: Controller, quick: bool) -> Calibration:
+    shape = _shape(controller)
+    with _undisturbed(controller) as chosen:
+        fitted = this_machine.fit(measure(chosen, quick, to_standard_error))
+    model = this_machine.model_of(fitted, f"here: {_named(shape)}")
+    found = _kept[shape] = Calibration(model, tuple(fitted.judge()), _machine(controller), quick)
+    return found
+
+
+@contextlib.contextmanager
+def _undisturbed(controller: Controller) -> Iterator[Controller]:
+    """A current controller of the same islands without a user's options, on which nothing is under way."""
+    if controller.driver_or_none is not None:
+        controller.settle()
+    asked = controller.specification
+    if asked.kind == "cpu":
+        policy = "stride" if asked.policy == "fifo" else "fifo"  # another controller, even if all else is the same
+        counts = {"islands": asked.islands, "devices_per_island": asked.devices_per_island}
+        with attach("cpu", **counts, pin=asked.pin, policy=policy) as other:
+            yield other
+    elif asked.dispatch != "parallel" or asked.dcn_latency or controller.recordings:
+        raise UsageError(
+            f"calibrate(): {controller!r} {'is being recorded' if controller.recordings else 'delays what is measured'}"
+            f'. Call it outside of any recording, after pw.attach({asked.kind!r}, dispatch="parallel", dcn_latency=0).'
+        )
+    else:
+        yield controller
+
+
+@contextlib.contextmanager
+def usual() -> Iterator[Controller]:
+    """For a moment, what ``pw.attach("auto")`` would attach."""
+    kind, _ = islands_module.accelerators()
+    with attach(kind or "cpu") as controller:
+        yield controller
+
+
+def _stored(controller: Controller) -> Calibration | None:
+    shape = _shape(controller)
+    if shape not in _kept and (path := _path(shape)).exists():
+        _kept[shape] = _checked(load(path), controller, str(path))
+    return _kept.get(shape)
+
+
+def _checked(found: Calibration, controller: Controller, where: str) -> Calibration:
+    found.refuse_elsewhere(_machine(controller), where)
+    return found
+
+
+def _shape(controller: Controller) -> _Shape:
+    """What was attached; virtual devices that were lost or added since do not count.
+
+    Raises:
+        UsageError: the devices are simulated.
+    """
+    asked = controller.specification
+    if asked.kind not in ("cpu", "gpu", "tpu"):
+        raise UsageError(f'calibrate(): {controller!r} has no devices to measure. Attach some: pw.attach("cpu").')
+    return asked.kind, (asked.devices_per_island,) * asked.islands if asked.kind == "cpu" else controller.islands
+
+
+def _named(shape: _Shape) -> str:
+    kind, islands = shape
+    sizes = "+".join(map(str, islands)) if len(set(islands)) > 1 else str(islands[0])
+    return f"{counted(len(islands), 'island')} × {sizes} {kind} {'device' if set(islands) == {1} else 'devices'}"
+
+
+def _machine(controller: Controller) -> dict[str, Any]:
+    """What a calibration holds for: another processor, number of cores, version or island makes another machine."""
+    kind, islands = _shape(controller)
+    known = machine()
+    processor = _processor() if kind == "cpu" else controller.driver.attachment.islands[0].devices[0].device_kind
+    return {"processor": processor, "cores": known["cores"], "system": system.system(), "jax": version("jax"),
+            "devices": kind, "islands": list(islands)}  # fmt: skip
+
+
+def _processor() -> str:
+    """What the system calls its processor."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return system.processor() or system.machine()
+
+
+def _path(shape: _Shape) -> Path:
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    kind, islands = shape
+    return Path(home) / "pathways_nb" / f"calibration-{kind}-{'-'.join(map(str, islands))}.json"

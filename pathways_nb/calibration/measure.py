@@ -1,0 +1,181 @@
+"""All measurements of one calibration: every program is prepared, then they take turns, round after round.
+
+So whatever else the machine does meanwhile hits all of them alike, and a launch is told apart from the work behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+
+import numpy as np
+
+from pathways_nb.calibration import kernels
+from pathways_nb.calibration.kernels import Kernel
+from pathways_nb.calibration.measured_runs import Bench, Stages, Start, seconds_of, stages_of
+from pathways_nb.cost.calibration.fitted import line_of
+from pathways_nb.cost.calibration.fitting import noise
+from pathways_nb.cost.calibration.samples import Chain, Measured, Parted, Sample
+from pathways_nb.cost.jaxpr.node_work import Work
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.session.controller_handle import Controller
+from pathways_nb.util.host_info import machine
+from pathways_nb.util.progress import Progress
+
+NODES, HOPS = 4, 4
+"""Nodes of a chain, and of one that changes islands: enough for what a program takes anyway to count little."""
+LENGTHS = (1, 4, 16, 32)
+"""Nodes of the chains that tell what launches take."""
+PARTS = 16
+"""Nodes that do the work of one."""
+_LEAST, _MOST = 3, 25
+"""Rounds."""
+_SECONDS, _QUICK = 22.0, 5.0
+"""After which no further round begins."""
+
+
+@dataclass(eq=False)
+class _Item:
+    """A program of so many nodes of a kernel on each island, which moves an array of so many bytes at each of them."""
+
+    group: str
+    kernel: Kernel
+    prepare: Callable[[], Start]
+    nodes: int = NODES
+    bytes: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Line:
+    """Chains of tiny nodes of several lengths, on some places."""
+
+    places: list[VirtualSlice]
+    starts: dict[int, Start] = field(default_factory=dict)
+    stages: dict[int, list[Stages]] = field(default_factory=lambda: {nodes: [] for nodes in LENGTHS})
+
+    def prepare(self, bench: Bench) -> None:
+        self.starts = {nodes: bench.chains(kernels.tiny(), self.places, nodes) for nodes in LENGTHS}
+
+    def measure(self) -> None:
+        for nodes, start in self.starts.items():
+            self.stages[nodes].append(stages_of(start))
+
+    def chains(self) -> tuple[Chain, ...]:
+        return tuple(_chain(nodes, stages) for nodes, stages in self.stages.items())
+
+
+def measure(controller: Controller, quick: bool, say: Callable[[str], object]) -> Measured:
+    """Measure a controller's devices, all islands at the same time.
+
+    Args:
+        controller: the current one, with nothing under way. quick: fewer classes, sizes and repeats.
+        say: told of progress.
+    """
+    return _Session(controller, quick, Progress(say)).measured()
+
+
+class _Session:
+    def __init__(self, controller: Controller, quick: bool, progress: Progress):
+        self.controller, self.bench, self.quick, self.progress = controller, Bench(controller), quick, progress
+        self.shared = controller.platform == "cpu"  # only virtual devices share cores
+        self.lines = [_Line(self.bench.places), _Line(self.bench.places[:1])]
+        """Chains of tiny nodes on all islands, and on one."""
+        self.items = [*self._work(), *self._moves()]
+
+    def _work(self) -> Iterator[_Item]:
+        bench, devices = self.bench, self.bench.devices
+        exchanges = kernels.collectives(devices, self.quick) if devices > 1 else ()
+        for kernel in (*kernels.operations(self.quick), *exchanges):
+            yield _Item("class", kernel, partial(bench.chains, kernel, bench.places, NODES))
+        for group, places in (("parted", bench.places), ("parted solo", bench.places[:1])):
+            for nodes in (1, PARTS):
+                kernel = kernels.medium(PARTS // nodes)
+                yield _Item(group, kernel, partial(bench.chains, kernel, places, nodes), nodes)
+        for kernel in kernels.large(self.quick) if devices > 1 and self.shared else ():
+            yield _Item("alone", kernel, partial(bench.chains, kernel, bench.on(1), NODES))
+            yield _Item("together", kernel, partial(bench.chains, kernel, bench.places, NODES))
+
+    def _moves(self) -> Iterator[_Item]:
+        bench = self.bench
+        for exponent in range(10, 21, 5 if self.quick else 2):
+            array = np.ones(2**exponent // bench.devices, np.float32)
+            moved = array.nbytes * bench.devices
+            part = Kernel("host to island", lambda s: s[:1], (array,))
+            yield _Item("host", part, partial(bench.brought, part), 1, moved)
+            if bench.islands > 1:
+                whole = Kernel("island to island", lambda s: s + 1.0, (array,))
+                yield _Item("between", whole, partial(bench.handed, whole, HOPS), HOPS, moved)
+
+    def measured(self) -> Measured:
+        """Prepare, take turns, and give every program its share."""
+        self._take_turns(self._prepared())
+        chains, solo = (line.chains() for line in self.lines)
+        anyway, _ = line_of(chains)
+        parted, parted_solo = (self._parted(name) for name in ("parted", "parted solo"))
+        samples: dict[str, list[Sample]] = {}
+        for item in self.items:
+            if item.group.startswith("parted"):
+                continue
+            key = item.kernel.kind if item.group == "class" else item.group
+            samples.setdefault(key, []).append(self._sample(item, anyway))
+        alone, together = (samples.pop(name, []) for name in ("alone", "together"))
+        host, between = (tuple(samples.pop(name, ())) for name in ("host", "between"))
+        return Measured(
+            self.bench.devices,
+            self.bench.islands,
+            self._memory(),
+            self.shared,
+            chains,
+            solo,
+            parted,
+            parted_solo,
+            {kind: tuple(sorted(found, key=lambda one: one.size)) for kind, found in samples.items()},
+            tuple((one.seconds, many.seconds) for one, many in zip(alone, together, strict=True)),
+            host,
+            between,
+        )
+
+    def _prepared(self) -> list[Start]:
+        for line in self.lines:
+            line.prepare(self.bench)
+        starts = []
+        for number, item in enumerate(self.items, 1):
+            self.progress.tell(f"calibrating: preparing {number} of {len(self.items)}, {item.kernel.kind}")
+            starts.append(item.prepare())
+        return starts
+
+    def _take_turns(self, starts: list[Start]) -> None:
+        until, order = _QUICK if self.quick else _SECONDS, np.random.default_rng(0)
+        for number in range(_MOST):
+            if number >= _LEAST and self.progress.passed > until:
+                break
+            for line in self.lines:
+                line.measure()
+            for index in order.permutation(len(starts)):  # what came before a program must not always be the same
+                item = self.items[index]
+                self.progress.tell(f"calibrating: round {number + 1} of {_MOST} at most, {item.kernel.kind}")
+                item.seconds.append(seconds_of(starts[index]))
+
+    def _parted(self, group: str) -> Parted:
+        whole, parts = (median(item.seconds) for item in self.items if item.group == group)
+        return Parted(PARTS, whole, parts)
+
+    def _sample(self, item: _Item, anyway: float) -> Sample:
+        """A node's share of a chain, without what its program takes anyway; above 0 even where noise hides it."""
+        total = median(item.seconds)
+        work = Work() if item.group == "host" else item.kernel.work(self.bench.devices)
+        share = max(total - anyway, total / 10) / item.nodes
+        return Sample(item.kernel.kind, work, share, noise(item.seconds), item.bytes)
+
+    def _memory(self) -> float:
+        """Bytes of one device: what it tells, or its part of the machine's."""
+        return float(max(self.controller.budgets) or machine()["memory_bytes"] / sum(self.controller.islands))
+
+
+def _chain(nodes: int, stages: list[Stages]) -> Chain:
+    totals = [one.total for one in stages]
+    total, call, sent = (float(median(column)) for column in zip(*stages, strict=True))
+    return Chain(nodes, total, call, sent, noise(totals))

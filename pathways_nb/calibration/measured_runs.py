@@ -1,0 +1,138 @@
+"""Chains of small computations through the attached controller, on all islands at the same time, and their seconds.
+
+Nothing is measured beside the controller: what a node takes here, with its launch, its watcher and its neighbours at
+work, is what a node takes in a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter as clock
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from pathways_nb.calibration.kernels import AXIS, Kernel
+from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
+from pathways_nb.program.computation import Computation, shard_map
+from pathways_nb.program.program import program
+from pathways_nb.session.calls import put, record, wait
+from pathways_nb.session.controller_handle import Controller
+
+_SPLIT = PartitionSpec(AXIS)
+Start = Callable[[], Any]
+"""Starts a program and returns its futures."""
+
+
+class Stages(NamedTuple):
+    """Seconds of one program; see ``samples.Chain``."""
+
+    total: float
+    call: float
+    sent: float
+
+
+class Bench:
+    """Chains on the islands of one controller.
+
+    Args:
+        controller: the current one.
+    """
+
+    def __init__(self, controller: Controller):
+        self.controller = controller
+        self.islands, self.devices = len(controller.islands), min(controller.islands)
+        self.places = self.on(self.devices)
+
+    def on(self, devices: int) -> list[VirtualSlice]:
+        """A place of so many devices on each island."""
+        return [virtual_slice(devices, axes=(AXIS,), island=island) for island in range(self.islands)]
+
+    def chains(self, kernel: Kernel, places: Sequence[VirtualSlice], nodes: int) -> Start:
+        """A chain of the kernel on each place."""
+        computations = [_computation(kernel, place) for place in places]
+        constants = len(kernel.arrays) - 1
+
+        def body(*arrays: Any) -> list[Any]:
+            chains = (arrays[i : i + constants + 1] for i in range(0, len(arrays), constants + 1))
+            return [_chained(node, nodes, *chain) for node, chain in zip(computations, chains, strict=True)]
+
+        return _ready(body, [_placed(array, place) for place in places for array in kernel.arrays])
+
+    def brought(self, kernel: Kernel) -> Start:
+        """An array on its way from the host to each place, for a kernel that reads next to nothing of it."""
+        computations = [_computation(kernel, place) for place in self.places]
+
+        def body(*arrays: Any) -> list[Any]:
+            return [node(array) for node, array in zip(computations, arrays, strict=True)]
+
+        return _ready(body, [_wide(kernel.arrays[0], self.devices) for _ in self.places])
+
+    def handed(self, kernel: Kernel, nodes: int) -> Start:
+        """A chain of the kernel that changes between the first two islands at each node."""
+        computations = [_computation(kernel, place) for place in self.places[:2]]
+
+        def body(state: Any) -> Any:
+            for number in range(nodes):
+                state = computations[(number + 1) % 2](state)
+            return state
+
+        return _ready(body, [_placed(kernel.arrays[0], self.places[0])])
+
+
+def seconds_of(start: Start) -> float:
+    """Seconds from a call until the client knows of its end, right after another: as in a loop of training steps."""
+    wait(start())
+    began = clock()
+    wait(start())
+    return clock() - began
+
+
+def stages_of(start: Start) -> Stages:
+    """Where the seconds of a program go, right after another."""
+    wait(start())
+    with record(name="calibration") as run:
+        called = clock()
+        futures = start()
+        returned = clock()
+        wait(futures)
+        known = clock()
+    found = run.events.of_kind("enqueue")
+    began = [found["start"][found["island"] == island].min() for island in np.unique(found["island"])]
+    return Stages(known - called, returned - called, max(began) + run.record.origin - returned)
+
+
+def _chained(node: Computation, nodes: int, state: Any, *constants: Any) -> Any:
+    for _ in range(nodes):
+        state = node(state, *constants)
+    return state
+
+
+def _computation(kernel: Kernel, place: VirtualSlice) -> Computation:
+    def node(*arrays: Any) -> Any:
+        return kernel.repeated(*arrays)
+
+    node.__name__ = kernel.kind
+    specs = (_SPLIT,) * len(kernel.arrays)  # a repeated all-reduce gives what varies less than it took
+    return shard_map(node, on=place, in_specs=specs, out_specs=_SPLIT, check_vma=False)
+
+
+def _wide(array: Any, devices: int) -> Any:
+    """As many of them as there are devices, one after another."""
+    return np.concatenate([array] * devices)
+
+
+def _placed(array: Any, place: VirtualSlice) -> Any:
+    return put(_wide(array, place.size), on=place, shardings=_SPLIT)
+
+
+def _ready(body: Callable[..., Any], arrays: list[Any]) -> Start:
+    """A compiled program, which has run once."""
+    made = program(body, name="calibration")
+
+    def start() -> Any:
+        return made(*arrays)
+
+    wait(start())
+    return start

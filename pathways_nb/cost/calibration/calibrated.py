@@ -1,0 +1,184 @@
+"""A calibration: the model of one machine, how far to trust each class of it, and its file.
+
+The file is a small JSON: the machine's description, and every parameter with its origin, as in ``hardware.json``. It
+is checked on the way in like any table; one of another machine is refused, with both described.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pathways_nb.cost.calibration.fitted import Check
+from pathways_nb.cost.efficiency import Efficiency
+from pathways_nb.cost.hardware import tables
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.host import Host
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.model import Model
+from pathways_nb.errors import UsageError, is_index, is_number
+from pathways_nb.util import json_text
+
+FORMAT, VERSION = "pathways_nb.calibration", 2
+_PARTS = {"chip": Chip, "network": Network, "host": Host, "efficiency": Efficiency}
+HIGH = 0.25
+"""Held-out error, above the noise, from which on a class is warned about."""
+
+
+class OutdatedError(UsageError):
+    """A calibration that does not hold here: another machine's, or another version's.
+
+    Args:
+        why: in a clause. fix: what to do, in a sentence. quick: whether it was a short one.
+    """
+
+    def __init__(self, why: str, fix: str, quick: bool):
+        super().__init__(f"{why}. {fix}")
+        self.why, self.quick = why, quick
+
+
+@dataclass(frozen=True, repr=False)
+class Calibration:
+    """What ``pw.calibrate`` found: ``model`` for simulation, ``checks`` for trust, ``machine`` it was measured on.
+
+    Args:
+        model: chip, network, host and efficiency, each number with its origin.
+        checks: for each class the noise of its measurements, and its error on sizes that the fit has not seen.
+        machine: description of the machine: processor, cores, versions, islands and devices.
+        quick: whether it was the short one.
+    """
+
+    model: Model
+    checks: tuple[Check, ...]
+    machine: Mapping[str, Any]
+    quick: bool = False
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a JSON file, whose folder is made if it is missing."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.model.name,
+            "quick": self.quick,
+            "machine": dict(self.machine),
+            **{part: tables.entries(getattr(self.model, part)) for part in _PARTS},
+            "checks": [list(check) for check in self.checks],
+        }
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".part")  # an interrupt must not leave half a file
+        fresh.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        fresh.replace(path)
+
+    def refuse_elsewhere(self, here: Mapping[str, Any], where: str) -> None:
+        """Refuse it on another machine.
+
+        Raises:
+            OutdatedError: what differs, on both.
+        """
+        differing = [name for name in {**here, **self.machine} if here.get(name) != self.machine.get(name)]
+        if differing:
+            theirs, ours = ({name: machine.get(name) for name in differing} for machine in (self.machine, here))
+            raise OutdatedError(
+                f"{where}: this calibration is of another machine ({_said(theirs)}); here it is {_said(ours)}",
+                "Measure this one: pw.calibrate().",
+                self.quick,
+            )
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Class, how many measurements, noise, and error on sizes that the fit has not seen."""
+        return [
+            (c.kind, str(c.samples), f"{c.noise:.0%}", "–" if c.error is None else f"{c.error:.0%}")
+            for c in self.checks
+        ]
+
+    def remarks(self) -> list[str]:
+        """How to read the rows, and which classes not to rely on."""
+        high = [c for c in self.checks if c.error is not None and c.error >= max(HIGH, c.noise)]
+        named = ", ".join(f"{c.kind} ({c.error:.0%})" for c in high)
+        warning = f"Warning: held-out errors of {HIGH:.0%} and more: {named}. What is simulated of these is as far off."
+        return [_READING, warning] if high else [_READING]
+
+    def __repr__(self) -> str:
+        rows = [("class", "sizes", "noise", "held-out error"), *self.rows()]
+        wide = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = ["  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]) for row in rows]
+        return "\n".join([f"<calibration {self.model.name}{', quick' if self.quick else ''}>", *lines, *self.remarks()])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in self.rows())
+        head = "<tr><th>class</th><th>sizes</th><th>noise</th><th>held-out error</th></tr>"
+        remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks())
+        return f"<table><caption><b>{html.escape(self.model.name)}</b></caption>{head}{cells}</table>{remarks}"
+
+
+_READING = "noise: distance of the quartiles of the repeats, over their median; an error below it means nothing."
+
+
+def load(path: str | Path) -> Calibration:
+    """Read a calibration. Nothing in the file is executed.
+
+    Raises:
+        OutdatedError: another version. UsageError: no calibration, a damaged one, or a field that does not exist.
+        FileNotFoundError.
+    """
+    where, content = str(path), _content(Path(path))
+    _refuse_version(where, content)
+    for key, fits in _WANTED.items():
+        if not fits(content.get(key)):
+            raise UsageError(f"{where}: {key} is {json_text.shortened(content.get(key))}; {_NONE}")
+    parts: dict[str, Any] = {
+        part: tables.built(cls, f"{where}: {part}", content["name"], content[part]) for part, cls in _PARTS.items()
+    }
+    checks = tuple(Check(*check) for check in content["checks"])
+    return Calibration(Model(**parts, name=content["name"]), checks, content["machine"], bool(content.get("quick")))
+
+
+_NONE = "this is no calibration, or it is damaged. Measure again: pw.calibrate()."
+
+
+def _refuse_version(where: str, content: Mapping[str, Any]) -> None:
+    found = content.get("version")
+    if content.get("format") == FORMAT and isinstance(found, int) and found != VERSION:
+        raise OutdatedError(
+            f"{where}: this calibration is of version {found}, of {'an older' if found < VERSION else 'a newer'} "
+            f"pathways_nb; this one reads version {VERSION}",
+            "Measure again: pw.calibrate().",
+            bool(content.get("quick")),
+        )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        found = json_text.read(path)
+    except json_text.DamagedError as error:
+        raise UsageError(f"{path}: {error}; {_NONE}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _is_check(written: Any) -> bool:
+    if not (isinstance(written, list) and len(written) == len(Check._fields)):
+        return False
+    kind, samples, noise, error = written
+    return isinstance(kind, str) and is_index(samples) and is_number(noise) and (error is None or is_number(error))
+
+
+def _is_table(written: Any) -> bool:
+    return isinstance(written, dict)
+
+
+_WANTED: dict[str, Callable[[Any], bool]] = {
+    "format": lambda value: value == FORMAT,
+    "version": lambda value: value == VERSION,
+    "name": lambda value: isinstance(value, str),
+    "checks": lambda value: isinstance(value, list) and all(map(_is_check, value)),
+    **dict.fromkeys(("machine", *_PARTS), _is_table),
+}
+
+
+def _said(machine: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in machine.items())

@@ -1,0 +1,229 @@
+"""From what was measured to a model of this machine, and how far each class of it can be trusted.
+
+One after another: the launch, from chains of tiny nodes; what a node takes of its devices beside its work, from work
+in one node and in several; how devices share cores; a roofline for each class of operations beyond that; collectives
+beyond both; transfers. Each is judged by the sizes that its fit has not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from statistics import fmean, median
+from typing import NamedTuple
+
+from pathways_nb.cost.calibration.fitting import Roofline, held_out, nonnegative, roofline
+from pathways_nb.cost.calibration.samples import Chain, Measured, Sample
+from pathways_nb.cost.collectives.pricing import collective
+from pathways_nb.cost.hardware.topology import Topology
+from pathways_nb.cost.jaxpr.node_work import Work
+
+COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute")
+Predict = Callable[[Sample], float]
+
+
+class Check(NamedTuple):
+    """One class of a calibration.
+
+    ``noise`` is the median distance of the quartiles of its measurements, over their median; ``error`` the mean
+    relative error of a fit on every second size on the others, None where there are too few.
+    """
+
+    kind: str
+    samples: int
+    noise: float
+    error: float | None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The parameters of one machine in seconds, as ``measured`` while all devices of all islands work.
+
+    Args:
+        unit: an island like those measured, whose links carry a byte a second without any latency.
+    """
+
+    measured: Measured
+    unit: Topology
+
+    @cached_property
+    def line(self) -> tuple[float, float]:
+        """Of a program of tiny nodes: what it takes anyway, and what each node takes."""
+        return line_of(self.measured.chains)
+
+    @property
+    def node(self) -> float:
+        """Seconds that a node takes of its devices beside its own work, while all islands work."""
+        return max(self.measured.parted.seconds, self.node_alone)
+
+    @property
+    def node_alone(self) -> float:
+        """The same while other islands do nothing, and hosts run on their cores."""
+        return self.measured.parted_solo.seconds
+
+    @cached_property
+    def crowd(self) -> float:
+        """How many times longer a device takes while all others of its island work, too."""
+        ratios = [together / alone for alone, together in self.measured.alone]
+        most = float(self.measured.devices)
+        return min(most, max(1.0, median(ratios))) if ratios and self.measured.shared else 1.0
+
+    @cached_property
+    def rooflines(self) -> Mapping[str, Roofline]:
+        """Of each class that was measured; elementwise operations first, as others come with some of them."""
+        found: dict[str, Roofline] = {}
+        for kind in sorted(filter(_computes, self.measured.samples), key=lambda kind: kind != "elementwise"):
+            found[kind] = self._roofline(kind, self.measured.samples[kind], found)
+        return found
+
+    def _roofline(self, kind: str, samples: Sequence[Sample], others: Mapping[str, Roofline]) -> Roofline:
+        own, rest = zip(*(_parted(sample.work, kind) for sample in samples), strict=True)
+        before = [self.node + _seconds(work, others) for work in rest]
+        bytes = [work.read + work.written for work in own]
+        return roofline([work.flops for work in own], bytes, [sample.seconds for sample in samples], before)
+
+    def compute(self, work: Work) -> float:
+        """Seconds of the operations of a node."""
+        return _seconds(work, self.rooflines)
+
+    @cached_property
+    def exchanges(self) -> Mapping[str, float]:
+        """Seconds before any collective (under ``""``), and of each a byte over one link."""
+        return self._exchanges(self._of(COLLECTIVE))
+
+    def _of(self, kinds: Sequence[str]) -> list[Sample]:
+        return [sample for kind in kinds for sample in self.measured.samples.get(kind, ())]
+
+    def _exchanges(self, samples: Sequence[Sample]) -> Mapping[str, float]:
+        kinds = list(dict.fromkeys(sample.kind for sample in samples))
+        if not kinds:
+            return {}
+        terms = [(_count(s), *(self.over_link(s) if s.kind == kind else 0.0 for kind in kinds)) for s in samples]
+        before = [self.node + self.compute(sample.work) for sample in samples]
+        found = nonnegative(terms, [sample.seconds for sample in samples], before)
+        return dict(zip(("", *kinds), found.tolist(), strict=True))
+
+    def over_link(self, sample: Sample) -> float:
+        """Bytes that its collectives put on one link, by the closed forms."""
+        return sum(
+            one.count * collective(one.kind.replace("-", "_"), one.whole_bytes, self.unit, one.group).bandwidth
+            for one in sample.work.collectives
+        )
+
+    @cached_property
+    def from_host(self) -> tuple[float, float]:
+        """Of an array brought to an island: what it takes anyway, and each byte."""
+        return self._moves(self.measured.host_to_island, self.node)
+
+    @cached_property
+    def between(self) -> tuple[float, float]:
+        """Of an array moved to another island, while one of both works: what it takes anyway, and each byte."""
+        return self._moves(self.measured.island_to_island, self.node_alone)
+
+    def _moves(self, samples: Sequence[Sample], node: float) -> tuple[float, float]:
+        if not samples:
+            return 0.0, 0.0
+        before = [node + self.compute(sample.work) for sample in samples]
+        found = nonnegative([(1.0, s.bytes) for s in samples], [s.seconds for s in samples], before)
+        return float(found[0]), float(found[1])
+
+    @cached_property
+    def host(self) -> dict[str, float]:
+        """Seconds of the controller and the hosts.
+
+        A launch is what each node adds to a chain of tiny ones on one island. The others, with what a node takes of
+        its devices, add up to what a program takes anyway. Stages overlap, so each counts only as far as those before
+        it leave room; the client's notice is the rest.
+        """
+        left, chains, found = max(0.0, self.line[0] - self.node), self.measured.chains, {}
+        for name in ("call", "sent"):
+            found[name] = min(left, max(0.0, median(getattr(chain, name) for chain in chains)))
+            left -= found[name]
+        return {
+            "call": found["call"],
+            "message": found["sent"] / self.measured.islands,
+            "launch": line_of(self.measured.solo)[1],
+            "notice": left,
+        }
+
+    def judge(self) -> list[Check]:
+        """Every class that was measured, with the noise and its error on sizes that its fit has not seen."""
+        measured = self.measured
+        found = [_check("launch", measured.chains, held_out(measured.chains, _predict_chains, lambda c: c.total))]
+        for kind, samples in measured.samples.items():
+            judge = self._judge_roofline if _computes(kind) else self._judge_exchange
+            found.append(_check(kind, samples, judge(kind, samples)))
+        for kind, samples, node in (
+            ("host to island", measured.host_to_island, self.node),
+            ("island to island", measured.island_to_island, self.node_alone),
+        ):
+            if samples:
+                found.append(_check(kind, samples, self._held_out(samples, partial(self._predict_moves, node))))
+        return found
+
+    def _held_out(self, samples: Sequence[Sample], fit: Callable[[list[Sample]], Predict]) -> list[float]:
+        ordered = sorted(samples, key=lambda sample: sample.size)
+        return held_out(ordered, fit, lambda sample: sample.seconds)
+
+    def _judge_roofline(self, kind: str, samples: Sequence[Sample]) -> list[float]:
+        others = {name: line for name, line in self.rooflines.items() if name != kind}
+        dtypeless = kind.split()[0]
+
+        def fit(seen: list[Sample]) -> Predict:
+            lines = {**others, dtypeless: self._roofline(kind, seen, others)}
+            return lambda s: self.node + _seconds(s.work, lines)
+
+        return self._held_out(samples, fit)
+
+    def _judge_exchange(self, kind: str, samples: Sequence[Sample]) -> list[float]:
+        def fit(seen: list[Sample]) -> Predict:
+            found = self._exchanges(seen)
+            return lambda s: self.node + self.compute(s.work) + found[""] * _count(s) + found[kind] * self.over_link(s)
+
+        return self._held_out(samples, fit)
+
+    def _predict_moves(self, node: float, seen: list[Sample]) -> Predict:
+        anyway, byte = self._moves(seen, node)
+        return lambda s: node + self.compute(s.work) + anyway + byte * s.bytes
+
+
+def _computes(kind: str) -> bool:
+    return kind not in COLLECTIVE
+
+
+def _count(sample: Sample) -> int:
+    """Collectives of a node."""
+    return sum(one.count for one in sample.work.collectives)
+
+
+def _parted(work: Work, kind: str) -> tuple[Work, Work]:
+    """The operations of one class, which may name a dtype, too; and the others."""
+    of_class = [amount for amount in work.amounts if amount.kind == kind.split()[0]]
+    return Work(tuple(of_class)), Work(tuple(amount for amount in work.amounts if amount not in of_class))
+
+
+def _seconds(work: Work, lines: Mapping[str, Roofline]) -> float:
+    """Seconds of operations; a class that was not measured counts as elementwise."""
+    usual = lines.get("elementwise", Roofline(0.0, 0.0))
+    each = ((lines.get(amount.kind, usual), amount) for amount in work.amounts)
+    return sum(line.seconds(amount.flops, amount.read + amount.written) for line, amount in each)
+
+
+def line_of(chains: Sequence[Chain]) -> tuple[float, float]:
+    """Seconds that a program of tiny nodes takes anyway, and that each of its nodes takes."""
+    fixed, node = nonnegative([(1, chain.nodes) for chain in chains], [chain.total for chain in chains])
+    return float(fixed), float(node)
+
+
+def _predict_chains(seen: list[Chain]) -> Callable[[Chain], float]:
+    fixed, node = line_of(seen)
+    return lambda chain: fixed + node * chain.nodes
+
+
+def _check(kind: str, samples: Sequence[Sample | Chain], errors: Sequence[float]) -> Check:
+    return Check(kind, len(samples), median(sample.noise for sample in samples), _mean([abs(e) for e in errors]))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

@@ -1,0 +1,97 @@
+"""What a calibration has measured, before anything is fitted: seconds of nodes, of moves, of the controller's own work.
+
+Plain data, made by ``pathways_nb.calibration``; every fit and its test starts from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pathways_nb.cost.jaxpr.node_work import Work
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One node, measured as one of a chain on every island at once.
+
+    Args:
+        kind: the class of operations or collective that it is made of.
+        work: what it does on each device. seconds: how long one takes.
+        noise: distance of the quartiles of the repeats, over their median.
+        bytes: of a transfer, the whole array's.
+    """
+
+    kind: str
+    work: Work
+    seconds: float
+    noise: float
+    bytes: int = 0
+
+    @property
+    def size(self) -> float:
+        """What samples of one kind are ordered by: operations, bytes, and bytes exchanged."""
+        exchanged = sum(one.whole_bytes for one in self.work.collectives)
+        return self.work.flops + self.work.read + self.work.written + exchanged + self.bytes
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One program of so many tiny nodes on each island, in seconds, all told.
+
+    Args:
+        nodes: of each island. total: from the call until the client knows.
+        call: until the call returned. sent: from there until the last island's host began to enqueue.
+        noise: distance of the quartiles of ``total``, over the median.
+    """
+
+    nodes: int
+    total: float
+    call: float
+    sent: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Work done in one node, and in several: what nodes take beside their own work while a device is never idle.
+
+    Args:
+        nodes: how many. whole, parts: seconds of both programs.
+    """
+
+    nodes: int
+    whole: float
+    parts: float
+
+    @property
+    def seconds(self) -> float:
+        """Of each node, beside its work."""
+        return max(0.0, (self.parts - self.whole) / (self.nodes - 1))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a calibration has measured.
+
+    Args:
+        devices: of each island. islands: how many, all at work at the same time.
+        memory_bytes: of one device. shared: whether devices of an island share cores, as virtual ones do.
+        chains: of different lengths, on all islands. solo: the same on one island.
+        parted: on all islands. parted_solo: on one. samples: by class of operations or collective.
+        alone: pairs of seconds of one node on one device of each island, and on all of them.
+        host_to_island, island_to_island: programs of one move; the second empty where there is one island.
+    """
+
+    devices: int
+    islands: int
+    memory_bytes: float
+    shared: bool
+    chains: Sequence[Chain]
+    solo: Sequence[Chain]
+    parted: Parted
+    parted_solo: Parted
+    samples: Mapping[str, Sequence[Sample]]
+    alone: Sequence[tuple[float, float]]
+    host_to_island: Sequence[Sample]
+    island_to_island: Sequence[Sample]

@@ -1,0 +1,170 @@
+"""The fitted seconds of this machine as a chip, a network, hosts and shares, each number with its origin.
+
+A device is taken as a chip of its own at a switch. Rates are those of a device that works alone; where devices share
+cores, ``Efficiency.at_once`` says how many of them run at that rate at the same time.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from pathways_nb.cost.calibration.fitted import COLLECTIVE, Fit
+from pathways_nb.cost.calibration.samples import Measured
+from pathways_nb.cost.efficiency import EFFICIENCY, Efficiency
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.host import Host
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.parameters import Origin, rules
+from pathways_nb.cost.hardware.topology import lay_out
+from pathways_nb.cost.model import Model
+
+MEASURED = Origin("measured here")
+_COUNTED = Origin("measured here", "counted")
+_TAKEN = Origin("assumed", "a device is taken as a chip at a switch")
+_NOT_MEASURED = "not measured here; "
+_PRODUCTS = {"matmul": "fp32_flops", "matmul bfloat16": "bf16_flops"}
+_Values = dict[str, tuple[Any, Origin]]
+
+
+def fit(measured: Measured) -> Fit:
+    """All fits of what was measured."""
+    bandwidths = dict.fromkeys(("hbm_bytes", "hbm_bw", "link_bw", "nic_bw", "pcie_bw"), (1.0, MEASURED))
+    latencies = dict.fromkeys(("start_latency", "nic_rtt", "pcie_latency"), (0.0, MEASURED))
+    unit: Chip = _made(Chip, "a byte a second", _joined(measured) | bandwidths | latencies)
+    return Fit(measured, lay_out(unit, measured.devices))
+
+
+def model_of(fitted: Fit, name: str) -> Model:
+    """What everything costs here, while all devices of all islands work."""
+    memory = _memory(fitted)
+    network: Network = _made(Network, name, _network(fitted, memory))
+    chip: Chip = _made(Chip, name, _chip(fitted, memory, network))
+    host: Host = _made(Host, name, _host(fitted))
+    efficiency: Efficiency = _made(Efficiency, name, _shares(fitted, chip))
+    return Model(chip, network, host, efficiency, name)
+
+
+def _made(cls: type[Any], name: str, values: _Values) -> Any:
+    origins = MappingProxyType({field: origin for field, (_, origin) in values.items()})
+    return cls(base=name, origins=origins, **{field: value for field, (value, _) in values.items()})
+
+
+def _joined(measured: Measured) -> _Values:
+    """How devices are joined, which nobody measures."""
+    counted = {"devices_per_chip": (1, _TAKEN), "chips_per_host": (measured.devices, _COUNTED)}
+    switch = {"interconnect": ("switch", _TAKEN), "pod": ((measured.devices,), _TAKEN), "links": (1, _TAKEN)}
+    return {**counted, **switch, "link_efficiency": (1.0, _TAKEN), "hop_latency": (0.0, _TAKEN)}
+
+
+def _memory(fitted: Fit) -> float:
+    """Bytes/s that the fastest class of operations reaches on a device that works alone.
+
+    Of a class whose bytes never decide that is what it moves beside its operations, or they would decide in the model.
+    """
+    lines = fitted.rooflines.items()
+    return max((fitted.crowd * _rate(line.per_byte, _beside(fitted, kind)) for kind, line in lines), default=1e9)
+
+
+def _beside(fitted: Fit, kind: str) -> float:
+    """The most bytes/s that a class moves in the time of its operations."""
+    amounts = [sample.work.of(kind.split()[0]) for sample in fitted.measured.samples[kind]]  # type: ignore[arg-type]
+    per_flop = fitted.rooflines[kind].per_flop
+    return max((one.read + one.written) / (one.flops * per_flop) for one in amounts) if per_flop else 0.0
+
+
+def _network(fitted: Fit, memory: float) -> _Values:
+    if not fitted.measured.island_to_island:
+        alone = Origin("assumed", _NOT_MEASURED + "there is one island; as memory")
+        return {"host_bw": (memory, alone), "rtt": (0.0, alone), "efficiency": (1.0, alone)}
+    latency, byte = fitted.between
+    whole = Origin("derived", "host_bw is what was reached")
+    return {"host_bw": (_rate(byte, memory), MEASURED), "rtt": (2 * latency, MEASURED), "efficiency": (1.0, whole)}
+
+
+def _rate(seconds: float, otherwise: float) -> float:
+    """Bytes/s; where bytes take no time that can be seen, ``otherwise``."""
+    return 1 / seconds if seconds else otherwise
+
+
+def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
+    measured, (anyway, byte) = fitted.measured, fitted.from_host
+    products = {
+        field: (_products(fitted, kind), MEASURED) for kind, field in _PRODUCTS.items() if kind in fitted.rooflines
+    }
+    links = max((fitted.crowd / one for kind, one in fitted.exchanges.items() if kind and one), default=memory)
+    return {
+        **_joined(measured),
+        **products,
+        "hbm_bytes": (measured.memory_bytes, _COUNTED),
+        "hbm_bw": (memory, MEASURED),
+        "link_bw": (links, MEASURED if fitted.exchanges else _TAKEN),
+        "start_latency": (fitted.exchanges.get("", 0.0), MEASURED if fitted.exchanges else _TAKEN),
+        "nic_bw": (network.host_bw, network.origin("host_bw")),
+        "nic_rtt": (network.rtt, network.origin("rtt")),
+        "pcie_bw": (_rate(byte * measured.devices / fitted.crowd, memory), MEASURED),
+        "pcie_latency": (anyway, MEASURED),
+    }
+
+
+def _products(fitted: Fit, kind: str) -> float:
+    """FLOP/s of one device alone; the best that was seen where bytes decide throughout."""
+    line, samples = fitted.rooflines[kind], fitted.measured.samples[kind]
+    reached = max(sample.work.flops / sample.seconds for sample in samples)
+    return fitted.crowd * (1 / line.per_flop if line.per_flop else reached)
+
+
+def _host(fitted: Fit) -> _Values:
+    one = Origin("assumed", "an island here has one host, which message counts")
+    seconds: _Values = {name: (value, MEASURED) for name, value in fitted.host.items()}
+    return {**seconds, "per_host": (0.0, one), **_nodes(fitted)}
+
+
+def _nodes(fitted: Fit) -> _Values:
+    """What a node takes of a device beside its own work, alone and among others."""
+    return {
+        "device_launch": (fitted.node_alone / fitted.crowd, MEASURED),
+        "interference": (fitted.node - fitted.node_alone, MEASURED),
+    }
+
+
+def _shares(fitted: Fit, chip: Chip) -> _Values:
+    values: _Values = {name: (getattr(EFFICIENCY, name), _usual(name)) for name in _CLASSES}
+    for kind, line in fitted.rooflines.items():
+        values |= _share(kind, fitted.crowd, line.per_flop, line.per_byte, chip)
+    for kind in COLLECTIVE:
+        values[kind.replace("-", "_")] = _of_links(fitted, kind, chip)
+    values["broadcast"] = values["all_gather"][0], Origin("assumed", _NOT_MEASURED + "as an all-gather")
+    if fitted.measured.shared:
+        values["at_once"] = (fitted.measured.devices / fitted.crowd, MEASURED)
+    return values
+
+
+_CLASSES = (
+    "matmul", "conv", "matmul_bw", "conv_bw", "elementwise", "transcendental", "reduction", "movement", "sort",
+    "random", "other",
+)  # fmt: skip
+
+
+def _usual(name: str) -> Origin:
+    return Origin("assumed", _NOT_MEASURED + EFFICIENCY.origin(name).source)
+
+
+def _share(kind: str, crowd: float, per_flop: float, per_byte: float, chip: Chip) -> _Values:
+    """What one class reaches of the peaks, and FLOP/s of its own where its operations decide."""
+    reached = min(1.0, crowd / per_byte / chip.hbm_bw) if per_byte else 1.0
+    bandwidth = (reached, MEASURED if per_byte else Origin("measured here", "its bytes never decide"))
+    if kind in _PRODUCTS:
+        return {"matmul": (1.0, MEASURED), "matmul_bw": bandwidth} if kind == "matmul" else {}
+    if kind == "conv":
+        peak = chip.fp32_flops or chip.flops("fp32")
+        return {"conv": (min(1.0, crowd / per_flop / peak) if per_flop else 1.0, MEASURED), "conv_bw": bandwidth}
+    own = {f"{kind}_flops": (crowd / per_flop, MEASURED)} if per_flop and f"{kind}_flops" in rules(Efficiency) else {}
+    return {kind: bandwidth, **own}
+
+
+def _of_links(fitted: Fit, kind: str, chip: Chip) -> tuple[float, Origin]:
+    seconds = fitted.exchanges.get(kind)
+    if seconds is None:
+        return 1.0, _TAKEN
+    return (min(1.0, fitted.crowd / seconds / chip.link_bw), MEASURED) if seconds else (1.0, MEASURED)

@@ -1,0 +1,78 @@
+"""How the axes of a mesh lie on the devices of an island: the group of one collective.
+
+A mesh takes the island's devices in order, its last axis fastest, and all groups over the same axes exchange at the
+same time. A group is a box of a torus or devices of a switch's domains. Where it is strided, others lie in between:
+it is taken as a box without its gaps, of which the others take their shares of the links; that is said.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from pathways_nb.cost.hardware.topology import Topology
+
+STRIDED = "strided groups are taken as boxes that share their links"
+UNKNOWN = "groups that follow no axis are taken as neighbours"
+
+
+class Laid(NamedTuple):
+    """One group of a collective: ``group`` as ``Topology.group`` takes it, and by how many groups links are shared.
+
+    ``note`` says what had to be assumed; empty if nothing.
+    """
+
+    group: int | tuple[int, ...]
+    share: int = 1
+    note: str = ""
+
+
+@cache
+def group_of(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...], size: int) -> Laid:
+    """Where the devices of one collective lie.
+
+    Args:
+        topology: the island; the mesh begins at its first device.
+        sizes: the mesh's axes and their sizes, in its order. axes: those that the collective goes over, possibly none.
+        size: how many devices exchange.
+    """
+    members = _members(dict(sizes), axes)
+    if members is None or len(members) != size or members[-1] >= topology.devices:
+        return Laid(size, note="" if size == topology.devices else UNKNOWN)
+    if topology.chip.interconnect == "torus":
+        return _on_torus(topology, members)
+    domains = len(np.unique(members // topology.domain))
+    if domains == 1:
+        return Laid(size)
+    return Laid(size, note=UNKNOWN) if size % domains else Laid((size // domains, domains))
+
+
+def _members(sizes: dict[str, int], axes: tuple[str, ...]) -> np.ndarray | None:
+    """Ids of the first group over these axes, ascending; None if they are no axes of the mesh."""
+    chosen = set(axes)
+    if not chosen or not chosen <= set(sizes):
+        return None
+    ids = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+    return ids[tuple(slice(None) if axis in chosen else 0 for axis in sizes)].ravel()
+
+
+def _on_torus(topology: Topology, members: np.ndarray) -> Laid:
+    each = topology.chip.devices_per_chip
+    chips = np.unique(members // each)
+    if len(chips) == 1:
+        return Laid(len(members))
+    along = [np.unique(coordinate) for coordinate in np.unravel_index(chips, topology.shape)]
+    strides = [_stride(coordinates) for coordinates in along]
+    if math.prod(map(len, along)) != len(chips) or not all(strides):
+        return Laid(len(members), note=STRIDED)
+    share = math.prod(strides) * each * len(chips) // len(members)
+    return Laid(tuple(map(len, along)), share, STRIDED if share > 1 else "")
+
+
+def _stride(coordinates: np.ndarray) -> int:
+    """How far neighbours of a group are apart along one axis; 0 if that differs."""
+    apart = set(np.diff(coordinates).tolist())
+    return apart.pop() if len(apart) == 1 else 0 if apart else 1

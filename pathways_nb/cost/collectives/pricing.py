@@ -1,0 +1,164 @@
+"""What a collective or a transfer costs on an island, and between islands: the closed form that fits, evaluated.
+
+Levels: on one chip, over links or a switch, between domains over NICs, between islands over DCN. A collective that
+spans several levels is the sum of its parts, each with its own formula. Bytes are those of the *full logical array*,
+see ``formulas``. All groups of a computation are taken to run at the same time, each with its share of a host's NIC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from pathways_nb.cost.collectives.formulas import FREE, SWITCH, TORUS, Cost, summed, together
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.parameters import is_count
+from pathways_nb.cost.hardware.topology import Group, Topology
+from pathways_nb.errors import UsageError, is_number
+
+COLLECTIVES = (*SWITCH, "permute")
+
+
+def collective(
+    kind: str,
+    bytes: float,
+    topology: Topology,
+    group: int | Sequence[int] | None = None,
+    *,
+    islands: int = 1,
+    flows: int = 1,
+    hops: int = 1,
+) -> Cost:
+    """Seconds of one collective, with the formula that gave them.
+
+    Args:
+        kind: one of ``COLLECTIVES``. bytes: of the full logical array.
+        topology: the island. group: which of its devices take part, see ``Topology.group``.
+        islands: how many such islands take part, each with such a group. flows: how many collectives and transfers
+            share each NIC. hops: by how many devices a permute shifts.
+
+    Raises:
+        UsageError: an unknown kind, or a number that is none. PlaceError: a group that the island does not have.
+    """
+    if kind not in COLLECTIVES:
+        raise UsageError(f"collective({kind!r}): choose one of {', '.join(map(repr, COLLECTIVES))}.")
+    _check(kind, bytes, islands=islands, flows=flows, hops=hops)
+    where = topology.group(group)
+    if where.devices * islands == 1:
+        return FREE
+    if kind == "permute":
+        main = _permute(bytes, topology, where, islands, flows, hops)
+    else:
+        nics = _nics(topology, where.devices, topology.devices) / flows
+
+        def island(part: str, n: float) -> Cost:
+            return _island(part, n, topology, where, flows)
+
+        main = _levels("islands over DCN", kind, bytes, islands, island, nics, topology.network)
+    start = topology.chip.start_latency
+    return together(f"start and {main.formula}", summed("start", start, 0.0), main)
+
+
+def _island(kind: str, n: float, topology: Topology, where: Group, flows: int) -> Cost:
+    """Within one island: one domain, or several that NICs join."""
+    nics = _nics(topology, where.within, topology.domain) / flows
+
+    def domain(part: str, n: float) -> Cost:
+        return _domain(part, n, topology, where)
+
+    return _levels("domains over NICs", kind, n, where.domains, domain, nics, topology.network)
+
+
+def _levels(
+    formula: str, kind: str, n: float, count: int, inner: Callable[[str, float], Cost], nics: float, network: Network
+) -> Cost:
+    """Of ``count`` equal units, each of which sends ``nics`` bytes/s to the others: inside and between, in turn.
+
+    What every unit ends with (all-reduce, broadcast) is first spread within one, so that every NIC carries a part.
+    """
+    if count == 1:
+        return inner(kind, n)
+    across = _named(SWITCH[kind](n, count, nics, network.latency), f"{{}} of {count} over NICs")
+    if kind == "all_to_all":
+        return together(formula, across, inner(kind, n / count**2))
+    if kind == "all_gather":
+        return together(formula, across, inner(kind, n))
+    if kind == "reduce_scatter":
+        return together(formula, inner(kind, n), across)
+    return together(formula, inner("reduce_scatter", n), across, inner("all_gather", n))
+
+
+def _domain(kind: str, n: float, topology: Topology, where: Group) -> Cost:
+    """Over links or a switch. Devices of one chip use its memory, hidden behind the links where others take part."""
+    chip = topology.chip
+    if where.within == 1:
+        return FREE
+    if where.within <= chip.devices_per_chip:
+        return _named(SWITCH[kind](n, where.within, chip.device.copy_bw, 0.0), "on one chip, {}")
+    if chip.interconnect == "switch":
+        return SWITCH[kind](n, where.within, topology.switch_bw / chip.devices_per_chip, chip.hop_latency)
+    return TORUS[kind](n, where.axes, topology.axis_bw, chip.hop_latency)
+
+
+def _permute(n: float, topology: Topology, where: Group, islands: int, flows: int, hops: int) -> Cost:
+    """A shift: every link on the way carries ``hops`` shards. The slower of links and NICs counts."""
+    chip, devices = topology.chip, where.devices * islands
+    shard, far = n / devices, min(hops, devices - 1)
+    if where.within <= chip.devices_per_chip:
+        inner = summed("shift on one chip", 0.0, shard / chip.device.copy_bw) if where.within > 1 else FREE
+    elif chip.interconnect == "switch":
+        inner = summed("shift by a switch", chip.hop_latency, shard * chip.devices_per_chip / topology.switch_bw)
+    else:
+        steps = math.ceil(far / chip.devices_per_chip)
+        inner = summed(f"shift by {far}", steps * chip.hop_latency, far * shard / topology.axis_bw)
+    if where.domains * islands == 1:
+        return inner
+    crossing = min(far, where.within, topology.devices_per_host)
+    bandwidth = topology.network.host_bw_effective / flows
+    over = summed(f"shift by {far} over NICs", topology.network.latency, crossing * shard / bandwidth)
+    return max(inner, over, key=lambda cost: cost.seconds)
+
+
+def _nics(topology: Topology, devices: int, of: int) -> float:
+    """Bytes/s of the NICs that belong to so many of the devices of an island or domain, evenly spread over hosts."""
+    return devices / min(topology.devices_per_host, of) * topology.network.host_bw_effective
+
+
+def _named(cost: Cost, pattern: str) -> Cost:
+    return cost._replace(formula=pattern.format(cost.formula))
+
+
+def over_links(bytes: float, topology: Topology, *, hops: int = 1, ways: int = 1) -> Cost:
+    """One chip sends to another of its domain, without a stop at those between: ``hops · a + n / (ways · W)``.
+
+    Args:
+        bytes: what is sent. hops: see ``Topology.hops``; 0 is a copy on the chip. ways: disjoint ways that share it.
+    """
+    _check("over_links", bytes, hops=hops or 1, ways=ways)
+    chip = topology.chip
+    if hops == 0:
+        return summed("copy on one chip", 0.0, bytes / chip.device.copy_bw)
+    if chip.interconnect == "switch":
+        return summed("through a switch", chip.hop_latency, bytes / topology.switch_bw)
+    return summed(f"over {hops} links", hops * chip.hop_latency, bytes / (ways * topology.axis_bw))
+
+
+def over_dcn(bytes: float, network: Network, *, hosts: int = 1, flows: int = 1) -> Cost:
+    """``hosts`` hosts send an array to as many others, a part each, while ``flows`` transfers share each NIC."""
+    _check("over_dcn", bytes, hosts=hosts, flows=flows)
+    return summed("over DCN", network.latency, bytes * flows / (hosts * network.host_bw_effective))
+
+
+def over_pcie(bytes: float, chip: Chip, *, flows: int = 1) -> Cost:
+    """Between a host and one of its chips, while ``flows`` copies share the chip's PCIe."""
+    _check("over_pcie", bytes, flows=flows)
+    return summed("over PCIe", chip.pcie_latency, bytes * flows / chip.pcie_bw)
+
+
+def _check(what: str, bytes: float, **numbers: int) -> None:
+    if not is_number(bytes) or bytes < 0:
+        raise UsageError(f"{what}: bytes is {bytes!r}; write a finite number of bytes, 0 or more.")
+    for name, value in numbers.items():
+        if not is_count(value):
+            raise UsageError(f"{what}: {name} is {value!r}; write a whole number of at least 1.")

@@ -1,0 +1,255 @@
+"""How long a schedule of fixed order lasts: the longest path through its tasks, without an event loop.
+
+If every device takes its tasks in a given order, a task begins when the last of those that it waits for has ended: its
+producers (and what they send has arrived), and whatever comes before it on any of its devices. That is what an event
+loop finds, too (``runtime.sim.virtual_islands``); here it is a few NumPy operations for each level of the graph, so
+that a million tasks take a fraction of a second. A task that several devices carry out together, a gang, stands in the
+order of each. Where order depends on time (policies, links that are shared, arrivals), it takes the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
+
+from pathways_nb.errors import UsageError
+
+_NARROW = 8
+"""Tasks on a level, on average, below which a loop over tasks is faster than operations on whole levels."""
+
+_SHOWN = 6
+"""Tasks named in an error."""
+
+
+class Evaluated(NamedTuple):
+    """Seconds at which each task starts and ends, and at which the last one ends."""
+
+    start: np.ndarray
+    end: np.ndarray
+    makespan: float
+
+
+class Released(NamedTuple):
+    """What let each task start: the task that ended, -1 for those that start at once, and the seconds from there."""
+
+    source: np.ndarray
+    seconds: np.ndarray
+
+
+class Edges(NamedTuple):
+    """What waits for what: ``target`` starts no sooner than ``seconds`` after the end of ``source``.
+
+    Positions of tasks, one of each for every edge; ``seconds`` is one number for all, or one for each.
+    """
+
+    source: ArrayLike
+    target: ArrayLike
+    seconds: ArrayLike = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class FixedOrder:
+    """Tasks and what each waits for, ready to be evaluated again and again with other durations.
+
+    Args:
+        tasks: their positions, level by level: all that a task waits for lies on levels before its own.
+        levels: where each level begins in ``tasks``, and where the last one ends.
+        first: where the edges into each of ``tasks`` begin, and where the last ones end.
+        source, seconds: of these edges, the place of their source in ``tasks`` and how long after its end.
+    """
+
+    tasks: np.ndarray
+    levels: np.ndarray
+    first: np.ndarray
+    source: np.ndarray
+    seconds: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        count: int,
+        edges: Edges,
+        orders: Sequence[ArrayLike] | np.ndarray,
+        name: Callable[[int], str] = "task {}".format,
+    ) -> FixedOrder:
+        """Bring ``count`` tasks into levels.
+
+        Args:
+            edges: between tasks. orders: for each device its tasks, in order. name: of a task, for errors.
+
+        Raises:
+            UsageError: no such task, or orders that cannot all be kept: the error says which tasks, on which devices.
+        """
+        waits = _Waits.of(count, edges, orders)
+        level = _levels(count, waits)
+        if (level < 0).any():
+            raise UsageError(_deadlock(waits, level, name))
+        tasks, levels = _grouped(level, int(level.max(initial=-1)) + 1)
+        place = np.empty(count, np.intp)
+        place[tasks] = np.arange(count)
+        by_target, first = _grouped(place[waits.target], count)
+        return cls(tasks, levels, first, place[waits.source[by_target]], waits.seconds[by_target])
+
+    def evaluate(self, durations: ArrayLike) -> Evaluated:
+        """When each task starts and ends if they last so many seconds.
+
+        Raises:
+            UsageError: not one duration for each task.
+        """
+        if np.shape(durations) != self.tasks.shape:
+            raise UsageError(f"durations of shape {np.shape(durations)}: there are {len(self.tasks)} tasks, one each.")
+        lasts = np.asarray(durations, float)[self.tasks]
+        fill = self._by_task if len(lasts) < _NARROW * len(self.levels) else self._by_level
+        start, end = np.empty_like(lasts), np.empty_like(lasts)
+        start[self.tasks], end[self.tasks] = fill(lasts)
+        return Evaluated(start, end, float(end.max(initial=0.0)))
+
+    def released(self, found: Evaluated) -> Released:
+        """What let each task start; the one before it on its device, where that took as long as all else."""
+        target = np.repeat(self.tasks, np.diff(self.first))
+        source = self.tasks[self.source]
+        last = found.end[source] + self.seconds == found.start[target]
+        by, after = np.full(len(self.tasks), -1), np.zeros(len(self.tasks))
+        by[target[last]], after[target[last]] = source[last], self.seconds[last]  # of several, the last: on the device
+        return Released(by, after)
+
+    def _by_level(self, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        start, end = np.zeros_like(lasts), lasts.copy()
+        bounds, edges = self.levels.tolist(), self.first[self.levels].tolist()
+        for level in range(1, len(bounds) - 1):
+            now, waits = slice(bounds[level], bounds[level + 1]), slice(edges[level], edges[level + 1])
+            arrives = end[self.source[waits]] + self.seconds[waits]
+            start[now] = np.maximum.reduceat(arrives, self.first[now] - edges[level])
+            end[now] += start[now]
+        return start, end
+
+    def _by_task(self, lasts: np.ndarray) -> tuple[list[float], list[float]]:
+        source, seconds, first = self.source.tolist(), self.seconds.tolist(), self.first.tolist()
+        start: list[float] = []
+        end: list[float] = []
+        for task, takes in enumerate(lasts.tolist()):
+            waits = range(first[task], first[task + 1])
+            start.append(max([end[source[edge]] + seconds[edge] for edge in waits], default=0.0))
+            end.append(start[-1] + takes)
+        return start, end
+
+
+def evaluate(durations: ArrayLike, edges: Edges, orders: Sequence[ArrayLike] | np.ndarray) -> Evaluated:
+    """When the tasks of a schedule start and end, if every device takes them in its order.
+
+    Args:
+        durations: of each task, in seconds. edges: between tasks. orders: for each device its tasks, in order.
+
+    Raises:
+        UsageError: no such task, or orders that cannot all be kept.
+    """
+    return FixedOrder.of(np.size(durations), edges, orders).evaluate(durations)
+
+
+class _Waits(NamedTuple):
+    """All edges: those between tasks, and one from each task of a device to its next, device by device."""
+
+    source: np.ndarray
+    target: np.ndarray
+    seconds: np.ndarray
+    first: np.ndarray
+    """Where the edges of each device begin, and where the last ones end."""
+
+    @classmethod
+    def of(cls, count: int, edges: Edges, orders: Sequence[ArrayLike] | np.ndarray) -> _Waits:
+        rows = [_tasks(order, count, f"orders[{device}]") for device, order in enumerate(orders)]
+        source, target = _tasks(edges.source, count, "edges"), _tasks(edges.target, count, "edges")
+        first = len(source) + np.cumsum([0, *(max(len(row) - 1, 0) for row in rows)])
+        seconds = np.zeros(first[-1])
+        seconds[: len(source)] = edges.seconds
+        source = np.concatenate([source, *(row[:-1] for row in rows)])
+        return cls(source, np.concatenate([target, *(row[1:] for row in rows)]), seconds, first)
+
+
+def _tasks(tasks: ArrayLike, count: int, what: str) -> np.ndarray:
+    found = np.asarray(tasks, np.intp).ravel()
+    if len(found) and (found.min() < 0 or found.max() >= count):
+        wrong = found[(found < 0) | (found >= count)][0]
+        raise UsageError(f"{what} speak of task {wrong}, but there are {count} tasks, which count from 0.")
+    return found
+
+
+def _grouped(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of ``keys``, which are below ``count``, by key; and where each key's begin, and the last one's end.
+
+    A matrix with a one in each row, read by columns: SciPy counts, which for millions is quicker than to sort.
+    """
+    rows = len(keys)
+    ones = csr_array((np.ones(rows, np.int8), keys.astype(np.int32), np.arange(rows + 1)), shape=(rows, count)).tocsc()
+    return ones.indices, ones.indptr
+
+
+def _levels(count: int, waits: _Waits) -> np.ndarray:
+    """The level of each task, one more than the highest of those that it waits for; -1 if it waits for itself."""
+    by_source, first = _grouped(waits.source, count)
+    target, lacks = waits.target[by_source], np.bincount(waits.target, minlength=count)
+    longest = np.diff(waits.first).max(initial=0)
+    fill = _levels_by_task if count < _NARROW * longest else _levels_by_level
+    return np.asarray(fill(target, first, lacks))
+
+
+def _levels_by_level(target: np.ndarray, first: np.ndarray, lacks: np.ndarray) -> np.ndarray:
+    level, seen = np.full(len(lacks), -1), np.empty(len(lacks), np.intp)
+    now, number = np.flatnonzero(lacks == 0), 0
+    while len(now):
+        level[now] = number
+        reached = target[_ranges(first[now], first[now + 1])]
+        np.subtract.at(lacks, reached, 1)
+        free = reached[lacks[reached] == 0]
+        numbers = np.arange(len(free))
+        seen[free] = numbers
+        now, number = free[seen[free] == numbers], number + 1  # each once, where the last of equals has written
+    return level
+
+
+def _levels_by_task(target: np.ndarray, first: np.ndarray, lacks: np.ndarray) -> list[int]:
+    targets, bounds, left = target.tolist(), first.tolist(), lacks.tolist()
+    level = [-1 if lack else 0 for lack in left]
+    free = [task for task, lack in enumerate(left) if not lack]
+    for task in free:  # which grows meanwhile, level by level
+        for reached in targets[bounds[task] : bounds[task + 1]]:
+            left[reached] -= 1
+            if not left[reached]:
+                level[reached] = level[task] + 1
+                free.append(reached)
+    return level
+
+
+def _ranges(first: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """All of ``first[0]`` to ``after[0]``, then all of ``first[1]`` to ``after[1]``, and so on."""
+    counts = after - first
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1]) + np.repeat(first - ends + counts, counts)
+
+
+def _deadlock(waits: _Waits, level: np.ndarray, name: Callable[[int], str]) -> str:
+    """Some tasks that wait for each other, in words."""
+    stuck = np.flatnonzero((level[waits.source] < 0) & (level[waits.target] < 0))
+    before = dict(zip(waits.target[stuck].tolist(), stuck.tolist(), strict=True))
+    task, path = next(iter(before)), dict[int, int]()
+    while task not in path:
+        path[task] = len(path)
+        task = int(waits.source[before[task]])
+    circle = list(path)[path[task] :]
+    lines = [f"{name(task)} waits for {_why(waits, before[task], name)}" for task in circle[:_SHOWN]]
+    more = f"; and so on, {len(circle)} tasks in all" if len(circle) > _SHOWN else ""
+    return (
+        f"The orders cannot all be kept, tasks would wait for each other for ever: {'; '.join(lines)}{more}. "
+        f"Change the order on one of these devices."
+    )
+
+
+def _why(waits: _Waits, edge: int, name: Callable[[int], str]) -> str:
+    device = int(np.searchsorted(waits.first, edge, side="right")) - 1
+    why = f"before it on device {device}" if device >= 0 else "whose output it needs"
+    return f"{name(int(waits.source[edge]))} ({why})"

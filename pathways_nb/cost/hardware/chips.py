@@ -1,0 +1,175 @@
+"""Accelerator chips: what one can do, how chips are joined, and what one JAX device of it has.
+
+The figures stand in ``pathways_datasets/hardware.json``, each with its origin. Rates are peaks of the data sheet;
+how much of one a class of operations reaches is another module's matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.cost.hardware import tables
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.parameters import (
+    Origin,
+    Parameters,
+    choice,
+    count,
+    counts,
+    duration,
+    fraction,
+    optional_count,
+    optional_rate,
+    rate,
+)
+from pathways_nb.errors import UsageError
+
+# What multiplies a type that has no unit of its own, in order: it is widened to the next one that has.
+_WIDENED = {
+    "fp8": ("fp8", "bf16", "fp16", "fp32"),
+    "int8": ("int8", "bf16", "fp16", "fp32"),
+    "bf16": ("bf16", "fp32", "fp16"),
+    "fp16": ("fp16", "bf16", "fp32"),
+    # a TPU multiplies float32 in one bfloat16 pass unless more precision is asked for
+    "fp32": ("fp32", "bf16", "fp16"),
+}
+_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "int8": "int8", "uint8": "int8"}
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Chip(Parameters):
+    """A chip and the links, host and NIC around it; every figure is of one chip unless it says otherwise.
+
+    Fields (SI units; bandwidths in one direction):
+        bf16_flops, fp16_flops, fp32_flops, int8_flops, fp8_flops: dense matrix products, FLOP/s; None without a unit.
+        hbm_bytes, hbm_bw: memory and its bandwidth.
+        devices_per_chip: what JAX lists: a core on TPU v2 and v3, two on v7, else a chip.
+        chips_per_host: chips of one host.
+        interconnect: ``"torus"``, ``"switch"``, or ``"mesh"`` (links without a switch, taken as rings side by side).
+        pod: the largest torus, in chips along each axis; or the chips that one switch or mesh joins.
+        wrap_at: a torus axis closes to a ring if its length is a multiple of this.
+        links, link_bw: links of a chip and bytes/s of each; link_efficiency: the share that large messages reach.
+        hop_latency: seconds a hop, or a step through a switch; start_latency: seconds before a collective starts.
+        nic_bw, nic_rtt: bytes/s of a *host* to others, and seconds there and back.
+        pcie_bw, pcie_latency: bytes/s between host and chip, and seconds before a copy starts.
+    """
+
+    bf16_flops: float | None = optional_rate("FLOP/s")
+    fp16_flops: float | None = optional_rate("FLOP/s")
+    fp32_flops: float | None = optional_rate("FLOP/s")
+    int8_flops: float | None = optional_rate("FLOP/s")
+    fp8_flops: float | None = optional_rate("FLOP/s")
+    hbm_bytes: float = rate("bytes")
+    hbm_bw: float = rate("bytes/s")
+    devices_per_chip: int = count()
+    chips_per_host: int = count()
+    interconnect: str = choice("torus", "switch", "mesh")
+    pod: tuple[int, ...] = counts()
+    wrap_at: int | None = optional_count()
+    links: int = count()
+    link_bw: float = rate("bytes/s")
+    link_efficiency: float = fraction()
+    hop_latency: float = duration()
+    start_latency: float = duration()
+    nic_bw: float = rate("bytes/s")
+    nic_rtt: float = duration()
+    pcie_bw: float = rate("bytes/s")
+    pcie_latency: float = duration()
+
+    def flops(self, dtype: Any) -> float:
+        """FLOP/s of dense matrix products of this type, at JAX's default precision.
+
+        Args:
+            dtype: a name (``"bf16"``, ``"bfloat16"``) or a dtype. A type without a unit of its own counts as the next
+                wider one that has one; float32 on a TPU counts as bfloat16.
+
+        Raises:
+            UsageError: none of the chip's units multiplies it.
+        """
+        for name in _WIDENED.get(_short(dtype), ()):
+            found = getattr(self, f"{name}_flops")
+            if found is not None:
+                return found
+        known = ", ".join(name for name in _WIDENED if getattr(self, f"{name}_flops")) or "none"
+        raise UsageError(f"{self.name}: no rate is known for {dtype!r}; the chip has one for {known}.")
+
+    @property
+    def link_bw_effective(self) -> float:
+        """What one link carries of large messages: bytes/s one way."""
+        return self.link_bw * self.link_efficiency
+
+    @property
+    def devices_per_host(self) -> int:
+        """JAX devices of one host."""
+        return self.devices_per_chip * self.chips_per_host
+
+    @property
+    def device(self) -> Device:
+        """What one JAX device of it has."""
+        return Device(self)
+
+    @property
+    def network(self) -> Network:
+        """What its hosts' NICs give, where no other network is named."""
+        nominal = Origin("assumed", "the nominal bandwidth of the NIC")
+        origins = {"host_bw": self.origin("nic_bw"), "rtt": self.origin("nic_rtt"), "efficiency": nominal}
+        return Network(base=f"NICs of {self.name}", origins=origins, host_bw=self.nic_bw, rtt=self.nic_rtt)
+
+
+@dataclass(frozen=True)
+class Device:
+    """One JAX device's part of a chip: on TPU v3 half of its rate, memory and bandwidths."""
+
+    chip: Chip
+
+    def flops(self, dtype: Any) -> float:
+        """FLOP/s of dense matrix products of this type; see ``Chip.flops``."""
+        return self.chip.flops(dtype) / self.chip.devices_per_chip
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Bytes of memory."""
+        return self.chip.hbm_bytes / self.chip.devices_per_chip
+
+    @property
+    def hbm_bw(self) -> float:
+        """Bytes/s of memory."""
+        return self.chip.hbm_bw / self.chip.devices_per_chip
+
+    @property
+    def copy_bw(self) -> float:
+        """Bytes/s of a copy within its memory, which is read and written."""
+        return self.hbm_bw / 2
+
+    @property
+    def pcie_bw(self) -> float:
+        """Bytes/s to or from the host while the chip's other devices copy, too."""
+        return self.chip.pcie_bw / self.chip.devices_per_chip
+
+    @property
+    def nic_bw(self) -> float:
+        """Bytes/s to or from other hosts while the host's other devices send, too."""
+        return self.chip.nic_bw / self.chip.devices_per_host
+
+
+def _short(dtype: Any) -> str:
+    if not isinstance(dtype, str):
+        dtype = np.dtype(dtype).name
+    return "fp8" if dtype.startswith("float8") else _SHORT.get(dtype, dtype)
+
+
+def chip(name: str | PathLike[str] | Chip) -> Chip:
+    """A chip by its name, or from a JSON file of your own; see ``Chip`` for its fields.
+
+    Args:
+        name: such as ``"tpu_v3"`` or ``"gpu_h100_sxm"``; or the path of a file ``{"base": "tpu_v5p", "hbm_bw": 2e12}``
+            (``base`` may be left out where every field is written).
+
+    Raises:
+        UsageError: an unknown name, or a file that cannot be read or says what no chip has.
+    """
+    return tables.find(Chip, "chips", name)

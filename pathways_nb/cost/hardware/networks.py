@@ -1,0 +1,46 @@
+"""Networks between hosts (DCN): what a host sends and how long a message takes at least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+
+from pathways_nb.cost.hardware import tables
+from pathways_nb.cost.hardware.parameters import Parameters, duration, fraction, rate
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Network(Parameters):
+    """A network that joins hosts through one NIC each, with full bisection.
+
+    Fields (SI units):
+        host_bw: bytes/s of one host in one direction.
+        rtt: seconds there and back of a small message.
+        efficiency: the share of ``host_bw`` that large messages reach.
+    """
+
+    host_bw: float = rate("bytes/s")
+    rtt: float = duration()
+    efficiency: float = fraction(1.0)
+
+    @property
+    def latency(self) -> float:
+        """Seconds of a small message one way."""
+        return self.rtt / 2
+
+    @property
+    def host_bw_effective(self) -> float:
+        """What one host sends of large messages: bytes/s."""
+        return self.host_bw * self.efficiency
+
+
+def network(name: str | PathLike[str] | Network) -> Network:
+    """A network by its name, or from a JSON file of your own; see ``Network`` for its fields.
+
+    Args:
+        name: such as ``"tpu_dcn"``; or the path of a file ``{"base": "tpu_dcn", "rtt": 1e-3}``.
+
+    Raises:
+        UsageError: an unknown name, or a file that cannot be read or says what no network has.
+    """
+    return tables.find(Network, "networks", name)

@@ -1,0 +1,280 @@
+"""How the chips of an island are joined: a torus with or without wrap, a switch, and NICs beyond it.
+
+``lay_out`` arranges an island; ``Topology.group`` says which part of it the devices of one collective take. Chips are
+numbered along the last axis first, and devices within their chip first, as JAX numbers them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.parameters import is_count
+from pathways_nb.errors import PlaceError
+
+
+class Axis(NamedTuple):
+    """A row of chips; ``wrap`` says whether its ends are joined."""
+
+    length: int
+    wrap: bool = False
+
+    @property
+    def hops(self) -> int:
+        """From a chip to the farthest one."""
+        return self.length // 2 if self.wrap else self.length - 1
+
+    @property
+    def ways(self) -> int:
+        """By how many links of this axis the worst placed chip is reached."""
+        return 0 if self.length == 1 else 2 if self.wrap else 1
+
+
+class Group(NamedTuple):
+    """The devices of one collective: ``axes`` of chips in each of so many ``domains`` that NICs join.
+
+    ``devices`` is their number, ``within`` how many of them share a domain.
+    """
+
+    axes: tuple[Axis, ...]
+    domains: int
+    devices: int
+    within: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """An island: its chips, how links join them, how many hosts they have and what joins those.
+
+    ``axes`` are those of one *domain*, the chips that links or a switch join; a torus is one domain, an island of
+    GPUs has several, joined by ``network``.
+    """
+
+    chip: Chip
+    devices: int
+    axes: tuple[Axis, ...]
+    domains: int
+    devices_per_host: int
+    network: Network
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Chips along each axis of a domain."""
+        return tuple(axis.length for axis in self.axes)
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts it has."""
+        return math.ceil(self.devices / self.devices_per_host)
+
+    @property
+    def domain(self) -> int:
+        """Devices of a domain."""
+        return min(self.devices, math.prod(self.shape) * self.chip.devices_per_chip)
+
+    @property
+    def axis_bw(self) -> float:
+        """Bytes/s from a chip to its neighbour along an axis, one way: the links of one side."""
+        return self.chip.link_bw_effective * self.chip.links / (2 * len(self.chip.pod))
+
+    @property
+    def switch_bw(self) -> float:
+        """Bytes/s from a chip into its switch, one way: all its links."""
+        return self.chip.link_bw_effective * self.chip.links
+
+    @property
+    def bisection_bw(self) -> float:
+        """Bytes/s between two halves of a domain, one way, at its narrowest."""
+        chips = math.prod(self.shape)
+        if self.chip.interconnect == "switch":
+            return chips // 2 * self.switch_bw
+        return min((chips / a.length * a.ways * self.axis_bw for a in self.axes if a.ways), default=math.inf)
+
+    def hops(self, first: int, second: int) -> int:
+        """Links between the chips of two devices of a domain, by the shortest way; a switch is one."""
+        chips = [device // self.chip.devices_per_chip for device in (first, second)]
+        if self.chip.interconnect == "switch":
+            return int(chips[0] != chips[1])
+        distance = 0
+        for axis in reversed(self.axes):
+            apart = abs(chips[0] % axis.length - chips[1] % axis.length)
+            distance += min(apart, axis.length - apart) if axis.wrap else apart
+            chips = [chip // axis.length for chip in chips]
+        return distance
+
+    def group(self, size: int | Sequence[int] | None = None) -> Group:
+        """Where the devices of one collective lie.
+
+        Args:
+            size: their number, neighbours of each other: a torus gives them whole axes first, then a part of one. Or,
+                for a torus, how many chips along each of its axes; for a switch, (devices of a domain, domains).
+                None: all devices.
+
+        Raises:
+            PlaceError: the island does not have so many.
+        """
+        if size is None:
+            return Group(self.axes, self.domains, self.devices, self.domain)
+        if isinstance(size, Sequence):
+            return self._box(tuple(size))
+        if not is_count(size) or size > self.devices:
+            raise PlaceError(f"a group of {size!r} devices: the island has {self.devices}; write 1 to {self.devices}.")
+        within = min(size, self.domain)
+        chips = math.ceil(within / self.chip.devices_per_chip)
+        return Group(_part(self.axes, chips), math.ceil(size / self.domain), size, within)
+
+    def _box(self, box: tuple[int, ...]) -> Group:
+        switched = self.domains > 1 or self.chip.interconnect == "switch"
+        most = (self.domain, self.domains) if switched else self.shape
+        if len(box) != len(most) or not all(is_count(n) and n <= limit for n, limit in zip(box, most, strict=True)):
+            what = "devices of a domain and domains" if switched else "chips along its axes"
+            raise PlaceError(f"a group of {box}: the island has {times(most)} ({what}); write as many, none larger.")
+        if switched:
+            within, domains = box
+            chips = math.ceil(within / self.chip.devices_per_chip)
+            return Group(_part(self.axes, chips), domains, within * domains, within)
+        devices = min(self.devices, math.prod(box) * self.chip.devices_per_chip)
+        return Group(_cut(self.axes, box), 1, devices, devices)
+
+
+def lay_out(
+    chip: Chip,
+    devices: int,
+    *,
+    topology: Sequence[int] | None = None,
+    devices_per_host: int | None = None,
+    network: Network | None = None,
+) -> Topology:
+    """Arrange the devices of one island.
+
+    Args:
+        chip: what the island is made of. devices: how many JAX devices it has.
+        topology: chips along each axis of its torus; by default the most nearly square or cubic arrangement that a
+            pod holds. devices_per_host: by default the chip's. network: between hosts; by default the chip's NICs.
+
+    Raises:
+        PlaceError: a number that is none, or an arrangement that does not exist: both numbers and a fix are named.
+    """
+    per_host = chip.devices_per_host if devices_per_host is None else devices_per_host
+    for name, number in (("devices_per_island", devices), ("devices_per_host", per_host)):
+        if not is_count(number):
+            raise PlaceError(f"{name}={number!r}: write a whole number of at least 1.")
+    chips = _chips(chip, devices)
+    beyond = network or chip.network
+    if chip.interconnect == "torus":
+        shape = _cube(chip, devices, chips) if topology is None else _given(chip, devices, chips, topology)
+        return Topology(chip, devices, tuple(_axis(chip, n) for n in shape), 1, per_host, beyond)
+    if topology is not None:
+        joined = f"{chip.name} is joined by a {chip.interconnect} of {times(chip.pod)}, not by a torus"
+        raise PlaceError(f"topology={topology!r}: {joined}; leave topology= out.")
+    domain = math.prod(chip.pod)
+    axes = (_axis(chip, min(chips, domain)),)
+    return Topology(chip, devices, axes, math.ceil(chips / domain), per_host, beyond)
+
+
+def times(shape: Sequence[int]) -> str:
+    """``(4, 8)`` as ``4 × 8``."""
+    return " × ".join(map(str, shape))
+
+
+def _axis(chip: Chip, length: int) -> Axis:
+    rings = chip.interconnect != "switch" and chip.wrap_at is not None
+    return Axis(length, rings and length > 2 and length % (chip.wrap_at or 1) == 0)
+
+
+def _chips(chip: Chip, devices: int) -> int:
+    each = chip.devices_per_chip
+    if devices > each and devices % each:
+        fix = f"write {devices - devices % each} or {devices - devices % each + each}"
+        raise PlaceError(f"devices_per_island={devices}: {chip.name} has {each} devices a chip; {fix}.")
+    return math.ceil(devices / each)
+
+
+def _cube(chip: Chip, devices: int, chips: int) -> tuple[int, ...]:
+    """The most nearly square or cubic arrangement that a pod holds."""
+    most = math.prod(chip.pod) * chip.devices_per_chip
+    asked = f"devices_per_island={devices}: {_counted(chip, chips)}"
+    if devices > most:
+        fix = f"use several islands of up to devices_per_island={most}"
+        raise PlaceError(f"{asked}, a pod of {chip.name} has {times(chip.pod)} ({most} devices); {fix}.")
+    found = _arrangement(chips, chip.pod)
+    if found is None:
+        near = [_near(chip.pod, chips, step) for step in (-1, 1)]
+        fixes = [f"{math.prod(one) * chip.devices_per_chip} ({times(one)} chips)" for one in near if one]
+        raise PlaceError(f"{asked}, which fill no torus within {times(chip.pod)}; write {' or '.join(fixes)}.")
+    return found
+
+
+def _near(pod: tuple[int, ...], chips: int, step: int) -> tuple[int, ...] | None:
+    """The arrangement of the next smaller or larger number of chips that has one."""
+    candidates = range(chips + step, 0 if step < 0 else math.prod(pod) + 1, step)
+    return next((found for n in candidates if (found := _arrangement(n, pod))), None)
+
+
+def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tuple[int, ...]:
+    shape = tuple(topology) if isinstance(topology, Sequence) else (topology,)
+    asked = f"topology={topology!r}"
+    if not all(map(is_count, shape)):
+        raise PlaceError(f"{asked}: write whole numbers of at least 1, such as {chip.pod}.")
+    if len(shape) != len(chip.pod):
+        axes = "axis" if len(shape) == 1 else "axes"
+        fix = f"write {len(chip.pod)} numbers, such as {chip.pod}"
+        raise PlaceError(f"{asked}: {len(shape)} {axes}, but {chip.name} is a torus of {len(chip.pod)}; {fix}.")
+    if not _fits(shape, chip.pod):
+        limit = f"a pod of {chip.name} has {times(chip.pod)} chips"
+        raise PlaceError(f"{asked}: {limit}; use several islands.")
+    if math.prod(shape) != chips:
+        has = math.prod(shape)
+        fix = f"write devices_per_island={has * chip.devices_per_chip}"
+        near = _arrangement(chips, chip.pod)
+        fix += f" or topology={near}" if near else ""
+        raise PlaceError(f"{asked} has {has} chips, but devices_per_island={devices}: {_counted(chip, chips)}; {fix}.")
+    return shape
+
+
+def _counted(chip: Chip, chips: int) -> str:
+    return f"{chips} chips of {chip.devices_per_chip} devices" if chip.devices_per_chip > 1 else f"{chips} chips"
+
+
+def _fits(shape: Sequence[int], pod: Sequence[int]) -> bool:
+    return all(n <= limit for n, limit in zip(sorted(shape), sorted(pod), strict=True))
+
+
+@cache
+def _arrangement(chips: int, pod: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The box of so many chips within a pod whose sides have the least sum, longest last; None if there is none."""
+    found = [shape for shape in _boxes(chips, (max(pod),) * len(pod)) if _fits(shape, pod)]
+    return min((tuple(sorted(shape)) for shape in found), key=lambda shape: (sum(shape), shape), default=None)
+
+
+def _boxes(chips: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Every box of so many chips with no side longer than ``most`` says."""
+    if not most:
+        if chips == 1:
+            yield ()
+        return
+    for side in range(1, min(chips, most[0]) + 1):
+        if chips % side == 0:
+            yield from ((side, *rest) for rest in _boxes(chips // side, most[1:]))
+
+
+@cache
+def _part(axes: tuple[Axis, ...], chips: int) -> tuple[Axis, ...]:
+    """The part of a domain that so many neighbouring chips take: whole axes first; a row where no box fits."""
+    found = [_cut(axes, box) for box in _boxes(chips, tuple(axis.length for axis in axes))]
+
+    def goodness(part: tuple[Axis, ...]) -> tuple[int, int, int]:
+        cut = sum(1 < one.length < whole.length for one, whole in zip(part, axes, strict=True))
+        return cut, -sum(one.ways for one in part), sum(one.hops for one in part)
+
+    return min(found, key=goodness) if found else (Axis(chips),)
+
+
+def _cut(axes: tuple[Axis, ...], box: Sequence[int]) -> tuple[Axis, ...]:
+    """A part of an axis has no wrap."""
+    return tuple(Axis(n, axis.wrap and n == axis.length) for axis, n in zip(axes, box, strict=True))

@@ -1,0 +1,275 @@
+"""What the compiler makes of a node for a mesh of CPU devices on which nothing runs: collectives, memory, layouts.
+
+The jaxpr of a data-parallel step holds no collective; they are the compiler's choice, and so is what it keeps in
+memory. Compiling takes about as long for hundreds of devices as for two, so a node is compiled for the mesh that it
+runs on. For more devices than a client is quickly made of, it is compiled for a small mesh of the same axes, and once
+more with each longer axis in turn lengthened. How the arrays of each collective grow or shrink with that axis tells the
+power with which they scale. Where all that goes over an axis is sums it is not lengthened: what is summed over an axis
+is not split by it, so it is as large for any number of devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.cost.hlo.hlo_collectives import Exchange, exchanges_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.jaxpr.exchange import Collective, CollectiveKind, Origin, merged
+from pathways_nb.errors import UsageError
+
+_NODE = 500_000  # ids of its devices lie far from those of every island
+
+_quick: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+"""Options that make for quickly compiled machine code, which never runs; those that this JAX lacks are dropped."""
+
+_SUMS: tuple[CollectiveKind, ...] = ("all-reduce", "reduce-scatter")
+
+_GROWTH: dict[CollectiveKind, int] = {
+    "all-reduce": 0,
+    "all-gather": 0,
+    "reduce-scatter": 0,
+    "all-to-all": -1,
+    "permute": 0,
+    "broadcast": 0,
+}
+"""The power of an axis's size with which bytes on a device grow that go over it, where only one size was compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one compilation says of memory on each device, in bytes.
+
+    Args:
+        temporary: needed beyond inputs and outputs. reused: of outputs, in memory taken over from donated inputs.
+        out_specs: the layout of each output; ``None`` where it cannot be written as a ``PartitionSpec``.
+    """
+
+    temporary: int
+    reused: int
+    out_specs: tuple[PartitionSpec | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Collectives of a node, the axis sizes it was compiled for, what could not be known, and memory for the last."""
+
+    collectives: tuple[Collective, ...]
+    sizes: tuple[dict[str, int], ...]
+    notes: tuple[str, ...] = ()
+    memory: Memory | None = None
+
+
+def collectives_by_compiling(
+    fn: Callable[..., Any],
+    avals: Sequence[Any],
+    in_specs: Sequence[Any],
+    out_specs: Any,
+    axis_sizes: Mapping[str, int],
+    devices: Sequence[Any] | None = None,
+    most_devices: int = 16,
+    for_mesh: bool = False,
+    donated: Sequence[int] = (),
+) -> Compiled:
+    """The collectives of whole-array code on a mesh of ``axis_sizes``.
+
+    A mesh of up to ``most_devices`` devices is compiled as it is. For a larger one each axis is cut to its smallest
+    prime factor, so that arrays still divide, and lengthened once by the next factor to see how sizes change, unless
+    all collectives are sums over it; powers are whole numbers. The number of collectives is that of the small mesh.
+    Where the lengthened mesh is too large, or gives another list of collectives, an axis that a collective goes over
+    scales it by rule: an all-to-all's part is inverse to the axis, the rest stays; and an axis that it does not go over
+    leaves it as it is. ``notes`` say so.
+
+    Args:
+        fn: a function of whole arrays. avals: its positional arguments, pytrees of arrays or ``ShapeDtypeStruct``.
+        in_specs, out_specs: ``PartitionSpec`` trees, prefixes as in ``jax.jit``; ``None`` is the compiler's choice.
+        axis_sizes: devices along each axis, in the mesh's order.
+        devices: CPU devices to compile for; made when needed if left out. Nothing runs on them.
+        most_devices: how many of them a mesh may take.
+        for_mesh: whether ``fn(mesh)`` gives the function, for code that names its mesh.
+        donated: positions of the arguments whose memory may be taken over.
+
+    Raises:
+        UsageError: an axis has no small factor, or this JAX can make no CPU devices.
+    """
+    compile_for = functools.partial(
+        _partitioned, fn if for_mesh else lambda mesh: fn, avals, in_specs, out_specs, devices, donated
+    )
+    small = _small(axis_sizes, most_devices)
+    base, memory = compile_for(small)
+    notes = [] if all(e.sure for e in base) else ["a loop of unknown length, or a branch, is counted once"]
+    powers: list[list[dict[str, int]]] = [[{} for _ in e.parts] for e in base]
+    sizes = [small]
+    for axis, longer in _lengthened(small, axis_sizes) if base else ():
+        known = all(e.kind in _SUMS and axis in e.axes for e in base)
+        fits = math.prod(longer.values()) <= most_devices and not known
+        other: list[Exchange] = []
+        if fits:
+            (other, memory), sizes = compile_for(longer), [*sizes, longer]
+        if not known and not _alike(base, other):
+            notes.append(f"how collectives scale with {axis!r} is a rule, not measured")
+        _fill(powers, base, other, axis, longer[axis] / small[axis])
+    found = (_scaled(e, p, small, axis_sizes) for e, p in zip(base, powers, strict=True))
+    return Compiled(merged(found), tuple(sizes), tuple(notes), memory)
+
+
+def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:
+    """Sizes to compile for: the wanted ones if they are few devices, else prime factors of them."""
+    if math.prod(axis_sizes.values()) <= most:
+        return dict(axis_sizes)
+    small = {axis: _prime(size) for axis, size in axis_sizes.items()}
+    if math.prod(small.values()) > most:
+        sizes = ", ".join(f"{axis!r}: {size}" for axis, size in axis_sizes.items())
+        raise UsageError(
+            f"collectives_by_compiling(axis_sizes={{{sizes}}}): cut to their smallest prime factors, the axes still "
+            f"take {math.prod(small.values())} devices, more than {most}. Use fewer axes, or sizes with small "
+            f"factors such as powers of two."
+        )
+    return small
+
+
+def _lengthened(small: Mapping[str, int], wanted: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """For each axis that is cut, the small mesh with that axis longer by one more factor."""
+    for axis, size in wanted.items():
+        if size != small[axis]:
+            yield axis, {**small, axis: small[axis] * _prime(size // small[axis])}
+
+
+def _prime(size: int) -> int:
+    return next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
+
+
+def _partitioned(
+    fn_of: Callable[[Mesh], Callable[..., Any]],
+    avals: Sequence[Any],
+    in_specs: Any,
+    out_specs: Any,
+    devices: Sequence[Any] | None,
+    donated: Sequence[int],
+    sizes: Mapping[str, int],
+) -> tuple[list[Exchange], Memory]:
+    """Compile for a mesh of these sizes."""
+    count = math.prod(sizes.values())
+    chosen = (devices if devices is not None and len(devices) >= count else cpu_devices(count))[:count]
+    kinds = (AxisType.Auto,) * len(sizes)
+    mesh = Mesh(np.array(chosen).reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
+
+    def place(tree: Any) -> Any:
+        leaf = lambda spec: spec is None or isinstance(spec, PartitionSpec)  # noqa: E731
+        return jax.tree.map(lambda s: None if s is None else NamedSharding(mesh, s), tree, is_leaf=leaf)
+
+    laid = {"in_shardings": place(tuple(in_specs)), "out_shardings": place(out_specs)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        jitted = jax.jit(fn_of(mesh), **laid, donate_argnums=tuple(donated), keep_unused=True)
+        compiled = _compile(jitted.lower(*avals))
+    return sorted(exchanges_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
+
+
+def _memory(compiled: Any) -> Memory:
+    """As the local driver takes it for an executable: from the analysis, not its peak field."""
+    found = compiled.memory_analysis()
+    specs = tuple(map(_spec, jax.tree.leaves(compiled.output_shardings)))
+    return Memory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
+
+
+def _spec(sharding: Any) -> PartitionSpec | None:
+    if isinstance(sharding, NamedSharding):
+        return sharding.spec
+    return PartitionSpec() if sharding.is_fully_replicated else None
+
+
+def _compile(lowered: Any) -> Any:
+    """The partitioned program: the passes on it are as ever, only what follows is not worth its time here."""
+    try:
+        return lowered.compile(compiler_options=dict(_quick))
+    except jax.errors.JaxRuntimeError as error:
+        unknown = [name for name in _quick if name in str(error)]
+        if not unknown:
+            raise
+    for name in unknown:
+        del _quick[name]
+    return _compile(lowered)
+
+
+def cpu_devices(count: int) -> Sequence[Any]:
+    """Devices to compile for, at least so many: those there are, else of a client of our own, where nothing ever runs.
+
+    One client is kept, the largest asked for: each has threads for all of its devices.
+    """
+    there = jax.devices("cpu")
+    if len(there) >= count:
+        return there
+    with _making:
+        if len(_made) < count:
+            _made[:] = _client(count, len(there))
+        return tuple(_made)
+
+
+_made: list[Any] = []
+_making = threading.Lock()
+
+
+def _client(count: int, there: int) -> Sequence[Any]:
+    from jaxlib import xla_client
+
+    maker = getattr(xla_client, "make_cpu_client", None)
+    if maker is None:
+        raise UsageError(
+            f"collectives_by_compiling needs {count} CPU devices, JAX has {there} and can make no others. Pass "
+            f'devices=, or set jax.config.update("jax_num_cpu_devices", {count}) before JAX starts.'
+        )
+    return maker(num_devices=count, node_id=_NODE + count).devices()
+
+
+def _alike(one: Sequence[Exchange], other: Sequence[Exchange]) -> bool:
+    return [_form(e) for e in one] == [_form(e) for e in other]
+
+
+def _order(exchange: Exchange) -> tuple[Any, ...]:
+    """The same for each mesh, so that one module's collectives are found again in another's."""
+    sizes = [math.prod(dims) for _, dims in exchange.parts]
+    return exchange.kind, exchange.axes, exchange.times, len(sizes), sum(sizes)
+
+
+def _form(exchange: Exchange) -> tuple[Any, ...]:
+    return exchange.kind, exchange.axes, exchange.times, [bits for bits, _ in exchange.parts]
+
+
+def _fill(
+    powers: list[list[dict[str, int]]], base: Sequence[Exchange], other: Sequence[Exchange], axis: str, ratio: float
+) -> None:
+    """Note with which power of the axis each part grows."""
+    measured = _alike(base, other)
+    for number, exchange in enumerate(base):
+        for part, (_, dims) in enumerate(exchange.parts):
+            power = _GROWTH[exchange.kind] if axis in exchange.axes else 0
+            if measured and (before := math.prod(dims)):
+                after = math.prod(other[number].parts[part][1])
+                power = round(math.log(max(after, 1) / before, ratio))
+            powers[number][part][axis] = power
+
+
+def _scaled(
+    exchange: Exchange, powers: Iterable[Mapping[str, int]], small: Mapping[str, int], wanted: Mapping[str, int]
+) -> Collective:
+    total = 0.0
+    for (bits, dims), power in zip(exchange.parts, powers, strict=True):
+        factor = math.prod((wanted[axis] / small[axis]) ** by for axis, by in power.items())
+        total += math.prod(dims) * bits / 8 * factor
+    group = math.prod(wanted[axis] for axis in exchange.axes) if exchange.axes else exchange.group
+    origin: Origin = "compiled" if dict(small) == dict(wanted) else "scaled"
+    return Collective(exchange.kind, round(total), exchange.axes, group, exchange.times, origin)

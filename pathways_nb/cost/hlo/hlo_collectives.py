@@ -1,0 +1,149 @@
+"""The collectives of a compiled module, as another compiler would have made them of the same program.
+
+Two habits of XLA's CPU compiler are undone. It widens 16-bit numbers: an exchange of what was widened just before, or
+is narrowed right after, without the program asking for it, counts in 16 bits. It makes no reduce-scatter: an all-reduce
+of which every device takes only its own part counts as one, as compilers for accelerators make it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pathways_nb.cost.collectives.groups import axes_of, groups_of
+from pathways_nb.cost.hlo.hlo_text import Computation, Instruction, Module, Shape
+from pathways_nb.cost.jaxpr.exchange import CollectiveKind
+
+_KINDS: dict[str, CollectiveKind] = {
+    "all-reduce": "all-reduce",
+    "all-gather": "all-gather",
+    "reduce-scatter": "reduce-scatter",
+    "all-to-all": "all-to-all",
+    "ragged-all-to-all": "all-to-all",
+    "collective-permute": "permute",
+    "collective-broadcast": "broadcast",
+}
+_SAME = frozenset({"bitcast", "copy", "reshape", "transpose", "convert", "slice"})
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One collective of a module.
+
+    Args:
+        parts: bits of one element, and dimensions on one device, of each array that is exchanged.
+        axes, group: the mesh axes, and devices in a group. times: how often it runs. sure: whether that is known.
+    """
+
+    kind: CollectiveKind
+    parts: tuple[tuple[int, tuple[int, ...]], ...]
+    axes: tuple[str, ...]
+    group: int
+    times: int
+    sure: bool
+
+
+def exchanges_of(module: Module, sizes: Mapping[str, int]) -> list[Exchange]:
+    """The collectives of a module, those of a loop's body as often as it runs.
+
+    Args:
+        module: compiled for a mesh whose axes have these ``sizes``, in its order.
+    """
+    found = []
+    for computation, instruction, runs in module.runs():
+        kind = _KINDS.get(instruction.opcode.removesuffix("-start"))
+        if kind is None:
+            continue
+        groups = groups_of(instruction.attributes, math.prod(sizes.values()))
+        axes = axes_of(groups, sizes, pairs=kind == "permute")
+        group = math.prod(sizes[axis] for axis in axes) if kind == "permute" else groups.shape[1]
+        for made, parts in _by_kind(module, computation, instruction, kind, group).items():
+            found.append(Exchange(made, tuple(parts), axes, group, *runs))
+    return found
+
+
+def _by_kind(
+    module: Module, computation: Computation, instruction: Instruction, kind: CollectiveKind, group: int
+) -> dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]]:
+    """The arrays that one instruction exchanges, those apart of which each device keeps a part."""
+    found: dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]] = {}
+    if kind == "all-gather":
+        shapes = instruction.shapes[-len(instruction.operands) :]
+    else:
+        shapes = tuple(shape for name in instruction.operands for shape in computation.instructions[name].shapes)
+    for number, (name, shape) in enumerate(zip(instruction.operands, shapes, strict=True)):
+        element = number if len(instruction.shapes) > 1 else None
+        ends = list(_ends(module, computation, instruction.name, element, shape.bits))
+        made = kind
+        if kind == "all-reduce" and ends and all(_own_part(end, shape, group) for end, _ in ends):
+            made = "reduce-scatter"
+        narrowed = max((bits for _, bits in ends), default=shape.bits)
+        bits = min(narrowed, _widened_from(module, computation, name, shape.bits))
+        found.setdefault(made, []).append((bits, shape.dims))
+    return found
+
+
+def _own_part(end: Instruction | None, shape: Shape, group: int) -> bool:
+    return end is not None and end.opcode == "dynamic-slice" and end.shapes[0].size * group == shape.size
+
+
+def _ends(
+    module: Module, computation: Computation, name: str, element: int | None, bits: int
+) -> Iterator[tuple[Instruction | None, int]]:
+    """Who reads a value in the end, past what only moves or converts it; and the fewest bits on the way there.
+
+    ``None`` stands for the computation's own result.
+    """
+    instruction = computation.instructions[name]
+    if instruction.is_root:
+        yield None, bits
+    for user in computation.users.get(name, ()):
+        if user.opcode == "get-tuple-element":
+            if element is None or f"index={element}," in f"{user.attributes},".replace(" ", ","):
+                yield from _ends(module, computation, user.name, None, bits)
+        elif user.opcode in _SAME:
+            yield from _ends(module, computation, user.name, None, _narrower(user, bits))
+        elif user.opcode == "fusion":
+            yield from _through(module, computation, user, name, bits)
+        else:
+            yield user, bits
+
+
+def _through(
+    module: Module, computation: Computation, fusion: Instruction, name: str, bits: int
+) -> Iterator[tuple[Instruction | None, int]]:
+    inner = module.computations[fusion.called[0]]
+    for number, operand in enumerate(fusion.operands):
+        if operand == name and number in inner.parameters:
+            for end, fewest in _ends(module, inner, inner.parameters[number], None, bits):
+                if end is None:
+                    yield from _ends(module, computation, fusion.name, None, fewest)
+                else:
+                    yield end, fewest
+
+
+def _narrower(instruction: Instruction, bits: int) -> int:
+    converts = instruction.opcode == "convert" and not _asked_for(instruction)
+    return min(bits, instruction.shapes[0].bits or bits) if converts else bits
+
+
+def _asked_for(convert: Instruction) -> bool:
+    """Whether the program converts here, not the compiler."""
+    return convert.operation == "convert_element_type"
+
+
+def _widened_from(module: Module, computation: Computation, name: str, bits: int) -> int:
+    """Bits of what a value was converted from, if it was only moved since, and the program did not ask for it."""
+    while True:
+        instruction = computation.instructions[name]
+        if instruction.opcode == "fusion":
+            computation = module.computations[instruction.called[0]]
+            name = next(i.name for i in computation.instructions.values() if i.is_root)
+        elif instruction.opcode not in _SAME or not instruction.operands:
+            return bits
+        else:
+            name = instruction.operands[0]
+            source = computation.instructions[name].shapes[0].bits
+            if instruction.opcode == "convert" and 0 < source < bits and not _asked_for(instruction):
+                return source

@@ -1,0 +1,261 @@
+"""A jaxpr as a flat list of operations: calls inlined, dead code dropped, loops and branches as nested lists.
+
+Jaxprs are read by their fields, so nothing here needs JAX. Every value knows its size *on one device*: which mesh axes
+split its dimensions is carried along from the inputs (``splits.py``); inside ``shard_map`` shapes are one shard's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, propagate, read_spec, unsplit
+from pathways_nb.cost.jaxpr.trip_counts import trips
+
+_INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"} | {
+    f"custom_{kind}_call{ending}" for kind in ("jvp", "vjp") for ending in ("", "_jaxpr")
+}
+_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+VIEWS = frozenset(
+    {"reshape", "squeeze", "expand_dims", "pvary", "pcast", "sharding_constraint", "reshard", "copy_p", "preduced",
+     "optimization_barrier", "device_put", "layout_constraint", "vary_unreduced_cast", "vary_unreduced_cast_p"}
+)  # fmt: skip
+"""Operations whose outputs are their inputs under another shape or type."""
+_TURNS = 3
+"""How often the layout of what a loop carries is looked at again, until it stays."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """An array: its whole shape, which axes split each dimension, and what one device holds of it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    split: Split
+    bytes: int
+    """On one device; 0 for constants written into the code."""
+    known: Any = None
+    """The number itself, of a scalar that is known."""
+    source: Value | None = None
+    """What it is a view of."""
+
+    @property
+    def root(self) -> Value:
+        """The array whose memory it lies in."""
+        return self if self.source is None else self.source.root
+
+    @property
+    def size(self) -> int:
+        """Elements of the whole array."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Op:
+    """One operation, over how many devices its work is divided, and what it runs within itself."""
+
+    name: str
+    params: Mapping[str, Any]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    ways: int = 1
+    bodies: tuple[Flat, ...] = ()
+    times: int = 1
+    """How often all its bodies run; of a ``cond``'s, one runs."""
+    note: str = ""
+    effects: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Flat:
+    """A list of operations in order; ``sizes`` are of the mesh axes its values are split over."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    sizes: Mapping[str, int]
+
+
+def flatten(
+    jaxpr: Any, sizes: Mapping[str, int], specs: Sequence[Any] | None = None, out_specs: Sequence[Any] | None = None
+) -> Flat:
+    """Flatten a jaxpr, closed or open.
+
+    Args:
+        jaxpr: as ``jax.make_jaxpr`` gives it.
+        sizes: devices along each mesh axis.
+        specs: for each input the axes over each of its dimensions, as ``PartitionSpec`` writes them; ``None`` is whole.
+        out_specs: for each output likewise; ``None`` is as it comes.
+    """
+    inner, walk = getattr(jaxpr, "jaxpr", jaxpr), _Walk(dict(sizes))
+    given = list(specs) if specs is not None else [None] * len(inner.invars)
+    pairs = zip(inner.invars, given, strict=True)
+    wanted = list(out_specs) if out_specs is not None else [None] * len(inner.outvars)
+    outputs = [
+        None if spec is None else read_spec(spec, _rank(var)) for var, spec in zip(inner.outvars, wanted, strict=True)
+    ]
+    return walk.body(jaxpr, [walk.new(var.aval, read_spec(spec, _rank(var))) for var, spec in pairs], outputs)
+
+
+def _rank(atom: Any) -> int:
+    return len(getattr(atom.aval, "shape", ()))
+
+
+@dataclass
+class _Walk:
+    sizes: dict[str, int]
+    ops: list[Op] = field(default_factory=list)
+
+    def ways(self, axes: Iterable[str]) -> int:
+        return math.prod(self.sizes.get(axis, 1) for axis in axes)
+
+    def new(self, aval: Any, split: Split, known: Any = None, source: Value | None = None) -> Value:
+        shape, dtype = tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None)
+        itemsize = getattr(dtype, "itemsize", 0)
+        bytes = bytes_on_device(shape, split, itemsize, self.sizes)
+        return Value(shape, str(dtype), itemsize, split, bytes, known, source)
+
+    def body(self, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[Split | None] | None = None) -> Flat:
+        """The operations of a jaxpr in a list of its own, without those nobody needs."""
+        from pathways_nb.cost.jaxpr.backward_splits import adopt  # late: it knows this list
+
+        inner = _Walk(self.sizes)
+        outputs = inner.run(jaxpr, inputs)
+        flat = Flat(_alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)
+        return adopt(flat, wanted or [None] * len(outputs))
+
+    def repeated(self, jaxpr: Any, inputs: Sequence[Value], first: int, carried: int) -> Flat:
+        """The body of a loop: what it carries, ``inputs[first:]``, enters each turn as the last one has left it."""
+        given, body = list(inputs), self.body(jaxpr, inputs)
+        for _ in range(_TURNS):
+            changed = False
+            for at, left in zip(range(first, first + carried), body.outputs, strict=False):
+                if any(left.split) and not any(given[at].split):
+                    given[at], changed = self.split(given[at], left.split), True
+            if not changed:
+                break
+            body = self.body(
+                jaxpr,
+                given,
+                [value.split for value in given[first : first + carried]] + [None] * (len(body.outputs) - carried),
+            )
+        return body
+
+    def split(self, value: Value, split: Split) -> Value:
+        """The array laid out otherwise."""
+        bytes = bytes_on_device(value.shape, split, value.itemsize, self.sizes)
+        return replace(value, split=split, bytes=bytes, source=None)
+
+    def run(self, jaxpr: Any, inputs: Sequence[Value]) -> list[Value]:
+        """Append the operations of a jaxpr; its outputs."""
+        inner, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+        env: dict[Any, Value] = dict(zip(inner.invars, inputs, strict=True))
+        for var, const in zip(inner.constvars, consts, strict=False):
+            env[var] = self.new(var.aval, unsplit(_rank(var)), None if _rank(var) else const)
+
+        def read(atom: Any) -> Value:
+            if not hasattr(atom, "val"):
+                return env[atom]
+            return replace(self.new(atom.aval, unsplit(_rank(atom)), atom.val), bytes=0)
+
+        for eqn in inner.eqns:
+            env.update(zip(eqn.outvars, self.equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
+        return [read(atom) for atom in inner.outvars]
+
+    def equation(self, eqn: Any, inputs: list[Value]) -> Sequence[Value]:
+        name, params = eqn.primitive.name, eqn.params
+        body = next((params[key] for key in _BODIES if key in params), None)
+        if name in _INLINED and body is not None:
+            return self.call(params, body, inputs)
+        control = {"scan": self.scan, "while": self.loop, "cond": self.branch, "shard_map": self.shards}.get(name)
+        self.ops.append(control(eqn, inputs) if control else self.plain(eqn, inputs))
+        return self.ops[-1].outputs
+
+    def call(self, params: Mapping[str, Any], body: Any, inputs: list[Value]) -> list[Value]:
+        given = params.get("in_shardings") or [None] * len(inputs)
+        outputs = self.run(body, [self.lay_out(*pair) for pair in zip(inputs, given, strict=True)])
+        wanted = params.get("out_shardings") or [None] * len(outputs)
+        return [self.lay_out(*pair) for pair in zip(outputs, wanted, strict=True)]
+
+    def lay_out(self, value: Value, sharding: Any) -> Value:
+        """The array in the layout that a call declares; what that costs, its collectives tell."""
+        spec, mesh = getattr(sharding, "spec", None), getattr(sharding, "mesh", None)
+        for axis, size in mesh.shape.items() if spec is not None and mesh is not None else ():
+            self.sizes.setdefault(axis, size)
+        split = value.split if spec is None else read_spec(spec, len(value.shape))
+        if split == value.split:
+            return value
+        made = self.split(value, split)
+        self.ops.append(Op("lay_out", {}, (value,), (made,)))
+        return made
+
+    def plain(self, eqn: Any, inputs: list[Value]) -> Op:
+        name, params = eqn.primitive.name, eqn.params
+        operands = [(value.shape, value.split) for value in inputs]
+        axes = {axis for _, split in operands for entry in split for axis in entry}
+        outputs = []
+        for number, var in enumerate(eqn.outvars):
+            known = bool(axes) or name in ("sharding_constraint", "reshard")
+            split = propagate(name, params, operands, tuple(var.aval.shape)) if known else unsplit(_rank(var))
+            view = inputs[number] if name in VIEWS and split == inputs[number].split[: len(split)] else None
+            outputs.append(self.new(var.aval, split, source=view))
+        axes |= {axis for value in outputs for entry in value.split for axis in entry}
+        return Op(name, params, tuple(inputs), tuple(outputs), self.ways(axes), effects=bool(eqn.effects))
+
+    def scan(self, eqn: Any, inputs: list[Value]) -> Op:
+        """Scanned arrays reach the body without their first dimension, and leave it likewise."""
+        params, inner = eqn.params, eqn.params["jaxpr"].jaxpr
+        handed = [self.handed(*pair) for pair in zip(inputs, inner.invars, strict=True)]
+        scanned = sum(_rank(x) > _rank(y) for x, y in zip(eqn.invars, inner.invars, strict=True))
+        carried = sum(_rank(x) == _rank(y) for x, y in zip(eqn.outvars, inner.outvars, strict=True))
+        body = self.repeated(params["jaxpr"], handed, len(handed) - scanned - carried, carried)
+        length = params["length"]
+        return Op("scan", eqn.params, tuple(inputs), self.returned(eqn, body), bodies=(body,), times=length)
+
+    def loop(self, eqn: Any, inputs: list[Value]) -> Op:
+        params, first = eqn.params, eqn.params["cond_nconsts"]
+        middle = first + params["body_nconsts"]
+        test = self.body(params["cond_jaxpr"], [*inputs[:first], *inputs[middle:]])
+        consts = params["body_nconsts"]
+        body = self.repeated(params["body_jaxpr"], inputs[first:], consts, len(inputs) - middle)
+        times = trips(params, [value.known for value in inputs])
+        note = "" if times is not None else "a while loop of unknown length is counted once"
+        outputs = self.returned(eqn, body)
+        return Op("while", params, tuple(inputs), outputs, 1, (test, body), 1 if times is None else times, note)
+
+    def branch(self, eqn: Any, inputs: list[Value]) -> Op:
+        bodies = tuple(self.body(branch, inputs[1:]) for branch in eqn.params["branches"])
+        note = f"of the {len(bodies)} branches of a cond the dearest is counted"
+        return Op("cond", eqn.params, tuple(inputs), self.returned(eqn, bodies[-1]), bodies=bodies, note=note)
+
+    def shards(self, eqn: Any, inputs: list[Value]) -> Op:
+        """Shapes within are one shard's, so that nothing is divided there any more."""
+        params, jaxpr = eqn.params, getattr(eqn.params["jaxpr"], "jaxpr", eqn.params["jaxpr"])
+        self.sizes.update(params["mesh"].shape)
+        body = self.body(params["jaxpr"], [self.new(var.aval, unsplit(_rank(var))) for var in jaxpr.invars])
+        specs = zip(eqn.outvars, params["out_specs"], strict=True)
+        outputs = tuple(self.new(var.aval, read_spec(spec, _rank(var))) for var, spec in specs)
+        return Op("shard_map", params, tuple(inputs), outputs, bodies=(body,))
+
+    def handed(self, value: Value, var: Any) -> Value:
+        if _rank(var) == len(value.shape):
+            return value
+        return self.new(var.aval, value.split[1:])
+
+    def returned(self, eqn: Any, body: Flat) -> tuple[Value, ...]:
+        return tuple(
+            self.new(var.aval, ((),) * (_rank(var) - len(value.shape)) + value.split)
+            for var, value in zip(eqn.outvars, body.outputs, strict=True)
+        )
+
+
+def _alive(ops: Sequence[Op], outputs: Iterable[Value]) -> tuple[Op, ...]:
+    needed, kept = set(outputs), []
+    for op in reversed(ops):
+        if op.effects or not needed.isdisjoint(op.outputs):
+            needed.update(op.inputs)
+            kept.append(op)
+    return tuple(reversed(kept))

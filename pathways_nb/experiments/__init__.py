@@ -1,0 +1,5 @@
+"""Questions asked of programs many times over: ``pw.sweep`` and ``pw.predict``.
+
+No pictures.
+``notebook``, ``bench`` and the package itself may import it.
+"""

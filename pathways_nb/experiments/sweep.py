@@ -1,0 +1,248 @@
+"""``pw.sweep``: one function at every point of a grid, and what came of it as a table, a curve and a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from numbers import Number, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.errors import UsageError, nearest
+from pathways_nb.results.run import Run
+from pathways_nb.trace.metrics import counted
+from pathways_nb.util.progress import Progress, to_standard_error
+from pathways_nb.util.text_table import Printed, Table
+
+ERROR = "error"
+"""The column that says why a point failed; empty where it did not."""
+_UNITS_OF_RUNS = {"makespan": "s", "dispatch": "s", "messages": "s", "transfer_bytes": "bytes", "peak_bytes": "bytes"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(Printed):
+    """What a function gave at the points of a grid.
+
+    Args:
+        name: of the function.
+        axes: the values of each argument.
+        rows: a dictionary for each point that was done, in the order of the product, the last argument first: the
+            point, what came of it, and ``"error"``, the text of what was raised or ``""``.
+        results: what the function returned for each row; ``None`` where it failed.
+    """
+
+    name: str
+    axes: Mapping[str, Sequence[Any]]
+    rows: Sequence[Mapping[str, Any]]
+    results: Sequence[Any]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The arguments, then what came of them, then ``"error"``."""
+        found = dict.fromkeys(name for row in self.rows for name in row)
+        return (*self.axes, *(name for name in found if name not in self.axes and name != ERROR), ERROR)
+
+    @property
+    def points(self) -> int:
+        """How many points the grid has; ``len(rows)`` of them were done."""
+        return int(np.prod([len(values) for values in self.axes.values()]))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        """One column; of numbers with NaN where there is none.
+
+        Raises:
+            UsageError: there is no such column (the nearest are named).
+        """
+        self._check("sweep[…]", column)
+        values = [row.get(column) for row in self.rows]
+        if all(value is None or isinstance(value, Real) for value in values):
+            return np.array([np.nan if value is None else value for value in values], float)
+        return np.array(["" if value is None else value for value in values], object)
+
+    def plot(self, x: str | None = None, y: str | None = None, by: str | Sequence[str] | None = None) -> Any:
+        """Lines of ``y`` over ``x``, one for each value of ``by``, as a figure for a notebook.
+
+        Args:
+            x: by default the first argument with several values. y: by default the first column of numbers.
+            by: one argument or several; by default all others with several values.
+
+        Raises:
+            UsageError: no such column (the nearest are named), no numbers in ``y``, or several points at one place.
+        """
+        from pathways_widgets import curve
+
+        several = [name for name, values in self.axes.items() if len(values) > 1] or list(self.axes)
+        x = x or several[0]
+        y = y or next((name for name in self.columns[len(self.axes) :] if self._is_number(name)), ERROR)
+        by = [name for name in several if name != x] if by is None else [by] if isinstance(by, str) else list(by)
+        for column in (x, y, *by):
+            self._check("plot", column)
+        if not self._is_number(y):
+            raise UsageError(f"plot(y={y!r}): there are no numbers in that column of {self.summary_line()}.")
+        at, series = self._series(x, y, by)
+        of_runs = all(isinstance(result, Run) for result in self.results if result is not None)
+        unit = _UNITS_OF_RUNS.get(y) if of_runs else None  # what else has such a name may be in any unit
+        return curve(series, x, f"{y} in {unit}" if unit else y, at)
+
+    def _series(self, x: str, y: str, by: Sequence[str]) -> tuple[list[Any], dict[str, list[float]]]:
+        """Where the points lie, and by name the values there."""
+        places = [row[x] for row in self.rows if row.get(y) is not None]
+        at = [place for number, place in enumerate(places) if place not in places[:number]]  # lists are not hashable
+        at = sorted(at) if all(isinstance(place, Real) for place in at) else at
+        series: dict[str, list[float]] = {}
+        for row in self.rows:
+            if row.get(y) is not None:
+                values = series.setdefault(", ".join(f"{name} {_word(row[name])}" for name in by) or y, [])
+                values += [np.nan] * (len(at) - len(values))
+                if not np.isnan(values[at.index(row[x])]):
+                    raise UsageError(f"plot: several points have {x}={_word(row[x])}; tell them apart with by=.")
+                values[at.index(row[x])] = float(row[y])
+        return at if all(isinstance(place, Real) for place in at) else [_word(place) for place in at], series
+
+    def to_csv(self, path: str | Path | None = None) -> str | None:
+        """Write ``columns`` and ``rows`` as comma-separated values; without a path they are returned as text."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([_plain(row.get(column)) for column in self.columns] for row in self.rows)
+        if path is None:
+            return text.getvalue()
+        Path(path).write_text(text.getvalue(), "utf-8")
+        return None
+
+    def summary_line(self) -> str:
+        """How many points there are, were done and failed, in a line of plain text."""
+        failed = sum(bool(row[ERROR]) for row in self.rows)
+        parts = [f"sweep of {self.name}: {counted(self.points, 'point')}"]
+        if len(self.rows) < self.points:
+            parts.append(f"interrupted, {len(self.rows)} done")
+        return ", ".join([*parts, *([f"{failed} failed"] if failed else [])])
+
+    def _table(self) -> Table:
+        failed = any(row[ERROR] for row in self.rows)
+        columns = [column for column in self.columns if column != ERROR or failed]
+        rows = [[_word(row.get(column)) for column in columns] for row in self.rows]
+        return Table(self.summary_line(), columns, rows)
+
+    def _is_number(self, column: str) -> bool:
+        values = [row[column] for row in self.rows if row.get(column) is not None]
+        return bool(values) and all(isinstance(value, Real) for value in values)
+
+    def _check(self, where: str, column: str) -> None:
+        if column not in self.columns:
+            near = nearest(str(column), self.columns)
+            meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+            raise UsageError(f"{where}: there is no column {column!r}{meant} Columns: {', '.join(self.columns)}.")
+
+
+def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
+    """Call ``fn`` with every combination of values, in the order of nested loops.
+
+    A point that fails is a row with its error, and the others go on; an interrupt keeps what is done. Past two seconds
+    a line tells how far it is.
+
+    Args:
+        fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` beside an axis ``dispatch``),
+            a dictionary of columns, or a number, which becomes the column ``"value"``.
+        axes: for each argument of ``fn`` its values.
+
+    Raises:
+        UsageError: ``fn`` cannot be called, there is nothing to vary, or an argument's values are no list.
+    """
+    values = _checked(fn, axes)
+    points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+    rows: list[dict[str, Any]] = []
+    results: list[Any] = []
+    try:
+        for point in _told(points):
+            columns, result = _at(fn, point)
+            rows.append({**point, **columns})
+            results.append(result)
+    except KeyboardInterrupt:
+        del results[len(rows) :]
+        to_standard_error(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
+    return Sweep(getattr(fn, "__name__", type(fn).__name__), values, rows, results)
+
+
+def _checked(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    if not callable(fn):
+        raise UsageError(f"sweep({fn!r}): that cannot be called; write pw.sweep(fn, n=[1, 2]).")
+    if not axes:
+        raise UsageError("sweep: nothing varies; name arguments of the function with their values: n=[64, 512].")
+    for name, values in axes.items():
+        if name == ERROR:
+            raise UsageError(f"sweep({ERROR}=…): that is the column of errors; call the argument something else.")
+        if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+            raise UsageError(f"sweep({name}={values!r}): write a list of values, {name}=[{values!r}].")
+    found = {name: list(values) for name, values in axes.items()}
+    for name, listed in found.items():
+        if not listed:
+            raise UsageError(f"sweep({name}=[]): there is no value to call the function with.")
+    return found
+
+
+def _at(fn: Callable[..., Any], point: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """What came of one point, as columns and as it is."""
+    try:
+        result = fn(**point)
+        return {**_columns_of(result, point), ERROR: ""}, result
+    except Exception as error:  # whatever it raised is the user's to see, in its row
+        return {ERROR: f"{type(error).__name__}: {error}"}, None
+
+
+def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(result, Run):
+        return {f"run_{name}" if name in point else name: value for name, value in _of_run(result).items()}
+    if isinstance(result, Number) or (isinstance(result, np.ndarray) and result.ndim == 0):
+        return {"value": _plain(result)}
+    if not isinstance(result, Mapping):
+        raise UsageError(f"it returned a {type(result).__name__}; return a run, a dictionary of columns, or a number.")
+    taken = [name for name in result if name in point or name == ERROR]
+    if taken:
+        raise UsageError(f"it returned a column {taken[0]!r}, which is there already; give it another name.")
+    return {str(name): _plain(value) for name, value in result.items()}
+
+
+def _of_run(run: Run) -> dict[str, Any]:
+    """The figures of a run: seconds, bytes, counts; the mean utilisation is that of all devices."""
+    found = run.summary()
+    mean = float(np.average(found.utilisation, weights=run.islands)) if sum(run.islands) else 0.0
+    columns = {"makespan": found.makespan, "utilisation": mean, "dispatch": found.dispatch, "messages": found.messages}
+    columns |= {"launches": found.launches, "transfers": found.transfers, "transfer_bytes": found.transfer_bytes}
+    return columns | {"peak_bytes": found.peak.bytes if found.peak else 0, "failed": found.failed}
+
+
+def _told(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The points one by one, with lines of progress once it takes long."""
+    progress = Progress()
+    for number, point in enumerate(points, 1):
+        progress.tell(partial(_where, number, len(points), point))
+        yield point
+
+
+def _where(number: int, total: int, point: Mapping[str, Any]) -> str:
+    return f"sweep: point {number} of {total}: {', '.join(f'{name}={_word(value)}' for name, value in point.items())}"
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars as Python's, functions by their names; all else as it is."""
+    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
+        return value.item()
+    return getattr(value, "__name__", value) if callable(value) else value
+
+
+def _word(value: Any) -> str:
+    """A value in a table or a legend."""
+    value = _plain(value)
+    if value is None or value == "":
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value).splitlines()[0]

@@ -1,0 +1,229 @@
+"""The notebook's door: ``%%pathways`` and ``%pathways``. They parse options and do nothing else.
+
+The body of a cell is compiled under the cell's own name, so tracebacks point at the right line, and runs in the
+user's namespace inside ``pw.record``, which is the same thing for scripts. Nothing is kept in ``Out``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import itertools
+import shlex
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError as IPythonUsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.display import display
+
+from pathways_nb.attach.attach import attach, reset
+from pathways_nb.calibration.calibrate import calibrate
+from pathways_nb.controller.policies import POLICIES
+from pathways_nb.errors import did_you_mean
+from pathways_nb.plan.graph import Graph
+from pathways_nb.results.run import runs, show_graph
+from pathways_nb.session import calls, default_controller
+from pathways_nb.session.tenants import tenant
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are a notebook's: what is wrong, and which options there are."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog=prog, add_help=False, allow_abbrev=False)
+
+    def option(self, name: str, **how: Any) -> None:
+        """One more option, which may be written with ``-`` or ``_``."""
+        self.add_argument(*dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}")), **how)
+
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith((".", "?")) else "."
+        raise IPythonUsageError(f"{self.prog}: {message}{end}\n{self.usage_text()}")
+
+    def usage_text(self) -> str:
+        """Its options in a line."""
+        return "Usage: " + " ".join(self.format_usage().split()[1:])
+
+    def help_text(self) -> str:
+        """The same, and a line for each option that has something to say."""
+        said = [action for action in self._actions if action.help]
+        rows = [(" ".join(filter(None, (*one.option_strings[:1], str(one.metavar or "")))), one.help) for one in said]
+        return "\n".join([self.usage_text(), *(f"  {name:30} {text}" for name, text in rows)])
+
+    def parse(self, words: list[str]) -> argparse.Namespace | None:
+        """The options; ``None`` if only help was wanted, which is printed."""
+        if "--help" in words or "-h" in words:
+            print(self.help_text())
+            return None
+        options, unknown = self.parse_known_args(words)
+        if unknown:
+            known = [name for action in self._actions for name in action.option_strings[:1]]
+            written, keyword, value = unknown[0].lstrip("-").partition("=")
+            written = written.replace("_", "-")
+            meant = did_you_mean(written, known) if keyword or unknown[0].startswith("-") else ""
+            meant = f" Write --{written} {value}." if keyword and f"--{written}" in known else meant
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
+        return options
+
+
+def _views(text: str) -> tuple[str, ...]:
+    from pathways_widgets.panel import check_show
+
+    try:
+        return check_show(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _cell_parser() -> _Parser:
+    parser = _Parser("%%pathways")
+    parser.add_argument("--show", type=_views, default="graph,timeline", metavar="graph,timeline")
+    parser.add_argument("--run", default="", metavar="NAME")
+    parser.add_argument("--client", default="", metavar="NAME")
+    parser.add_argument("--profile", dest="begin", action="store_const", const=calls.profile, default=calls.record)
+    return parser
+
+
+def _attach_parser() -> _Parser:
+    parser = _Parser("%pathways attach")
+    parser.add_argument(
+        "kind", nargs="?", default="auto", metavar="KIND", help="auto, cpu, gpu, tpu, sim or sim:CHIP:4x8"
+    )
+    parser.option("islands", type=int, metavar="N", help="how many")
+    parser.option("devices-per-island", type=int, metavar="N", help="on CPU and simulated")
+    parser.option("dispatch", default="parallel", metavar="parallel|sequential", help="how steps go out")
+    parser.option("dcn-latency", type=float, default=0.0, metavar="SECONDS", help="of each message of the controller")
+    parser.option("no-pin", dest="pin", action="store_false", help="CPU islands share all cores")
+    parser.option("policy", default="stride", metavar="|".join(POLICIES), help="which program's next gang goes first")
+    parser.option("hbm", type=float, metavar="BYTES", help="memory of each device")
+    _add_simulated(parser)
+    return parser
+
+
+def _add_simulated(parser: _Parser) -> None:
+    """What only simulated devices have."""
+    parser.option("chip", metavar="NAME", help="simulated: tpu_v5p, a file, or here for this machine as calibrated")
+    parser.option("network", metavar="NAME", help="simulated: between islands, a name or a file")
+    parser.option("devices-per-host", type=int, metavar="N", help="simulated: how many share a host")
+    parser.option("topology", type=_shape, metavar="4x4x4", help="simulated: chips of an island along each axis")
+    parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: of the logarithm of durations")
+    parser.option("seed", type=int, default=0, metavar="N", help="simulated: of that noise")
+    parser.option("values", action="store_true", help="simulated: compute values on CPU devices, too")
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.replace(",", "x").split("x")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: write how many chips there are along each axis, such as 4x4"
+        ) from None
+
+
+_ACTIONS = ("attach", "calibrate", "status", "reset")
+
+
+def _action(text: str) -> str:
+    if text not in _ACTIONS:
+        said = f"invalid choice: {text!r}, choose from {', '.join(_ACTIONS)}.{did_you_mean(text, _ACTIONS)}"
+        raise argparse.ArgumentTypeError(said)
+    return text
+
+
+def _action_parser() -> _Parser:
+    parser = _Parser("%pathways")
+    parser.add_argument("action", nargs="?", default="status", type=_action, choices=_ACTIONS)
+    return parser
+
+
+def _calibrate_parser() -> _Parser:
+    parser = _Parser("%pathways calibrate")
+    parser.add_argument("--quick", action="store_true")
+    return parser
+
+
+@magics_class
+class PathwaysMagics(Magics):
+    """``%%pathways`` records and shows a cell; ``%pathways`` attaches, calibrates, resets and tells the status."""
+
+    shell: Any
+
+    @no_var_expand
+    @cell_magic
+    def pathways(self, line: str, cell: str) -> None:
+        """Run the cell as ordinary Python, recorded and shown live.
+
+        ``%%pathways [--show VIEWS] [--run NAME] [--client NAME] [--profile]``
+        """
+        __tracebackhide__ = True
+        options = _cell_parser().parse(_split(line))
+        if options is None:
+            return
+        body, last, silent = self._compile(cell)
+        number = len(self.shell.history_manager.input_hist_parsed) - 1
+        whose = tenant(options.client).acting() if options.client else contextlib.nullcontext()
+        with whose, options.begin(name=options.run or f"cell {number}", show=options.show, source=cell) as run:
+            if options.run:
+                runs[options.run] = run
+            exec(body, self.shell.user_ns)
+            value = eval(last, self.shell.user_ns) if last is not None else None
+        if value is not None and not silent:
+            display(value)  # not returned, or Out would hold the future and its memory
+
+    @line_magic("pathways")  # type: ignore[arg-type]
+    def pathways_line(self, line: str) -> None:
+        """``%pathways attach [KIND] [--islands N] …``, ``calibrate [--quick]``, ``status``, ``reset``."""
+        words = _split(line)
+        if words[:1] == ["attach"]:
+            options = _attach_parser().parse(words[1:])
+            if options is not None:
+                print(attach(**vars(options)))
+            return
+        if words[:1] == ["calibrate"]:
+            options = _calibrate_parser().parse(words[1:])
+            if options is not None:
+                display(calibrate(quick=options.quick))
+            return
+        chosen = _action_parser().parse(words)
+        if chosen is None:
+            return
+        if chosen.action == "reset":
+            reset()
+        else:
+            controller = default_controller.get()
+            display({"text/plain": controller.status(), "text/html": controller._repr_html_()}, raw=True)
+
+    def _compile(self, cell: str) -> tuple[Any, Any, bool]:
+        shell = self.shell
+        blank = len(list(itertools.takewhile(lambda row: not row.strip(), cell.splitlines())))  # would be dropped
+        source = "\n" * (1 + blank) + shell.transform_cell(cell)  # the magic's own line counts as well
+        number = len(shell.history_manager.input_hist_parsed) - 1
+        filename = shell.compile.cache(source, number, raw_code=cell)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        tree = shell.compile.ast_parse(source, filename=filename)
+        tree = shell.transform_ast(tree)
+        if compile(tree, filename, "exec", flags | shell.compile.flags, dont_inherit=True).co_flags & 0x80:
+            raise IPythonUsageError(
+                "%%pathways: top-level await is not possible in a recorded cell. Write y.result() instead of await y, "
+                "or await in a cell without the magic."
+            )
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr):
+            last = compile(ast.Expression(tree.body.pop().value), filename, "eval", shell.compile.flags, True)
+        body = compile(tree, filename, "exec", shell.compile.flags, True)
+        return body, last, cell.rstrip().endswith(";")
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise IPythonUsageError(f"%pathways: {error} in {line!r}") from None
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext pathways_nb`` calls: magics, pictures of graphs; the first need attaches a default."""
+    default_controller.allow_default(attach)
+    shell.register_magics(PathwaysMagics)
+    shell.display_formatter.ipython_display_formatter.for_type(Graph, show_graph)

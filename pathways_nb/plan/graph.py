@@ -1,0 +1,103 @@
+"""The sharded dataflow graph: one node per *sharded* computation, whatever its number of shards.
+
+This is the device-agnostic graph of Pathways, section 4.2 and 4.3: a chain A -> B over N shards is four
+nodes (argument, A, B, result) for any N. Nothing here knows JAX, devices or threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pathways_nb.plan.virtual_slice import VirtualSlice
+
+NodeKind = Literal["argument", "computation", "operations", "result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One logical array: global ``shape``, ``dtype`` name and size in ``bytes`` (all shards together, no copies)."""
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One sharded computation, one group of ordinary operations, one argument, or the result.
+
+    Args:
+        id: position in the program's order, which respects every dependency.
+        place: the virtual slice it runs on; ``None`` for arguments and the result.
+        inputs, outputs: value ids.
+        line: where the user wrote it, as ``"Cell In[3], line 4"`` or ``"train.py:12"``.
+        parts: the names of the operations merged into it.
+        seconds: how long it is declared to last (``pw.work``); ``None`` if it is not.
+    """
+
+    id: int
+    kind: NodeKind
+    name: str
+    place: VirtualSlice | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    line: str = ""
+    parts: tuple[str, ...] = ()
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``bytes`` of values that flow from node ``source`` to node ``target``."""
+
+    source: int
+    target: int
+    values: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program's nodes in an order that respects their dependencies, and the values between them."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    values: tuple[Value, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+    """Small results that another place computes, too: the position of the result, and the value there."""
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The name of each node."""
+        return {node.id: node.name for node in self.nodes}
+
+    def producer(self) -> dict[int, int]:
+        """Which node makes each value."""
+        return {value: node.id for node in self.nodes for value in node.outputs}
+
+    def edges(self) -> Iterator[Edge]:
+        """Every producer-consumer pair once, with the values that pass between them."""
+        producer = self.producer()
+        for node in self.nodes:
+            by_source: dict[int, list[int]] = {}
+            for value in dict.fromkeys(node.inputs):
+                by_source.setdefault(producer[value], []).append(value)
+            for source, values in by_source.items():
+                yield Edge(source, node.id, tuple(values), sum(self.values[v].bytes for v in values))
+
+    @property
+    def places(self) -> tuple[VirtualSlice, ...]:
+        """The virtual slices used, oldest first."""
+        found = {node.place for node in self.nodes if node.place is not None}
+        return tuple(sorted(found, key=lambda place: place.serial))
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{node.name}@{node.place.label}" for node in self.nodes if node.place is not None)
+        return f"<graph {self.name}: {len(self.nodes)} nodes: {kinds}>"

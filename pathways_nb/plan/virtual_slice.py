@@ -1,0 +1,129 @@
+"""Virtual slices: what a user asks for before any device is chosen.
+
+A virtual slice (Pathways, section 4.1) is a request for a rectangle of devices with named axes.
+It belongs to no controller: the resource manager maps it to devices of the controller that is current
+when a computation runs, so the same program runs on a laptop, a cluster or a simulated pod.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, SupportsIndex
+
+from pathways_nb.errors import is_index
+from pathways_nb.util.unique import Unique
+
+_serials = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class VirtualSlice(Unique):
+    """A request for ``math.prod(shape)`` devices of one island.
+
+    Args:
+        shape: number of devices along each axis.
+        axes: a name for each axis, as used in ``pw.P``.
+        island: index of the island to lie in, or ``None`` for the resource manager's choice.
+        name: what pictures and errors call it; filled from the variable that holds it if left empty.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    island: int | None = None
+    name: str = ""
+    serial: int = field(default_factory=lambda: next(_serials))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return virtual_slice, (self.shape, self.axes, self.island, self.name)  # elsewhere it is a new request
+
+    def __post_init__(self) -> None:
+        _known[self.serial] = self
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.shape)
+
+    @property
+    def label(self) -> str:
+        """The name a person knows it by."""
+        return self.name or f"slice{self.serial}"
+
+    def adopt_name(self, variables: Mapping[str, object]) -> None:
+        """Take the name of the first variable in ``variables`` that holds this slice, if it has none yet."""
+        if not self.name:
+            names = [name for name, value in variables.items() if value is self and not name.startswith("_")]
+            if names:
+                object.__setattr__(self, "name", names[0])
+
+    @property
+    def axes_text(self) -> str:
+        """Its axes and their sizes, as in ``x=4``."""
+        return ", ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape, strict=True))
+
+    def __repr__(self) -> str:
+        return f"<virtual slice {self.label}: {self.axes_text}>"
+
+
+_known: weakref.WeakValueDictionary[int, VirtualSlice] = weakref.WeakValueDictionary()
+
+
+_used: weakref.WeakKeyDictionary[object, VirtualSlice] = weakref.WeakKeyDictionary()
+
+
+def by_serial(serial: int) -> VirtualSlice:
+    """The slice with this serial number, which a traced computation's name carries."""
+    return _known[serial]
+
+
+def is_alive(serial: int) -> bool:
+    """Whether anybody still holds the slice with this serial number."""
+    return serial in _known
+
+
+def keep_for(jaxpr: object, place: VirtualSlice) -> None:
+    """Let a slice live as long as a trace that names it: a user's own ``jax.jit`` keeps what it was traced with."""
+    _used[jaxpr] = place
+
+
+def virtual_slice(
+    shape: int | Sequence[int], axes: Sequence[str] | None = None, island: int | None = None, name: str = ""
+) -> VirtualSlice:
+    """Ask for a slice of devices of one island (Pathways, section 4.1).
+
+    Args:
+        shape: number of devices, or one number per axis.
+        axes: axis names; ``("x",)`` for a single axis, required for more.
+        island: index of the island it must lie in; the resource manager chooses if left out.
+        name: a name for pictures and errors; by default that of the variable that holds it.
+
+    Raises:
+        ValueError: a size is not a positive whole number, or names and sizes do not match.
+    """
+    try:
+        sizes = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        sizes = ()
+    if not sizes or min(sizes) < 1 or isinstance(shape, bool):
+        raise ValueError(f"virtual_slice(shape={shape!r}): every size must be a whole number of at least 1.")
+    if axes is None:
+        if len(sizes) > 1:
+            raise ValueError(
+                f"virtual_slice(shape={shape!r}) has {len(sizes)} axes and no names for them: "
+                f'write pw.virtual_slice({sizes}, axes=("data", "model")) with one name per axis.'
+            )
+        axes = ("x",)
+    names = (axes,) if isinstance(axes, str) else tuple(axes)
+    if len(names) != len(sizes) or len(set(names)) != len(names):
+        raise ValueError(
+            f"virtual_slice(shape={shape!r}, axes={axes!r}): {len(sizes)} sizes need "
+            f"{len(sizes)} different axis names, got {len(names)}: {names}."
+        )
+    if island is not None and not is_index(island):
+        raise ValueError(f"virtual_slice(island={island!r}): the index of an island is needed, such as island=0.")
+    return VirtualSlice(sizes, names, island, name)

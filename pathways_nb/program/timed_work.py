@@ -1,0 +1,173 @@
+"""``pw.work``: computations that only take time, for teaching dispatch and trying out schedules without a model.
+
+Virtual CPU devices share cores, so the first device of the place spins and the others wait for it in an all-reduce:
+the gang lasts the time whatever its size. Nothing calls back to the host, which would make dispatch synchronous.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from pathways_nb.errors import UsageError, is_number
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.signature import Signature, Statics
+from pathways_nb.program.specs import Spec
+from pathways_nb.util.json_text import shortened
+from pathways_nb.util.limits import LONGEST, MEMORY
+
+_LANES, _TIMES = 64, 32
+"""Floats in the loop, and multiplications and additions of each in an iteration, some 0.1 µs of a processor's time.
+
+Few enough floats for XLA to keep the loop in one kernel; enough operations not to be called cheap, or its CPU client
+would compute a work for one device before the launch returns.
+"""
+_MOST = 2**32 - 1
+_NOTHING = np.float32(1)
+"""What is passed on where there is no argument."""
+_LONG_ENOUGH, _TRIES = 2e-3, 80
+"""Seconds of one try of a calibration, beside which a launch is nothing, and how many there are."""
+
+
+class _Work(Computation):
+    """Its argument stays in the layout in which it arrives."""
+
+    def _leaf_specs(self, call: Signature) -> list[Spec]:
+        return [None] * len(call.leaves)
+
+
+def work(
+    seconds: float, *, on: VirtualSlice, collective_bytes: int = 0, output_bytes: int = 0, name: str = ""
+) -> Computation:
+    """A computation that lasts ``seconds`` on the attached devices, longer where they are busy, and does nothing else.
+
+    Called with one array it returns that array afterwards, so that stages chain: ``y = second(first(x))``; without an
+    argument, the number 1. The first device of the place spins, calibrated once per process and kind of device, and
+    the others wait for it; a launch adds its own cost (0.1 to 0.3 ms on four virtual CPU devices). Differentiated, a
+    work that returns its argument lasts as long again on the way back. Where a program is fused, works of one name and
+    time on the very same value are one, as all equal operations are.
+
+    Args:
+        seconds: how long, positive; up to some minutes on real devices. Kept as ``.seconds``, and by the
+            graph's nodes.
+        on: the virtual slice to run on.
+        collective_bytes: size of an all-reduce over the place, in bytes on each device, at the end.
+        output_bytes: return a fresh float32 array of about that size, split over the place's first axis, instead of
+            the argument.
+        name: what pictures and errors call it; ``"work"`` if left empty.
+
+    Raises:
+        UsageError: a time that is not positive and finite, a size that is negative or not whole.
+    """
+    if not isinstance(on, VirtualSlice):
+        raise UsageError(f"on={on!r} is a {type(on).__name__}; pass a pw.virtual_slice(...).")
+    if not is_number(seconds) or not 0 < seconds <= LONGEST:
+        raise UsageError(
+            f"work(seconds={shortened(seconds)}): a positive, finite number of seconds is needed, at most {LONGEST:g}."
+        )
+    for option, size in (("collective_bytes", collective_bytes), ("output_bytes", output_bytes)):
+        if not is_number(size) or not 0 <= size <= MEMORY or size != int(size):
+            asked = f"work({option}={shortened(size)})"
+            raise UsageError(f"{asked}: a whole number of bytes of at least 0 is needed, at most {MEMORY:g}.")
+
+    def body(x: Any = _NOTHING) -> Any:
+        return _last(
+            x, float(seconds), on, int(collective_bytes), int(output_bytes), zlib.crc32(body.__name__.encode())
+        )
+
+    body.__name__ = name or "work"
+    out_specs = PartitionSpec(on.axes[0]) if output_bytes else None
+    made = _Work(body, "jit", on, None, out_specs, Statics.of(body, (), (), (), ()))
+    made.seconds = float(seconds)
+    return made
+
+
+def _last(x: Any, seconds: float, place: VirtualSlice, collective_bytes: int, output_bytes: int, mark: int) -> Any:
+    """``x``, or a fresh array, once the time is over; ``mark`` tells works of one time and place apart."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    # A place without a kind of device is never compiled for, only simulated.
+    iterations = 1 if device is None else min(round(seconds / _seconds_per_iteration(device.platform)), _MOST)
+    start = np.float32(0.4 + 0.2 * mark / 2**32)
+
+    def spin(x: Any) -> jax.Array:
+        # Loops that do not depend on different values would become one where several works are fused.
+        seed = jnp.where(_first(jax.lax.stop_gradient(x)) > 0, start, start + np.float32(0.01))
+        return _spin(seed, place.axes, iterations, max(collective_bytes // 4, 1))
+
+    if output_bytes:
+        rows = place.shape[0]
+        return _after(spin(x), jnp.ones(-(-output_bytes // (4 * rows)) * rows, jnp.float32))
+
+    @jax.custom_vjp
+    def pass_on(x: Any) -> Any:
+        return _after(spin(x), x)
+
+    def forward(x: Any) -> tuple[Any, jax.Array]:
+        token = spin(x)
+        return _after(token, x), token
+
+    # As after any real stage, backward waits for forward.
+    pass_on.defvjp(forward, lambda token, gradient: (_after(token + spin(gradient), gradient),))
+    return pass_on(x)
+
+
+def _first(x: Any) -> Any:
+    return jnp.real(jnp.ravel(x)[0]) if jnp.size(x) else jnp.float32(0)
+
+
+def _after(token: jax.Array, x: Any) -> Any:
+    """``x``, which the compiler cannot know without having computed ``token``."""
+    return jax.lax.select(jnp.isfinite(token), x, jnp.zeros_like(x))
+
+
+def _spin(seed: jax.Array, axes: tuple[str, ...], iterations: int, floats: int) -> jax.Array:
+    """Spin on the first device of the place; all leave together, through an all-reduce of ``floats`` numbers."""
+
+    def on_each_device(seed: jax.Array) -> jax.Array:
+        spun = _loop(jnp.where(jax.lax.axis_index(axes) == 0, np.uint32(iterations), np.uint32(0)), seed)
+        return jax.lax.psum(spun + jnp.arange(floats, dtype=jnp.float32), axes)[0]
+
+    spec = PartitionSpec()
+    return jax.shard_map(on_each_device, in_specs=spec, out_specs=spec, check_vma=False)(seed)
+
+
+def _loop(iterations: Any, seed: Any) -> jax.Array:
+    start = jnp.full(_LANES, seed, jnp.float32)
+    return jax.lax.fori_loop(np.uint32(0), iterations, lambda _, x: _iteration(x), start)[0]
+
+
+def _iteration(x: Any) -> Any:
+    for _ in range(_TIMES):
+        x = x * np.float32(0.5) + np.float32(0.25)
+    return x
+
+
+@functools.cache
+def _seconds_per_iteration(platform: str) -> float:
+    with ThreadPoolExecutor(1) as elsewhere:  # this thread is in the midst of a trace
+        return elsewhere.submit(_measure, platform).result()
+
+
+def _measure(platform: str) -> float:
+    """Seconds of one iteration on one device: the best of many short tries, as other work on its core only adds."""
+    loop, device = jax.jit(_loop), jax.devices(platform)[0]
+
+    def seconds(iterations: int) -> float:
+        arguments = jax.device_put((np.uint32(iterations), np.float32(0.5)), device)
+        began = time.perf_counter()
+        loop(*arguments).block_until_ready()
+        return time.perf_counter() - began
+
+    seconds(iterations := 1000)  # compiles
+    while seconds(iterations) < _LONG_ENOUGH:
+        iterations *= 2
+    return min(seconds(iterations) for _ in range(_TRIES)) / iterations

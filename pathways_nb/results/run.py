@@ -1,0 +1,281 @@
+"""Runs: everything that was recorded while a cell, a ``with pw.record()`` block or one program ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+
+from pathways_nb.errors import UsageError
+from pathways_nb.plan.graph import Graph
+from pathways_nb.trace import formats
+from pathways_nb.trace.breakdown import Idle, idle
+from pathways_nb.trace.critical_path import CriticalPath, Slack, critical_path, slack
+from pathways_nb.trace.exact_stamps import Stamps
+from pathways_nb.trace.metrics import Summary, counted, summarise
+from pathways_nb.trace.record import Events, Record
+from pathways_nb.trace.what_if import WhatIf, what_if
+
+if TYPE_CHECKING:
+    from pathways_nb.runtime.run_state import Entry, Execution
+
+
+class _Runs(dict[str, "Run"]):
+    """Runs by name."""
+
+    def __missing__(self, name: str) -> Run:
+        known = ", ".join(map(repr, self)) or "none yet"
+        raise UsageError(f"pw.runs[{name!r}]: there is no run of that name. Known: {known}; see %%pathways --run NAME.")
+
+
+runs: dict[str, Run] = _Runs()
+"""The newest run of each ``%%pathways --run NAME``, by name, until ``pw.reset()``."""
+
+
+@dataclass
+class RanProgram:
+    """A program of a run: its graph, where its places lie, how values travel, how often it ran."""
+
+    graph: Graph
+    where: Mapping[int, str]
+    routes: Mapping[tuple[int, int], str]
+    runs: int = 0
+    needed: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Nodes for whose value Python stopped: the first line that did, and after how many of the runs."""
+
+
+def _count(needed: dict[int, tuple[str, int]], node: int, line: str, count: int) -> None:
+    first, before = needed.get(node, (line, 0))
+    needed[node] = first, before + count
+
+
+@dataclass(eq=False)
+class Run:
+    """A recorded execution.
+
+    Args:
+        name: what the user calls it.
+        islands: number of devices of each island.
+    """
+
+    name: str
+    islands: tuple[int, ...]
+    record: Record = field(default_factory=Record, repr=False)
+    outputs: Any = None
+    note: str = ""
+    """A line of progress while the run is under way, in place of its summary."""
+    on_display: bool = False
+    """Whether a person sees ``note`` in a live picture."""
+    finished: bool = False
+    view: Any = field(default=None, repr=False)
+    """Its figure on the screen; ``view.selection`` is what a person has brushed on it."""
+    stamps: Stamps | None = None
+    """Of ``pw.profile``: for how many launches stamps are exact, and how far off the estimated ones had been."""
+    about: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Options of the controller, the cell's source; of a saved run the machine as well."""
+    _programs: dict[Any, RanProgram] = field(default_factory=dict, repr=False)
+    _fetched: set[tuple[int, int]] = field(default_factory=set, repr=False)
+    """(execution, node) for which Python has stopped."""
+    executions: list[Execution] = field(default_factory=list, repr=False)
+
+    def add(self, execution: Execution) -> None:
+        """A program of this run was submitted."""
+        plan = execution.lowered.plan
+        if plan not in self._programs:
+            self._programs[plan] = RanProgram(plan.graph, plan.where(), plan.routes())
+        self._programs[plan].runs += 1
+        if len(self.executions) >= 256:
+            self.executions = self.unfinished()
+        self.executions.append(execution)
+
+    def take_as_placed(self, count: int, size: int) -> None:
+        """Simulated calls took abstract arguments, of ``size`` bytes in all, as lying where they needed them."""
+        if count:
+            before, total = self.about.get("taken_as_placed", (0, 0))
+            self.about["taken_as_placed"] = [before + count, total + size]
+
+    def need(self, entry: Entry, line: str) -> None:
+        """Python stops at ``line`` for a value, before what follows is dispatched; nothing if it is not this run's."""
+        execution = entry.run
+        if execution is None or execution.record is not self.record:
+            return
+        plan = execution.lowered.plan
+        step = plan.steps[entry.step]
+        node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # an argument that is handed back
+        if (execution.serial, node) not in self._fetched:
+            self._fetched.add((execution.serial, node))
+            _count(self._programs[plan].needed, node, line, 1)
+
+    def absorb(self, inner: Run) -> None:
+        """What a run recorded within this one did, is part of it."""
+        self.record.absorb(inner.record)
+        self.take_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
+        for key, program in inner._programs.items():
+            mine = self._programs.setdefault(key, RanProgram(program.graph, program.where, program.routes))
+            mine.runs += program.runs
+            for node, (line, count) in program.needed.items():
+                _count(mine.needed, node, line, count)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no program of this run is under way."""
+        return all(execution.finished for execution in reversed(self.executions))  # the last is the last to end
+
+    def unfinished(self) -> list[Execution]:
+        """Programs of this run that are still under way."""
+        return [execution for execution in self.executions if not execution.finished]
+
+    @property
+    def island_names(self) -> tuple[str, ...]:
+        """Islands of one run have their numbers only."""
+        return ()
+
+    @property
+    def hbm(self) -> tuple[int, ...]:
+        """Bytes of memory of each device, for each island; 0 where none is known."""
+        known = self.about.get("hbm") or [0] * len(self.islands)
+        return tuple(known)
+
+    def set_programs(self, programs: Sequence[RanProgram]) -> None:
+        """What ran, of a run that was loaded."""
+        self._programs = {program.graph: program for program in programs}
+
+    @property
+    def programs(self) -> list[RanProgram]:
+        """The programs that ran, in order of their first call."""
+        return list(self._programs.values())
+
+    @property
+    def events(self) -> Events:
+        """Everything that happened, as columns; times in seconds since the run began."""
+        return self.record.events()
+
+    def summary(self) -> Summary:
+        """Makespan, utilisation, dispatch time, most memory held."""
+        count, total = self.about.get("taken_as_placed", (0, 0))
+        return replace(summarise(self.events, self.islands, self.hbm), taken=count, taken_bytes=total)
+
+    def summary_line(self) -> str:
+        """The summary in one line of plain text."""
+        chip = self.about.get("options", {}).get("chip")
+        where = str(chip or "")
+        return self.note or " · ".join(map(str, filter(None, (where, self.summary(), self.stamps))))
+
+    def critical_path(self) -> CriticalPath:
+        """The chain of events and gaps that the makespan consists of, as far as it is recorded; gaps have a cause."""
+        return critical_path(self.events)
+
+    def slack(self) -> Slack:
+        """How much later each event on a device could end without a longer makespan, in seconds."""
+        return slack(self.events)
+
+    def idle(self) -> Idle:
+        """Where the time of every device went: busy, or idle and why; the parts add up to the makespan."""
+        return idle(self.events, self.islands)
+
+    def what_if(
+        self,
+        node: str | None = None,
+        program: str | None = None,
+        kind: str | None = None,
+        client: str | None = None,
+        *,
+        faster: float,
+    ) -> WhatIf:
+        """The makespan if something had been faster, from the record: nothing runs again, order and gaps are kept.
+
+        Args:
+            node, program, kind, client: what is faster: all on devices that has each of those given, a node by its
+                name; with ``kind`` as in ``events``, ``"transfer"`` or ``"enqueue"`` say, the controller's too.
+            faster: how many times; below 1 is slower.
+
+        Raises:
+            UsageError: nothing is named, nothing matches (the nearest names are listed), or ``faster`` is no number
+                above 0.
+        """
+        return what_if(self.events, node, program, kind, client, faster=faster)
+
+    def show(self, *views: str) -> None:
+        """Display graph and timeline here.
+
+        Args:
+            views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and
+                ``"memory"``, or ``"timeline,memory"``; graph and timeline if none is named.
+
+        Raises:
+            ValueError: there is no such view; the nearest one is named.
+        """
+        from pathways_widgets.live import DEFAULT_SHOW, LiveDisplay
+
+        display = LiveDisplay(self, ",".join(views) or DEFAULT_SHOW)
+        display.start()
+        self.view = display.figure
+        display.stop()
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write ``events`` as a table of comma-separated values."""
+        formats.to_csv(self.events, path)
+
+    def to_pandas(self) -> Any:
+        """``events`` as a ``pandas.DataFrame``.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return formats.to_pandas(self.events)
+
+    def to_chrome(self, path: str | Path) -> None:
+        """Write a Chrome trace, which https://ui.perfetto.dev opens; compressed if ``path`` ends in ``.gz``."""
+        formats.to_chrome(self.events, self.islands, path)
+
+    def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("graph", "timeline")) -> None:
+        """Write a picture without a browser: SVG or PNG, by the end of ``path``, with legends and summary.
+
+        Args:
+            path: of the file. width: pixels, or a length such as ``"3.3in"``. show: the views in it.
+
+        Raises:
+            ValueError: the ending, the length or a view is unknown.
+        """
+        from pathways_widgets.still import write
+
+        write(self, path, width, show)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one file, which ``pw.load`` opens anywhere."""
+        from pathways_nb.results.saved_run import save
+
+        save(self, path)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise UsageError(
+            f"run {self.name!r} cannot be copied or pickled: it may be under way, and holds results on devices. Write "
+            f"it with run.save(path) and read that with pw.load(path)."
+        )
+
+    def __repr__(self) -> str:
+        runs = sum(program.runs for program in self.programs)
+        return f"<run {self.name}: {counted(runs, 'program')}, {self.summary_line()}>"
+
+
+def show_graph(graph: Graph) -> None:
+    """Display a graph of which nothing has run."""
+    run = Run(graph.name, (), note=repr(graph), finished=True)
+    run.set_programs([RanProgram(graph, {}, {})])
+    run.show("graph")
+
+
+def style(name: str, scale: float = 1.0) -> None:
+    """Choose the sizes of text, lines and lanes of every picture drawn from now on.
+
+    Args:
+        name: ``"screen"``, ``"projector"`` or ``"paper"``.
+        scale: a factor on all sizes.
+
+    Raises:
+        ValueError: an unknown name, or a scale that is not from 0.1 to 20.
+    """
+    from pathways_widgets.style import choose
+
+    choose(name, scale)

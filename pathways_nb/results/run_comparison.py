@@ -1,0 +1,150 @@
+"""``pw.compare``: two runs, or two schedules, on one axis, with a table of differences; what is simulated says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from pathways_nb.attach.simulator import HERE
+from pathways_nb.errors import UsageError
+from pathways_nb.parallel.schedules.comparison import ScheduleComparison
+from pathways_nb.parallel.schedules.schedule import Schedule
+from pathways_nb.results.run import RanProgram, Run
+from pathways_nb.trace.matching import Difference, compare_events, say, together
+from pathways_nb.trace.record import Events
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two runs side by side; what is on devices is drawn, each run's islands below the other's."""
+
+    a: Run
+    b: Run
+
+    @property
+    def name(self) -> str:
+        """Both names."""
+        return f"{self._names[0]} above, {self._names[1]} below"
+
+    @property
+    def islands(self) -> tuple[int, ...]:
+        """Number of devices of each island of both."""
+        return (*self.a.islands, *self.b.islands)
+
+    @property
+    def island_names(self) -> tuple[str, ...]:
+        """What the lanes are called."""
+        both = zip(self._names, (self.a, self.b), strict=True)
+        return tuple(f"{name} {index}" for name, run in both for index in range(len(run.islands)))
+
+    @property
+    def hbm(self) -> tuple[int, ...]:
+        """Bytes of memory of each device, for each island of both; 0 where none is known."""
+        return (*self.a.hbm, *self.b.hbm)
+
+    @property
+    def programs(self) -> Sequence[RanProgram]:
+        """Those of both; where they are the same, once."""
+        known = {program.graph for program in self.a.programs}
+        return [*self.a.programs, *(program for program in self.b.programs if program.graph not in known)]
+
+    @property
+    def finished(self) -> bool:
+        """Whether both have ended."""
+        return self.a.finished and self.b.finished
+
+    @property
+    def events(self) -> Events:
+        """What both did on devices, in seconds since the first dispatch of each."""
+        return together(self.a.events, self.b.events, len(self.a.islands))
+
+    @property
+    def difference(self) -> Difference:
+        """Events matched by program, node, occurrence, stage, microbatch and token slice."""
+        return compare_events(self.a.events, self.b.events)
+
+    @property
+    def table(self) -> dict[str, np.ndarray]:
+        """Columns of the matched events, in seconds; see ``Difference``."""
+        return self.difference.table
+
+    def summary_line(self) -> str:
+        """Both makespans, on what devices, and what differs most."""
+        names = [f"{name[:-1]}, {_devices(run)})" for name, run in zip(self._names, (self.a, self.b), strict=True)]
+        return say(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
+
+    def show(self, *views: str) -> None:
+        """Display both on one axis here.
+
+        Args:
+            views: ``"timeline"``, ``"memory"`` or both; the timeline if none is named.
+        """
+        from pathways_widgets.live import LiveDisplay
+
+        display = LiveDisplay(self, ",".join(views) or "timeline")
+        display.start()
+        display.stop()
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table of differences."""
+        self.difference.to_csv(path)
+
+    def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("timeline",)) -> None:
+        """Write both as one picture; see ``Run.savefig``."""
+        from pathways_widgets.still import write
+
+        write(self, path, width, show)
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """Each with whether it was real, and where that does not tell them apart, which one it is."""
+        a, b = (f"{run.name} ({_kind(run)})" for run in (self.a, self.b))
+        return (a, b) if a != b else (f"{self.a.name} (a, {_kind(self.a)})", f"{self.b.name} (b, {_kind(self.b)})")
+
+    def __repr__(self) -> str:
+        return f"<comparison: {self.summary_line()}>"
+
+
+def _kind(run: Run) -> str:
+    """Whether it ran on real or on simulated devices."""
+    simulated = run.about.get("options", {}).get("kind") == "sim" or run.events.is_("quality", "simulated").any()
+    return "simulated" if simulated else "real"
+
+
+def _devices(run: Run) -> str:
+    """The chip that was simulated, or the kind of the real devices."""
+    options = run.about.get("options", {})
+    chip = options.get("chip") or options.get("kind") or "unknown"
+    return "this machine as calibrated" if chip == HERE else f"{chip} devices"
+
+
+@overload
+def compare(a: Run, b: Run) -> Comparison: ...
+@overload
+def compare(a: Schedule, b: Schedule) -> ScheduleComparison: ...
+def compare(a: Any, b: Any) -> Comparison | ScheduleComparison:
+    """Put two runs, or two pipeline schedules, on one axis.
+
+    Args:
+        a, b: runs, recorded here or loaded; or schedules.
+
+    Raises:
+        UsageError: one of them is neither, or one is a run and the other a schedule.
+    """
+    for name, one in (("first", a), ("second", b)):
+        if not isinstance(one, Run | Schedule):
+            what = f"a {type(one).__name__}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
+            raise UsageError(f"compare: the {name} argument is {what}.")
+    if isinstance(a, Schedule) and isinstance(b, Schedule):
+        return ScheduleComparison(a, b)
+    if isinstance(a, Run) and isinstance(b, Run):
+        return Comparison(a, b)
+    first, second = ("run", "schedule") if isinstance(a, Run) else ("schedule", "run")
+    raise UsageError(
+        f"compare: the first argument is a {first}, the second a {second}. A run has events in seconds, a schedule "
+        "actions in the unit of its F, I and W, so they have no common axis: compare two runs, or two schedules."
+    )

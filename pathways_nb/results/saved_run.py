@@ -1,0 +1,139 @@
+"""Runs as files: columns and graphs in one NumPy archive without pickle, readable on a machine without the devices.
+
+The file holds data only, and every part of it is checked on the way in: a damaged or foreign one is refused, with what
+is wrong in it. What the record is made of is checked in ``saved_record``, graphs and places in ``saved_programs``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.errors import UsageError
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.results.column_archive import Archive
+from pathways_nb.results.run import Run
+from pathways_nb.results.saved_programs import from_json, to_json
+from pathways_nb.results.saved_record import MOST_EVENTS, MOST_SECONDS, check_times, events_of
+from pathways_nb.trace.exact_stamps import Stamps
+from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Record
+from pathways_nb.util.host_info import machine
+from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
+from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
+
+FORMAT, VERSION = "pathways_nb.results.run", 1
+MOST_TEXT = 256 * 2**20
+"""Bytes of all that is not a column: labels, graphs, options; a record of a million different labels fits."""
+
+
+def save(run: Run, path: str | Path) -> None:
+    """Write ``run`` with its graphs, options, cell source, machine and versions to one file.
+
+    Raises:
+        UsageError: it is larger than what ``load`` reads.
+    """
+    events = run.events
+    about = {"machine": machine(), **run.about}
+    meta = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": run.name,
+        "islands": run.islands,
+        "about": about,
+        "stamps": run.stamps and asdict(run.stamps),
+        "labels": [[getattr(label, name) for name in LABEL_COLUMNS] for label in events.labels],
+        "programs": [to_json(program) for program in run.programs],
+    }
+    columns = {name: events.stored(name) for name in STORED}
+    text = json.dumps(meta).encode()
+    try:
+        check_times(columns)
+    except DamagedError as error:
+        raise UsageError(f"save({str(path)!r}): {error}, which pw.load would refuse; run.to_csv writes it.") from None
+    if len(events) > MOST_EVENTS or len(text) > MOST_TEXT:
+        raise UsageError(
+            f"save({str(path)!r}): {len(events)} events and {len(text)} bytes of labels and graphs; pw.load reads up "
+            f"to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
+        )
+    with open(path, "wb") as file:
+        np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **columns)  # type: ignore[arg-type]
+
+
+def load(path: str | Path) -> Run:
+    """Read a run that ``run.save`` wrote. Nothing in the file is executed, and nothing is unpacked but its parts.
+
+    Raises:
+        UsageError: the file is damaged, of another kind or of a newer version, with the reason. FileNotFoundError.
+    """
+    if not isinstance(path, (str, Path)):
+        raise UsageError(f"load({path!r}): a {type(path).__name__} is no path; write pw.load('a.run').")
+    try:
+        with Archive(path) as archive:
+            return _run_of(archive)
+    except DamagedError as error:
+        raise UsageError(
+            f"load({str(path)!r}): this is not a run saved by run.save(path), or it is damaged: {error}."
+        ) from None
+
+
+def _run_of(archive: Archive) -> Run:
+    meta = _meta(archive)
+    islands = meta["islands"].wholes(1, SIMULATED)
+    if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
+        raise DamagedError(f"islands are {len(islands)} of {sum(islands)} devices, not up to {SIMULATED}")
+    columns = archive.columns(STORED, MOST_EVENTS, "events")
+    record, stamps = Record.of(events_of(meta["labels"], columns, islands)), _stamps(meta.get("stamps"))
+    about = _about(meta["about"], len(islands))
+    run = Run(meta["name"].text(), islands, record, finished=True, stamps=stamps, about=about)
+    places: dict[int, VirtualSlice] = {}
+    run.set_programs([from_json(program, places) for program in meta["programs"].rows()])
+    return run
+
+
+def _meta(archive: Archive) -> Field:
+    """All that is not a column, of a version that can be read."""
+    data = archive.columns({"meta": np.uint8}, MOST_TEXT, "bytes of labels and graphs")["meta"]
+    try:
+        meta = Field(parse(data.tobytes().decode()))
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"its description is no text ({said(error)})") from None
+    if not isinstance(meta.value, dict) or meta.value.get("format") != FORMAT:
+        raise DamagedError("the file says nothing of a run")
+    version = meta["version"].whole(1)
+    if version > VERSION:
+        raise DamagedError(f"version {version} is newer than {VERSION}, which this pathways_nb can read")
+    return meta
+
+
+def _about(about: Field, islands: int) -> dict[str, Any]:
+    """Options, source, memory and machine: of these the run's own pictures and texts read some."""
+    found = dict(about.table())
+    check_depth(found)
+    for key in ("options", "machine"):
+        if key in found:
+            about[key].table()
+    options = about.get("options")
+    for option in ("kind", "chip"):
+        if options.value is not None and options.get(option).value is not None:
+            options[option].text()
+    if "source" in found:
+        about["source"].text()
+    if "hbm" in found:
+        for size in about["hbm"].rows(islands):
+            size.whole(0, LARGEST)
+    if "taken_as_placed" in found:
+        count, total = about["taken_as_placed"].rows(2)
+        count.whole()
+        total.whole(0, MOST_EVENTS * LARGEST)  # of all calls together
+    return found
+
+
+def _stamps(field: Field) -> Stamps | None:
+    if field.value is None:
+        return None
+    start, end = ([one.seconds(MOST_SECONDS) for one in field[name].rows(2)] for name in ("start", "end"))
+    return Stamps(field["launches"].whole(), field["matched"].whole(), (start[0], start[1]), (end[0], end[1]))

@@ -1,0 +1,259 @@
+"""Dispatchers: one persistent thread per island launches what the controller ordered, in that order.
+
+A new thread per call would let two islands take turns instead of running side by side (measured), and launching from
+the user's thread would stall it whenever the host is oversubscribed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from pathways_nb.errors import LostError, PathwaysError
+from pathways_nb.runtime.compiled_plan import Action
+from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
+from pathways_nb.runtime.local.watcher import Launched, LaunchWatcher, Portion, TransferWatcher, owned
+from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.transfers import bring, send
+from pathways_nb.trace.record import Row, label_of
+
+Clock = Callable[[], float]
+IN_FLIGHT = 24
+"""Launches under way per island: at 32 per device XLA's CPU client blocks, and may starve a collective."""
+_LONG_WAIT = 1e-3
+
+
+class Dispatcher(threading.Thread):
+    """Carries out portions of runs on one island.
+
+    Args:
+        island, devices: its index, and how many devices it has.
+        clock: the controller's.
+        on_done: told of each portion whose steps have all ended.
+        faults: launches that are to fail.
+        latency: seconds between the sending of a portion and its arrival here.
+    """
+
+    def __init__(
+        self,
+        island: int,
+        devices: int,
+        clock: Clock,
+        on_done: Callable[[Portion, int], None],
+        faults: Sequence[Fault] = (),
+        latency: float = 0.0,
+    ):
+        super().__init__(name=f"pathways-island-{island}", daemon=True)
+        self.island, self.clock, self.faults, self.latency = island, clock, faults, latency
+        self.gone: set[int] = set()
+        """Devices that were lost."""
+        self.on_done: Callable[[Portion], None] = lambda portion: on_done(portion, island)
+        self.inbox: queue.SimpleQueue[tuple[Execution, int, int, float] | None] = queue.SimpleQueue()
+        self.window = threading.Semaphore(IN_FLIGHT)
+        self._waited = 0.0
+        """Seconds that the step under way has waited."""
+        self.computing = LaunchWatcher(f"pathways-watch-{island}", clock, self._ended, devices)
+        self.moving = TransferWatcher(f"pathways-watch-moves-{island}", clock)
+
+    def start(self) -> None:
+        """Start itself and its watchers."""
+        super().start()
+        self.computing.start()
+        self.moving.start()
+
+    @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """Itself and its watchers."""
+        return self, self.computing, self.moving
+
+    def send(self, run: Execution, start: int, stop: int) -> None:
+        """Steps ``start`` to ``stop`` of the run's order here are to be carried out, after all that was sent before."""
+        self.inbox.put((run, start, stop, self.clock()))
+
+    def stop(self) -> None:
+        """End after what was ordered before."""
+        self.inbox.put(None)
+
+    def run(self) -> None:
+        """Carry out portions until told to stop."""
+        while self._next():
+            pass
+        self.computing.inbox.put(None)
+        self.moving.inbox.put(None)
+
+    def _next(self) -> bool:
+        """A portion; a function of its own, so that nothing of it is held while the thread waits for the next."""
+        order = self.inbox.get()
+        if order is not None:
+            run, start, stop, sent = order
+            if self.latency:
+                self._arrive(run, sent)
+            self._portion(run, start, stop)
+        return order is not None
+
+    def _arrive(self, run: Execution, sent: float) -> None:
+        """Wait until what was sent at ``sent`` would be here; nobody waits for what was given up."""
+        run.launched.wait(lambda: run.stopped, max(sent + self.latency - self.clock(), 0.0))
+        label = label_of("stall", f"message to island {self.island} on its way", run.lowered.name, run.client,
+                         island=self.island, route="DCN")  # fmt: skip
+        run.record.add(Row(label, sent, min(sent + self.latency, self.clock()), run.serial, "exact"))
+
+    def _portion(self, run: Execution, start: int, stop: int) -> None:
+        # One more than its steps: the portion is over when its own enqueue is recorded, too.
+        portion = Portion(run, start, stop, stop - start + 1, self.on_done, threading.Lock())
+        name = run.lowered.name
+        label = label_of("enqueue", name, name, run.client, island=self.island)
+        began = self.clock()
+        at_once = 0
+        for step in run.lowered.plan.orders[self.island][start:stop]:
+            if self._is_there(run, step):
+                at_once += 1
+                continue
+            waited = self._step(portion, step)
+            if waited > _LONG_WAIT:  # waiting is not dispatching: it is left out of the lane
+                now = self.clock()
+                run.record.add(Row(label, began, max(began, now - waited), run.serial, "exact"))
+                began = now
+        run.record.add(Row(label, began, self.clock(), run.serial, "exact"))
+        portion.step_done(at_once + 1)
+
+    def _is_there(self, run: Execution, step: int) -> bool:
+        """The common case in short: an argument that lies at its place already. Nothing happens or is recorded."""
+        action = run.lowered.actions[step]
+        if action.step.argument < 0 or step in run.lowered.awaited or self.gone:
+            return False
+        entry = run.arguments[action.step.argument]
+        array = entry.array
+        if array is None or run.stopped or entry.error is not None or getattr(array, "sharding", None) != action.target:
+            return False
+        if action.step.argument in run.lowered.taken_over and (entry.shared or entry.pending_reads > 1):
+            return False
+        run.slots[action.step.outputs[0]] = array
+        entry.has_read()
+        run.launched.ring()
+        run.done[step] = 1
+        return True
+
+    def _step(self, portion: Portion, step: int) -> float:
+        """Carry one step out; returns the seconds spent waiting."""
+        run = portion.run
+        action = run.lowered.actions[step]
+        carry_out = {"bring": self._bring, "move": self._move, "launch": self._launch}[action.step.kind]
+        self._waited = 0.0
+        try:
+            error = carry_out(portion, step, action)
+        except Exception as cause:  # whatever it raised is the user's to see; JAX may raise what an input got earlier
+            own = isinstance(cause, (InjectedFault, LostError))
+            error = None if own else run.inherited_error(step)
+            if error is None:
+                error = run.node_error(step, cause)
+                self._record_failed(run, action)
+        if error is not None:
+            run.fail(step, error)
+            run.let_go(step, self.island)
+            portion.step_done()
+        return self._waited
+
+    def _record_failed(self, run: Execution, action: Action) -> None:
+        """What never came to be launched is an event without a duration."""
+        label = owned(action.label, run.client) if run.client else action.label
+        now = self.clock()
+        run.record.add(Row(label, now, now, run.serial, status="failed"))
+
+    def _launch(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
+        run = portion.run
+        if (error := run.reason_to_skip(step)) is not None:
+            return error
+        assert action.call is not None
+        check_devices(action.label, self.gone)
+        for fault in self.faults:
+            fault.strike(action.label, run.client)
+        inputs = [run.slots[slot] for slot in action.step.inputs]
+        if not self.window.acquire(blocking=False):
+            began = self.clock()
+            self.window.acquire()
+            self._waited = self.clock() - began
+        dispatched = self.clock()
+        try:
+            arrays = list(action.call(*inputs))
+        except BaseException:
+            self.window.release()
+            raise
+        run.fill(step, arrays)
+        run.let_go(step, self.island)
+        self.computing.inbox.put(Launched(portion, step, arrays[action.witness], dispatched))
+        return None
+
+    def _bring(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
+        """Bring an argument to its place: most often it is there already."""
+        run = portion.run
+        argument = action.step.argument
+        entry = run.arguments[argument]
+        taken_over = argument in run.lowered.taken_over
+
+        def ready() -> bool:
+            exists = entry.array is not None or entry.error is not None
+            return run.stopped or (exists and (not taken_over or entry.pending_reads <= 1))
+
+        self._wait(run, ready)
+        try:
+            error = entry.error or run.reason_to_skip(step)
+            if error is not None:
+                return error
+            check_devices(action.label, self.gone)
+            dispatched = self.clock()
+            array, moved = bring(entry.array, action.target)
+            if taken_over and entry.shared:  # also what moved: on devices of both places it is the same memory still
+                array, moved = array.copy(), True
+            if taken_over and moved:
+                entry.array = None  # its handle is consumed: what was copied is of no use to anybody
+        finally:
+            entry.has_read()
+            run.launched.ring()
+        run.fill(step, [array])
+        run.let_go(step, self.island)
+        if moved:
+            self._follow(Launched(portion, step, array, dispatched, self._route_from(entry), entry))
+        else:  # nothing happened, nothing is recorded
+            run.mark_done(step)
+            portion.step_done()
+        return None
+
+    def _move(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
+        """Send a value from another place."""
+        run = portion.run
+        (slot,) = action.step.inputs
+        (producer,) = action.step.producers
+        self._wait(run, lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
+        if (error := run.reason_to_skip(step)) is not None:
+            return error
+        check_devices(action.label, self.gone)
+        dispatched = self.clock()
+        array = send(run.slots[slot], action.target)
+        run.fill(step, [array])
+        run.let_go(step, self.island)
+        self._follow(Launched(portion, step, array, dispatched))
+        return None
+
+    def _route_from(self, entry: Entry) -> str:
+        """How an argument travelled: from the host, within this island, or from another."""
+        if entry.run is None:
+            return "host"
+        made_on = entry.run.lowered.plan.steps[entry.step].island
+        return "ICI" if made_on == self.island else "DCN"
+
+    def _follow(self, launched: Launched) -> None:
+        if getattr(launched.witness, "is_ready", bool)():  # typed keys do not tell
+            self.moving.note_now(launched)  # behind longer transfers in the queue its end would be seen late
+        else:
+            self.moving.inbox.put(launched)
+
+    def _wait(self, run: Execution, ready: Callable[[], bool]) -> None:
+        if not ready():
+            began = self.clock()
+            run.launched.wait(ready)
+            self._waited += self.clock() - began
+
+    def _ended(self, count: int) -> None:
+        self.window.release(count)

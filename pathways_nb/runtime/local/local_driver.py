@@ -1,0 +1,137 @@
+"""The local driver: launches on JAX devices of this process, by a dispatcher and watchers for each island."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+
+from pathways_nb.controller.messages import Completed, Launch, Voided
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.errors import UsageError
+from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.program.program import Traced
+from pathways_nb.program.signature import Deferred, snapshot
+from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.driver import Driver
+from pathways_nb.runtime.event_loop import Clock
+from pathways_nb.runtime.executables import Executables
+from pathways_nb.runtime.islands import Attachment, Island
+from pathways_nb.runtime.layouts import Targets, Undeclared, kept
+from pathways_nb.runtime.local.dispatcher import Dispatcher
+from pathways_nb.runtime.local.watcher import Portion
+from pathways_nb.runtime.plan_compiler import Lowering
+from pathways_nb.runtime.run_state import Bell, Entry, Execution
+from pathways_nb.runtime.transfers import lies_at
+from pathways_nb.trace.record import Record, Row
+from pathways_nb.util import forks
+
+_open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Threads that the interpreter stops inside JAX's C++ code would abort the process at exit."""
+    for driver in () if forks.is_child() else list(_open):
+        driver.close(patience=10.0)
+
+
+class LocalDriver(Driver):
+    """The engine of one controller on the devices of this process.
+
+    Args:
+        attachment, machine, clock, note: as for any driver.
+        executables: the cache to compile with.
+        dcn_latency: seconds that a launch takes to an island's dispatcher, emulated.
+    """
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        machine: Machine,
+        clock: Clock,
+        executables: Executables,
+        note: Callable[[Row], None] = lambda row: None,
+        dcn_latency: float = 0.0,
+    ):
+        super().__init__(attachment, machine, clock, note, dcn_latency, Bell())
+        self.executables = executables
+        self._dispatchers = [self._dispatcher(island) for island in attachment.islands]
+        for thread in (self.engine.thread, *self._dispatchers):
+            thread.start()
+        _open.add(self)
+
+    def lower(
+        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
+    ) -> Lowered:
+        """A plan with executables; compiles what is not compiled yet."""
+        return Lowering(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
+
+    def lies(self, value: Any) -> Hashable:
+        """A sharding, which names its devices."""
+        return getattr(value, "sharding", None)
+
+    def laid(self, lies: Any, argument: Undeclared) -> Any:
+        """As it lies, if it lies in the memory of the place's devices."""
+        mesh, mine = argument.otherwise.mesh, argument.otherwise
+        there = lies is not None and lies.device_set == mine.device_set and lies.memory_kind == mine.memory_kind
+        return (kept(lies, mesh) if there else None) or mine
+
+    def take(self, leaf: Any, name: str) -> Any:
+        """A copy of what its owner may change."""
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            raise UsageError(
+                f"{name} is a jax.ShapeDtypeStruct, which has a shape but no values, and these are real devices. Pass "
+                f'an array, or simulate them: pw.attach("sim", chip="tpu_v5p").'
+            )
+        return leaf.result() if isinstance(leaf, Deferred) else snapshot(leaf)
+
+    def put(self, value: Any, sharding: Any) -> Any:
+        """An array on devices."""
+        return jax.device_put(value, sharding)
+
+    def spend(self, budget: float) -> None:
+        """See ``Driver``."""
+        for dispatcher in self._dispatchers:
+            dispatcher.computing.budget = dispatcher.moving.budget = budget
+
+    @property
+    def sampled(self) -> float:
+        """Share of launches whose end was watched; the others' stamps are interpolated."""
+        seen = sum(d.computing.seen for d in self._dispatchers)
+        return sum(d.computing.watched for d in self._dispatchers) / seen if seen else 1.0
+
+    def _launch(self, run: Execution, launch: Launch) -> None:
+        self._dispatchers[launch.island].send(run, launch.start, launch.stop)
+
+    def _lies_at(self, entry: Entry, lowered: Lowered, position: int) -> bool:
+        return lies_at(entry.sharding, lowered.targets[position], lowered.ranks[position])
+
+    def _lost(self, where: Placement) -> None:
+        self._dispatchers[where.island].gone |= set(range(where.first, where.first + where.count))
+
+    def _restored(self, island: int) -> None:
+        self._dispatchers[island].gone = set()
+
+    def _joined(self, island: Island) -> None:
+        self._dispatchers.append(self._dispatcher(island))
+        self._dispatchers[-1].start()
+
+    def _dispatcher(self, island: Island) -> Dispatcher:
+        return Dispatcher(
+            island.index, len(island.devices), self.clock, self._portion_done, self.faults, self.dcn_latency
+        )
+
+    def _portion_done(self, portion: Portion, island: int) -> None:
+        if portion.run.errors:
+            self.engine.report(Voided(portion.run.failed_results()))
+        self.engine.report(Completed(portion.run.serial, island, portion.start, portion.stop, portion.device_seconds))
+
+    def _end(self, patience: float) -> None:
+        for dispatcher in self._dispatchers:
+            dispatcher.stop()
+        for thread in (t for d in self._dispatchers for t in d.threads):
+            thread.join(patience)

@@ -1,0 +1,303 @@
+"""Watchers: when did each launch end? One thread waits on outputs, in order, and writes the record.
+
+A launch's end is when its witness output is ready (error about 0.05 ms at the median, measured); its start is the
+later of its dispatch and the end of what ran before on its devices. Waking for every launch of a few microseconds
+would cost more than the launch, so a watcher measures what it costs, looks at every n-th only where that would be more
+than ``BUDGET``, and interpolates the stamps between.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from time import thread_time
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.trace.record import Label, Row
+
+Clock = Callable[[], float]
+BUDGET = 0.02
+"""Share of the time that a watcher may keep one core busy, as far as looking less often can help."""
+MOST_AT_ONCE = 16
+"""Launches for one look at most: more of them could fill the dispatcher's window."""
+_RETRY = 2e-3
+"""Seconds between two looks at whether a source has been stamped."""
+_PATIENCE = 0.05
+"""Seconds to wait for the stamp of a transfer's source before doing without."""
+
+
+@dataclass(slots=True, eq=False)
+class Portion:
+    """A range of an island's order under way; tells the controller when its last step is done."""
+
+    run: Execution
+    start: int
+    stop: int
+    remaining: int
+    on_done: Callable[[Portion], None]
+    lock: Any
+    device_seconds: float = 0.0
+    """What its launches have taken."""
+
+    def step_done(self, count: int = 1) -> None:
+        """``count`` more of its steps have ended."""
+        with self.lock:
+            self.remaining -= count
+            over = self.remaining == 0
+        if over:
+            self.on_done(self)
+
+
+@dataclass(slots=True, eq=False)
+class Launched:
+    """A step on its way: what to wait on, and when it was dispatched.
+
+    For an argument, ``route`` says how it travelled and ``source`` where it came from.
+    """
+
+    portion: Portion
+    step: int
+    witness: Any
+    dispatched: float
+    route: str = ""
+    source: Entry | None = None
+    ended: float = 0.0
+    """When it was seen to have ended, if it was before its turn."""
+
+
+class Watcher(threading.Thread, ABC):
+    """Waits for what was dispatched, in that order.
+
+    Args:
+        name: of the thread.
+        clock: the controller's.
+        on_ended: told how many have ended, for flow control.
+    """
+
+    def __init__(self, name: str, clock: Clock, on_ended: Callable[[int], None]):
+        super().__init__(name=name, daemon=True)
+        self.inbox: queue.SimpleQueue[Launched | None] = queue.SimpleQueue()
+        self.clock, self.on_ended = clock, on_ended
+        self.budget = BUDGET
+        self.watched = self.seen = 0
+        self._row = 0
+        """How many looks in a row were at one launch each: from the second on it is known when they began."""
+        self._rate = self._cost = self._looked = self._cpu = 0.0
+        """Launches per second, processor seconds of a look; when the last one was, and the thread's time then."""
+
+    def run(self) -> None:
+        """Watch until told to stop."""
+        while self._next_batch():
+            pass
+
+    def _next_batch(self) -> bool:
+        """Watch some; a function of its own, so that no array is held while the thread waits for more."""
+        first = self._next()
+        if first is None:
+            return False
+        batch = [first]
+        while len(batch) < min(MOST_AT_ONCE, self._rate * self._cost / max(self.budget, 1e-9)):
+            try:
+                following = self.inbox.get_nowait()
+            except queue.Empty:
+                break
+            if following is None:
+                self.inbox.put(None)
+                break
+            batch.append(following)
+        self._watch(batch)
+        return True
+
+    def _watch(self, batch: Sequence[Launched]) -> None:
+        """Wait for the last of ``batch``; the ends of the others are interpolated."""
+        failures = _failures(batch)
+        now = self.clock()
+        self._row = self._row + 1 if len(batch) == 1 else 0
+        with batch[-1].portion.run.ended.once():
+            self._stamp(batch, failures, now)
+        self.on_ended(len(batch))
+        self.watched, self.seen = self.watched + 1, self.seen + len(batch)
+        self._account(len(batch), now)
+
+    def _stamp(self, batch: Sequence[Launched], failures: Sequence[BaseException | None], now: float) -> None:
+        first = max(self._ready_at(batch[0]) or 0.0, batch[0].dispatched)
+        parts = np.cumsum(self._weights(batch))
+        for position, (launched, failure) in enumerate(zip(batch, failures, strict=True), 1):
+            watched = position == len(batch)
+            guess = first + (now - first) * float(parts[position - 1] / parts[-1])
+            end = launched.ended or max(now if watched else guess, launched.dispatched)
+            launched.portion.run.ends[launched.step] = end
+            self._end(launched, end, failure, "estimated" if watched or launched.ended else "interpolated")
+
+    def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
+        """How the time of a batch is shared out among its launches."""
+        return [1.0] * len(batch)
+
+    def _next(self) -> Launched | None:
+        return self.inbox.get()
+
+    def _account(self, count: int, now: float) -> None:
+        """Learn what a look costs and how many launches there are in a second."""
+        cpu = thread_time()
+        self._rate += 0.2 * (count / max(now - self._looked, 1e-4) - self._rate)
+        self._cost += 0.2 * (cpu - self._cpu - self._cost)
+        self._looked, self._cpu = now, cpu
+
+    @abstractmethod
+    def _ready_at(self, launched: Launched) -> float | None:
+        """When it could begin; ``None``: not known yet."""
+
+    @abstractmethod
+    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+        """Record that it ended."""
+
+    @staticmethod
+    def _record(
+        launched: Launched, label: Label, start: float, end: float, quality: str, failure: BaseException | None
+    ) -> None:
+        run, step = launched.portion.run, launched.step
+        status = "failed" if failure is not None else "draining" if run.stopped else "ok"
+        label = owned(label, run.client) if run.client else label
+        run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
+        if failure is not None:
+            run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
+        else:
+            run.mark_done(step)
+        launched.portion.step_done()
+
+
+class LaunchWatcher(Watcher):
+    """Watches the launches on one island.
+
+    Args:
+        name, clock, on_ended: as for any watcher.
+        devices: how many the island has.
+    """
+
+    def __init__(self, name: str, clock: Clock, on_ended: Callable[[int], None], devices: int):
+        super().__init__(name, clock, on_ended)
+        self.free_at = [0.0] * devices
+        """When what ran last on each device ended."""
+
+    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+        label = launched.portion.run.lowered.actions[launched.step].label
+        start = max(self._ready_at(launched), launched.dispatched)
+        self.free_at[label.device : label.device + label.devices] = [end] * label.devices
+        launched.portion.device_seconds += max(end - start, 0.0) * label.devices
+        if self._row > 1:
+            launched.portion.run.lowered.lasts[launched.step] = max(end - start, 0.0)
+        self._record(launched, label, start, end, quality, failure)
+
+    def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
+        """As long as each took when it was watched itself; what never was is taken to be as long as the others."""
+        known = [launched.portion.run.lowered.lasts.get(launched.step) for launched in batch]
+        seen = [seconds for seconds in known if seconds is not None]
+        usual = sum(seen) / len(seen) if seen else 1.0
+        return [max(usual if seconds is None else seconds, 1e-7) for seconds in known]
+
+    def _ready_at(self, launched: Launched) -> float:
+        """When it could begin: its devices are free and what it needs from elsewhere has arrived."""
+        run = launched.portion.run
+        action = run.lowered.actions[launched.step]
+        ready = max(self.free_at[action.label.device : action.label.device + action.label.devices])
+        for step in action.waits_for:
+            ready = max(ready, run.ends.get(step, 0.0))
+        return ready
+
+
+class TransferWatcher(Watcher):
+    """Watches what is sent to one island; a transfer begins when its source has ended, whose stamp may come later."""
+
+    def __init__(self, name: str, clock: Clock):
+        super().__init__(name, clock, lambda count: None)
+        self._late: list[Callable[[], bool]] = []
+        """Transfers that have ended, to be recorded when the end of their source is stamped."""
+
+    def note_now(self, launched: Launched) -> None:
+        """A transfer that had ended when it was dispatched; called by the dispatcher."""
+        failure = _wait(launched.witness)
+        launched.ended = launched.portion.run.ends[launched.step] = self.clock()
+        if not self._note(launched, launched.ended, failure, "estimated", launched.ended + _PATIENCE):
+            self.inbox.put(launched)
+
+    def _next(self) -> Launched | None:
+        """The next one; meanwhile those whose source has been stamped by now are recorded."""
+        while self._late:
+            self._late = [note for note in self._late if not note()]
+            try:
+                return self.inbox.get(timeout=_RETRY)
+            except queue.Empty:
+                continue
+        return self.inbox.get()
+
+    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+        note = partial(self._note, launched, end, failure, quality, self.clock() + _PATIENCE)
+        if not note():
+            self._late.append(note)
+
+    def _note(
+        self, launched: Launched, end: float, failure: BaseException | None, quality: str, deadline: float
+    ) -> bool:
+        """Record a transfer, unless its source has ended but is not stamped yet."""
+        ready = self._ready_at(launched)
+        if ready is None and failure is None and self.clock() < deadline:
+            return False
+        label = launched.portion.run.lowered.actions[launched.step].label
+        label = routed(label, launched.route) if launched.route else label
+        self._record(launched, label, max(ready or 0.0, launched.dispatched), end, quality, failure)
+        return True
+
+    def _ready_at(self, launched: Launched) -> float | None:
+        run, source = launched.portion.run, launched.source
+        if source is not None:
+            return 0.0 if source.run is None else source.run.ends.get(source.step)
+        producers = run.lowered.actions[launched.step].step.producers
+        return max(run.ends[p] for p in producers) if _all_in(producers, run.ends) else None
+
+
+@lru_cache(maxsize=4096)
+def routed(label: Label, route: str) -> Label:
+    """The label, as of what travelled so."""
+    return replace(label, route=route)
+
+
+@lru_cache(maxsize=4096)
+def owned(label: Label, client: str) -> Label:
+    """The label, as one of this client's."""
+    return replace(label, client=client)
+
+
+def _all_in(steps: Sequence[int], ends: Mapping[int, float]) -> bool:
+    return all(step in ends for step in steps)
+
+
+def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
+    """Wait for all of ``batch``: the error of each, if any.
+
+    What a later one of the batch has read needs no look of its own, unless that one failed: each look gives Python's
+    lock away and takes it back, which costs more than the launch's whole record.
+    """
+    run = batch[-1].portion.run
+    steps = {launched.step for launched in batch if launched.portion.run is run}
+    found = [_wait(batch[-1].witness)]
+    for launched in batch[-2::-1]:
+        was_read = launched.portion.run is run and run.lowered.actions[launched.step].reader in steps
+        found.append(None if was_read and not any(found) else _wait(launched.witness))
+    return found[::-1]
+
+
+def _wait(witness: Any) -> BaseException | None:
+    """Wait until an array is computed; the error if it never will be."""
+    try:
+        witness.block_until_ready()
+    except Exception as error:  # whatever the computation raised is the user's to see
+        # A later program of the same island took its memory over: it is done when that one is.
+        return None if "deleted or donated" in str(error) else error
+    return None

@@ -1,0 +1,290 @@
+"""One run under way: the arrays in its slots, what is done, and what went wrong.
+
+Dispatchers write slots, watchers mark steps done, the user's thread waits. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
+from pathways_nb.plan.plan import Placement
+from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.trace.record import Record
+
+_reads = threading.Lock()
+_HEARD = 0.5
+"""Seconds after which an interrupt is heard at the latest."""
+
+
+class Bell:
+    """Rung when something changed: wakes those who waited for just that. Costs nothing while nobody waits.
+
+    The one who rings asks what each waits for: to wake all of them, so that each asks itself, would make every client's
+    thread take Python's lock at every end of any client's program.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[threading.Lock, Callable[[], bool]] = {}
+        """By the lock that each sleeps on: what it waits for."""
+        self._changing = threading.Lock()
+        self._muffled: set[int] = set()
+        """Threads whose rings are put off."""
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """All rings of this thread meanwhile are one at the end: who waits for several ends is woken once."""
+        self._muffled.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._muffled.discard(threading.get_ident())
+            self.ring()
+
+    def ring(self) -> None:
+        """Wake those who need wait no longer."""
+        if self._waiting and threading.get_ident() not in self._muffled:
+            with self._changing:
+                for asleep in [asleep for asleep, ready in self._waiting.items() if ready()]:
+                    del self._waiting[asleep]
+                    asleep.release()
+
+    def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
+        """Wait until ``ready()``, or for ``timeout`` seconds if not negative; whether it is. Interrupts are heard.
+
+        ``ready`` is asked in other threads, too: it must be quick, and take no lock.
+        """
+        if ready():
+            return True
+        asleep = threading.Lock()
+        asleep.acquire()
+        with self._changing:
+            self._waiting[asleep] = ready
+        try:
+            return ready() or _acquire(asleep, timeout) or ready()
+        finally:
+            with self._changing:
+                self._waiting.pop(asleep, None)
+
+
+def _acquire(asleep: threading.Lock, timeout: float) -> bool:
+    """Acquire a lock within ``timeout`` seconds if not negative; whether it was acquired.
+
+    The main thread waits in portions: Python overlooks a signal that arrives just before a wait begins until it ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asleep.acquire(timeout=timeout)
+    left = timeout
+    while not asleep.acquire(timeout=min(left, _HEARD) if timeout >= 0 else _HEARD):
+        left -= _HEARD
+        if timeout >= 0 and left <= 0:
+            return False
+    return True
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Entry:
+    """A logical buffer as this process holds it: a live array, a host value, or the reason there is none."""
+
+    array: Any = None
+    error: PathwaysError | None = None
+    pending_reads: int = 0
+    """Submitted runs that have not brought it to their places yet."""
+    run: Execution | None = None
+    step: int = -1
+    """Which step of ``run`` makes it."""
+    shared: bool = False
+    """Whether another buffer is the same array: then its memory is not there to be taken over."""
+    sharding: Any = None
+    """Of the array, known before it is there; ``None`` for host values."""
+    shadow: Any = None
+    """Where it is simulated: what has its value, if anything does."""
+    where: Placement | None = None
+    """Its devices, if it was put there and no run made it."""
+
+    def lose(self, error: PathwaysError) -> None:
+        """What it held is no more."""
+        self.error, self.array = self.error or error, None
+
+    def has_read(self) -> None:
+        """One run less is still to read it."""
+        with _reads:
+            self.pending_reads -= 1
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is computed, or never will be."""
+        return self.error is not None or self.run is None or self.run.finished or bool(self.run.done[self.step])
+
+
+def will_read(entries: Iterable[Entry]) -> None:
+    """One run more is to read each of these."""
+    with _reads:
+        for entry in entries:
+            entry.pending_reads += 1
+
+
+@dataclass(eq=False)
+class Execution:
+    """One run of a lowered plan.
+
+    Args:
+        serial: the run's number.
+        lowered: what is carried out.
+        arguments: entries of the argument leaves. results: entries by slot.
+        record: where its events go.
+        launched, ended: rung when an array that others wait for exists, and when a result is computed or a run over.
+    """
+
+    serial: int
+    lowered: Lowered
+    arguments: Sequence[Entry]
+    results: dict[int, list[Entry]]
+    record: Record
+    launched: Bell
+    ended: Bell
+    client: str = ""
+    buffers: Sequence[int] = ()
+    """Of its results."""
+    slots: list[Any] = field(init=False)
+    errors: dict[int, PathwaysError] = field(default_factory=dict)
+    """By step: why it has no outputs."""
+    done: bytearray = field(init=False)
+    ends: dict[int, float] = field(default_factory=dict)
+    """When each watched step ended, for the start of transfers."""
+    stopped: bool = False
+    reason: PathwaysError | None = None
+    """Why it was stopped, if not by a cancel."""
+    finished: bool = False
+    remaining_readers: dict[int, set[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = self.lowered.plan
+        self.slots = [None] * len(plan.slots)
+        self.done = bytearray(len(plan.steps))
+        self.remaining_readers = {slot: set(islands) for slot, islands in plan.readers.items()}
+
+    def fill(self, step: int, arrays: Sequence[Any]) -> None:
+        """A step was launched: its outputs exist, computed or not."""
+        for slot, array in zip(self.lowered.plan.steps[step].outputs, arrays, strict=False):
+            self.slots[slot] = array
+            entries = self.results.get(slot, ())
+            source = self.lowered.plan.steps[step].argument
+            for entry in entries:
+                entry.array, entry.shared = array, len(entries) > 1 or source >= 0
+            if entries and source >= 0:
+                self.arguments[source].shared = True
+        if step in self.lowered.awaited:
+            self.launched.ring()
+
+    def fail(self, step: int, error: PathwaysError) -> None:
+        """A step has no outputs and never will."""
+        self.errors.setdefault(step, error)
+        for slot in self.lowered.plan.steps[step].outputs:
+            for entry in self.results.get(slot, ()):
+                entry.error = entry.error or error
+        self.mark_done(step)
+        self.launched.ring()
+
+    def mark_done(self, step: int) -> None:
+        """A step has ended, well or not."""
+        self.done[step] = 1
+        if step in self.lowered.awaited:
+            self.ended.ring()
+
+    def stop(self, reason: PathwaysError | None = None) -> None:
+        """Skip what is not launched yet."""
+        self.reason = self.reason or reason
+        self.stopped = True
+
+    def finish(self) -> None:
+        """Everything has ended: keep results only, or each run would keep the one before it alive."""
+        self.finished = True
+        for argument in () if self.stopped else self.lowered.taken_over:
+            self.arguments[argument].array = None  # if the node that takes its memory failed, it is still there
+        self.slots, self.arguments, self.results = [], (), {}
+        self.ended.ring()
+
+    def error_of(self, step: int) -> PathwaysError | None:
+        """The error that a step inherits from the steps before it, if any."""
+        return next((self.errors[p] for p in self.lowered.plan.steps[step].producers if p in self.errors), None)
+
+    def reason_to_skip(self, step: int) -> PathwaysError | None:
+        """Why a step that is due is not carried out: the run was cancelled, or an input will never come."""
+        error = self.error_of(step) if self.errors else None
+        if self.stopped and (error is None or isinstance(error, CancelledError)):
+            return self.cancelled_error(step)  # each names itself, not the first of them
+        return error
+
+    def inherited_error(self, step: int, patience: float = 20.0) -> PathwaysError | None:
+        """The error that a failed step got from an input, once that input's own watcher has named it."""
+        deadline = time.monotonic() + patience
+        plan = self.lowered.plan
+        for producer in (step, *plan.steps[step].producers):
+            argument = plan.steps[producer].argument
+            entry = self.arguments[argument] if argument >= 0 else None
+            while time.monotonic() < deadline and not (
+                entry.settled if entry is not None else producer == step or self.done[producer]
+            ):
+                time.sleep(5e-4)
+            error = self.errors.get(producer) or (entry.error if entry is not None else None)
+            if error is not None:
+                return error
+        return None
+
+    def failed_results(self) -> tuple[int, ...]:
+        """Buffers that will never hold anything."""
+        steps = zip(self.buffers, self.lowered.result_steps, strict=True)
+        return tuple(buffer for buffer, step in steps if step in self.errors)
+
+    def let_go(self, step: int, island: int) -> None:
+        """Drop the slots that no later step on any island reads."""
+        for slot in self.lowered.plan.steps[step].last:
+            others = self.remaining_readers.get(slot)
+            if others is not None:
+                others.discard(island)
+            if not others:
+                self.slots[slot] = None
+
+    def node_error(self, step: int, cause: BaseException) -> NodeError:
+        """What to tell the user about a node that failed: which, where, and why."""
+        label = self.lowered.actions[step].label
+        last = label.device + label.devices - 1
+        devices = f"device {label.device}" if label.devices == 1 else f"devices {label.device}–{last}"
+        at = f" ({label.line})" if label.line else ""
+        error = NodeError(
+            f"{label.name} of {label.program}, run {self.serial}, failed on {label.place} "
+            f"(island {label.island}, {devices}){at}: {_reason(cause)}"
+        )
+        error.__cause__ = cause.with_traceback(None)  # its frames would keep the run alive
+        return error
+
+    def cancelled_error(self, step: int) -> PathwaysError:
+        """What to tell the user about a node that was not dispatched any more."""
+        if self.reason is not None:
+            return self.reason
+        label = self.lowered.actions[step].label
+        return CancelledError(
+            f"{label.name} of {label.program}, run {self.serial}, was cancelled before it was dispatched. "
+            f"Call the program again to compute it."
+        )
+
+
+def _reason(cause: BaseException) -> str:
+    """The cause in a line; of an exception in a host callback, the user's own rather than JAX's frames around it."""
+    text = str(cause)
+    if "CpuCallback error" in text:
+        return f"{text.strip().splitlines()[-1]} (in a host callback)"
+    return f"{type(cause).__name__}: {text}"
+
+
+def lost(what: str) -> LostError:
+    """What to tell the user about a result whose devices were let go."""
+    return LostError(
+        f"{what} was held on devices that have been let go (attached again, reset or closed). Run it again."
+    )

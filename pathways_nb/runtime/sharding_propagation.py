@@ -1,0 +1,184 @@
+"""Guess the layout of arrays for which no computation declares a spec, from the arrays that they are combined with.
+
+An optimizer's state reaches ordinary operations only. Before its first step it lies on no device, and is brought as the
+compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): operands and outputs of an elementwise
+operation have one layout, whichever of them is known; layouts pass through other operations forward only. A wrong guess
+is harmless: it costs one more compilation, and from then on the state lies as the compiler left it.
+
+JAX can let the compiler choose the layout of an input, but only node by node, on real devices. This serves the
+simulator as well, and sees all nodes of a place at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import jax.extend.core as jex
+from jax.sharding import PartitionSpec
+
+from pathways_nb.cost.jaxpr.flat import Op
+from pathways_nb.cost.jaxpr.node_work import layouts_of
+from pathways_nb.cost.jaxpr.primitives import kind_of
+from pathways_nb.cost.jaxpr.splits import Split, propagate, read_spec
+from pathways_nb.program.build import Code
+from pathways_nb.program.items import Const, Item
+from pathways_nb.program.specs import trimmed
+
+_INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
+                      "custom_vjp_call", "custom_vjp_call_jaxpr"})  # fmt: skip
+_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_LOOPS = frozenset({"scan", "while", "shard_map"})
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Array:
+    """An array within an operation; those of the program are known by their numbers."""
+
+    shape: Shape
+
+
+@dataclass
+class Propagation:
+    """The layouts of one place's values.
+
+    Args:
+        sizes: devices along each axis of the place. shapes: by value id of the program.
+    """
+
+    sizes: Mapping[str, int]
+    shapes: Sequence[Shape]
+    _alike: dict[Hashable, Hashable] = field(default_factory=dict)
+    """By array: another one that lies as it does."""
+    _splits: dict[Hashable, Split] = field(default_factory=dict)
+    _others: list[tuple[Any, list[Hashable], list[Hashable]]] = field(default_factory=list)
+    """Equations that are not elementwise, in order: their inputs and outputs."""
+
+    def add(self, codes: Iterable[Code], elsewhere: Mapping[int, Any]) -> None:
+        """Take the nodes of the place, in order. What they declare is known; the rest follows from that.
+
+        Args:
+            codes: of the nodes. elsewhere: specs of values, declared at other places of the same shape.
+        """
+        items = [item for code in codes for item in code.items]
+        for item in items:
+            if item.place is None:
+                inputs: list[Hashable] = [self._constant(x) if isinstance(x, Const) else x for x in item.inputs]
+                self._tie_all(item.outputs, self._walk(item.jaxpr, inputs))
+        computations = [item for item in items if item.place is not None]
+        for item in computations:
+            self._declare(item.inputs, item.in_specs)
+        for item in computations:
+            self._declare(item.outputs, item.out_specs)
+        here = list({value for item in items for value in item.values()}.intersection(elsewhere))
+        self._declare(here, [elsewhere[value] for value in here])
+        for item in computations:
+            self._estimate(item)
+        while self._forward():
+            pass
+
+    def spec(self, value: int) -> PartitionSpec:
+        """How a value lies; whole if nothing is known."""
+        return trimmed(self._splits.get(self._root(value)))
+
+    # ---- who lies like whom
+
+    def _shape(self, array: Hashable) -> Shape:
+        return array.shape if isinstance(array, _Array) else self.shapes[array]  # type: ignore[call-overload]
+
+    def _constant(self, operand: Const) -> _Array:
+        return _Array(tuple(getattr(operand.value, "shape", ())))
+
+    def _root(self, array: Hashable) -> Hashable:
+        while (other := self._alike.get(array, array)) != array:
+            self._alike[array] = array = self._alike.get(other, other)
+        return array
+
+    def _tie(self, one: Hashable, other: Hashable) -> None:
+        shape = self._shape(one)
+        if shape and shape == self._shape(other):
+            self._alike[self._root(one)] = self._root(other)
+
+    def _tie_all(self, ones: Iterable[Hashable], others: Iterable[Hashable]) -> None:
+        for one, other in zip(ones, others, strict=True):
+            self._tie(one, other)
+
+    def _walk(self, jaxpr: Any, inputs: Sequence[Hashable]) -> list[Hashable]:
+        """Tie together what lies alike in a jaxpr; its outputs."""
+        inner = getattr(jaxpr, "jaxpr", jaxpr)
+        env: dict[Any, Hashable] = dict(zip(inner.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Hashable:
+            known = None if isinstance(atom, jex.Literal) else env.get(atom)
+            return _Array(tuple(getattr(atom.aval, "shape", ()))) if known is None else known
+
+        for eqn in inner.eqns:
+            outputs: list[Hashable] = [_Array(tuple(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
+            env.update(zip(eqn.outvars, outputs, strict=True))
+            self._equation(eqn, list(map(read, eqn.invars)), outputs)
+        return [read(atom) for atom in inner.outvars]
+
+    def _equation(self, eqn: Any, inputs: list[Hashable], outputs: list[Hashable]) -> None:
+        name, params = eqn.primitive.name, eqn.params
+        body = next((params[key] for key in _BODIES if key in params), None)
+        if name in _INLINED and body is not None:
+            self._tie_all(outputs, self._walk(body, inputs))
+        elif name == "cond":
+            for branch in params["branches"]:
+                self._tie_all(outputs, self._walk(branch, inputs[1:]))
+        elif name not in _LOOPS and _is_elementwise(name):
+            for array in (*inputs, *outputs[1:]):
+                self._tie(array, outputs[0])
+            self._others.append((eqn, inputs, outputs))  # shapes may differ: a reshape
+        elif name not in _LOOPS:
+            self._others.append((eqn, inputs, outputs))
+
+    # ---- what is known, and what follows
+
+    def _declare(self, values: Iterable[Any], specs: Iterable[Any]) -> None:
+        for value, spec in zip(values, specs, strict=True):
+            if spec is not None and not isinstance(value, Const):
+                self._splits.setdefault(self._root(value), read_spec(spec, len(self._shape(value))))
+
+    def _estimate(self, item: Item) -> None:
+        """Outputs whose layout is the compiler's choice: as in the simulator."""
+        if all(spec is not None or not self.shapes[x] for x, spec in zip(item.outputs, item.out_specs, strict=True)):
+            return
+        found = layouts_of(item.jaxpr, self.sizes, item.in_specs)
+        for value, split in zip(item.outputs, found, strict=True):
+            self._learn(value, split)
+
+    def _forward(self) -> bool:
+        """Go through what is not elementwise once; whether anything was learnt."""
+        before = len(self._splits)
+        for eqn, inputs, outputs in self._others:
+            known = [self._splits.get(self._root(array)) for array in inputs]
+            if not any(any(split) for split in known if split):
+                continue
+            operands = [
+                (shape, split if split is not None else ((),) * len(shape))
+                for shape, split in zip(map(self._shape, inputs), known, strict=True)
+            ]
+            for output in outputs:
+                if self._root(output) not in self._splits:
+                    self._learn(output, propagate(eqn.primitive.name, eqn.params, operands, self._shape(output)))
+        return len(self._splits) > before
+
+    def _learn(self, array: Hashable, split: Split) -> None:
+        """Keep a layout that was found, as far as it divides the array."""
+        shape = self._shape(array)
+        fitting = tuple(
+            axes if n % math.prod(self.sizes.get(axis, 1) for axis in axes) == 0 else ()
+            for n, axes in zip(shape, split, strict=True)
+        )
+        if any(fitting):
+            self._splits.setdefault(self._root(array), fitting)
+
+
+@cache
+def _is_elementwise(name: str) -> bool:
+    return kind_of(Op(name, {}, (), ())) == "elementwise"

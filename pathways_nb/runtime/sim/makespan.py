@@ -1,0 +1,89 @@
+"""How long plans would take, decided by the controller's own core on a virtual clock.
+
+Only nodes and messages of the controller take time here; bringing and moving values takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from pathways_nb.controller.messages import Completed, Event, Launch, Submitted
+from pathways_nb.controller.state_machine import Dispatch, Machine
+from pathways_nb.plan.plan import Plan
+from pathways_nb.runtime.sim.virtual_islands import Agenda, Islands, Portion, Task, Timed, VirtualRun
+
+
+class Clockwork:
+    """A controller on islands without hosts or links, for programs whose nodes are known to last so long.
+
+    Args:
+        machine: the controller's pure core. seconds: how long each node lasts, by its id.
+        dcn_latency: seconds that a message takes to its island.
+    """
+
+    def __init__(self, machine: Machine, seconds: Mapping[int, float], dcn_latency: float = 0.0):
+        self.machine, self.seconds, self.dcn_latency = machine, seconds, dcn_latency
+        self.agenda = Agenda()
+        self._islands = Islands(self.agenda, self)
+        self._runs: list[VirtualRun] = []
+
+    def submit(self, plan: Plan) -> None:
+        """A client calls a program now."""
+        lasts = [self.seconds[step.node] if step.kind == "launch" else 0.0 for step in plan.steps]
+        self._runs.append(VirtualRun(len(self._runs), Timed(plan, lasts)))
+        self._tell(Submitted(self._runs[-1].serial, "", plan, (), (), ()))
+
+    def run(self) -> float:
+        """Let time pass until nothing is under way; returns it, in seconds since the beginning."""
+        while self.agenda.step():
+            pass
+        return self.agenda.now
+
+    def _tell(self, event: Event) -> None:
+        for instruction in self.machine.handle(event, self.agenda.now):
+            if isinstance(instruction, Launch):
+                arrives = self.agenda.now + self.dcn_latency
+                self.agenda.at(arrives, self._islands.arrive, self._runs[instruction.run], instruction)
+
+    # ---- what the islands ask and tell
+
+    def prepared(self, task: Task) -> int:
+        """Arguments are there."""
+        return 0
+
+    def lasts(self, task: Task) -> float:
+        """As was said."""
+        return task.portion.run.timed.seconds[task.index]
+
+    def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
+        """Each transfer has one of its own."""
+        return (task,), 0.0
+
+    def step_ended(self, task: Task) -> None:
+        """Count its device time."""
+        timed = task.portion.run.timed
+        step = timed.plan.steps[task.index]
+        task.portion.device_seconds += timed.seconds[task.index] * timed.plan.placements[step.place].count
+
+    def launch_ended(self, portion: Portion) -> None:
+        """Tell the controller."""
+        launch = portion.launch
+        self._tell(Completed(launch.run, launch.island, launch.start, launch.stop, portion.device_seconds))
+
+
+def makespan(plan: Plan, seconds: Mapping[int, float], dispatch: Dispatch, dcn_latency: float = 0.0) -> float:
+    """Seconds from the call of a program to the end of its last node.
+
+    Args:
+        plan: the program with its placements.
+        seconds: how long each node lasts, by its id.
+        dispatch: ``"parallel"`` or ``"sequential"`` (Pathways, section 4.5).
+        dcn_latency: seconds that a message of the controller takes to an island.
+    """
+    sizes: dict[int, int] = {}
+    for placement in plan.placements.values():
+        sizes[placement.island] = max(sizes.get(placement.island, 1), placement.first + placement.count)
+    devices = tuple(sizes.get(island, 1) for island in range(max(plan.islands, default=0) + 1))
+    clockwork = Clockwork(Machine(dispatch, devices=devices), seconds, dcn_latency)
+    clockwork.submit(plan)
+    return clockwork.run()

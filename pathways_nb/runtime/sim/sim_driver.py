@@ -1,0 +1,328 @@
+"""The simulated driver: carries out the controller's instructions on islands that live in virtual time.
+
+The same core decides, fed the same events (see ``virtual_engine``); islands carry out its launches in virtual time (see
+``virtual``), and durations come from the cost model. Values are abstract.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+
+from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Reserve, Voided
+from pathways_nb.controller.state_machine import Machine
+from pathways_nb.cost.model import Model
+from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.program.program import Traced
+from pathways_nb.program.signature import Deferred, aval_of
+from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.driver import QUEUED, Driver
+from pathways_nb.runtime.layouts import Targets, Undeclared, kept
+from pathways_nb.runtime.local.watcher import owned
+from pathways_nb.runtime.plan_compiler import Lowering
+from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.sim.node_estimates import Estimates
+from pathways_nb.runtime.sim.sim_failures import Failures
+from pathways_nb.runtime.sim.simulated_pod import Abstract, Pod
+from pathways_nb.runtime.sim.step_costs import Costs, beside_others, brought, links_of
+from pathways_nb.runtime.sim.turns import Say, Turns
+from pathways_nb.runtime.sim.virtual_islands import Agenda, Islands, Portion, Task, VirtualRun
+from pathways_nb.runtime.sim.virtual_loop import VirtualEngine
+from pathways_nb.runtime.transfers import lies_at
+from pathways_nb.trace.record import Record, Row, label_of
+
+
+class SimDriver(Driver):
+    """The engine of one controller on simulated islands.
+
+    Args:
+        pod: its islands. machine: the controller's pure core. model: what everything costs.
+        agenda: virtual time. note: told of what happens to no program in particular.
+        dcn_latency: seconds that a launch takes to an island's host, beside what its message costs the controller.
+        noise, seed: the standard deviation of the logarithm of a factor on each duration, and of which numbers.
+        say: tells which thread holds the others up.
+    """
+
+    quality = "simulated"
+
+    def __init__(
+        self,
+        pod: Pod,
+        machine: Machine,
+        model: Model,
+        agenda: Agenda,
+        note: Callable[[Row], None] = lambda row: None,
+        dcn_latency: float = 0.0,
+        noise: float = 0.0,
+        seed: int = 0,
+        say: Say = lambda line: False,
+    ):
+        self.noise, self._random = noise, random.Random(seed)
+        self.engine: VirtualEngine
+        self.agenda, self.model = agenda, model
+        self._turns = Turns(lambda: self.engine, model.host.notice, say)
+        super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._turns, VirtualEngine)
+        self.estimates, self.costs = Estimates(model, self._topology), Costs(model, self._topology)
+        self._failures = Failures(self.faults, agenda.clock)
+        self._islands = Islands(agenda, self, model.host.launch)
+        self._virtual: dict[int, VirtualRun] = {}
+        self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
+        """By run and step: brings of other runs that need what it makes."""
+        self._controller_free = 0.0
+        self._interferes = model.host.interference > 0
+        self._at_work = [0] * len(pod.islands)
+        """By island: nodes that have begun and not ended."""
+        self.engine.begin(agenda, self._turns, model.host.call)
+        self._turns.enter()
+
+    # ---- for the client
+
+    def lower(
+        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
+    ) -> Lowered:
+        """A plan with what each of its steps costs."""
+        lowered = Lowering(traced, plan, targets, self.attachment.islands, self.estimates).lower(record, say)
+        lowered = self.costs.based(lowered)
+        self.costs.timed(lowered)
+        return lowered
+
+    def lies(self, value: Any) -> Hashable:
+        """Devices and a sharding, which names none; what comes from outside lies on none of them."""
+        where = _whereabouts(value) if isinstance(value, Entry) else None
+        return None if where is None else (where, value.sharding)
+
+    def laid(self, lies: Any, argument: Undeclared) -> Any:
+        """As it lies, if it lies on the place's devices."""
+        there = lies is not None and lies[0] == argument.where and lies[1] is not None
+        return (kept(lies[1], argument.otherwise.mesh) if there else None) or argument.otherwise
+
+    def take(self, leaf: Any, name: str) -> Any:
+        """Shape and type of an argument; its values are not looked at, but an array travels and a shape need not."""
+        if isinstance(leaf, Deferred):
+            leaf.check_there()
+            leaf.wait()
+        aval = aval_of(leaf)
+        assert aval is not None
+        return Abstract(aval, anywhere=isinstance(leaf, jax.ShapeDtypeStruct))
+
+    def put(self, value: Any, sharding: Any) -> Any:
+        """The same, laid out, when it has travelled there."""
+        seconds = self.model.transfer(value.nbytes, "host", self._topology(0), 1, sharding.mesh.size).seconds
+        self.ended.wait(lambda: self.broken, timeout=seconds)
+        return Abstract(value.aval, sharding)
+
+    def cancel(self, runs: Sequence[int]) -> None:
+        """Give up runs, when the client's thread gets there."""
+        self.engine.post(Cancelled(tuple(runs)))
+
+    def wait_for_room(self, client: str) -> float:
+        """See ``Driver``; what is called later, in virtual time, is not queued yet."""
+        if len(self._queued.get(client, ())) < QUEUED:
+            return 0.0
+        began = self.reached_by(client)
+        self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken, began - self.clock())
+        super().wait_for_room(client)
+        return max(self.clock() - began, 0.0)
+
+    def reached_by(self, client: str) -> float:
+        """See ``Driver``."""
+        return self.engine.now(lambda: self.engine.gets_there(client))
+
+    def enter(self) -> None:
+        """See ``Driver``."""
+        self._turns.enter()
+
+    def leave(self) -> None:
+        """See ``Driver``."""
+        self._turns.leave()
+
+    def calling(self, client: str) -> contextlib.AbstractContextManager[None]:
+        """See ``Driver``."""
+        return self._turns.calling(client)
+
+    def poll(self) -> None:
+        """See ``Driver``."""
+        self._turns.poll()
+
+    def close(self, patience: float = 60.0) -> None:
+        """See ``Driver``."""
+        self._turns.dissolve()
+        super().close(patience)
+
+    def open(self, client: str, share: float, priority: float, memory: int) -> None:
+        """See ``Driver``."""
+        self.engine.store(Opened(client, share, priority, memory))
+
+    @property
+    def sampled(self) -> float:
+        """Every end is known."""
+        return 1.0
+
+    def _reserve(self, event: Reserve) -> None:
+        """Ask when the client's thread gets there; where there is room, no time passes until it is granted."""
+        self.engine.store(event)
+        self.ended.wait(lambda: self.broken, timeout=max(self.reached_by(event.client) - self.clock(), 0.0))
+
+    def _lies_at(self, entry: Entry, lowered: Lowered, position: int) -> bool:
+        where = lowered.plan.placements[lowered.plan.steps[lowered.brings[position]].place]
+        at_home = _whereabouts(entry) == where
+        return at_home and lies_at(entry.sharding, lowered.targets[position], lowered.ranks[position])
+
+    # ---- launches
+
+    def _launch(self, run: Execution, launch: Launch) -> None:
+        """One message after another leaves the controller; all of them travel at the same time."""
+        now, host = self.agenda.now, self.model.host
+        hosts = self.costs.hosts_of(run.lowered, launch)
+        self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
+        if run.serial not in self._virtual:
+            self._virtual[run.serial] = VirtualRun(run.serial, self.costs.timed(run.lowered), run)
+        self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
+
+    def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
+        name, now = run.lowered.name, self.agenda.now
+        label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
+                         island=launch.island, route="DCN", basis=f"host: {self.model.host.base}",
+                         latency=self.dcn_latency)  # fmt: skip
+        run.record.add(Row(label, sent, now, run.serial, "simulated"))
+        through = self._islands.arrive(self._virtual[run.serial], launch)
+        label = label_of("enqueue", name, name, run.client, island=launch.island)
+        run.record.add(Row(label, now, through, run.serial, "simulated"))
+
+    # ---- what the islands ask and tell
+
+    def prepared(self, task: Task) -> int:
+        """An argument may be another run's result that is not there yet."""
+        run: Execution = task.portion.run.execution
+        position = run.lowered.plan.steps[task.index].argument
+        if position < 0:
+            return 0
+        entry = run.arguments[position]
+        if entry.run is None or entry.settled:
+            return 0
+        self._expecting[entry.run.serial, entry.step].append(task)
+        return 1
+
+    def lasts(self, task: Task) -> float:
+        """Seconds of a step; none of what is skipped, fails, or is there already."""
+        run: Execution = task.portion.run.execution
+        task.label = run.lowered.actions[task.index].label
+        seconds = task.portion.run.timed.seconds[task.index]
+        if run.stopped or run.errors or self._failures.gone or self.faults or not task.queues:
+            seconds = self._hindered(run, task, seconds)
+        if self._interferes and task.queues:
+            if seconds and self._is_interfered(task.portion.launch.island):
+                seconds, task.label = seconds + self.model.host.interference, beside_others(task.label)
+            self._at_work[task.portion.launch.island] += 1
+        return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
+
+    def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
+        """The same, of what may not be carried out, or not as planned: ``label`` says what is."""
+        label, task.label = task.label, None
+        if self._failures.stop(run, task.index, label):
+            return 0.0
+        if run.lowered.plan.steps[task.index].argument >= 0:
+            return self._bring(run, task)
+        task.label = label
+        return seconds
+
+    def _is_interfered(self, island: int) -> bool:
+        """Whether hosts take of the devices of an island what they take where no other one is idle."""
+        others = self._at_work[:island] + self._at_work[island + 1 :]
+        return bool(others) and all(others)
+
+    def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
+        """As its label says."""
+        return task.label.links, task.label.latency
+
+    def step_ended(self, task: Task) -> None:
+        """What it makes is there."""
+        run, index = task.portion.run.execution, task.index
+        label = task.label
+        if self._interferes and task.queues:
+            self._at_work[task.portion.launch.island] -= 1
+        if label is not None:
+            start, end = task.start, self.agenda.now
+            if task.queues:
+                task.portion.device_seconds += (end - start) * label.devices
+            status = "draining" if run.stopped else "ok"
+            run.record.add(
+                Row(owned(label, run.client) if run.client else label, start, end, run.serial, "simulated", status)
+            )
+        if index not in run.errors:
+            run.done[index] = 1
+            if index in run.lowered.awaited:
+                self._fill(run, index)
+        if self._expecting:
+            for waiting in self._expecting.pop((run.serial, index), ()):
+                self._islands.supply(waiting)
+
+    def launch_ended(self, portion: Portion) -> None:
+        """Tell the controller."""
+        launch = portion.launch
+        run: Execution = portion.run.execution
+        if run.errors:
+            self.engine.obey(Voided(run.failed_results()))
+        self.engine.obey(Completed(launch.run, launch.island, launch.start, launch.stop, portion.device_seconds))
+        if launch.run not in self.runs:
+            del self._virtual[launch.run]
+
+    def _fill(self, run: Execution, index: int) -> None:
+        plan = run.lowered.plan
+        for slot in plan.steps[index].outputs:
+            entries = run.results.get(slot, ())
+            for entry in entries:
+                entry.array = Abstract(run.lowered.result_avals[slot], run.lowered.shardings[slot])
+                entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
+        self.ended.ring()
+
+    def _bring(self, run: Execution, task: Task) -> float:
+        """Seconds of bringing an argument: most often it is there already, or taken as being there."""
+        lowered, step = run.lowered, run.lowered.plan.steps[task.index]
+        entry, where = run.arguments[step.argument], lowered.plan.placements[step.place]
+        is_copied = entry.shared and step.argument in lowered.taken_over
+        is_there = self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied
+        if is_there or (isinstance(entry.array, Abstract) and entry.array.anywhere):
+            return 0.0
+        route, source = _route(entry, where)
+        cost = self.costs.transfer(lowered, task.index, route, source.count if source else 1, where)
+        task.label = brought(lowered.actions[task.index].label, route, cost.formula, links_of(route, source, where))
+        return cost.seconds
+
+    # ---- devices
+
+    def _topology(self, island: int) -> Any:
+        return self.attachment.islands[island].topology
+
+    def _lost(self, where: Placement) -> None:
+        self._failures.lose(where)
+
+    def _restored(self, island: int) -> None:
+        self._failures.restore(island)
+
+    def _joined(self, island: Any) -> None:
+        self._at_work.append(0)
+
+    def _end(self, patience: float) -> None:
+        self.agenda.clear()
+
+
+def _whereabouts(entry: Entry) -> Placement | None:
+    """The devices that a value lies on; ``None`` for the host."""
+    if entry.run is None:
+        return entry.where
+    plan = entry.run.lowered.plan
+    return plan.placements[plan.steps[entry.step].place]
+
+
+def _route(entry: Entry, where: Placement) -> tuple[str, Placement | None]:
+    """How an argument travels, and from which devices."""
+    source = _whereabouts(entry)
+    if source is None:
+        return "host", None
+    return ("ICI" if source.island == where.island else "DCN"), source

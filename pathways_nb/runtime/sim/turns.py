@@ -1,0 +1,330 @@
+"""Turns of client threads in virtual time: one thread runs at a time, and time passes only when none can run.
+
+A client thread runs until it comes to a *point*: a call, a wait, or a poll. Once every client thread stands at a point,
+or sleeps until another thread wakes it, the first in order goes on; if none can, time passes until one can (as with
+Trio's autojump clock and SimPy's environment). Which thread the operating system happens to run first changes nothing,
+and no real clock is read but to name a thread for which the others have stood still for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary, WeakSet
+
+from pathways_nb.errors import UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.runtime.run_state import Bell
+from pathways_nb.runtime.sim.asleep import is_asleep, is_napping, look
+
+if TYPE_CHECKING:
+    from pathways_nb.runtime.sim.virtual_loop import VirtualEngine
+
+NAMED_AFTER, REFUSED_AFTER = 2.0, 60.0
+"""Real seconds after which a thread that holds the others up is named, and after which they fail in a script."""
+
+LOOKS = 1e-3, 0.02
+"""Real seconds between two looks at such a thread, at first and later."""
+
+OURS = "pathways-"
+"""How the names of the controller's own threads begin."""
+
+Say = Callable[[str], bool]
+"""Tells a person a line, or with ``""`` that it is out of date; returns whether it stands beside a picture."""
+
+
+@dataclass(eq=False)
+class _Point:
+    """A thread that stands at a call, a wait or a poll.
+
+    Args:
+        kind: what it does there. client: for whom it calls.
+        ready: whether a wait is over. notice: virtual seconds until its thread knows that.
+        until: when a wait gives up, in virtual seconds.
+    """
+
+    kind: Literal["call", "wait", "poll"]
+    client: str = ""
+    ready: Callable[[], bool] = lambda: True
+    notice: float = 0.0
+    until: float | None = None
+    learns: float | None = None
+    """When its thread knows that what it waits for is so."""
+    over: bool = False
+    error: UsageError | None = None
+    gate: threading.Lock = field(default_factory=threading.Lock)
+    """Held until the thread may go on."""
+
+    def __post_init__(self) -> None:
+        self.gate.acquire()
+        self.over = self.kind == "call"
+
+
+class Turns(Bell):
+    """Who runs next, of the threads that call programs of one controller.
+
+    A thread takes part from its first call on, or for as long as it is in a block of a client or a recording, or while
+    it waits. One that was started since is about to take part, and one that has left its last block may still let go
+    of values: both are waited for until they sleep or end. If one does neither for ``NAMED_AFTER`` real seconds, it is
+    not waited for any more; one that never called is named.
+
+    Args:
+        engine_of: the engine whose time passes, in whose thread turns are given.
+        notice: virtual seconds until a thread knows that what it waits for is so.
+        say: tells a person which thread holds the others up.
+    """
+
+    def __init__(self, engine_of: Callable[[], VirtualEngine], notice: float, say: Say):
+        super().__init__()
+        self._engine_of, self._notice, self._say = engine_of, notice, say
+        self._lock = threading.RLock()  # a finalizer that runs inside it may leave a block
+        self._points: dict[threading.Thread, _Point] = {}
+        self._blocks: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()
+        """Threads that take part, and in how many blocks each is."""
+        self._apart = WeakSet(threading.enumerate())
+        """Threads that need not take part: they were there before, or went on with something else."""
+        self._left: WeakSet[threading.Thread] = WeakSet()
+        """Threads that have left all their blocks."""
+        self._calling: set[threading.Thread] = set()
+        self._dissolved = False
+        self._holder: tuple[threading.Thread, float] | None = None
+        """The thread for which the others stand still, and since when, in real seconds."""
+        self._said, self._is_shown = False, False
+        """Whether it has been named, and that beside a picture."""
+
+    # ---- for clients' threads
+
+    def enter(self) -> None:
+        """This thread takes part from now on."""
+        with self._lock:
+            mine = threading.current_thread()
+            self._blocks[mine] = self._blocks.get(mine, 0) + 1
+            self._apart.discard(mine)
+
+    def leave(self) -> None:
+        """It has left one of the blocks that it entered; after the last it is only waited for until it sleeps."""
+        with self._lock:
+            mine = threading.current_thread()
+            left = self._blocks.pop(mine, 1) - 1
+            if left:
+                self._blocks[mine] = left
+            else:
+                self._left.add(mine)
+        self._look()
+
+    @contextlib.contextmanager
+    def calling(self, client: str) -> Iterator[None]:
+        """Call something once it is this thread's turn; what the call calls itself belongs to it."""
+        mine = threading.current_thread()
+        if mine in self._calling:
+            yield
+            return
+        with self._lock:
+            self._blocks.setdefault(mine, 1)
+        if not self._is_alone(mine):
+            self._stand(_Point("call", client))
+        try:  # an interrupt may come anywhere
+            self._calling.add(mine)
+            yield
+        finally:
+            self._calling.discard(mine)
+
+    def poll(self) -> None:
+        """Let the next thing happen, once no other thread can run before it."""
+        self._stand(_Point("poll"))
+
+    def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
+        """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
+        if ready():
+            return True
+        until = self._engine_of().agenda.now + timeout if timeout >= 0 else None
+        self._stand(_Point("wait", ready=ready, notice=self._notice, until=until))
+        return ready()
+
+    def wait_for_engine(self, ready: Callable[[], bool]) -> None:
+        """The same, for what the controller's thread does; a client's thread need not notice that."""
+        self._stand(_Point("wait", ready=ready))
+
+    def ring(self) -> None:
+        """Have the points looked at again: something has happened that a thread may wait for."""
+        self._engine_of().agenda.paused = True
+
+    def dissolve(self) -> None:
+        """From now on no thread waits for another: the controller ends."""
+        self._dissolved = True
+        self._look()
+
+    def _stand(self, point: _Point) -> None:
+        engine, mine = self._engine_of(), threading.current_thread()
+        try:  # an interrupt may come anywhere
+            with self._lock:
+                self._points[mine] = point
+            self._look()
+            while not point.gate.acquire(timeout=1.0):
+                if engine.failure is not None or not engine.thread.is_alive():
+                    break
+        finally:
+            with self._lock:
+                if self._points.pop(mine, None) is not None:  # interrupted, perhaps while time passed for it
+                    self.ring()
+        if point.error is not None:
+            raise point.error
+
+    def _is_alone(self, mine: threading.Thread) -> bool:
+        """Whether no other thread can run, nor stands at a point: in this order, for one that runs may come to one."""
+        return self._running(mine) is None and not self._points
+
+    def _look(self) -> None:
+        self._engine_of().inbox.put(lambda: None)  # who takes it gives turns then
+
+    # ---- in the engine's thread
+
+    @property
+    def look_again(self) -> float | None:
+        """Real seconds after which to look again at a thread that may sleep or end without a word, if any runs."""
+        return None if self._holder is None else min(LOOKS[0] + (monotonic() - self._holder[1]) / 8, LOOKS[1])
+
+    def proceed(self) -> None:
+        """Give turns, and let time pass, until a thread runs, has handed something over, or none stands at a point."""
+        engine = self._engine_of()
+        agenda = engine.agenda
+        while self._points and engine.inbox.empty():
+            agenda.paused = False  # first: what changes while we look pauses it again
+            if (running := self._running()) is not None:
+                self._hold(running)
+                return
+            if engine.inbox.empty():  # frames that were looked at may have let something go
+                self._go_on()
+        self._hold(None)
+
+    def _go_on(self) -> None:
+        """Let the first thread that may go on, or time pass until one may."""
+        points = self._in_order()
+        chosen = next((each for each in points if self._is_over(each[1])), None)
+        if chosen is None and points and not self._pass([point for _, point in points]):
+            chosen = points[0]  # in vain: nothing happens any more
+        if chosen is not None:
+            self._let_go(*chosen)
+
+    def _running(self, mine: threading.Thread | None = None) -> threading.Thread | None:
+        """A thread that may yet call something before time passes, other than ``mine``."""
+        if self._dissolved:
+            return None
+        # Identifiers first: a thread that has one by now has a frame, too, unless it has ended.
+        threads = {each: each.ident for each in threading.enumerate() if each is not mine and self._takes_part(each)}
+        return look(lambda at: self._first_awake(threads, at)) if threads else None
+
+    def _first_awake(
+        self, threads: Mapping[threading.Thread, int | None], at: Mapping[int, FrameType]
+    ) -> threading.Thread | None:
+        awake = (thread for thread, ident in threads.items() if self._is_awake(thread, ident, at))
+        return next((thread for thread in awake if thread not in self._points), None)  # it may just have come to one
+
+    def _is_awake(self, thread: threading.Thread, ident: int | None, at: Mapping[int, FrameType]) -> bool:
+        """Whether it may go on by itself; a daemon that never called and sleeps for a while is no client."""
+        if ident is None or thread in self._calling:  # it begins; who calls may wait for a compiler's thread
+            return True
+        frame = at.get(ident)
+        if frame is None or is_asleep(frame):
+            return False
+        return not (thread.daemon and thread not in self._blocks and is_napping(frame))
+
+    def _takes_part(self, thread: threading.Thread) -> bool:
+        if thread in self._points or thread.name.startswith(OURS):
+            return False
+        return thread in self._blocks or thread not in self._apart
+
+    def _in_order(self) -> list[tuple[threading.Thread, _Point]]:
+        """All points, first who goes on first: by time, then clients take turns by name, then as threads began."""
+        engine = self._engine_of()
+        with self._lock:
+            points = list(self._points.items())
+        began = {thread: number for number, thread in enumerate(threading.enumerate())}
+
+        def order(at: tuple[threading.Thread, _Point]) -> tuple[float, int, str, int]:
+            thread, point = at
+            time, count = engine.standing(point.client) if point.kind == "call" else (engine.agenda.now, 0)
+            return time, count, point.client, began.get(thread, -1)
+
+        return sorted(points, key=order)
+
+    def _is_over(self, point: _Point) -> bool:
+        agenda = self._engine_of().agenda
+        if point.kind == "wait":
+            if point.learns is None and point.ready():
+                point.learns = agenda.now + point.notice
+                if point.notice:
+                    agenda.at(point.learns, self.ring)
+            ends = [end for end in (point.learns, point.until) if end is not None]
+            point.over |= any(agenda.now >= end for end in ends)
+        return point.over
+
+    def _pass(self, points: list[_Point]) -> bool:
+        """Let time pass until a thread may go on; whether anything has happened."""
+        agenda = self._engine_of().agenda
+        until = min((point.until for point in points if point.until is not None), default=inf)
+        polls = [point for point in points if point.kind == "poll"]
+        for poll in polls:
+            poll.over = True
+        if agenda.next is not None and agenda.next <= until:
+            return agenda.step() if polls else agenda.run(until) or True
+        if until < inf:
+            agenda.now = max(agenda.now, until)
+        return until < inf or bool(polls)
+
+    def _let_go(self, thread: threading.Thread, point: _Point) -> None:
+        with self._lock:
+            if self._points.get(thread) is point:
+                del self._points[thread]
+                point.gate.release()
+
+    # ---- who holds the others up
+
+    def _hold(self, thread: threading.Thread | None) -> None:
+        """The others stand still for ``thread``; for long, it is named."""
+        if thread is None or self._holder is None or self._holder[0] is not thread:
+            if self._said:
+                self._say("")
+            self._said, self._holder = False, None if thread is None else (thread, monotonic())
+            return
+        if thread in self._calling:  # it traces, lowers or compiles, and tells of that itself
+            return
+        for_how_long = monotonic() - self._holder[1]
+        if for_how_long > NAMED_AFTER and thread not in self._blocks:  # it is in no block: no client, it seems
+            self._apart.add(thread)
+            if thread not in self._left:
+                self._say(
+                    f"simulated time goes on without thread {thread.name!r}{_where(thread)}, which has not called yet"
+                )
+        elif for_how_long > NAMED_AFTER and not self._said:
+            self._said, self._is_shown = True, self._say(_held_up(thread))
+        if for_how_long > REFUSED_AFTER and not self._is_shown:
+            self._refuse(thread)
+
+    def _refuse(self, holder: threading.Thread) -> None:
+        for thread, point in self._in_order():
+            point.error = UsageError(_held_up(holder))
+            self._let_go(thread, point)
+
+
+def _where(thread: threading.Thread) -> str:
+    def line(at: Mapping[int, FrameType]) -> str:
+        frame = at.get(thread.ident or 0)
+        return source_lines.here(frame) if frame is not None else ""
+
+    return f" (at {here})" if (here := look(line)) else ""
+
+
+def _held_up(thread: threading.Thread) -> str:
+    return (
+        f"simulated time stands still: thread {thread.name!r}{_where(thread)} neither calls, waits nor ends. If it "
+        f"only computes, the others go on when it has; if it waits for a lock that one of them holds, release that "
+        f"before y.wait(), or use a threading.Condition. Else let it wait by y.wait() or while not y.done(), leave its "
+        f"`with` block, or end."
+    )

@@ -1,0 +1,331 @@
+"""Loose calls of computations, gathered into one program (Pathways, section 3: tracing saves a message per call).
+
+Inside a recorded cell, calls made outside any program wait here until a program is called, a value is needed or the
+cell ends; then they go out as one graph. Outside a cell each call goes out at once, as a program of one node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from pathways_nb.errors import CancelledError, UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.program import context
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.program import Program
+from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
+from pathways_nb.session import tenants
+from pathways_nb.session.futures import Future
+from pathways_nb.util import forks
+
+if TYPE_CHECKING:
+    from pathways_nb.session.controller_handle import Controller
+    from pathways_nb.session.tenants import Tenant
+
+MOST = 512
+"""Calls gathered before they go out anyway."""
+MOST_COPIED = 64_000_000
+"""Bytes copied for gathered calls before they go out anyway."""
+NAME = "loose calls"
+"""What pictures call a program of several."""
+_KEPT = 64
+
+Wire = tuple[int, int]
+"""Where a leaf comes from: (-1, position among the outside leaves) or (call, position among its outputs)."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    computation: Computation
+    signature: Signature
+    wires: tuple[Wire, ...]
+    outputs: tuple[weakref.ref[Future], ...]
+
+    def key(self, wanted: tuple[int, ...]) -> Any:
+        signature = self.signature
+        return self.computation.serial, signature.tree, signature.static_key, signature.donated, self.wires, wanted
+
+
+_UNCHANGEABLE = (Future, bool, int, float, complex)
+"""Leaves to keep as they are; a number taken for an array would lose its weak type."""
+
+
+@dataclass
+class _Batch:
+    """Calls that will go out together."""
+
+    tenant: Tenant | None = None
+    """For whom they are made."""
+    needs_values: bool = True
+    """Whether more is needed of their arguments than shapes and types."""
+    calls: list[_Call] = field(default_factory=list)
+    outside: list[Any] = field(default_factory=list)
+    """Leaves that come from elsewhere, and what errors call them."""
+    names: list[str] = field(default_factory=list)
+    known: dict[int, int] = field(default_factory=dict)
+    """Where each of them lies in ``outside``, by identity."""
+    copied: int = 0
+    """Bytes of arrays that were copied, because the caller may change them."""
+    made: dict[int, Wire] = field(default_factory=dict)
+    """Futures of these calls, by identity."""
+    donated: set[int] = field(default_factory=set)
+    consumed: list[Future] = field(default_factory=list)
+
+    def wire(self, leaf: Any, donated: bool, name: str) -> Wire:
+        """Where a leaf comes from; one from elsewhere is kept."""
+        if isinstance(leaf, Future):
+            made = self.made.get(id(leaf))
+            if made is not None and self.calls[made[0]].outputs[made[1]]() is leaf:  # ids of dropped ones are reused
+                return made
+        value = snapshot(leaf) if self.needs_values and not isinstance(leaf, _UNCHANGEABLE) else leaf
+        self.copied += getattr(value, "nbytes", 0) if value is not leaf else 0
+        position = self.known.setdefault(id(value), len(self.outside))
+        if position == len(self.outside):
+            self.outside.append(value)
+            self.names.append(name.removeprefix("argument ").partition("[")[0])
+        if donated:
+            self.donated.add(position)
+        return -1, position
+
+    def wanted(self) -> tuple[tuple[int, ...], ...]:
+        """For each call, the outputs that somebody still holds; all of a call that nobody reads: it was asked for."""
+        held = [
+            tuple(i for i, ref in enumerate(call.outputs) if (f := ref()) is not None and not f._consumed)
+            for call in self.calls
+        ]
+        read = {source for call in self.calls for source, _ in call.wires}
+        return tuple(
+            outputs or (() if number in read else tuple(range(len(call.outputs))))
+            for number, (call, outputs) in enumerate(zip(self.calls, held, strict=True))
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """It never went out: its futures say so, what it had donated is as before."""
+        for future in (f for call in self.calls for ref in call.outputs if (f := ref()) is not None):
+            future.fail(error)
+        for future in self.consumed:
+            future.consume("")
+
+
+class Gather:
+    """Loose calls on one controller that have not gone out yet. Several threads may add calls and wait for them."""
+
+    def __init__(self, controller: Controller):
+        self.controller = controller
+        self.batch = self._begin()
+        self._changing = threading.Lock()
+        self._owner = 0
+        """The thread that adds or sends something."""
+
+    def _begin(self) -> _Batch:
+        controller = self.controller
+        return _Batch(needs_values=controller.specification.simulated is None or controller.twin is not None)
+
+    def add(self, computation: Computation, call: Signature) -> Any:
+        """Take a call; returns its outputs as futures that are not dispatched yet."""
+        with self._alone():
+            if self.batch.calls and self.batch.tenant is not tenants.now():
+                self.flush()
+            self.batch.tenant = tenants.now()
+            return self._add(computation, call)
+
+    def _add(self, computation: Computation, call: Signature) -> Any:
+        avals = call.avals()
+        check_futures(call)
+        shapes = output_shapes(computation, call, avals, self.controller)
+        batch = self.batch
+        wires = tuple(
+            batch.wire(leaf, i in call.donated, name)
+            for i, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True))
+        )
+        batch.consumed += consume(call)
+        leaves, tree = jax.tree.flatten(shapes)
+        index = len(batch.calls)
+        futures = [Future(self.controller, leaf, computation.name) for leaf in leaves]
+        for position, future in enumerate(futures):
+            future.await_flush(self.flush)
+            batch.made[id(future)] = (index, position)
+        batch.calls.append(_Call(computation, call.without_leaves(), wires, tuple(map(weakref.ref, futures))))
+        result = jax.tree.unflatten(tree, futures)
+        if len(batch.calls) >= MOST or batch.copied >= MOST_COPIED:
+            self.flush()
+        return result
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one thread at a time add or send; it may begin again inside.
+
+        A lock would do, but for simulated time: who holds it may wait for room, and then time must pass for the others,
+        who have to wait for it as one waits for a result.
+        """
+        mine = threading.get_ident()
+        is_outermost = self._owner != mine
+        try:  # an interrupt may come anywhere
+            while not self._taken_by(mine):
+                self.controller.driver.ended.wait(self._is_free)
+            yield
+        finally:
+            if is_outermost and self._owner == mine:
+                self._owner = 0
+                if (now := self.controller.driver_or_none) is not None:
+                    now.ended.ring()
+
+    def _is_free(self) -> bool:
+        driver = self.controller.driver_or_none
+        return not self._owner or driver is None or driver.broken
+
+    def _taken_by(self, thread: int) -> bool:
+        with self._changing:
+            if not self._owner:
+                self._owner = thread
+        return self._owner == thread
+
+    def flush(self) -> None:
+        """Send everything gathered as one program; the parent of a forked child does that."""
+        if forks.is_child():
+            return
+        with self.controller.calling(), self._alone():
+            batch, self.batch = self.batch, self._begin()
+            if batch.calls:
+                self._send(batch)
+
+    def _send(self, batch: _Batch) -> None:
+        wanted = batch.wanted()
+        try:
+            program = _program(batch, wanted)
+            call = program.signature(tuple(batch.outside), {})
+            with tenants.acting(batch.tenant):
+                futures = self.controller.dispatch(program, call, gathered=True)
+        except BaseException as error:
+            batch.fail(error)
+            raise
+        chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
+        for placeholder, future in zip(chosen, futures, strict=True):
+            if placeholder is not None:
+                placeholder.take(future)
+
+    def cancel(self, reason: BaseException) -> None:
+        """Give up what is gathered."""
+        with self._alone():
+            batch, self.batch = self.batch, self._begin()
+            batch.fail(reason)
+
+    def give_up(self, client: str) -> None:
+        """Give up what is gathered for a client of this name, which closes: sent later, it would open it again."""
+        with self._alone():
+            if self.batch.tenant is not None and self.batch.tenant.name == client:
+                self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
+
+
+def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
+    calls, names, donated = batch.calls, batch.names, frozenset(batch.donated)
+    key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
+    # Not in a global, nor with one that lives longer than the others: computations and places must be let go.
+    programs = max((call.computation for call in calls), key=lambda computation: computation.serial).gathered
+    if key not in programs:
+        name = calls[0].computation.name if len(calls) == 1 else NAME
+        statics = Statics.of(None, (), (), donated, ())
+        programs[key] = Program(_replay(calls, wanted, names), statics, name)
+        if len(programs) > _KEPT:
+            programs.popitem(last=False)
+    programs.move_to_end(key)
+    return programs[key]
+
+
+def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., list[Any]]:
+    # It is kept with the computations, which whoever replays it holds.
+    steps = [(weakref.ref(call.computation), call.signature, call.wires) for call in calls]
+
+    def cell(*leaves: Any) -> list[Any]:
+        made: list[list[Any]] = []
+        for ref, signature, wires in steps:
+            computation = ref()
+            assert computation is not None, "only its own calls replay it"
+            values = [leaves[position] if source < 0 else made[source][position] for source, position in wires]
+            args, kwargs = signature.rebuild(values)
+            made.append(jax.tree.leaves(computation(*args, **kwargs)))
+        return [made[i][j] for i, group in enumerate(wanted) for j in group]
+
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(name, kind) for name in _different(map(_identifier, names))]
+    cell.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return cell
+
+
+def _different(names: Iterable[str]) -> list[str]:
+    """The names, numbered where one comes again."""
+    found: dict[str, None] = {}
+    for name in names:
+        unique, number = name, 1
+        while unique in found:
+            unique, number = f"{name}_{number}", number + 1
+        found[unique] = None
+    return list(found)
+
+
+def _identifier(name: str) -> str:
+    cleaned = "".join(c if c.isalnum() else "_" for c in name)
+    return cleaned if cleaned.isidentifier() else f"arg_{cleaned}"
+
+
+def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, ...], controller: Controller) -> Any:
+    """The abstract outputs of a call, as a tree of ``Aval``; JAX traces the body once per signature."""
+    key = (call.tree, avals, call.static_key, controller.platform)
+    if key not in computation.shapes:
+        trace = context.Tracing(computation.name, controller.mesh_of, lambda value: repr(value))
+
+        def staged(*leaves: Any) -> Any:
+            return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
+
+        with context.under(trace):
+            out = jax.eval_shape(staged, *(aval.struct for aval in avals))
+        computation.shapes[key] = jax.tree.map(aval_of, out)
+    return computation.shapes[key]
+
+
+def check_futures(call: Signature) -> None:
+    """Futures among the arguments must not be consumed already, nor donated and read in the same call."""
+    for leaf in call.leaves:
+        if isinstance(leaf, Future):
+            leaf.check_usable()
+    for index in call.donated:
+        leaf = call.leaves[index]
+        if isinstance(leaf, Future) and sum(other is leaf for other in call.leaves) > 1:
+            raise UsageError(f"{call.owner}: {call.names[index]} is donated and passed twice in one call.")
+
+
+def consume(call: Signature) -> list[Future]:
+    """Mark the donated futures of a call; returns them."""
+    if not call.donated:
+        return []
+    where = source_lines.here()
+    futures = [call.leaves[index] for index in call.donated if isinstance(call.leaves[index], Future)]
+    for future in futures:
+        future.consume(where or "an earlier call")
+    return futures
+
+
+def refuse_tracers(call: Signature) -> None:
+    """A call under ``jax.grad`` and the like belongs inside a program."""
+    tracer = next((leaf for leaf in call.leaves if isinstance(leaf, jax.core.Tracer)), None)
+    if tracer is None:
+        return
+    kind = type(tracer).__name__
+    if kind == "BatchTracer":
+        under, instead = "jax.vmap", "pw.program(jax.vmap(f))"
+    elif kind == "DynamicJaxprTracer":
+        under, instead = "jax.jit or another trace", "pw.program(f)"
+    else:
+        under, instead = "jax.grad", "pw.program(jax.grad(f))"
+    raise UsageError(
+        f"{call.owner} is called under {under} outside a program, where it has no place in a graph. "
+        f"Turn the nesting round: {instead}, with f the function that was transformed."
+    )

@@ -1,0 +1,262 @@
+"""The client: carries calls to the current controller, records them, fetches and places values."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from pathways_nb.errors import PathwaysError
+from pathways_nb.plan import source_lines
+from pathways_nb.plan.footprint import Peak
+from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import context
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.emit import module_of
+from pathways_nb.program.program import Program
+from pathways_nb.results.run import Run
+from pathways_nb.runtime.local.profiler import Profiler, ordinals
+from pathways_nb.session import default_controller, stored_values
+from pathways_nb.session.batching import Gather, refuse_tracers
+from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.futures import Future
+from pathways_nb.trace.exact_stamps import make_exact
+from pathways_nb.util import forks
+
+_DRAIN = 5.0
+"""Seconds that an interrupted cell waits for its last picture."""
+
+
+def _users_view(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Errors that are ours to tell, or that the user's functions raise, point at the user's lines and no others."""
+
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            if not isinstance(error, PathwaysError) and not source_lines.is_users_error(error.__traceback__):
+                raise
+            raise error.with_traceback(source_lines.users_traceback(error.__traceback__))  # noqa: B904  (it is the same error)
+
+    return wrapped
+
+
+class Client:
+    """Carries out calls made outside any trace, on the current controller."""
+
+    @_users_view
+    def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A loose call of a computation."""
+        call = computation.signature(args, kwargs)
+        refuse_tracers(call)
+        controller = default_controller.get()
+        with controller.calling():
+            gather = controller.gather()
+            result = gather.add(computation, call)
+            if not controller.recordings:
+                gather.flush()
+        return result
+
+    @_users_view
+    def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a program: what was gathered goes out first."""
+        call = program.signature(args, kwargs)
+        refuse_tracers(call)
+        controller = default_controller.get()
+        with controller.calling():
+            controller.flush()
+            return controller.dispatch(program, call)
+
+    @_users_view
+    def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """Call, wait, and return the run."""
+        with record(name=program.name) as run:
+            run.outputs = self.call_program(program, args, kwargs)
+        wait(run.outputs)
+        return run
+
+    @_users_view
+    def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
+        """The graph for these arguments."""
+        return default_controller.get().traced(program, program.signature(args, kwargs)).graph
+
+    @_users_view
+    def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
+        """How much memory it needs for these arguments."""
+        controller, call = default_controller.get(), program.signature(args, kwargs)
+        with controller.calling():
+            return controller.lowered(controller.traced(program, call), call, refuse=False).peaks
+
+
+context.set_runner(Client())
+
+
+def record(
+    name: str = "run", show: str | Sequence[str] = (), source: str = ""
+) -> contextlib.AbstractContextManager[Run]:
+    """Record what runs inside the block: loose calls become one program, programs go out as they are called.
+
+    The end of the block waits for what was submitted in it. An interrupt cancels what is not dispatched yet.
+
+    Args:
+        name: of the run.
+        show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and ``"memory"``,
+            or several as in ``"timeline,memory"``: displayed here, live.
+        source: the code of the block, kept with the run.
+    """
+    return _recorded(name, show, source, None)
+
+
+def profile(
+    name: str = "profile", show: str | Sequence[str] = (), source: str = ""
+) -> contextlib.AbstractContextManager[Run]:
+    """``pw.record`` with exact stamps from JAX's profiler, which slows the block down (by 3 to 21 % on CPU devices).
+
+    At the end of the block ``run.stamps`` says for how many launches, and how far off the estimated stamps were.
+
+    Raises:
+        UsageError: JAX's profiler is in use already.
+    """
+    return _recorded(name, show, source, Profiler(time.perf_counter))
+
+
+@contextlib.contextmanager
+def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profiler | None) -> Iterator[Run]:
+    controller = default_controller.get()
+    controller.flush()
+    about = {"options": controller.specification.as_dict(), "source": source, "hbm": list(controller.budgets)}
+    run = Run(name, controller.islands, about=about)
+    if profiler is not None:
+        profiler.start()
+    display = None
+    try:
+        display = _display(run, show)
+        run.record.origin = controller.clock()  # the time axis begins when the picture is up, not while it is made
+        with _carried_out(controller, run, Gather(controller)):
+            yield run
+        if profiler is not None:
+            _read(profiler, controller, run)
+    finally:
+        if controller.recordings:
+            controller.recordings[-1][0].absorb(run)
+        run.finished = True
+        if display is not None:
+            display.stop()
+        if profiler is not None:
+            profiler.abandon()
+
+
+@contextlib.contextmanager
+def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[None]:
+    """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
+    entry = (run, gather)
+    entered = controller.driver
+    entered.enter()
+    _mark(controller)
+    controller.recordings.append(entry)
+    try:
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            gather.cancel(stop)
+            raise
+        finally:
+            gather.flush()  # this one's, whatever the block has done to the others
+        _wait_for(controller, run)
+    except KeyboardInterrupt:
+        if (driver := controller.driver_or_none) is not None:
+            driver.cancel([execution.serial for execution in run.unfinished()])
+        _drain(controller, run)
+        raise
+    except BaseException:
+        with contextlib.suppress(KeyboardInterrupt):
+            _wait_for(controller, run)
+        raise
+    finally:
+        _mark(controller)
+        if entry in controller.recordings:
+            run.islands, run.about["hbm"] = controller.islands, list(controller.budgets)  # some may have been added
+            controller.recordings.remove(entry)
+        entered.leave()
+
+
+def _drain(controller: Controller, run: Run) -> None:
+    """After an interrupt, wait a while for what is on devices, where a picture is to show it; another one ends that."""
+    driver = controller.driver_or_none
+    if driver is not None and any(shown.view is not None for shown, _ in controller.recordings):
+        with contextlib.suppress(KeyboardInterrupt):
+            driver.ended.wait(lambda: run.is_over or driver.broken, _DRAIN)
+
+
+def _read(profiler: Profiler, controller: Controller, run: Run) -> None:
+    driver = controller.driver_or_none
+    if driver is None:
+        return
+    run.note = "reading the profile"
+    try:
+        run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands), module_of)
+    finally:
+        run.note = ""
+
+
+def _display(run: Run, show: str | Sequence[str]) -> Any:
+    if not show:
+        return None
+    from pathways_widgets.live import LiveDisplay  # late: most scripts need no pictures
+
+    display = LiveDisplay(run, show)
+    if not display.views:
+        return None
+    display.start()
+    run.on_display, run.view = display.is_live, display.figure
+    return display
+
+
+def _mark(controller: Controller) -> None:
+    """What memory is held now belongs to the record up to here."""
+    if (driver := controller.driver_or_none) is not None and not forks.is_child():
+        driver.levels.mark()
+
+
+def _wait_for(controller: Controller, run: Run) -> None:
+    driver = controller.driver_or_none
+    if driver is not None and not forks.is_child():  # where nothing would ever end
+        driver.ended.wait(lambda: run.is_over or driver.broken)
+        driver.check()
+
+
+def get(tree: Any) -> Any:
+    """Wait for every future in ``tree`` and return it with host values (NumPy) in their places."""
+    return jax.tree.map(lambda leaf: leaf.result() if isinstance(leaf, Future) else leaf, tree)
+
+
+def wait(tree: Any) -> Any:
+    """Wait for every future in ``tree`` to be computed; returns ``tree``."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, Future):
+            leaf.wait()
+    return tree
+
+
+def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
+    """Place every array of ``tree`` on a virtual slice; returns futures.
+
+    Args:
+        tree: arrays or numbers from anywhere.
+        on: the virtual slice.
+        shardings: a ``pw.P``, or a prefix tree of them; replicated if left out.
+
+    Raises:
+        ShardingError: a spec does not fit. UsageError: a leaf is not an array.
+    """
+    controller = default_controller.get()
+    with controller.calling():
+        controller.flush()
+        return stored_values.put(controller, tree, on, shardings)

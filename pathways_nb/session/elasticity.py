@@ -1,0 +1,135 @@
+"""Devices that come and go while programs run, and faults made on purpose (Pathways, section 4.1).
+
+Virtual slices are requests, so what lay on lost devices moves: at its next call a program is lowered again.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
+from pathways_nb.plan.plan import Placement
+from pathways_nb.runtime import islands as islands_module
+from pathways_nb.runtime.faults import Fault
+from pathways_nb.session import default_controller
+from pathways_nb.util import limits
+from pathways_nb.util.json_text import shortened
+
+if TYPE_CHECKING:
+    from pathways_nb.session.controller_handle import Controller
+
+
+def remove(controller: Controller, island: int, first: int, count: int | None) -> None:
+    """See ``Controller.remove``."""
+    where = _checked(controller, island, first, count)
+    controller.flush()
+    controller.resources.remove(where)
+    controller.driver.remove(where)
+    controller.begin_epoch()
+
+
+def add(controller: Controller, devices: int | None, island: int | None) -> int:
+    """See ``Controller.add``."""
+    if island is not None:
+        if devices is not None:
+            raise UsageError(
+                f"add(devices={devices}, island={island}): island {island} gets back its own devices, and devices= is "
+                f"the number of a new island's. Write add(island={island}) or add(devices={devices})."
+            )
+        if not _is_island(controller, island):
+            raise PlaceError(f"add(island={island!r}): there are {controller.size_text}, numbered from 0.")
+        controller.driver.restore(island, controller.budgets[island])
+        controller.resources.restore(island)
+    else:
+        if controller.specification.kind not in ("cpu", "sim"):
+            raise UsageError(
+                f"add(): {controller!r} has all devices that JAX shows. Give back removed ones with add(island=…)."
+            )
+        count = controller.islands[-1] if devices is None else devices
+        _check_added(controller, count)
+        count = operator.index(count)  # a NumPy number could not be saved
+        island = len(controller.islands)
+        budget = controller.budgets[0]
+        controller.driver.add(_made(controller, island, count), budget)
+        controller.islands, controller.budgets = (*controller.islands, count), (*controller.budgets, budget)
+        controller.resources.add(count)
+        if controller.twin is not None:
+            controller.twin.add(devices=count)
+    controller.begin_epoch()
+    return island
+
+
+def _check_added(controller: Controller, count: int) -> None:
+    """As many as could have been attached together."""
+    limits.check_counts("add", devices=count)
+    check = limits.check_simulated if controller.specification.kind == "sim" else limits.check_virtual
+    check(f"add(devices={shortened(count)})", len(controller.islands) + 1, sum(controller.islands) + count)
+
+
+def _made(controller: Controller, island: int, devices: int) -> Any:
+    if controller.specification.kind == "sim":
+        return controller.driver.attachment.one_more(devices)
+    return islands_module.one_more(island, devices, controller.specification.pin)
+
+
+def _is_island(controller: Controller, island: object) -> bool:
+    return is_index(island) and island in range(len(controller.islands))
+
+
+def _checked(controller: Controller, island: int, first: int, count: int | None) -> Placement:
+    if not _is_island(controller, island):
+        raise PlaceError(f"remove(island={island!r}): there are {controller.size_text}, numbered from 0.")
+    have = controller.islands[island]
+    whole = is_index(first) and (count is None or is_index(count))
+    number = have - first if whole and count is None else count
+    if not whole or number is None or first < 0 or number < 1 or first + number > have:
+        raise PlaceError(
+            f"remove(island={island}, first={first!r}, count={count!r}): island {island} has {have} devices, from 0 on."
+        )
+    return Placement(island, first, number)
+
+
+def inject_fault(
+    node: str | None = None,
+    *,
+    program: str | None = None,
+    client: str | None = None,
+    place: str | None = None,
+    island: int | None = None,
+    times: int = 1,
+    after: int = 0,
+    probability: float = 1.0,
+    seed: int = 0,
+) -> Fault:
+    """Let launches of the current controller fail, to see what depends on them: a part of the testing interface.
+
+    Args:
+        node, program, client, place: names of what fails; those left out fit all.
+        island: index of the island on which it fails.
+        times: how many launches fail at most. after: how many fitting ones are let pass first.
+        probability, seed: each of the others fails with this probability, by a generator of this seed.
+
+    Returns:
+        A ``Fault`` whose ``hits`` counts what failed; as a ``with`` block, or by ``cancel()``, it ends.
+
+    Raises:
+        UsageError: a number that means nothing, or an island that does not exist.
+    """
+    for option, name in {"node": node, "program": program, "client": client, "place": place}.items():
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"inject_fault({option}={name!r}): give the {option}'s name, a text such as 'left'.")
+    counted = is_index(times) and times >= 1 and is_index(after) and after >= 0
+    if not (counted and is_number(probability) and 0 < probability <= 1):
+        raise UsageError(
+            f"inject_fault(times={times!r}, after={after!r}, probability={probability!r}): times must be a whole "
+            f"number of at least 1, after one of at least 0, and probability above 0 and at most 1."
+        )
+    controller = default_controller.get()
+    controller.flush()  # what was called before is not meant
+    if island is not None and not _is_island(controller, island):
+        raise UsageError(f"inject_fault(island={island!r}): there are {controller.size_text}, numbered from 0.")
+    fault = Fault(node, program, client, place, island, times, after, probability, seed, settle=controller.settle)
+    faults = controller.driver.faults
+    faults[:] = [*(known for known in faults if not known.over), fault]
+    return fault

@@ -1,0 +1,95 @@
+"""What a controller is doing and what it holds, in words: ``%pathways status``."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pathways_nb.errors import size
+from pathways_nb.plan.virtual_slice import by_serial
+from pathways_nb.trace.metrics import counted
+
+if TYPE_CHECKING:
+    from pathways_nb.controller.store import Buffer
+    from pathways_nb.session.controller_handle import Controller
+
+_LARGEST = 5
+
+
+def status_of(controller: Controller) -> str:
+    """Islands, devices, places, clients and the largest holders of memory."""
+    driver = controller.driver
+    if not driver.broken:
+        driver.engine.in_turn(lambda: None)  # what was dropped just now is no longer held
+    rows = [repr(controller)]
+    for island in driver.attachment.islands:
+        devices = _ranges([device.id for device in island.devices])
+        rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
+                    f"ids {devices}{island.about}{_in_use(island.devices)}")  # fmt: skip
+    rows += [f"  lost: {where}" for where in controller.resources.lost]
+    for serial, placement in sorted(controller.resources.placements.items()):
+        with contextlib.suppress(KeyError):  # a place that was let go just now
+            rows.append(f"  place {by_serial(serial).label}: {placement}")
+    rows += _clients(controller)
+    rows += _store(controller)
+    watched = "" if driver.quality == "simulated" else f"; {driver.sampled:.0%} of ends watched"
+    rows.append(f"  {counted(len(driver.runs), 'program')} under way{watched}")
+    return "\n".join(rows)
+
+
+def as_html(status: str) -> str:
+    """The same for a notebook: what it is, and a list of the rest."""
+    first, *rest = status.split("\n")
+    items = "".join(f"<li>{html.escape(row.strip())}</li>" for row in rest)
+    return f"<div><b>{html.escape(first)}</b><ul>{items}</ul></div>"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``0–3, 8, 9``: rows of three and more by their ends."""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ", ".join(f"{row[0]}–{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
+
+
+def _clients(controller: Controller) -> Iterator[str]:
+    for name, state in controller.machine.clients.copy().items():
+        if name:
+            limit = f", at most {size(state.memory)} per device" if state.memory else ""
+            had = f"{counted(state.unfinished, 'program')} under way, {state.seconds:.3g} device-seconds so far"
+            yield f"  client {name}: share {state.share:g}, priority {state.priority:g}{limit}; {had}"
+
+
+def _store(controller: Controller) -> Iterator[str]:
+    """The object store: how much, of how much, and who holds the largest buffers."""
+    buffers = list(controller.machine.store.buffers.values())  # a copy: the engine goes on meanwhile
+    yield f"  object store: {counted(len(buffers), 'buffer')}, {size(sum(entry.bytes for entry in buffers))} logical"
+    for number, island in enumerate(list(controller.machine.memory.islands)):
+        of, most = f" of {size(island.budget)}" if island.budget else "", max(island.totals.copy())
+        if island.budget or most:
+            yield f"    island {number}: {size(most)}{of} on its fullest device"
+    for entry in sorted(buffers, key=lambda entry: -entry.bytes)[:_LARGEST]:
+        if entry.bytes:
+            yield f"    {_holder(entry)}"
+
+
+def _holder(entry: Buffer) -> str:
+    where = entry.holding
+    lies = f", {size(where.bytes)} on each of {where.placement}" if where is not None else ""
+    return f"{entry.name or 'argument'}{f' of {entry.owner}' if entry.owner else ''}: {size(entry.bytes)}{lies}"
+
+
+def _in_use(devices: Sequence[Any]) -> str:
+    """Memory in use where devices tell; CPU devices and some proxies do not."""
+    try:
+        stats = [device.memory_stats() or {} for device in devices]
+    except Exception:  # a backend may refuse to answer, which is no reason to refuse a status
+        return ""
+    used = sum(s.get("bytes_in_use", 0) for s in stats)
+    limit = sum(s.get("bytes_limit", 0) for s in stats)
+    return f", {size(used)} of {size(limit)} in use" if limit else ""

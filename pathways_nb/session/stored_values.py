@@ -1,0 +1,147 @@
+"""Values on their way into the object store and out of it: arguments, ``pw.put``, and the futures of results."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.errors import UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.plan.footprint import Holding
+from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
+from pathways_nb.program import specs
+from pathways_nb.program.program import Program
+from pathways_nb.program.signature import Signature, aval_of
+from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.driver import Driver
+from pathways_nb.runtime.plan_compiler import per_device
+from pathways_nb.session import tenants
+from pathways_nb.session.futures import Future
+from pathways_nb.trace.record import Row, label_of
+
+if TYPE_CHECKING:
+    from pathways_nb.session.controller_handle import Controller
+
+
+def hold(controller: Controller, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
+    """A logical buffer for each argument of a plan, and those made only for this call."""
+    driver = controller.driver
+    held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
+    # All of them before the first is stored: one that is lost must leave nothing behind.
+    values = {at: driver.take(leaves[at], "an argument") for at, buffer in enumerate(held) if buffer is None}
+    stored: dict[int, int] = {}
+    try:
+        for at, value in values.items():
+            stored[at] = driver.store(value, getattr(value, "nbytes", 0), client, "an argument")
+    except BaseException:  # interrupted
+        for buffer in stored.values():
+            driver.release(buffer)
+        raise
+    buffers = [stored[at] if buffer is None else buffer for at, buffer in enumerate(held)]
+    for leaf, place in plan.again:
+        copy = _copy(driver, leaves[leaf], plan.placements[place])
+        buffers.append(buffers[leaf] if copy is None else copy.buffer)
+    return buffers, list(stored.values())
+
+
+def arguments(driver: Driver, plan: Plan, leaves: Sequence[Any]) -> list[Any]:
+    """The arguments of a plan: the leaves, and what lies at a further place of those that are brought there."""
+    found = list(leaves)
+    for leaf, place in plan.again:
+        copy = _copy(driver, leaves[leaf], plan.placements[place])
+        found.append(leaves[leaf] if copy is None else copy)
+    return found
+
+
+def _copy(driver: Driver, leaf: Any, where: Placement) -> Future | None:
+    """What the program that made a small value left of it on these devices, too, if that is there still."""
+    copy = leaf.copies.get(where) if isinstance(leaf, Future) else None
+    return copy if copy is not None and copy.is_held_in(driver.entries) else None
+
+
+def lies(driver: Driver, leaf: Any) -> Hashable:
+    """Where and how an argument lies; see ``Driver.lies``."""
+    if isinstance(leaf, Future):
+        buffer = leaf.held_in(driver.entries)
+        return None if buffer is None else driver.lies(driver.entry_of(buffer))
+    return driver.lies(leaf)
+
+
+def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
+    """The place at which each argument lies, where that is known; a number may be needed anywhere, and has none."""
+
+    def home(leaf: Any) -> int | None:
+        lies_there = isinstance(leaf, Future) and leaf.shape and leaf.held_in(driver.entries) is not None
+        return leaf.place if lies_there and leaf.place is not None and is_alive(leaf.place) else None
+
+    return tuple(map(home, leaves))
+
+
+def put(controller: Controller, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
+    """Place every leaf; see ``pw.put``."""
+    leaves, structure = jax.tree.flatten(tree)
+    specs.check_tree(shardings, "shardings", "put", place)
+    wanted = specs.spread(shardings, tree, "shardings", "put")
+    where = controller.located(place)
+    placed = [_put(controller, leaf, spec, place, *where) for leaf, spec in zip(leaves, wanted, strict=True)]
+    return jax.tree.unflatten(structure, placed)
+
+
+def futures(controller: Controller, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
+    """The results of a run, held by these buffers; copies of small ones at other places go with them."""
+    driver = controller.driver
+    made: list[Future] = []
+    for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
+        future = Future(controller, aval, lowered.name)
+        future.bind(buffer, driver.entry_of(buffer), lowered.shardings[slot], driver.release)
+        future.place = lowered.plan.slots[slot].place
+        made.append(future)
+    plan, count = lowered.plan, len(made) - len(lowered.plan.copies)
+    for copy, slot, position in zip(made[count:], plan.results[count:], plan.copies, strict=True):
+        made[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
+    return made[:count]
+
+
+def compute_beside(twin: Controller, program: Program, call: Signature, made: Sequence[Future]) -> None:
+    """Compute on real devices what simulated ones only take the time of; ``made`` are to have those values."""
+    leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
+    for name, leaf in zip(call.names, leaves, strict=True):
+        if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
+            raise UsageError(f"{name} has a shape but no values, and values=True computes with them. Pass an array.")
+    results = jax.tree.leaves(twin.dispatch(program, replace(call, leaves=leaves)))
+    for future, result in zip(made, results, strict=True):
+        future.cast(result)
+
+
+def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
+    aval = aval_of(leaf)
+    if aval is None:
+        raise UsageError(f"put({leaf!r}): a {type(leaf).__name__} is not an array, a number or a future.")
+    specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
+    driver, clock = controller.driver, controller.driver.clock
+    value = driver.take(leaf, "put: the array")
+    sharding = NamedSharding(mesh, spec or PartitionSpec())
+    name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.here()) else "")
+    began = clock()
+    buffer = driver.place(
+        Holding(placement, per_device(aval, sharding)),
+        aval.bytes,
+        tenants.told(controller),
+        name,
+        lambda: driver.put(value, sharding),
+    )
+    label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
+                     device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
+    quality = "estimated" if driver.quality == "exact" else driver.quality
+    controller.active_record().add(Row(label, began, clock(), quality=quality))
+    future = Future(controller, aval, f"put on {place.label}")
+    future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
+    future.place = place.serial
+    if controller.twin is not None:
+        future.cast(leaf.shadow if isinstance(leaf, Future) else leaf)
+    return future

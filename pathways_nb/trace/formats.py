@@ -1,0 +1,159 @@
+"""Events for other tools: CSV, a pandas table, and Chrome's trace format, which Perfetto opens.
+
+A Chrome trace has a process for the controller and one for each device; bars of one track never overlap, as Perfetto
+requires, so work that overlaps (compiling, transfers) gets tracks of its own. Every bar carries its whole event.
+Levels of memory are counters of their devices, and whole in what the format calls other data.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.errors import UsageError
+from pathways_nb.trace.memory_profile import memory_of
+from pathways_nb.trace.record import COLUMNS, LABEL_COLUMNS, LEVEL_KINDS, TUPLES, Events, Label, Row
+
+MICROSECONDS = 1e6
+"""Chrome's unit of time."""
+_CONTROLLER = 0
+"""The controller's process; device processes follow from 1."""
+
+
+def to_csv(events: Events, path: str | Path) -> None:
+    """Write all columns, a row for each event; times in seconds, parents and links between spaces."""
+    columns = [events[name].tolist() for name in COLUMNS]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for row in zip(*columns, strict=True):
+            writer.writerow(" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in row)
+
+
+def to_pandas(events: Events) -> Any:
+    """All columns as a ``pandas.DataFrame``.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas  # type: ignore[import-untyped]
+    except ImportError:
+        fix = "pip install pandas, or use run.events or run.to_csv(path)"
+        raise UsageError(f"to_pandas needs pandas: {fix}.") from None
+    return pandas.DataFrame({name: events[name] for name in COLUMNS})
+
+
+def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
+    """Write Chrome trace JSON, compressed if ``path`` ends in ``.gz``.
+
+    Args:
+        events: what to write. islands: number of devices of each island.
+        path: of the file.
+    """
+    bars = sorted(_bars(events, islands), key=lambda bar: (bar["pid"], bar["ts"], -bar["dur"]))
+    tracks = _without_overlap(bars)
+    names = ["controller", *(f"island {i} · dev {d}" for i, count in enumerate(islands) for d in range(count))]
+    metadata = [_named("process_name", pid, 0, name) for pid, name in enumerate(names)]
+    metadata += [_sorted(pid) for pid in range(len(names))]
+    metadata += [_named("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
+    counters = list(_counters(events, islands))
+    levels = {"levels": [_plainly(event) for event in events.of_kind(*LEVEL_KINDS)]}
+    text = json.dumps({"traceEvents": metadata + bars + counters, "displayTimeUnit": "ms", "otherData": levels})
+    data = text.encode()
+    Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
+
+
+def from_chrome(path: str | Path) -> Events:
+    """Read back what ``to_chrome`` wrote, in the order of recording."""
+    data = Path(path).read_bytes()
+    content = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    found: dict[int, Row] = {}
+    labels: dict[Any, Label] = {}
+    bars = (bar["args"] for bar in content["traceEvents"] if bar["ph"] == "X")
+    for args in (*bars, *content["otherData"]["levels"]):
+        values: dict[str, Any] = {name: tuple(args[name]) if name in TUPLES else args[name] for name in LABEL_COLUMNS}
+        label = labels.setdefault(tuple(values.values()), Label(**values))
+        found[args["id"]] = Row(label, args["start"], args["end"], args["run"], args["quality"], args["status"])
+    return Events.from_rows([found[number] for number in sorted(found)])
+
+
+def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
+    first_pid = _first_pids(islands)
+    for event in events.without(LEVEL_KINDS):
+        plain = _plainly(event)
+        island, device = plain["island"], plain["device"]
+        on_devices = 0 <= island < len(islands) and plain["kind"] in ("compute", "collective", "transfer")
+        first = first_pid[island] + device if on_devices else _CONTROLLER
+        for pid in range(first, first + (max(plain["devices"], 1) if on_devices else 1)):
+            yield {
+                "ph": "X",
+                "name": plain["name"],
+                "cat": plain["kind"],
+                "pid": pid,
+                "tid": 0,
+                "ts": plain["start"] * MICROSECONDS,
+                "dur": max(plain["end"] - plain["start"], 0.0) * MICROSECONDS,
+                "args": plain,
+            }
+
+
+def _counters(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """What each client holds on each device, whenever that changes."""
+    first_pid = _first_pids(islands)
+    for held in (held for held in memory_of(events) if 0 <= held.island < len(islands)):
+        clients = [client or "no client" for client in held.clients]
+        pids = [first_pid[held.island] + device for low, high in held.devices for device in range(low, high)]
+        for time, levels in zip(held.times.tolist(), held.levels.tolist(), strict=True):
+            args = dict(zip(clients, levels, strict=True))
+            for pid in pids:
+                yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": time * MICROSECONDS, "args": args}
+
+
+def _first_pids(islands: Sequence[int]) -> list[int]:
+    """The process of the first device of each island."""
+    return [1 + sum(islands[:island]) for island in range(len(islands))]
+
+
+def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
+    """Give each bar a track (``tid``) of its process on which it is alone; returns the tracks' names."""
+    free: dict[tuple[int, str], list[float]] = {}
+    numbers: dict[tuple[int, str, int], int] = {}
+    names: dict[tuple[int, int], str] = {}
+    for bar in bars:
+        pid, kind = bar["pid"], _track(bar["cat"])
+        ends = free.setdefault((pid, kind), [])
+        position = next((i for i, end in enumerate(ends) if end <= bar["ts"]), len(ends))
+        ends[position : position + 1] = [bar["ts"] + bar["dur"]]
+        tid = numbers.setdefault((pid, kind, position), 1 + sum(key[0] == pid for key in numbers))
+        bar["tid"] = tid
+        names[pid, tid] = kind if position == 0 else f"{kind} {position + 1}"
+    return names
+
+
+def _track(kind: str) -> str:
+    return "compute" if kind in ("compute", "collective") else kind
+
+
+def _plainly(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in event.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _sorted(pid: int) -> dict[str, Any]:
+    return {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
