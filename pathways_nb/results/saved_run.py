@@ -25,7 +25,7 @@ from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
 from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
 
-FORMAT, VERSION = "pathways_nb.results.run", 1
+FORMAT, VERSION = "pathways_nb.run", 1
 MOST_TEXT = 256 * 2**20
 """Bytes of all that is not a column: labels, graphs, options; a record of a million different labels fits."""
 

@@ -112,8 +112,8 @@ def test_a_misspelt_field_names_the_nearest(changed) -> None:
         ("", {"host": {}}, "host: lacks call, message, per_host, launch, notice, device_launch"),
         (
             "",
-            {"format": "pathways_nb.results.run"},
-            "format is 'pathways_nb.results.run'; this is no calibration, or it is damaged",
+            {"format": "pathways_nb.run"},
+            "format is 'pathways_nb.run'; this is no calibration, or it is damaged",
         ),
         ("", {"version": "2"}, "version is '2'; this is no calibration, or it is damaged"),
         ("", {"network": None}, "network is None; .* Measure again: pw.calibrate()"),

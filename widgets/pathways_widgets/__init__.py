@@ -1,6 +1,6 @@
 """Bokeh views of runs, and the widget that carries them into a notebook.
 
-Views draw from ``pathways_nb.trace`` and ``pathways_nb.program`` alone; all colours are in ``palette``.
+Views draw from ``pathways_nb.trace`` and ``pathways_nb.plan`` alone; all colours are in ``palette``.
 """
 
 from pathways_widgets.curve import curve
