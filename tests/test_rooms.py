@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = (
-    "errors util plan trace cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration program controller "
-    "runtime runtime.local runtime.sim widgets parallel results session attach calibration experiments notebook course"
-).split() + ["", "examples", "bench", "__main__"]
+ROOMS = [
+    *"errors util plan trace cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration".split(),
+    *"program controller runtime runtime.local runtime.sim widgets parallel results session".split(),
+    *"attach calibration experiments notebook course".split(),
+    *("", "examples", "bench", "__main__"),
+]
 """From the ground up; a room may import those before it. ``""`` is the front door, ``import pathways_nb``."""
 
 NEVER = {

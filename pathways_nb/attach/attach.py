@@ -22,6 +22,7 @@ from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.session import default_controller
 from pathways_nb.session.attach_options import Simulated, Specification
 from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.session import Session
 from pathways_nb.util import forks, limits
 from pathways_nb.util.json_text import shortened
 
@@ -101,7 +102,7 @@ def attach(
         islands, devices_per_island = _virtual(islands, devices_per_island)
     asked = _hashable(islands), devices_per_island
     specification = Specification(chosen, *asked, dispatch, pin, policy, hbm, float(dcn_latency))
-    if before is not None and before.specification == specification:
+    if isinstance(before, Controller) and before.specification == specification:
         return before
     made = _controller(specification, islands, devices)
     default_controller.replace(made)
@@ -110,8 +111,8 @@ def attach(
     return made
 
 
-def _simulate(asked: Specification, before: Controller | None) -> Controller:
-    if before is not None and before.specification == asked:
+def _simulate(asked: Specification, before: Session | None) -> Controller:
+    if isinstance(before, Controller) and before.specification == asked:
         return before
     made = simulator.controller(asked, before)
     if asked.simulated is not None and asked.simulated.values:
@@ -151,15 +152,15 @@ def _controller(specification: Specification, islands: Any, devices: list[Any]) 
     count, each = specification.islands, specification.devices_per_island or 0
     budgets = (int(specification.hbm or 0),) * count
 
-    def start(controller: Controller) -> LocalDriver:
-        return _local(controller, islands_module.attach_cpu(count, each, specification.pin))
+    def start(session: Session) -> LocalDriver:
+        return _local(session, islands_module.attach_cpu(count, each, specification.pin))
 
     return Controller(specification, start, (each,) * count, budgets)
 
 
-def _local(controller: Controller, attachment: islands_module.Attachment) -> LocalDriver:
-    latency = controller.specification.dcn_latency
-    return LocalDriver(attachment, controller.machine, controller.clock, _executables, controller.note, latency)
+def _local(session: Session, attachment: islands_module.Attachment) -> LocalDriver:
+    latency = session.specification.dcn_latency
+    return LocalDriver(attachment, session.machine, session.clock, _executables, session.note, latency)
 
 
 def _choose(kind: str, found: str | None) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import UsageError, is_index
@@ -14,6 +16,7 @@ from pathways_nb.runtime.sim.simulated_pod import Pod, SimulatedIsland
 from pathways_nb.runtime.sim.virtual_islands import Agenda
 from pathways_nb.session.attach_options import Simulated, Specification
 from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.session import Session
 from pathways_nb.trace.metrics import counted
 from pathways_nb.util import limits
 from pathways_nb.util.json_text import shortened
@@ -25,12 +28,34 @@ _MOST_COMPUTED = 64
 """Devices whose values are computed beside them."""
 
 
+class _Here(NamedTuple):
+    """Who measures this machine."""
+
+    model: Callable[[Session | None], Model]
+    usual: Callable[[], contextlib.AbstractContextManager[Session]]
+
+
+_here: list[_Here] = []
+
+
+def measure_here_by(
+    model: Callable[[Session | None], Model], usual: Callable[[], contextlib.AbstractContextManager[Session]]
+) -> None:
+    """Register who measures this machine: it attaches devices, and so stands above this room.
+
+    Args:
+        model: the cost model of these devices, or of those that are usual here.
+        usual: what ``pw.attach("auto")`` would choose, for the length of a block.
+    """
+    _here[:] = [_Here(model, usual)]
+
+
 def is_simulated(kind: object) -> bool:
     """Whether ``"sim"``, or an abbreviation that begins with it, was asked for."""
     return isinstance(kind, str) and (kind == "sim" or kind.startswith("sim:"))
 
 
-def spelled_out(asked: Specification, attached: Controller | None) -> Specification:
+def spelled_out(asked: Specification, attached: Session | None) -> Specification:
     """With what an abbreviation such as ``"sim:tpu_v3:4x32"`` stands for, and with numbers where none were given.
 
     Raises:
@@ -85,7 +110,7 @@ def _check(options: Simulated, devices: int) -> None:
         )
 
 
-def controller(asked: Specification, attached: Controller | None) -> Controller:
+def controller(asked: Specification, attached: Session | None) -> Controller:
     """A controller on simulated islands.
 
     Raises:
@@ -97,7 +122,7 @@ def controller(asked: Specification, attached: Controller | None) -> Controller:
     pod = Pod(tuple(SimulatedIsland(index, island) for index in range(asked.islands)))
     budget, agenda = int(asked.hbm or model.chip.device.hbm_bytes), Agenda()
 
-    def start(one: Controller) -> SimDriver:
+    def start(one: Session) -> SimDriver:
         return SimDriver(
             pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed, one.say
         )
@@ -108,7 +133,7 @@ def controller(asked: Specification, attached: Controller | None) -> Controller:
     return made
 
 
-def _model(options: Simulated, attached: Controller | None) -> Model:
+def _model(options: Simulated, attached: Session | None) -> Model:
     if options.chip is None:
         raise UsageError('attach("sim"): which chip? Add chip="tpu_v5p", or pw.chip(…).replace(…), or a file of yours.')
     if isinstance(options.chip, Model):
@@ -119,16 +144,12 @@ def _model(options: Simulated, attached: Controller | None) -> Model:
         return Model.of(options.chip, options.network)
     if attached is not None and (known := attached.specification.simulated) and known.chip == HERE:
         return cast(SimDriver, attached.driver).model
-    from pathways_nb.calibration.calibrate import calibrated  # late: it attaches what it measures
-
-    return calibrated(attached)
+    return _here[0].model(attached)
 
 
-def _islands_here(attached: Controller | None) -> tuple[int, ...]:
+def _islands_here(attached: Session | None) -> tuple[int, ...]:
     """What is attached, else what would be."""
     if attached is not None:
         return attached.islands
-    from pathways_nb.calibration.calibrate import usual
-
-    with usual() as chosen:
+    with _here[0].usual() as chosen:
         return chosen.islands

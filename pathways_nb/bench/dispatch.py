@@ -17,6 +17,7 @@ import jax
 import pathways_nb as pw
 from pathways_nb.bench import peers
 from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.session import submit
 
 DEVICES, CHAINS, ROUNDS = (1, 2, 4), (1, 16, 128), 15
 LONG, PEER_DEVICES, PEER_ROUNDS = 128, (1, 4), 5
@@ -145,5 +146,5 @@ def _row(devices: int, chain: int, seconds: dict[str, list[float]], count: int =
 def executable(controller: pw.Controller, program: pw.Program, *args: Any) -> Callable[..., Any]:
     """The compiled node of a program that repeats one, to call without the controller."""
     call = program.signature(args, {})
-    lowered = controller.lowered(controller.traced(program, call), call)
+    lowered = submit.lowered(controller, submit.traced(controller, program, call), call)
     return next(action.call for action in lowered.actions if action.call is not None)

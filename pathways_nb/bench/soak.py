@@ -23,6 +23,7 @@ import pathways_nb as pw
 from pathways_nb.bench._users import REASONS, Crowd, Kind, User, fresh, kinds
 from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.session import submit
 
 PROGRAMS, USERS, DEVICES = 20_000, 8, 4
 BUDGET = 8
@@ -155,7 +156,7 @@ def _largest_peak(controller: pw.Controller, known: Sequence[Kind]) -> int:
         call = kind.program.signature((fresh(random.Random(0)),), {})
         traced = kind.program.cached(call, call.avals(), controller.platform)
         assert traced is not None
-        peaks += [peak.bytes for peak in controller.lowered(traced, call).peaks]
+        peaks += [peak.bytes for peak in submit.lowered(controller, traced, call).peaks]
     return max(peaks)
 
 

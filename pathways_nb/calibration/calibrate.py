@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pathways_nb.attach import simulator
 from pathways_nb.attach.attach import attach
 from pathways_nb.calibration.measure import measure
 from pathways_nb.cost.calibration import this_machine
@@ -23,7 +24,7 @@ from pathways_nb.cost.model import Model
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime import islands as islands_module
 from pathways_nb.session import default_controller
-from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.session import Session
 from pathways_nb.trace.metrics import counted
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.progress import to_standard_error
@@ -77,7 +78,7 @@ def calibration(path: str | Path | None = None) -> Calibration:
     return found
 
 
-def calibrated(controller: Controller | None) -> Model:
+def calibrated(controller: Session | None) -> Model:
     """The cost model of this machine: the stored one, else one that is measured quickly now.
 
     A stored quick one that does not hold here any more counts as none: another is measured as quickly.
@@ -102,7 +103,7 @@ def calibrated(controller: Controller | None) -> Model:
         return found.model
 
 
-def _measured(controller: Controller, quick: bool) -> Calibration:
+def _measured(controller: Session, quick: bool) -> Calibration:
     shape = _shape(controller)
     with _undisturbed(controller) as chosen:
         fitted = this_machine.fit(measure(chosen, quick, to_standard_error))
@@ -112,7 +113,7 @@ def _measured(controller: Controller, quick: bool) -> Calibration:
 
 
 @contextlib.contextmanager
-def _undisturbed(controller: Controller) -> Iterator[Controller]:
+def _undisturbed(controller: Session) -> Iterator[Session]:
     """A current controller of the same islands without a user's options, on which nothing is under way."""
     if controller.driver_or_none is not None:
         controller.settle()
@@ -132,26 +133,26 @@ def _undisturbed(controller: Controller) -> Iterator[Controller]:
 
 
 @contextlib.contextmanager
-def usual() -> Iterator[Controller]:
+def usual() -> Iterator[Session]:
     """For a moment, what ``pw.attach("auto")`` would attach."""
     kind, _ = islands_module.accelerators()
     with attach(kind or "cpu") as controller:
         yield controller
 
 
-def _stored(controller: Controller) -> Calibration | None:
+def _stored(controller: Session) -> Calibration | None:
     shape = _shape(controller)
     if shape not in _kept and (path := _path(shape)).exists():
         _kept[shape] = _checked(load(path), controller, str(path))
     return _kept.get(shape)
 
 
-def _checked(found: Calibration, controller: Controller, where: str) -> Calibration:
+def _checked(found: Calibration, controller: Session, where: str) -> Calibration:
     found.refuse_elsewhere(_machine(controller), where)
     return found
 
 
-def _shape(controller: Controller) -> _Shape:
+def _shape(controller: Session) -> _Shape:
     """What was attached; virtual devices that were lost or added since do not count.
 
     Raises:
@@ -169,7 +170,7 @@ def _named(shape: _Shape) -> str:
     return f"{counted(len(islands), 'island')} × {sizes} {kind} {'device' if set(islands) == {1} else 'devices'}"
 
 
-def _machine(controller: Controller) -> dict[str, Any]:
+def _machine(controller: Session) -> dict[str, Any]:
     """What a calibration holds for: another processor, number of cores, version or island makes another machine."""
     kind, islands = _shape(controller)
     known = machine()
@@ -191,3 +192,6 @@ def _path(shape: _Shape) -> Path:
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     kind, islands = shape
     return Path(home) / "pathways_nb" / f"calibration-{kind}-{'-'.join(map(str, islands))}.json"
+
+
+simulator.measure_here_by(calibrated, usual)

@@ -20,7 +20,7 @@ from pathways_nb.cost.calibration.fitting import noise
 from pathways_nb.cost.calibration.samples import Chain, Measured, Parted, Sample
 from pathways_nb.cost.jaxpr.node_work import Work
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.session import Session
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.progress import Progress
 
@@ -67,7 +67,7 @@ class _Line:
         return tuple(_chain(nodes, stages) for nodes, stages in self.stages.items())
 
 
-def measure(controller: Controller, quick: bool, say: Callable[[str], object]) -> Measured:
+def measure(controller: Session, quick: bool, say: Callable[[str], object]) -> Measured:
     """Measure a controller's devices, all islands at the same time.
 
     Args:
@@ -78,7 +78,7 @@ def measure(controller: Controller, quick: bool, say: Callable[[str], object]) -
 
 
 class _Session:
-    def __init__(self, controller: Controller, quick: bool, progress: Progress):
+    def __init__(self, controller: Session, quick: bool, progress: Progress):
         self.controller, self.bench, self.quick, self.progress = controller, Bench(controller), quick, progress
         self.shared = controller.platform == "cpu"  # only virtual devices share cores
         self.lines = [_Line(self.bench.places), _Line(self.bench.places[:1])]

@@ -18,7 +18,7 @@ from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
 from pathways_nb.program.computation import Computation, shard_map
 from pathways_nb.program.program import program
 from pathways_nb.session.calls import put, record, wait
-from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.session import Session
 
 _SPLIT = PartitionSpec(AXIS)
 Start = Callable[[], Any]
@@ -40,7 +40,7 @@ class Bench:
         controller: the current one.
     """
 
-    def __init__(self, controller: Controller):
+    def __init__(self, controller: Session):
         self.controller = controller
         self.islands, self.devices = len(controller.islands), min(controller.islands)
         self.places = self.on(self.devices)

@@ -24,6 +24,7 @@ from pathways_nb.errors import did_you_mean
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results.run import runs, show_graph
 from pathways_nb.session import calls, default_controller
+from pathways_nb.session.status import as_html, status_of
 from pathways_nb.session.tenants import tenant
 
 
@@ -191,8 +192,8 @@ class PathwaysMagics(Magics):
         if chosen.action == "reset":
             reset()
         else:
-            controller = default_controller.get()
-            display({"text/plain": controller.status(), "text/html": controller._repr_html_()}, raw=True)
+            status = status_of(default_controller.get())
+            display({"text/plain": status, "text/html": as_html(status)}, raw=True)
 
     def _compile(self, cell: str) -> tuple[Any, Any, bool]:
         shell = self.shell

@@ -12,23 +12,22 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from pathways_nb.errors import CancelledError, UsageError
-from pathways_nb.plan import source_lines
 from pathways_nb.program import context
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
 from pathways_nb.session import tenants
+from pathways_nb.session.donation import check_futures, consume
 from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Pending, Session
+from pathways_nb.session.submit import dispatch
+from pathways_nb.session.tenants import Tenant
 from pathways_nb.util import forks
-
-if TYPE_CHECKING:
-    from pathways_nb.session.controller_handle import Controller
-    from pathways_nb.session.tenants import Tenant
 
 MOST = 512
 """Calls gathered before they go out anyway."""
@@ -118,16 +117,16 @@ class _Batch:
 class Gather:
     """Loose calls on one controller that have not gone out yet. Several threads may add calls and wait for them."""
 
-    def __init__(self, controller: Controller):
-        self.controller = controller
+    def __init__(self, session: Session):
+        self.session = session
         self.batch = self._begin()
         self._changing = threading.Lock()
         self._owner = 0
         """The thread that adds or sends something."""
 
     def _begin(self) -> _Batch:
-        controller = self.controller
-        return _Batch(needs_values=controller.specification.simulated is None or controller.twin is not None)
+        session = self.session
+        return _Batch(needs_values=session.specification.simulated is None or session.twin is not None)
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
@@ -140,7 +139,7 @@ class Gather:
     def _add(self, computation: Computation, call: Signature) -> Any:
         avals = call.avals()
         check_futures(call)
-        shapes = output_shapes(computation, call, avals, self.controller)
+        shapes = output_shapes(computation, call, avals, self.session)
         batch = self.batch
         wires = tuple(
             batch.wire(leaf, i in call.donated, name)
@@ -149,7 +148,7 @@ class Gather:
         batch.consumed += consume(call)
         leaves, tree = jax.tree.flatten(shapes)
         index = len(batch.calls)
-        futures = [Future(self.controller, leaf, computation.name) for leaf in leaves]
+        futures = [Future(self.session, leaf, computation.name) for leaf in leaves]
         for position, future in enumerate(futures):
             future.await_flush(self.flush)
             batch.made[id(future)] = (index, position)
@@ -170,16 +169,16 @@ class Gather:
         is_outermost = self._owner != mine
         try:  # an interrupt may come anywhere
             while not self._taken_by(mine):
-                self.controller.driver.ended.wait(self._is_free)
+                self.session.driver.ended.wait(self._is_free)
             yield
         finally:
             if is_outermost and self._owner == mine:
                 self._owner = 0
-                if (now := self.controller.driver_or_none) is not None:
+                if (now := self.session.driver_or_none) is not None:
                     now.ended.ring()
 
     def _is_free(self) -> bool:
-        driver = self.controller.driver_or_none
+        driver = self.session.driver_or_none
         return not self._owner or driver is None or driver.broken
 
     def _taken_by(self, thread: int) -> bool:
@@ -192,7 +191,7 @@ class Gather:
         """Send everything gathered as one program; the parent of a forked child does that."""
         if forks.is_child():
             return
-        with self.controller.calling(), self._alone():
+        with tenants.calling(self.session), self._alone():
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
                 self._send(batch)
@@ -203,7 +202,7 @@ class Gather:
             program = _program(batch, wanted)
             call = program.signature(tuple(batch.outside), {})
             with tenants.acting(batch.tenant):
-                futures = self.controller.dispatch(program, call, gathered=True)
+                futures = dispatch(self.session, program, call, gathered=True)
         except BaseException as error:
             batch.fail(error)
             raise
@@ -223,6 +222,11 @@ class Gather:
         with self._alone():
             if self.batch.tenant is not None and self.batch.tenant.name == client:
                 self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
+
+
+def pending(session: Session) -> Pending:
+    """Where loose calls go now."""
+    return session.recordings[-1][1] if session.recordings else Gather(session)
 
 
 def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
@@ -276,11 +280,11 @@ def _identifier(name: str) -> str:
     return cleaned if cleaned.isidentifier() else f"arg_{cleaned}"
 
 
-def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, ...], controller: Controller) -> Any:
+def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, ...], session: Session) -> Any:
     """The abstract outputs of a call, as a tree of ``Aval``; JAX traces the body once per signature."""
-    key = (call.tree, avals, call.static_key, controller.platform)
+    key = (call.tree, avals, call.static_key, session.platform)
     if key not in computation.shapes:
-        trace = context.Tracing(computation.name, controller.mesh_of, lambda value: repr(value))
+        trace = context.Tracing(computation.name, session.mesh_of, lambda value: repr(value))
 
         def staged(*leaves: Any) -> Any:
             return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
@@ -289,28 +293,6 @@ def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, 
             out = jax.eval_shape(staged, *(aval.struct for aval in avals))
         computation.shapes[key] = jax.tree.map(aval_of, out)
     return computation.shapes[key]
-
-
-def check_futures(call: Signature) -> None:
-    """Futures among the arguments must not be consumed already, nor donated and read in the same call."""
-    for leaf in call.leaves:
-        if isinstance(leaf, Future):
-            leaf.check_usable()
-    for index in call.donated:
-        leaf = call.leaves[index]
-        if isinstance(leaf, Future) and sum(other is leaf for other in call.leaves) > 1:
-            raise UsageError(f"{call.owner}: {call.names[index]} is donated and passed twice in one call.")
-
-
-def consume(call: Signature) -> list[Future]:
-    """Mark the donated futures of a call; returns them."""
-    if not call.donated:
-        return []
-    where = source_lines.here()
-    futures = [call.leaves[index] for index in call.donated if isinstance(call.leaves[index], Future)]
-    for future in futures:
-        future.consume(where or "an earlier call")
-    return futures
 
 
 def refuse_tracers(call: Signature) -> None:

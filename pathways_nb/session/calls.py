@@ -21,10 +21,11 @@ from pathways_nb.program.emit import module_of
 from pathways_nb.program.program import Program
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
-from pathways_nb.session import default_controller, stored_values
-from pathways_nb.session.batching import Gather, refuse_tracers
-from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session import default_controller, stored_values, submit
+from pathways_nb.session.batching import Gather, pending, refuse_tracers
 from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Session
+from pathways_nb.session.tenants import calling
 from pathways_nb.trace.exact_stamps import make_exact
 from pathways_nb.util import forks
 
@@ -56,11 +57,11 @@ class Client:
         """A loose call of a computation."""
         call = computation.signature(args, kwargs)
         refuse_tracers(call)
-        controller = default_controller.get()
-        with controller.calling():
-            gather = controller.gather()
+        session = default_controller.get()
+        with calling(session):
+            gather = pending(session)
             result = gather.add(computation, call)
-            if not controller.recordings:
+            if not session.recordings:
                 gather.flush()
         return result
 
@@ -69,10 +70,10 @@ class Client:
         """A call of a program: what was gathered goes out first."""
         call = program.signature(args, kwargs)
         refuse_tracers(call)
-        controller = default_controller.get()
-        with controller.calling():
-            controller.flush()
-            return controller.dispatch(program, call)
+        session = default_controller.get()
+        with calling(session):
+            session.flush()
+            return submit.dispatch(session, program, call)
 
     @_users_view
     def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
@@ -85,14 +86,14 @@ class Client:
     @_users_view
     def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
         """The graph for these arguments."""
-        return default_controller.get().traced(program, program.signature(args, kwargs)).graph
+        return submit.traced(default_controller.get(), program, program.signature(args, kwargs)).graph
 
     @_users_view
     def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
         """How much memory it needs for these arguments."""
-        controller, call = default_controller.get(), program.signature(args, kwargs)
-        with controller.calling():
-            return controller.lowered(controller.traced(program, call), call, refuse=False).peaks
+        session, call = default_controller.get(), program.signature(args, kwargs)
+        with calling(session):
+            return submit.lowered(session, submit.traced(session, program, call), call, refuse=False).peaks
 
 
 context.set_runner(Client())
@@ -129,23 +130,23 @@ def profile(
 
 @contextlib.contextmanager
 def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profiler | None) -> Iterator[Run]:
-    controller = default_controller.get()
-    controller.flush()
-    about = {"options": controller.specification.as_dict(), "source": source, "hbm": list(controller.budgets)}
-    run = Run(name, controller.islands, about=about)
+    session = default_controller.get()
+    session.flush()
+    about = {"options": session.specification.as_dict(), "source": source, "hbm": list(session.budgets)}
+    run = Run(name, session.islands, about=about)
     if profiler is not None:
         profiler.start()
     display = None
     try:
         display = _display(run, show)
-        run.record.origin = controller.clock()  # the time axis begins when the picture is up, not while it is made
-        with _carried_out(controller, run, Gather(controller)):
+        run.record.origin = session.clock()  # the time axis begins when the picture is up, not while it is made
+        with _carried_out(session, run, Gather(session)):
             yield run
         if profiler is not None:
-            _read(profiler, controller, run)
+            _read(profiler, session, run)
     finally:
-        if controller.recordings:
-            controller.recordings[-1][0].absorb(run)
+        if session.recordings:
+            session.recordings[-1][0].absorb(run)
         run.finished = True
         if display is not None:
             display.stop()
@@ -154,13 +155,13 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
 
 
 @contextlib.contextmanager
-def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[None]:
+def _carried_out(session: Session, run: Run, gather: Gather) -> Iterator[None]:
     """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
     entry = (run, gather)
-    entered = controller.driver
+    entered = session.driver
     entered.enter()
-    _mark(controller)
-    controller.recordings.append(entry)
+    _mark(session)
+    session.recordings.append(entry)
     try:
         try:
             yield
@@ -169,34 +170,34 @@ def _carried_out(controller: Controller, run: Run, gather: Gather) -> Iterator[N
             raise
         finally:
             gather.flush()  # this one's, whatever the block has done to the others
-        _wait_for(controller, run)
+        _wait_for(session, run)
     except KeyboardInterrupt:
-        if (driver := controller.driver_or_none) is not None:
+        if (driver := session.driver_or_none) is not None:
             driver.cancel([execution.serial for execution in run.unfinished()])
-        _drain(controller, run)
+        _drain(session, run)
         raise
     except BaseException:
         with contextlib.suppress(KeyboardInterrupt):
-            _wait_for(controller, run)
+            _wait_for(session, run)
         raise
     finally:
-        _mark(controller)
-        if entry in controller.recordings:
-            run.islands, run.about["hbm"] = controller.islands, list(controller.budgets)  # some may have been added
-            controller.recordings.remove(entry)
+        _mark(session)
+        if entry in session.recordings:
+            run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
+            session.recordings.remove(entry)
         entered.leave()
 
 
-def _drain(controller: Controller, run: Run) -> None:
+def _drain(session: Session, run: Run) -> None:
     """After an interrupt, wait a while for what is on devices, where a picture is to show it; another one ends that."""
-    driver = controller.driver_or_none
-    if driver is not None and any(shown.view is not None for shown, _ in controller.recordings):
+    driver = session.driver_or_none
+    if driver is not None and any(shown.view is not None for shown, _ in session.recordings):
         with contextlib.suppress(KeyboardInterrupt):
             driver.ended.wait(lambda: run.is_over or driver.broken, _DRAIN)
 
 
-def _read(profiler: Profiler, controller: Controller, run: Run) -> None:
-    driver = controller.driver_or_none
+def _read(profiler: Profiler, session: Session, run: Run) -> None:
+    driver = session.driver_or_none
     if driver is None:
         return
     run.note = "reading the profile"
@@ -219,14 +220,14 @@ def _display(run: Run, show: str | Sequence[str]) -> Any:
     return display
 
 
-def _mark(controller: Controller) -> None:
+def _mark(session: Session) -> None:
     """What memory is held now belongs to the record up to here."""
-    if (driver := controller.driver_or_none) is not None and not forks.is_child():
+    if (driver := session.driver_or_none) is not None and not forks.is_child():
         driver.levels.mark()
 
 
-def _wait_for(controller: Controller, run: Run) -> None:
-    driver = controller.driver_or_none
+def _wait_for(session: Session, run: Run) -> None:
+    driver = session.driver_or_none
     if driver is not None and not forks.is_child():  # where nothing would ever end
         driver.ended.wait(lambda: run.is_over or driver.broken)
         driver.check()
@@ -256,7 +257,7 @@ def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
     Raises:
         ShardingError: a spec does not fit. UsageError: a leaf is not an array.
     """
-    controller = default_controller.get()
-    with controller.calling():
-        controller.flush()
-        return stored_values.put(controller, tree, on, shardings)
+    session = default_controller.get()
+    with calling(session):
+        session.flush()
+        return stored_values.put(session, tree, on, shardings)

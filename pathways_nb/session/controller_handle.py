@@ -1,153 +1,17 @@
-"""The controller as a person holds it: devices, calls, the record, the status.
-
-It joins programs, the pure core, a driver and the record; every decision is the core's.
-"""
+"""``pw.Controller``: what a person does with what is attached."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import threading
-import time
-import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from jax.sharding import AbstractMesh, Mesh
-
-from pathways_nb.controller.policies import policy_of
-from pathways_nb.controller.resources import Resources
-from pathways_nb.controller.state_machine import Machine
-from pathways_nb.errors import NotAttachedError
-from pathways_nb.plan.plan import Placement, Plan
-from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program.program import Program, Traced
-from pathways_nb.program.signature import Signature
-from pathways_nb.results.run import Run
-from pathways_nb.runtime.compiled_plan import Lowered
-from pathways_nb.runtime.driver import Driver
-from pathways_nb.runtime.event_loop import Clock
-from pathways_nb.runtime.gc_pauses import Pauses
-from pathways_nb.session import default_controller, elasticity, submit, tenants
-from pathways_nb.session.attach_options import Specification
-from pathways_nb.session.batching import Gather
+from pathways_nb.session import default_controller, elasticity, tenants
+from pathways_nb.session.session import Session
 from pathways_nb.session.status import as_html, status_of
-from pathways_nb.trace.metrics import counted, duration
-from pathways_nb.trace.record import Record, Row
-from pathways_nb.util import forks
-from pathways_nb.util.progress import to_standard_error
-from pathways_nb.util.unique import Unique
-
-_HISTORY = 2_000
-"""Events remembered of what runs outside any recording."""
 
 
-class _Epoch:
-    """The time between two resets: what was lowered in one does not hold in the next."""
-
-
-class Controller(Unique):
+class Controller(Session):
     """The single controller of a notebook: devices, the order of work on them, and the record of it.
 
     Made by ``pw.attach``. As a ``with`` block it restores the previous one at the end.
     """
-
-    _not_pickled = "cannot be pickled: its devices are this process's. Call pw.attach(...) in the other process."
-
-    def __init__(
-        self,
-        specification: Specification,
-        start: Callable[[Controller], Driver],
-        devices: tuple[int, ...],
-        budgets: tuple[int, ...] = (),
-        clock: Clock = time.perf_counter,
-    ):
-        self.specification, self._start_driver = specification, start
-        self.clock = clock
-        """Seconds; everything recorded is on it."""
-        self.islands = devices
-        self.budgets = budgets or (0,) * len(devices)
-        """Bytes of memory per device of each island; 0 where nobody knows."""
-        self._asked = self.islands, self.budgets
-        self.resources = Resources(devices, threading.RLock())
-        self.machine = self._machine()
-        self.record = Record(limit=_HISTORY)
-        self.driver_or_none: Driver | None = None
-        self._life = threading.RLock()
-        """Held while the engine starts or ends, or devices change: other threads must find all of it or nothing."""
-        self._pauses: Pauses | None = None
-        self.closed = False
-        self.twin: Controller | None = None
-        """Of a simulated one: real devices that compute the values, if they are asked for."""
-        self.recordings: list[tuple[Run, Gather]] = []
-        self.scopes: list[Controller | None] = []
-        """For each ``with`` block entered: what it restores; itself if it was attached before."""
-        self.epoch = _Epoch()
-        self.opened: dict[str, tenants.Tenant] = {}
-        """By name: the tenant that the engine was told of last, until a client of that name is closed."""
-        self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
-
-    def _machine(self) -> Machine:
-        asked = self.specification
-        return Machine(asked.dispatch, policy_of(asked.policy), self.islands, self.budgets)  # type: ignore[arg-type]
-
-    # ---- devices
-
-    @property
-    def driver(self) -> Driver:
-        """The engine on the devices, started when first needed.
-
-        Raises:
-            NotAttachedError: the devices have been let go, or this is a forked child.
-        """
-        forks.refuse()
-        if self.closed:
-            raise NotAttachedError(
-                f"the devices of {self!r} have been let go. Call pw.attach(...) again, or use the current controller."
-            )
-        driver = self.driver_or_none
-        if driver is None:
-            with self._life:
-                if self.closed:
-                    return self.driver
-                driver = self.driver_or_none or self._start()
-        return driver
-
-    def _start(self) -> Driver:
-        forks.started()
-        driver = self.driver_or_none = self._start_driver(self)
-        if self.clock is time.perf_counter:
-            _share_python_often()
-            self._pauses = Pauses(self.clock, self.note)
-        if driver.attachment.note:
-            print(driver.attachment.note)
-        return driver
-
-    @property
-    def platform(self) -> str:
-        """The kind of device, which decides what can share a trace."""
-        return self.driver.attachment.kind
-
-    def mesh_of(self, place: VirtualSlice) -> AbstractMesh:
-        """The abstract mesh of a virtual slice, as its devices here would have it."""
-        return self.located(place)[1].abstract_mesh
-
-    def located(self, place: VirtualSlice) -> tuple[Placement, Mesh]:
-        """Where a virtual slice lies, and its devices there."""
-        placement = self.place([place])[place.serial]
-        return placement, self.driver.attachment.islands[placement.island].mesh(placement, place)
-
-    def place(self, places: Sequence[VirtualSlice]) -> dict[int, Placement]:
-        """Devices for virtual slices; they are given back when nobody holds the slice any more."""
-        for place in places:
-            if place not in self._placed:
-                self._placed.add(place)
-                weakref.finalize(place, self.resources.forget, place.serial).atexit = False
-        return self.resources.place(places)
-
-    def begin_epoch(self) -> None:
-        """Devices have changed: every program is lowered again at its next call."""
-        self.epoch = _Epoch()
 
     def remove(self, island: int, first: int = 0, count: int | None = None) -> None:
         """Lose devices while programs run, as by a failure: ``count`` of an island from ``first`` on, by default all.
@@ -158,9 +22,7 @@ class Controller(Unique):
         Raises:
             PlaceError: there are no such devices.
         """
-        forks.refuse()
-        with self._life:
-            elasticity.remove(self, island, first, count)
+        elasticity.remove(self, island, first, count)
 
     def add(self, devices: int | None = None, island: int | None = None) -> int:
         """Add an island of ``devices`` virtual devices, or give ``island`` its removed devices back.
@@ -172,36 +34,7 @@ class Controller(Unique):
             PlaceError: there is no such island. UsageError: both are given, or accelerators, of which there are no
                 more.
         """
-        forks.refuse()
-        with self._life:
-            return elasticity.add(self, devices, island)
-
-    def shares_devices_with(self, other: Controller) -> bool:
-        """Whether both hold the same physical devices; CPU islands are always a controller's own."""
-        kinds = {self.specification.kind, other.specification.kind}
-        return not self.closed and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
-
-    # ---- calls
-
-    def dispatch(self, program: Program, call: Signature, gathered: bool = False) -> Any:
-        """Trace and lower what is new, submit, and return the outputs as futures.
-
-        Args:
-            program: what to call. call: its arguments.
-            gathered: whether it stands for loose calls, which have been checked and have donated already.
-
-        Raises:
-            PathwaysError: the call cannot be carried out; nothing was submitted.
-        """
-        return submit.dispatch(self, program, call, gathered)
-
-    def settle(self) -> None:
-        """Wait until all that has been called by now has ended, well or not, and what was dropped is freed."""
-        self.flush()
-        driver, runs = self.driver, tuple(self.driver.runs)
-        driver.ended.wait(lambda: driver.broken or not any(run in driver.runs for run in runs))
-        if not driver.broken:
-            driver.engine.in_turn(lambda: None)
+        return elasticity.add(self, devices, island)
 
     def cancel(self, client: str | tenants.Tenant) -> None:
         """Give up a client's programs: nothing more of them is dispatched. The name ``""`` means those of no client.
@@ -211,103 +44,6 @@ class Controller(Unique):
         """
         tenants.cancel(self, client)
 
-    def calling(self) -> contextlib.AbstractContextManager[None]:
-        """While this thread calls something: see ``Driver.calling``."""
-        tenant, driver = tenants.now(), self.driver_or_none
-        return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name)
-
-    def lowered(self, traced: Traced, call: Signature, refuse: bool = True) -> Lowered:
-        """The program on this controller's devices, lowered and compiled once for arguments that lie as the call's.
-
-        Raises:
-            OutOfMemoryError: it needs more memory than they have, unless ``refuse`` is false.
-        """
-        return submit.lowered(self, traced, call, refuse)
-
-    def traced(self, program: Program, call: Signature) -> Traced:
-        """The program's trace for these arguments, which is not recorded."""
-        return submit.traced(self, program, call)
-
-    def plan_of(self, program: Program, call: Signature) -> Plan:
-        """The program placed on this controller's devices, not compiled."""
-        return submit.plan_of(self, self.traced(program, call))
-
-    # ---- records
-
-    def say(self, line: str) -> bool:
-        """Tell of progress: on the display of what is recorded, and true; else on standard error, and false."""
-        shown = False
-        for run, _ in self.recordings[-1:]:
-            run.note, shown = line, run.on_display
-        if line and not shown:
-            to_standard_error(line)
-        return shown
-
-    def active_record(self) -> Record:
-        """Where events go now: the innermost recording, or the controller's own history."""
-        for run, _ in self.recordings[-1:]:
-            return run.record
-        return self.record
-
-    def note(self, row: Row) -> None:
-        """Record what happened to no program in particular."""
-        self.active_record().add(row)
-
-    def gather(self) -> Gather:
-        """Where loose calls go now."""
-        return self.recordings[-1][1] if self.recordings else Gather(self)
-
-    def flush(self) -> None:
-        """Send what was gathered."""
-        if self.recordings:
-            self.recordings[-1][1].flush()
-
-    # ---- life
-
-    def reset(self) -> None:
-        """Free buffers, programs and records; keep the devices."""
-        forks.refuse()
-        with self._life:
-            if self.driver_or_none is not None:
-                self._close_driver()
-            self.islands, self.budgets = self._asked
-            self.machine = self._machine()
-            self.opened.clear()
-            self.resources = Resources(self.islands, threading.RLock())
-            self._placed.clear()
-            self.epoch = _Epoch()
-            self.record.clear()
-            self.recordings.clear()
-            if self.twin is not None:
-                self.twin.reset()
-            if self.specification.simulated is not None:
-                _ = self.driver  # as at the beginning: this thread takes part
-
-    def close(self) -> None:
-        """Cancel what is queued and let the devices go; results held on them are lost."""
-        if forks.is_child():  # they are the parent's
-            return
-        with self._life:
-            if not self.closed:
-                self.closed = True
-                self._close_driver()
-                if self.twin is not None:
-                    self.twin.close()
-
-    def __enter__(self) -> Controller:
-        default_controller.enter(self)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        default_controller.leave(self)
-
-    def _close_driver(self) -> None:
-        driver, self.driver_or_none = self.driver_or_none, None
-        if self._pauses is not None:
-            self._pauses.stop()
-        if driver is not None:
-            driver.close()
-
     def status(self) -> str:
         """Islands, devices, places, clients and memory as text."""
         return status_of(self)
@@ -315,21 +51,9 @@ class Controller(Unique):
     def _repr_html_(self) -> str:
         return as_html(self.status())
 
-    @property
-    def size_text(self) -> str:
-        """How many islands of how many devices, in words."""
-        counts = set(self.islands)
-        sizes = str(self.islands[0]) if len(counts) == 1 else " + ".join(map(str, self.islands))
-        devices = "device" if counts == {1} else "devices"
-        return f"{counted(len(self.islands), 'island')} × {sizes} {devices}"
+    def __enter__(self) -> Controller:
+        default_controller.enter(self)
+        return self
 
-    def __repr__(self) -> str:
-        state = ", closed" if self.closed else ""
-        asked = self.specification
-        late = f", messages take {duration(asked.dcn_latency)}" if asked.dcn_latency else ""
-        return f"<controller {asked.kind}: {self.size_text}, {asked.dispatch} dispatch{late}{state}>"
-
-
-def _share_python_often() -> None:
-    """Dispatchers launch from threads of their own: behind a busy cell each launch would wait Python's usual 5 ms."""
-    sys.setswitchinterval(min(5e-4, sys.getswitchinterval()))
+    def __exit__(self, *exception: object) -> None:
+        default_controller.leave(self)

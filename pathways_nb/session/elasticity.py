@@ -6,81 +6,87 @@ Virtual slices are requests, so what lay on lost devices moves: at its next call
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime import islands as islands_module
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.session import default_controller
-from pathways_nb.util import limits
+from pathways_nb.session.session import Session
+from pathways_nb.util import forks, limits
 from pathways_nb.util.json_text import shortened
 
-if TYPE_CHECKING:
-    from pathways_nb.session.controller_handle import Controller
+
+def remove(session: Session, island: int, first: int, count: int | None) -> None:
+    """Lose devices; ``pw.Controller.remove`` says what that means for programs."""
+    forks.refuse()
+    with session.life:
+        where = _checked(session, island, first, count)
+        session.flush()
+        session.resources.remove(where)
+        session.driver.remove(where)
+        session.begin_epoch()
 
 
-def remove(controller: Controller, island: int, first: int, count: int | None) -> None:
-    """See ``Controller.remove``."""
-    where = _checked(controller, island, first, count)
-    controller.flush()
-    controller.resources.remove(where)
-    controller.driver.remove(where)
-    controller.begin_epoch()
+def add(session: Session, devices: int | None, island: int | None) -> int:
+    """Add an island, or give one its removed devices back; returns its index."""
+    forks.refuse()
+    with session.life:
+        return _add(session, devices, island)
 
 
-def add(controller: Controller, devices: int | None, island: int | None) -> int:
-    """See ``Controller.add``."""
+def _add(session: Session, devices: int | None, island: int | None) -> int:
     if island is not None:
         if devices is not None:
             raise UsageError(
                 f"add(devices={devices}, island={island}): island {island} gets back its own devices, and devices= is "
                 f"the number of a new island's. Write add(island={island}) or add(devices={devices})."
             )
-        if not _is_island(controller, island):
-            raise PlaceError(f"add(island={island!r}): there are {controller.size_text}, numbered from 0.")
-        controller.driver.restore(island, controller.budgets[island])
-        controller.resources.restore(island)
+        if not _is_island(session, island):
+            raise PlaceError(f"add(island={island!r}): there are {session.size_text}, numbered from 0.")
+        session.driver.restore(island, session.budgets[island])
+        session.resources.restore(island)
     else:
-        if controller.specification.kind not in ("cpu", "sim"):
+        if session.specification.kind not in ("cpu", "sim"):
             raise UsageError(
-                f"add(): {controller!r} has all devices that JAX shows. Give back removed ones with add(island=…)."
+                f"add(): {session!r} has all devices that JAX shows. Give back removed ones with add(island=…)."
             )
-        count = controller.islands[-1] if devices is None else devices
-        _check_added(controller, count)
+        count = session.islands[-1] if devices is None else devices
+        _check_added(session, count)
         count = operator.index(count)  # a NumPy number could not be saved
-        island = len(controller.islands)
-        budget = controller.budgets[0]
-        controller.driver.add(_made(controller, island, count), budget)
-        controller.islands, controller.budgets = (*controller.islands, count), (*controller.budgets, budget)
-        controller.resources.add(count)
-        if controller.twin is not None:
-            controller.twin.add(devices=count)
-    controller.begin_epoch()
+        island = len(session.islands)
+        budget = session.budgets[0]
+        session.driver.add(_made(session, island, count), budget)
+        session.islands, session.budgets = (*session.islands, count), (*session.budgets, budget)
+        session.resources.add(count)
+        if session.twin is not None:
+            add(session.twin, count, None)
+    session.begin_epoch()
     return island
 
 
-def _check_added(controller: Controller, count: int) -> None:
+def _check_added(session: Session, count: int) -> None:
     """As many as could have been attached together."""
     limits.check_counts("add", devices=count)
-    check = limits.check_simulated if controller.specification.kind == "sim" else limits.check_virtual
-    check(f"add(devices={shortened(count)})", len(controller.islands) + 1, sum(controller.islands) + count)
+    check = limits.check_simulated if session.specification.kind == "sim" else limits.check_virtual
+    check(f"add(devices={shortened(count)})", len(session.islands) + 1, sum(session.islands) + count)
 
 
-def _made(controller: Controller, island: int, devices: int) -> Any:
-    if controller.specification.kind == "sim":
-        return controller.driver.attachment.one_more(devices)
-    return islands_module.one_more(island, devices, controller.specification.pin)
+def _made(session: Session, island: int, devices: int) -> Any:
+    if session.specification.kind == "sim":
+        return session.driver.attachment.one_more(devices)
+    return islands_module.one_more(island, devices, session.specification.pin)
 
 
-def _is_island(controller: Controller, island: object) -> bool:
-    return is_index(island) and island in range(len(controller.islands))
+def _is_island(session: Session, island: object) -> bool:
+    return is_index(island) and island in range(len(session.islands))
 
 
-def _checked(controller: Controller, island: int, first: int, count: int | None) -> Placement:
-    if not _is_island(controller, island):
-        raise PlaceError(f"remove(island={island!r}): there are {controller.size_text}, numbered from 0.")
-    have = controller.islands[island]
+def _checked(session: Session, island: int, first: int, count: int | None) -> Placement:
+    if not _is_island(session, island):
+        raise PlaceError(f"remove(island={island!r}): there are {session.size_text}, numbered from 0.")
+    have = session.islands[island]
     whole = is_index(first) and (count is None or is_index(count))
     number = have - first if whole and count is None else count
     if not whole or number is None or first < 0 or number < 1 or first + number > have:
@@ -125,11 +131,11 @@ def inject_fault(
             f"inject_fault(times={times!r}, after={after!r}, probability={probability!r}): times must be a whole "
             f"number of at least 1, after one of at least 0, and probability above 0 and at most 1."
         )
-    controller = default_controller.get()
-    controller.flush()  # what was called before is not meant
-    if island is not None and not _is_island(controller, island):
-        raise UsageError(f"inject_fault(island={island!r}): there are {controller.size_text}, numbered from 0.")
-    fault = Fault(node, program, client, place, island, times, after, probability, seed, settle=controller.settle)
-    faults = controller.driver.faults
+    session = default_controller.get()
+    session.flush()  # what was called before is not meant
+    if island is not None and not _is_island(session, island):
+        raise UsageError(f"inject_fault(island={island!r}): there are {session.size_text}, numbered from 0.")
+    fault = Fault(node, program, client, place, island, times, after, probability, seed, settle=session.settle)
+    faults = session.driver.faults
     faults[:] = [*(known for known in faults if not known.over), fault]
     return fault

@@ -21,13 +21,13 @@ from pathways_nb.runtime.run_state import Entry, lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import default_controller, tenants
 from pathways_nb.session.handle import Opaque
+from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Row, label_of
 from pathways_nb.util import forks
 from pathways_nb.util.unique import Unique
 
 if TYPE_CHECKING:
     from pathways_nb.plan.plan import Placement
-    from pathways_nb.session.controller_handle import Controller
 
 
 class Future(Unique, Opaque, Deferred):
@@ -50,8 +50,8 @@ class Future(Unique, Opaque, Deferred):
     copies: Mapping[Placement, Future] = {}
     """The same small value on other devices that needed it, by those devices."""
 
-    def __init__(self, controller: Controller, aval: Aval, name: str):
-        self._controller, self.aval, self._name = controller, aval, name
+    def __init__(self, session: Session, aval: Aval, name: str):
+        self._session, self.aval, self._name = session, aval, name
 
     # ---- made by the client
 
@@ -73,7 +73,7 @@ class Future(Unique, Opaque, Deferred):
     @property
     def shadow(self) -> Any:
         """Itself or, if it is simulated, what has its value; ``None`` if nothing has."""
-        if self._controller.specification.simulated is None:
+        if self._session.specification.simulated is None:
             return self
         return self._entry.shadow if self._entry is not None else None
 
@@ -169,7 +169,7 @@ class Future(Unique, Opaque, Deferred):
         """
         if self._flush is not None:
             self._flush()
-        if not self._is_settled and (driver := self._controller.driver_or_none) is not None:
+        if not self._is_settled and (driver := self._session.driver_or_none) is not None:
             driver.engine.refuse_policies()
             driver.poll()
             driver.check()
@@ -213,7 +213,7 @@ class Future(Unique, Opaque, Deferred):
 
     def _line(self) -> str:
         """The user's line that asks, where a record will tell it."""
-        return source_lines.here() if self._controller.recordings else ""
+        return source_lines.here() if self._session.recordings else ""
 
     def _fetch(self, line: str) -> Any:
         """The host value, needed by the user's ``line``."""
@@ -230,11 +230,11 @@ class Future(Unique, Opaque, Deferred):
         __tracebackhide__ = True
         default_controller.settle()
         self._dispatch()
-        entry, driver = self._entry, self._controller.driver_or_none
+        entry, driver = self._entry, self._session.driver_or_none
         if entry is None:
             raise lost(self._name)
         if needed:
-            for run, _ in self._controller.recordings:
+            for run, _ in self._session.recordings:
                 run.need(entry, line)
         if driver is not None and not entry.settled:
             driver.engine.refuse_policies()
@@ -262,14 +262,14 @@ class Future(Unique, Opaque, Deferred):
         return self._entry is not None and self._entry.array is None and self._entry.settled
 
     def _note(self, kind: str, began: float, line: str) -> None:
-        driver = self._controller.driver_or_none
+        driver = self._session.driver_or_none
         if driver is not None:
             label = label_of(kind, self._name, bytes=self.aval.bytes if kind == "fetch" else 0, line=line)
             end = max(began, driver.clock())
-            self._controller.active_record().add(Row(label, began, end, quality=driver.quality))
+            self._session.active_record().add(Row(label, began, end, quality=driver.quality))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if self._controller.specification.simulated is not None:
+        if self._session.specification.simulated is not None:
             return self._polled(self._line()).__await__()
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
 
@@ -355,7 +355,7 @@ def _no_value(future: Future, line: str) -> UsageError:
 
 def _to_host(array: Any, future: Future, line: str) -> Any:
     __tracebackhide__ = True
-    driver = future._controller.driver_or_none
+    driver = future._session.driver_or_none
     began = driver.clock() if driver is not None else 0.0
     if isinstance(array, Abstract):
         shadow = future.shadow

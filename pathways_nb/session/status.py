@@ -5,35 +5,33 @@ from __future__ import annotations
 import contextlib
 import html
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pathways_nb.controller.store import Buffer
 from pathways_nb.errors import size
 from pathways_nb.plan.virtual_slice import by_serial
+from pathways_nb.session.session import Session
 from pathways_nb.trace.metrics import counted
-
-if TYPE_CHECKING:
-    from pathways_nb.controller.store import Buffer
-    from pathways_nb.session.controller_handle import Controller
 
 _LARGEST = 5
 
 
-def status_of(controller: Controller) -> str:
+def status_of(session: Session) -> str:
     """Islands, devices, places, clients and the largest holders of memory."""
-    driver = controller.driver
+    driver = session.driver
     if not driver.broken:
         driver.engine.in_turn(lambda: None)  # what was dropped just now is no longer held
-    rows = [repr(controller)]
+    rows = [repr(session)]
     for island in driver.attachment.islands:
         devices = _ranges([device.id for device in island.devices])
         rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
                     f"ids {devices}{island.about}{_in_use(island.devices)}")  # fmt: skip
-    rows += [f"  lost: {where}" for where in controller.resources.lost]
-    for serial, placement in sorted(controller.resources.placements.items()):
+    rows += [f"  lost: {where}" for where in session.resources.lost]
+    for serial, placement in sorted(session.resources.placements.items()):
         with contextlib.suppress(KeyError):  # a place that was let go just now
             rows.append(f"  place {by_serial(serial).label}: {placement}")
-    rows += _clients(controller)
-    rows += _store(controller)
+    rows += _clients(session)
+    rows += _store(session)
     watched = "" if driver.quality == "simulated" else f"; {driver.sampled:.0%} of ends watched"
     rows.append(f"  {counted(len(driver.runs), 'program')} under way{watched}")
     return "\n".join(rows)
@@ -57,19 +55,19 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{row[0]}–{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
 
 
-def _clients(controller: Controller) -> Iterator[str]:
-    for name, state in controller.machine.clients.copy().items():
+def _clients(session: Session) -> Iterator[str]:
+    for name, state in session.machine.clients.copy().items():
         if name:
             limit = f", at most {size(state.memory)} per device" if state.memory else ""
             had = f"{counted(state.unfinished, 'program')} under way, {state.seconds:.3g} device-seconds so far"
             yield f"  client {name}: share {state.share:g}, priority {state.priority:g}{limit}; {had}"
 
 
-def _store(controller: Controller) -> Iterator[str]:
+def _store(session: Session) -> Iterator[str]:
     """The object store: how much, of how much, and who holds the largest buffers."""
-    buffers = list(controller.machine.store.buffers.values())  # a copy: the engine goes on meanwhile
+    buffers = list(session.machine.store.buffers.values())  # a copy: the engine goes on meanwhile
     yield f"  object store: {counted(len(buffers), 'buffer')}, {size(sum(entry.bytes for entry in buffers))} logical"
-    for number, island in enumerate(list(controller.machine.memory.islands)):
+    for number, island in enumerate(list(session.machine.memory.islands)):
         of, most = f" of {size(island.budget)}" if island.budget else "", max(island.totals.copy())
         if island.budget or most:
             yield f"    island {number}: {size(most)}{of} on its fullest device"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -15,22 +14,19 @@ from pathways_nb.plan.footprint import Holding
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
-from pathways_nb.program.program import Program
-from pathways_nb.program.signature import Signature, aval_of
+from pathways_nb.program.signature import aval_of
 from pathways_nb.runtime.compiled_plan import Lowered
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.plan_compiler import per_device
 from pathways_nb.session import tenants
 from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Row, label_of
 
-if TYPE_CHECKING:
-    from pathways_nb.session.controller_handle import Controller
 
-
-def hold(controller: Controller, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
+def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
     """A logical buffer for each argument of a plan, and those made only for this call."""
-    driver = controller.driver
+    driver = session.driver
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
     values = {at: driver.take(leaves[at], "an argument") for at, buffer in enumerate(held) if buffer is None}
@@ -82,22 +78,22 @@ def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
     return tuple(map(home, leaves))
 
 
-def put(controller: Controller, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
+def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
     """Place every leaf; see ``pw.put``."""
     leaves, structure = jax.tree.flatten(tree)
     specs.check_tree(shardings, "shardings", "put", place)
     wanted = specs.spread(shardings, tree, "shardings", "put")
-    where = controller.located(place)
-    placed = [_put(controller, leaf, spec, place, *where) for leaf, spec in zip(leaves, wanted, strict=True)]
+    where = session.located(place)
+    placed = [_put(session, leaf, spec, place, *where) for leaf, spec in zip(leaves, wanted, strict=True)]
     return jax.tree.unflatten(structure, placed)
 
 
-def futures(controller: Controller, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
+def futures(session: Session, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
     """The results of a run, held by these buffers; copies of small ones at other places go with them."""
-    driver = controller.driver
+    driver = session.driver
     made: list[Future] = []
     for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
-        future = Future(controller, aval, lowered.name)
+        future = Future(session, aval, lowered.name)
         future.bind(buffer, driver.entry_of(buffer), lowered.shardings[slot], driver.release)
         future.place = lowered.plan.slots[slot].place
         made.append(future)
@@ -107,23 +103,12 @@ def futures(controller: Controller, lowered: Lowered, buffers: Sequence[int]) ->
     return made[:count]
 
 
-def compute_beside(twin: Controller, program: Program, call: Signature, made: Sequence[Future]) -> None:
-    """Compute on real devices what simulated ones only take the time of; ``made`` are to have those values."""
-    leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
-    for name, leaf in zip(call.names, leaves, strict=True):
-        if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
-            raise UsageError(f"{name} has a shape but no values, and values=True computes with them. Pass an array.")
-    results = jax.tree.leaves(twin.dispatch(program, replace(call, leaves=leaves)))
-    for future, result in zip(made, results, strict=True):
-        future.cast(result)
-
-
-def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
+def _put(session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
     aval = aval_of(leaf)
     if aval is None:
         raise UsageError(f"put({leaf!r}): a {type(leaf).__name__} is not an array, a number or a future.")
     specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
-    driver, clock = controller.driver, controller.driver.clock
+    driver, clock = session.driver, session.driver.clock
     value = driver.take(leaf, "put: the array")
     sharding = NamedSharding(mesh, spec or PartitionSpec())
     name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.here()) else "")
@@ -131,17 +116,17 @@ def _put(controller: Controller, leaf: Any, spec: Any, place: VirtualSlice, plac
     buffer = driver.place(
         Holding(placement, per_device(aval, sharding)),
         aval.bytes,
-        tenants.told(controller),
+        tenants.told(session),
         name,
         lambda: driver.put(value, sharding),
     )
     label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
                      device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
     quality = "estimated" if driver.quality == "exact" else driver.quality
-    controller.active_record().add(Row(label, began, clock(), quality=quality))
-    future = Future(controller, aval, f"put on {place.label}")
+    session.active_record().add(Row(label, began, clock(), quality=quality))
+    future = Future(session, aval, f"put on {place.label}")
     future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
     future.place = place.serial
-    if controller.twin is not None:
+    if session.twin is not None:
         future.cast(leaf.shadow if isinstance(leaf, Future) else leaf)
     return future

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
 
-from pathways_nb.errors import OutOfMemoryError, size
+from pathways_nb.errors import OutOfMemoryError, UsageError, size
 from pathways_nb.plan.plan import Plan, lower
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
@@ -23,11 +23,10 @@ from pathways_nb.runtime.compiled_plan import Lowered
 from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.layouts import Layouts
 from pathways_nb.session import stored_values, tenants
-from pathways_nb.session.batching import check_futures, consume
+from pathways_nb.session.donation import check_futures, consume
+from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Label, Record, Row, label_of
-
-if TYPE_CHECKING:
-    from pathways_nb.session.controller_handle import Controller
 
 _LONG_LOWERING = 1.0
 """Seconds of lowering after which a garbage collection is a small part."""
@@ -42,73 +41,92 @@ def _alone(made_once: object) -> AbstractContextManager[Any]:
         return _locks.setdefault(made_once, threading.RLock())
 
 
-def dispatch(controller: Controller, program: Program, call: Signature, gathered: bool) -> Any:
-    """See ``Controller.dispatch``."""
-    controller.driver.engine.refuse_policies()
+def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
+    """Trace and lower what is new, submit, and return the outputs as futures.
+
+    Args:
+        program: what to call. call: its arguments.
+        gathered: whether it stands for loose calls, which have been checked and have donated already.
+
+    Raises:
+        PathwaysError: the call cannot be carried out; nothing was submitted.
+    """
+    session.driver.engine.refuse_policies()
     avals = call.avals()
     if not gathered:
         check_futures(call)
-    record = controller.active_record()
-    traced = _traced(controller, program, call, avals, record)
-    ready = lowered(controller, traced, call)
-    client = tenants.told(controller)
-    _refuse_for_tenant(controller, ready, client)
-    _wait_for_room(controller, program, client, record)
-    made = _submit(controller, ready, call, client, record, gathered)
-    if controller.twin is not None:
-        stored_values.compute_beside(controller.twin, program, call, made)
+    record = session.active_record()
+    traced = _traced(session, program, call, avals, record)
+    ready = lowered(session, traced, call)
+    client = tenants.told(session)
+    _refuse_for_tenant(session, ready, client)
+    _wait_for_room(session, program, client, record)
+    made = _submit(session, ready, call, client, record, gathered)
+    if session.twin is not None:
+        _compute_beside(session.twin, program, call, made)
     return jax.tree.unflatten(traced.out_tree, made)
 
 
+def _compute_beside(twin: Session, program: Program, call: Signature, made: Sequence[Future]) -> None:
+    """Compute on real devices what simulated ones only take the time of; ``made`` are to have those values."""
+    leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
+    for name, leaf in zip(call.names, leaves, strict=True):
+        if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
+            raise UsageError(f"{name} has a shape but no values, and values=True computes with them. Pass an array.")
+    results = jax.tree.leaves(dispatch(twin, program, replace(call, leaves=leaves)))
+    for future, result in zip(made, results, strict=True):
+        future.cast(result)
+
+
 def _traced(
-    controller: Controller, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """The program's trace for these arguments; where there is no computation, operations stand where these lie."""
-    traced = _traced_once(controller, program, call, avals, record)
-    homes = stored_values.homes(controller.driver, call.leaves) if traced.is_unplaced else ()
+    traced = _traced_once(session, program, call, avals, record)
+    homes = stored_values.homes(session.driver, call.leaves) if traced.is_unplaced else ()
     if any(home is not None for home in homes):
-        traced = _traced_once(controller, program, replace(call, homes=homes), avals, record)
+        traced = _traced_once(session, program, replace(call, homes=homes), avals, record)
     return traced
 
 
 def _traced_once(
-    controller: Controller, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """Trace a program unless that has been done; tracing takes time that is recorded."""
-    traced = program.cached(call, avals, controller.platform)
+    traced = program.cached(call, avals, session.platform)
     if traced is not None:
         return traced
     with _alone(program):  # of several threads that call it first, one traces it
-        traced = program.cached(call, avals, controller.platform)
+        traced = program.cached(call, avals, session.platform)
         if traced is None:
-            began = controller.clock()
-            traced = program.trace(call, avals, controller.platform, controller.mesh_of)
+            began = session.clock()
+            traced = program.trace(call, avals, session.platform, session.mesh_of)
             if record is not None:
-                record.add(Row(Label("trace", program.name, program.name), began, controller.clock(), quality="exact"))
+                record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
     return traced
 
 
-def _refuse_for_tenant(controller: Controller, ready: Lowered, client: str) -> None:
+def _refuse_for_tenant(session: Session, ready: Lowered, client: str) -> None:
     tenant = tenants.now()
     if tenant is not None and tenant.memory:
-        limits = [tenant.memory] * len(controller.islands)
+        limits = [tenant.memory] * len(session.islands)
         _refuse_too_large(ready, limits, f"give {client!r} a larger memory=")
 
 
-def _wait_for_room(controller: Controller, program: Program, client: str, record: Record) -> None:
-    waited = controller.driver.wait_for_room(client)
+def _wait_for_room(session: Session, program: Program, client: str, record: Record) -> None:
+    waited = session.driver.wait_for_room(client)
     if waited > 1e-3:
-        now = controller.clock()
+        now = session.clock()
         label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
-        record.add(Row(label, now - waited, now, quality=controller.driver.quality))
+        record.add(Row(label, now - waited, now, quality=session.driver.quality))
 
 
 def _submit(
-    controller: Controller, ready: Lowered, call: Signature, client: str, record: Record, gathered: bool
+    session: Session, ready: Lowered, call: Signature, client: str, record: Record, gathered: bool
 ) -> list[Any]:
     """Queue a run; returns the futures of its results."""
-    driver = controller.driver
-    buffers, temporary = stored_values.hold(controller, ready.plan, call.leaves, client)
+    driver = session.driver
+    buffers, temporary = stored_values.hold(session, ready.plan, call.leaves, client)
     try:
         run, results = driver.submit(ready, buffers, record, client)
     finally:
@@ -116,12 +134,12 @@ def _submit(
             driver.release(buffer)
     if not gathered:
         consume(call)
-    for recording, _ in controller.recordings[-1:]:
+    for recording, _ in session.recordings[-1:]:
         recording.add(run)
-        if controller.specification.simulated is not None:
+        if session.specification.simulated is not None:
             sizes = [aval.bytes for aval in _without_values(ready, call)]
             recording.take_as_placed(len(sizes), sum(sizes))
-    return stored_values.futures(controller, ready, results)
+    return stored_values.futures(session, ready, results)
 
 
 def _without_values(ready: Lowered, call: Signature) -> Iterator[Aval]:
@@ -131,60 +149,64 @@ def _without_values(ready: Lowered, call: Signature) -> Iterator[Aval]:
             yield aval
 
 
-def traced(controller: Controller, program: Program, call: Signature) -> Traced:
-    """See ``Controller.traced``."""
-    return _traced(controller, program, call, call.avals(), None)
+def traced(session: Session, program: Program, call: Signature) -> Traced:
+    """Trace the program for these arguments, which is not recorded."""
+    return _traced(session, program, call, call.avals(), None)
 
 
-def lowered(controller: Controller, traced: Traced, call: Signature, refuse: bool = True) -> Lowered:
-    """See ``Controller.lowered``."""
-    epoch = controller.epoch  # before devices are chosen: they may change meanwhile
+def lowered(session: Session, traced: Traced, call: Signature, refuse: bool = True) -> Lowered:
+    """Lower and compile a program for these devices, once for arguments that lie as the call's.
+
+    Raises:
+        OutOfMemoryError: it needs more memory than they have, unless ``refuse`` is false.
+    """
+    epoch = session.epoch  # before devices are chosen: they may change meanwhile
     layouts = traced.lowered.get(epoch)
     if layouts is None:
         with _alone(traced):
             layouts = traced.lowered.get(epoch)
             if layouts is None:
-                layouts = traced.lowered[epoch] = _place(controller, traced)
-    leaves = stored_values.arguments(controller.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
-    lies = tuple(stored_values.lies(controller.driver, leaves[one.argument]) for one in layouts.undeclared)
+                layouts = traced.lowered[epoch] = _place(session, traced)
+    leaves = stored_values.arguments(session.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
+    lies = tuple(stored_values.lies(session.driver, leaves[one.argument]) for one in layouts.undeclared)
     found = layouts.made.get(lies)
     if found is None:
         with _alone(traced):  # of several threads that call it first, one lowers it
-            found = layouts.made.get(lies) or _lower_for(controller, traced, layouts, lies)
+            found = layouts.made.get(lies) or _lower_for(session, traced, layouts, lies)
     if refuse:
-        _refuse_too_large(found, controller.budgets, "attach with a larger hbm=")
+        _refuse_too_large(found, session.budgets, "attach with a larger hbm=")
     return found
 
 
-def _lower_for(controller: Controller, traced: Traced, layouts: Layouts, lies: tuple[Any, ...]) -> Lowered:
+def _lower_for(session: Session, traced: Traced, layouts: Layouts, lies: tuple[Any, ...]) -> Lowered:
     """Lower a program for arguments that lie so, unless that has been done for others that are brought alike."""
-    brought = tuple(map(controller.driver.laid, lies, layouts.undeclared))
-    found = layouts.made.get(brought) or _lower(controller, traced, layouts, brought)
+    brought = tuple(map(session.driver.laid, lies, layouts.undeclared))
+    found = layouts.made.get(brought) or _lower(session, traced, layouts, brought)
     layouts.made[lies] = layouts.made[brought] = found
     return found
 
 
-def plan_of(controller: Controller, traced: Traced) -> Plan:
+def plan_of(session: Session, traced: Traced) -> Plan:
     """A program placed on a controller's devices."""
-    return lower(traced.graph, controller.place(traced.places), traced.arguments, traced.places[0])
+    return lower(traced.graph, session.place(traced.places), traced.arguments, traced.places[0])
 
 
-def _place(controller: Controller, traced: Traced) -> Layouts:
-    began = controller.clock()
-    plan = plan_of(controller, traced)
-    layouts = Layouts.of(traced, plan, controller.driver.attachment.islands)
+def _place(session: Session, traced: Traced) -> Layouts:
+    began = session.clock()
+    plan = plan_of(session, traced)
+    layouts = Layouts.of(traced, plan, session.driver.attachment.islands)
     label = Label("lower", traced.name, traced.name)
-    controller.active_record().add(Row(label, began, controller.clock(), quality="exact"))
+    session.active_record().add(Row(label, began, session.clock(), quality="exact"))
     return layouts
 
 
-def _lower(controller: Controller, traced: Traced, layouts: Layouts, brought: tuple[Any, ...]) -> Lowered:
-    record, clock, targets = controller.active_record(), controller.clock, layouts.targets(brought)
+def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[Any, ...]) -> Lowered:
+    record, clock, targets = session.active_record(), session.clock, layouts.targets(brought)
     began = clock()
     try:
-        found = controller.driver.lower(traced, layouts.plan, targets, record, controller.say)
+        found = session.driver.lower(traced, layouts.plan, targets, record, session.say)
     finally:
-        for run, _ in controller.recordings[-1:]:
+        for run, _ in session.recordings[-1:]:
             run.note = ""
     if clock() - began > _LONG_LOWERING:
         gc.collect()  # it left much behind, and would be due in the midst of a step (see ``pauses``)

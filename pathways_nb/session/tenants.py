@@ -8,17 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pathways_nb.errors import UsageError, is_number
+from pathways_nb.runtime.driver import Driver
 from pathways_nb.session import default_controller
+from pathways_nb.session.session import Session
 from pathways_nb.util import forks
 from pathways_nb.util.unique import Unique
-
-if TYPE_CHECKING:
-    from pathways_nb.runtime.driver import Driver
-    from pathways_nb.session.controller_handle import Controller
 
 _known: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
 _stack: ContextVar[tuple[Tenant | None, ...]] = ContextVar("pathways_clients", default=())
@@ -49,8 +46,8 @@ class Tenant(Unique):
         with _lock:
             _blocks[self.name] += 1
         _stack.set((*_stack.get(), self))
-        controller = default_controller.peek()
-        if controller is not None and (driver := controller.driver_or_none) is not None:
+        session = default_controller.peek()
+        if session is not None and (driver := session.driver_or_none) is not None:
             driver.enter()
             _entered.set((*_entered.get(), (self, driver)))
         return self
@@ -60,32 +57,32 @@ class Tenant(Unique):
     ) -> None:
         if forks.is_child():  # the block is still under way in the parent
             return _leave(self)
-        controller = default_controller.peek()
+        session = default_controller.peek()
         with _lock:
             _blocks[self.name] -= 1
             is_last = not _blocks[self.name]
         try:
-            if controller is not None and kind is None:
-                controller.flush()
+            if session is not None and kind is None:
+                session.flush()
                 if is_last:
-                    _wait_for(controller, self.name)
+                    _wait_for(session, self.name)
         finally:
             _leave(self)
             try:
                 if is_last:
-                    self._end(controller, collected=kind is GeneratorExit)
+                    self._end(session, collected=kind is GeneratorExit)
             finally:
                 _leave_driver(self)
 
-    def _end(self, controller: Controller | None, collected: bool) -> None:
+    def _end(self, session: Session | None, collected: bool) -> None:
         """Close it, unless another block has begun; a collected generator may end anywhere, and must not wait."""
-        if controller is not None and not collected:
-            _give_up(controller, self.name)
+        if session is not None and not collected:
+            _give_up(session, self.name)
         with _lock:  # who begins a block from now on opens it again, after this
             if _blocks[self.name]:
                 return
             del _blocks[self.name]
-            wait = _close(controller, self.name) if controller is not None else None
+            wait = _close(session, self.name) if session is not None else None
         if wait is not None and not collected:
             wait()
 
@@ -95,18 +92,18 @@ class Tenant(Unique):
 
     def cancel(self) -> None:
         """Give up its programs: nothing more of them is dispatched, and their results say so."""
-        controller = default_controller.get()
-        controller.flush()
-        if self.name in controller.opened:
-            controller.cancel(self)
+        session = default_controller.get()
+        session.flush()
+        if self.name in session.opened:
+            cancel(session, self)
 
     def close(self) -> None:
         """Give up its programs, and free what it owns and nobody else holds; its next call opens it again."""
         forks.refuse()
-        controller = default_controller.peek()
-        if controller is not None:
-            _give_up(controller, self.name)
-            _close(controller, self.name)()
+        session = default_controller.peek()
+        if session is not None:
+            _give_up(session, self.name)
+            _close(session, self.name)()
 
     def __repr__(self) -> str:
         limit = f", memory {self.memory:.3g} bytes" if self.memory else ""
@@ -177,46 +174,52 @@ def now() -> Tenant | None:
     return (_stack.get() or (None,))[-1]
 
 
-def told(controller: Controller) -> str:
+def calling(session: Session) -> contextlib.AbstractContextManager[None]:
+    """Call something for the tenant of here: see ``Driver.calling``."""
+    tenant, driver = now(), session.driver_or_none
+    return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name)
+
+
+def told(session: Session) -> str:
     """The name of the tenant for whom calls are made here, whom the controller's engine has been told of."""
     tenant = now()
     if tenant is None:
         return ""
-    if controller.opened.get(tenant.name) is not tenant:
-        controller.driver.open(tenant.name, tenant.share, tenant.priority, tenant.memory)
-        controller.opened[tenant.name] = tenant
+    if session.opened.get(tenant.name) is not tenant:
+        session.driver.open(tenant.name, tenant.share, tenant.priority, tenant.memory)
+        session.opened[tenant.name] = tenant
     return tenant.name
 
 
-def cancel(controller: Controller, client: str | Tenant) -> None:
-    """See ``Controller.cancel``."""
+def cancel(session: Session, client: str | Tenant) -> None:
+    """Give up a client's programs; the name ``""`` means those of no client."""
     client = client.name if isinstance(client, Tenant) else client
-    controller.flush()
-    if client and client not in controller.opened:
-        known = ", ".join(map(repr, controller.opened)) or "none"
+    session.flush()
+    if client and client not in session.opened:
+        known = ", ".join(map(repr, session.opened)) or "none"
         raise UsageError(f"cancel({client!r}): no client of that name has called anything; there are: {known}.")
-    controller.driver.cancel(controller.driver.runs_of(client))
+    session.driver.cancel(session.driver.runs_of(client))
 
 
-def _close(controller: Controller, name: str) -> Callable[[], None]:
+def _close(session: Session, name: str) -> Callable[[], None]:
     """A tenant is gone: its programs are given up, and what it alone holds is freed.
 
     Takes no lock. Who wants to wait until it is so calls what this returns.
     """
-    driver = controller.driver_or_none
-    if controller.opened.pop(name, None) is None or driver is None:
+    driver = session.driver_or_none
+    if session.opened.pop(name, None) is None or driver is None:
         return lambda: None
     return driver.close_client(name)
 
 
-def _give_up(controller: Controller, name: str) -> None:
+def _give_up(session: Session, name: str) -> None:
     """Forget what is gathered for a client that closes: sent later, it would open it again."""
-    for _, gather in tuple(controller.recordings):
+    for _, gather in tuple(session.recordings):
         gather.give_up(name)
 
 
-def _wait_for(controller: Controller, name: str) -> None:
+def _wait_for(session: Session, name: str) -> None:
     """Wait until nothing of a client is under way."""
-    driver = controller.driver_or_none
+    driver = session.driver_or_none
     if driver is not None:
         driver.ended.wait(lambda: not driver.runs_of(name) or driver.broken)

@@ -13,6 +13,7 @@ from pathways_nb.cost.jaxpr.node_work import Work, layouts_of, work_of
 from pathways_nb.cost.jaxpr.splits import Split
 from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
+from pathways_nb.session import submit
 
 WEIGHTS = [np.ones((64, 128), np.float32), np.ones((128, 32), np.float32)]
 X = np.ones((512, 64), np.float32)
@@ -58,9 +59,9 @@ def test_every_node_takes_the_operations_that_its_executable_takes(
 ) -> None:
     step = training(left, right)
     call = step.signature((WEIGHTS, X), {})
-    traced = controller.traced(step, call)
+    traced = submit.traced(controller, step, call)
     ours = works(traced, {"x": 4})
-    launches = [action for action in controller.lowered(traced, call).actions if action.call is not None]
+    launches = [action for action in submit.lowered(controller, traced, call).actions if action.call is not None]
     assert {action.label.name for action in launches} >= {"first", "second", "second (bwd)", "first (bwd)"}
     for action in launches:
         assert ours[action.step.node].flops == pytest.approx(action.label.flops / 4, rel=0.05), action.label.name
@@ -71,7 +72,7 @@ def test_collectives_of_per_shard_nodes_are_in_their_jaxprs_and_of_whole_array_n
 ) -> None:
     step = training(left, right)
     call = step.signature((WEIGHTS, X), {})
-    traced = controller.traced(step, call)
+    traced = submit.traced(controller, step, call)
     names = {node.id: node.name for node in traced.graph.nodes}
     found = {names[node]: work.collectives for node, work in works(traced, {"x": 4}).items() if work.collectives}
     assert found == {

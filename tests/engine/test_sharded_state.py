@@ -20,6 +20,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 
 import pathways_nb as pw
+from pathways_nb.session import submit
 from tests.conftest import settled
 from tests.engine import llama
 from tests.engine.computations import first_shard, same
@@ -202,7 +203,7 @@ def test_the_first_step_already_brings_state_as_the_parameter_that_it_mirrors(co
     step, params = pw.program(updating(one_place(), optimizer), name="step"), parameters()
     given = params, optimizer.init(params), *batch()
     call = step.signature(given, {})
-    lowered = controller.lowered(controller.traced(step, call), call)
+    lowered = submit.lowered(controller, submit.traced(controller, step, call), call)
     laid = {argument: to.spec for argument, to in zip(lowered.brought, lowered.targets, strict=True)}
     assert laid[2] == P(), "the count of steps"
     assert laid[3] == laid[5] == P(None, "x"), "mu and nu of a"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.session import submit
 from tests.engine.computations import names, same, v
 
 work_module = sys.modules["pathways_nb.program.timed_work"]  # the name of the function hides that of its module
@@ -108,7 +109,7 @@ def test_the_all_reduce_has_the_size_asked_for(left, controller) -> None:
         program = pw.program(pw.work(1e-5, on=left, **options))
         program().wait()
         call = program.signature((), {})
-        return controller.lowered(controller.traced(program, call), call).actions[0].call.as_text()
+        return submit.lowered(controller, submit.traced(controller, program, call), call).actions[0].call.as_text()
 
     assert "f32[1024]{0} all-reduce" in text(collective_bytes=4096)
     assert "f32[1024]" not in text()
@@ -126,7 +127,7 @@ def test_none_is_optimised_away_where_several_are_one_node(left, controller) -> 
         program = pw.program(body, fuse=True)
         program(v).wait()
         call = program.signature((v,), {})
-        lowered = controller.lowered(controller.traced(program, call), call)
+        lowered = submit.lowered(controller, submit.traced(controller, program, call), call)
         (launched,) = (action.call for action in lowered.actions if action.call is not None)
         assert launched.as_text().count(" while(") == count
 
