@@ -373,7 +373,7 @@ def test_the_line_magic_attaches_simulated_devices_with_every_option_of_attach(r
         "%pathways attach sim --chip tpu_v5p --network tpu_dcn --islands 2 --devices-per-island 8 --topology 2x2x2 "
         "--devices-per-host 2 --noise 0.1 --seed 7 --values --hbm 1e9 --policy fifo"
     )
-    ready.ok("from pathways_nb import current\nthere = current.get()")
+    ready.ok("from pathways_nb.session import default_controller\nthere = default_controller.get()")
     ready.ok(
         "assert there is pw.attach('sim', chip='tpu_v5p', network='tpu_dcn', islands=2, devices_per_island=8, "
         "topology=(2, 2, 2), devices_per_host=2, noise=0.1, seed=7, values=True, hbm=1e9, policy='fifo')"

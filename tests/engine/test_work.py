@@ -109,7 +109,8 @@ def test_the_all_reduce_has_the_size_asked_for(left, controller) -> None:
         program = pw.program(pw.work(1e-5, on=left, **options))
         program().wait()
         call = program.signature((), {})
-        return submit.lowered(controller, submit.traced(controller, program, call), call).actions[0].call.as_text()
+        lowered = submit.lowered(controller, submit.traced(controller, program, call), call)
+        return str(lowered.actions[0].call.as_text())
 
     assert "f32[1024]{0} all-reduce" in text(collective_bytes=4096)
     assert "f32[1024]" not in text()

@@ -165,7 +165,7 @@ def test_brushing_and_picking_while_the_kernel_is_busy_and_the_theme_switched(
 ) -> None:
     name = "brush.ipynb"
     lab.write(name, [
-        "%load_ext pathways_nb\nimport time, pathways_nb as pw\nfrom pathways_nb import current\n"
+        "%load_ext pathways_nb\nimport time, pathways_nb as pw\nfrom pathways_nb.session import default_controller as current\n"
         "pw.attach('cpu', islands=2, devices_per_island=2)",
         "f = pw.jit(lambda v: v + 1, on=pw.virtual_slice(2))\nf(1.).wait()",
         _STEP_BY_STEP,
