@@ -1,6 +1,6 @@
 """An executed notebook as the parts of one page: text rendered, code coloured, outputs in their best form.
 
-Figures are handed over as Bokeh JSON; ``pathways_widgets.page`` puts them and BokehJS into the page.
+Figures are handed over as Bokeh JSON; ``pathways_widgets.figures.page`` puts them and BokehJS into the page.
 Nothing here runs a cell or reads a file.
 """
 
@@ -15,8 +15,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from pathways_widgets.output import STILL
-from pathways_widgets.page import page
+from pathways_widgets.figures.output import STILL
+from pathways_widgets.figures.page import page
 
 FIGURE = "application/vnd.pathways.figure+json"
 """An output of this type is a Bokeh ``json_item`` with its data."""

@@ -69,7 +69,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _views(text: str) -> tuple[str, ...]:
-    from pathways_widgets.panel import check_show
+    from pathways_widgets.figures.panel import check_show
 
     try:
         return check_show(text)

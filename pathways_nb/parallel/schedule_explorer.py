@@ -1,6 +1,7 @@
 """``pw.explore_schedules``: two pipeline schedules side by side, whose sizes, times and memory one can turn.
 
-Here is what is chosen and what comes of it, without a notebook; ``pathways_widgets.explorer`` gives it controls.
+Here is what is chosen and what comes of it, without a notebook; ``pathways_widgets.explorers.schedule_controls`` gives
+it controls.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class ScheduleExplorer(t.HasTraits):
 
     def savefig(self, path: str | Path, width: str | float = 900) -> None:
         """Write both as one picture; see ``Run.savefig``."""
-        from pathways_widgets.schedule import write
+        from pathways_widgets.schedules.schedule_display import write
 
         write(self.pictures, path, width)
 
@@ -152,7 +153,7 @@ class ScheduleExplorer(t.HasTraits):
             return Picture(name, cap=self.cap, error=f"schedule {name!r} failed: {type(failed).__name__}: {failed}")
 
     def _ipython_display_(self) -> None:
-        from pathways_widgets.explorer import display_explorer
+        from pathways_widgets.explorers.schedule_controls import display_explorer
 
         display_explorer(self, CHOICES)
 

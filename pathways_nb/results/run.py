@@ -206,7 +206,7 @@ class Run:
         Raises:
             ValueError: there is no such view; the nearest one is named.
         """
-        from pathways_widgets.live import DEFAULT_SHOW, LiveDisplay
+        from pathways_widgets.figures.live import DEFAULT_SHOW, LiveDisplay
 
         display = LiveDisplay(self, ",".join(views) or DEFAULT_SHOW)
         display.start()
@@ -238,7 +238,7 @@ class Run:
         Raises:
             ValueError: the ending, the length or a view is unknown.
         """
-        from pathways_widgets.still import write
+        from pathways_widgets.figures.run_still import write
 
         write(self, path, width, show)
 
@@ -276,6 +276,6 @@ def style(name: str, scale: float = 1.0) -> None:
     Raises:
         ValueError: an unknown name, or a scale that is not from 0.1 to 20.
     """
-    from pathways_widgets.style import choose
+    from pathways_widgets.drawing.style import choose
 
     choose(name, scale)

@@ -83,7 +83,7 @@ class Comparison:
         Args:
             views: ``"timeline"``, ``"memory"`` or both; the timeline if none is named.
         """
-        from pathways_widgets.live import LiveDisplay
+        from pathways_widgets.figures.live import LiveDisplay
 
         display = LiveDisplay(self, ",".join(views) or "timeline")
         display.start()
@@ -95,7 +95,7 @@ class Comparison:
 
     def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("timeline",)) -> None:
         """Write both as one picture; see ``Run.savefig``."""
-        from pathways_widgets.still import write
+        from pathways_widgets.figures.run_still import write
 
         write(self, path, width, show)
 

@@ -210,7 +210,7 @@ def _read(profiler: Profiler, session: Session, run: Run) -> None:
 def _display(run: Run, show: str | Sequence[str]) -> Any:
     if not show:
         return None
-    from pathways_widgets.live import LiveDisplay  # late: most scripts need no pictures
+    from pathways_widgets.figures.live import LiveDisplay  # late: most scripts need no pictures
 
     display = LiveDisplay(run, show)
     if not display.views:

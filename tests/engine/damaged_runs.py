@@ -30,11 +30,11 @@ import numpy as np
 import pathways_nb as pw
 from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.record import COLUMNS, STORED
-from pathways_widgets.critical import CriticalTimeline
-from pathways_widgets.graph import GraphView
-from pathways_widgets.memory import MemoryView
-from pathways_widgets.timeline import Timeline
-from pathways_widgets.views import Moment
+from pathways_widgets.drawing.views import Moment
+from pathways_widgets.graph.graph_view import GraphView
+from pathways_widgets.memory.memory_view import MemoryView
+from pathways_widgets.timeline.critical_view import CriticalTimeline
+from pathways_widgets.timeline.timeline_view import Timeline
 
 SAMPLES = [Path(__file__).with_name(name) for name in ("saved_real.run", "saved_simulated.run")]
 """Runs as version 1 saved them: two islands, tenants, memory, exact stamps, declared times; real and simulated."""

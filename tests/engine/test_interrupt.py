@@ -20,7 +20,7 @@ import pathways_nb as pw
 from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
 from pathways_nb.session import calls
-from pathways_widgets import live, output
+from pathways_widgets.figures import live, output
 from tests.conftest import settled
 from tests.waiting import LIMIT, Unseen, interrupt_when, is_waited_for, launched, stand_still, until
 

@@ -16,7 +16,7 @@ from pathways_nb.program.emit import module_of
 from pathways_nb.runtime.local.profiler import Profiler
 from pathways_nb.trace.exact_stamps import Span, Stamps, make_exact
 from pathways_nb.trace.record import Label, Record, Row
-from pathways_widgets.timeline import Timeline
+from pathways_widgets.timeline.timeline_view import Timeline
 
 v = np.arange(8, dtype=np.float32)
 matrix = np.full((256, 256), 0.01, np.float32)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb.results import run as runs
 from pathways_nb.trace.record import Label, Record, Row
-from pathways_widgets.plane import Axes, frame
+from pathways_widgets.drawing.plane import Axes, frame
 
 
 def ran(n: int, policy: str) -> pw.Run:

@@ -8,7 +8,7 @@ import pytest
 
 from pathways_nb.bench import lab as lab_server
 from pathways_nb.bench.lab import LabServer
-from pathways_widgets import palette
+from pathways_widgets.drawing import palette
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageChops
 
 from pathways_nb.bench.lab import LabServer
-from pathways_widgets import palette
+from pathways_widgets.drawing import palette
 from tests.lab.test_lab import SHOTS, open_notebook, run_all, wait_until_done, wait_until_painted
 from tests.waiting import until
 

@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from pathways_nb.trace.record import Events, Label, Row
-from pathways_widgets import palette, style
-from pathways_widgets.graph import GraphView
-from pathways_widgets.scene import Curve, Rect, Scene, Text, text_width
-from pathways_widgets.still import scene_of, write
-from pathways_widgets.timeline import Timeline
+from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text, text_width
+from pathways_widgets.figures.run_still import scene_of, write
+from pathways_widgets.graph.graph_view import GraphView
+from pathways_widgets.timeline.timeline_view import Timeline
 from tests.widgets.fake_run import FakeRun, fake_run, many_events
 
 SVG = "{http://www.w3.org/2000/svg}"

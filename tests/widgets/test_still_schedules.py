@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pathways_widgets import palette
-from pathways_widgets.scene import Polygon, Rect, Text, text_width
-from pathways_widgets.schedule import write
-from pathways_widgets.schedule_columns import COLOURS
-from pathways_widgets.schedule_still import scene_of_schedules
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.scene import Polygon, Rect, Text, text_width
+from pathways_widgets.schedules.schedule_columns import COLOURS
+from pathways_widgets.schedules.schedule_display import write
+from pathways_widgets.schedules.schedule_still import scene_of_schedules
 from tests.widgets.test_widget_schedules import drawn, picture
 
 SVG = "{http://www.w3.org/2000/svg}"

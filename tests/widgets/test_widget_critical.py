@@ -11,11 +11,12 @@ import pytest
 from pathways_nb.trace.critical_path import critical_path
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
-from pathways_widgets import figure_of, palette
-from pathways_widgets.critical import ENDS, PATH, CriticalTimeline
-from pathways_widgets.panel import Panel, check_show
-from pathways_widgets.still import scene_of
-from pathways_widgets.views import Moment
+from pathways_widgets import figure_of
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.views import Moment
+from pathways_widgets.figures.panel import Panel, check_show
+from pathways_widgets.figures.run_still import scene_of
+from pathways_widgets.timeline.critical_view import ENDS, PATH, CriticalTimeline
 from tests.widgets.fake_run import FakeRun, fake_run, many_events
 
 

@@ -15,10 +15,10 @@ import pathways_nb as pw
 from pathways_nb.parallel.schedule_explorer import CHOICES
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.parallel.schedules.picture import Picture
-from pathways_widgets import explorer as panel_module
-from pathways_widgets import output
-from pathways_widgets.explorer import ExplorerPanel
-from pathways_widgets.schedule import ScheduleFigure
+from pathways_widgets.explorers import schedule_controls as panel_module
+from pathways_widgets.explorers.schedule_controls import ExplorerPanel
+from pathways_widgets.figures import output
+from pathways_widgets.schedules.schedule_display import ScheduleFigure
 from tests.engine.test_magics import Notebook
 from tests.widgets.test_widget_live import unpack
 

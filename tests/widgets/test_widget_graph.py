@@ -12,11 +12,11 @@ from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.trace.metrics import duration, size
 from pathways_nb.trace.record import Events
-from pathways_widgets.fold import drawn
-from pathways_widgets.graph import GraphView
-from pathways_widgets.graph_labels import Curve, Labels
-from pathways_widgets.layout import layered, layers_of
-from pathways_widgets.views import Columns
+from pathways_widgets.drawing.views import Columns
+from pathways_widgets.graph.folding import drawn
+from pathways_widgets.graph.graph_labels import Curve, Labels
+from pathways_widgets.graph.graph_view import GraphView
+from pathways_widgets.graph.layered_layout import layered, layers_of
 from tests.widgets.fake_run import FakeProgram, FakeRun, fake_run, training_step, unrolled
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pathways_widgets import LiveDisplay, LiveFigure, figure_of, live, output, panel
-from pathways_widgets.packing import pack
-from pathways_widgets.panel import Panel
-from pathways_widgets.timeline import Timeline
-from pathways_widgets.views import Columns, Moment
+from pathways_widgets import LiveDisplay, LiveFigure, figure_of
+from pathways_widgets.drawing.views import Columns, Moment
+from pathways_widgets.figures import live, output, panel
+from pathways_widgets.figures.packing import pack
+from pathways_widgets.figures.panel import Panel
+from pathways_widgets.timeline.timeline_view import Timeline
 from tests.waiting import LIMIT
 from tests.widgets.fake_run import fake_run, many_events, memory_run
 

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from pathways_nb.trace.memory_profile import memory_of
 from pathways_nb.trace.record import LEVEL_KINDS, Events, Label, Row
-from pathways_widgets import LiveFigure, figure_of, palette
-from pathways_widgets.memory import MemoryView
-from pathways_widgets.memory_columns import MOST_ROWS, MOST_STEPS, Layout
-from pathways_widgets.panel import DEFAULT_SHOW, Panel
-from pathways_widgets.scene import Curve, Rect, Text
-from pathways_widgets.still import scene_of
-from pathways_widgets.timeline import Timeline
-from pathways_widgets.views import Columns, Moment
+from pathways_widgets import LiveFigure, figure_of
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.scene import Curve, Rect, Text
+from pathways_widgets.drawing.views import Columns, Moment
+from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel
+from pathways_widgets.figures.run_still import scene_of
+from pathways_widgets.memory.memory_columns import MOST_ROWS, MOST_STEPS, Layout
+from pathways_widgets.memory.memory_view import MemoryView
+from pathways_widgets.timeline.timeline_view import Timeline
 from tests.widgets.fake_run import FakeRun, fake_run, memory_run
 from tests.widgets.test_widget_live import unpack
 

@@ -10,8 +10,8 @@ import pytest
 
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_widgets import figure_of, page
-from pathways_widgets.graph import GraphView
-from pathways_widgets.timeline import Timeline
+from pathways_widgets.graph.graph_view import GraphView
+from pathways_widgets.timeline.timeline_view import Timeline
 from tests.waiting import until
 from tests.widgets.fake_run import FakeRun, fake_run
 

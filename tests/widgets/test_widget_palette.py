@@ -11,8 +11,8 @@ import pytest
 
 import pathways_widgets
 from pathways_nb.trace.record import CONTROLLER_KINDS, KINDS, LEVEL_KINDS
-from pathways_widgets import palette
-from pathways_widgets.lanes import CONTROLLER_ROWS
+from pathways_widgets.drawing import palette
+from pathways_widgets.timeline.lanes import CONTROLLER_ROWS
 from tests.widgets.colour_science import ciede2000, contrast, least_distance, lightness
 
 

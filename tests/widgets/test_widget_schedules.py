@@ -10,10 +10,10 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.parallel.schedules.actions import Action, actions_of
 from pathways_nb.parallel.schedules.picture import Picture
-from pathways_widgets import palette, style
-from pathways_widgets.schedule import ScheduleFigure
-from pathways_widgets.schedule_columns import COLOURS, LEVELS, Step
-from pathways_widgets.schedule_view import Schedules
+from pathways_widgets.drawing import palette, style
+from pathways_widgets.schedules.schedule_columns import COLOURS, LEVELS, Step
+from pathways_widgets.schedules.schedule_display import ScheduleFigure
+from pathways_widgets.schedules.schedule_view import Schedules
 from tests.widgets.test_widget_live import unpack
 
 NAMES = ("gpipe", "interleaved-1f1b", "zb-v", "dualpipe", "seq1f1b")

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.parallel.schedules.picture import Picture
-from pathways_widgets import palette, schedule
-from pathways_widgets import schedule_dense as dense
-from pathways_widgets.schedule import ScheduleFigure
-from pathways_widgets.schedule_columns import COLOURS, fullest
-from pathways_widgets.schedule_view import Schedules
+from pathways_widgets.drawing import palette
+from pathways_widgets.schedules import schedule_dense as dense
+from pathways_widgets.schedules import schedule_display
+from pathways_widgets.schedules.schedule_columns import COLOURS, fullest
+from pathways_widgets.schedules.schedule_display import ScheduleFigure
+from pathways_widgets.schedules.schedule_view import Schedules
 from tests.widgets.test_widget_live import unpack
 from tests.widgets.test_widget_schedules import NAMES, TIMES, picture
 
@@ -103,7 +104,7 @@ def test_what_a_hover_says_follows_once_nothing_changes(monkeypatch: pytest.Monk
     figure = ScheduleFigure(pictures[:1])
     count = len(unpack(figure._data_schedules_boxes)["left"])
     assert count == 4096
-    monkeypatch.setattr(schedule.threading, "Timer", timer)
+    monkeypatch.setattr(schedule_display.threading, "Timer", timer)
     figure.draw(pictures[1:])
     assert unpack(figure._data_schedules_boxes)["left"] == [], "a hover never says what was true before"
     made[-1].function()

@@ -9,11 +9,11 @@ import pytest
 
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
-from pathways_widgets import palette
-from pathways_widgets.detail import MOST_BOXES, Digest, choose_boxes
-from pathways_widgets.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes
-from pathways_widgets.timeline import Timeline
-from pathways_widgets.views import Columns
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.views import Columns
+from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes
+from pathways_widgets.timeline.level_of_detail import MOST_BOXES, Digest, choose_boxes
+from pathways_widgets.timeline.timeline_view import Timeline
 from tests.widgets.fake_run import FakeRun, fake_run, many_events, many_rows
 
 BAD_ENDS = ("draining", "failed")

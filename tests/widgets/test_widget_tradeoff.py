@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathways_widgets import palette, tradeoff
-from pathways_widgets.plane import Axes
-from pathways_widgets.tradeoff import front, labels_of, stairs
+from pathways_widgets import tradeoff
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.plane import Axes
+from pathways_widgets.explorers.tradeoff import front, labels_of, stairs
 
 POINTS = {
     "a": (1.0, 4.0),

@@ -58,13 +58,13 @@ class ScheduleComparison:
 
     def show(self, **times: Any) -> None:
         """Display both on one axis here; times and ``cap`` as for ``Schedule.show``."""
-        from pathways_widgets.schedule import show
+        from pathways_widgets.schedules.schedule_display import show
 
         show(self._pictures(**times))
 
     def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
         """Write both as one picture; see ``Schedule.savefig``."""
-        from pathways_widgets.schedule import write
+        from pathways_widgets.schedules.schedule_display import write
 
         write(self._pictures(**times), path, width)
 

@@ -153,14 +153,14 @@ class Schedule:
         microbatches of activations.
         """
         from pathways_nb.parallel.schedules.picture import Picture
-        from pathways_widgets.schedule import show
+        from pathways_widgets.schedules.schedule_display import show
 
         show([Picture.of(self, **times)])
 
     def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
         """Write its picture as SVG or PNG; see ``show`` and ``Run.savefig``."""
         from pathways_nb.parallel.schedules.picture import Picture
-        from pathways_widgets.schedule import write
+        from pathways_widgets.schedules.schedule_display import write
 
         write([Picture.of(self, **times)], path, width)
 

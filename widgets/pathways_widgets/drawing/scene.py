@@ -1,0 +1,276 @@
+"""A picture as one list of rectangles, curves and words, in pixels with y downwards; written as SVG or PNG.
+
+For everything that shows no scripts: saved notebooks, papers, mails. No browser and no Bokeh is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from html import escape
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from pathways_widgets.drawing import palette
+
+Align = Literal["start", "middle", "end"]
+_STEPS = 16
+"""Straight pieces of a curve in a PNG."""
+_HATCH_GAP = 6.0
+_FONTS = ("LiberationSans-Regular.ttf", "Arial.ttf", "Helvetica.ttc", "DejaVuSans.ttf")
+"""Fonts to look for on this machine, for a PNG; else Pillow's own, which lacks some signs."""
+_PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "←": "<", "µ": "u", "…": "..."})
+"""What stands for the signs that Pillow's own font lacks."""
+
+
+@dataclass(frozen=True)
+class Rect:
+    """A box; ``hatch`` is one of the patterns of ``palette.HATCHES``, or nothing."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str = ""
+    line: str = ""
+    line_width: float = 1.0
+    radius: float = 0.0
+    hatch: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line through points; four points and ``bezier`` make a cubic curve.
+
+    ``dash`` is the length of the dashes of a straight line between two points, 0 for a whole line.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    line: str
+    line_width: float = 1.0
+    bezier: bool = False
+    dash: float = 0.0
+
+    def straight(self) -> list[tuple[float, float]]:
+        """The points of a polyline that looks the same."""
+        if not self.bezier:
+            return list(self.points)
+        return [_on_bezier(self.points, step / _STEPS) for step in range(_STEPS + 1)]
+
+    def strokes(self) -> list[list[tuple[float, float]]]:
+        """The polylines that are seen of it."""
+        if not self.dash:
+            return [self.straight()]
+        (x0, y0), (x1, y1) = self.points
+        length = max(math.dist(*self.points), 1e-9)
+        parts = [(at / length, min((at + self.dash) / length, 1.0)) for at in np.arange(0, length, 1.5 * self.dash)]
+        return [[(x0 + part * (x1 - x0), y0 + part * (y1 - y0)) for part in ends] for ends in parts]
+
+
+@dataclass(frozen=True)
+class Polygon:
+    """A filled area."""
+
+    points: tuple[tuple[float, float], ...]
+    fill: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words on one line, centred vertically at ``y``."""
+
+    x: float
+    y: float
+    text: str
+    size: float
+    fill: str
+    align: Align = "start"
+    bold: bool = False
+    background: str = ""
+
+
+Shape = Rect | Curve | Polygon | Text
+
+
+@dataclass
+class Scene:
+    """Shapes from back to front on a background."""
+
+    width: float
+    height: float
+    background: str
+    shapes: list[Shape] = field(default_factory=list)
+
+    def svg(self, width: str = "") -> str:
+        """The picture as SVG; ``width`` such as ``"3.3in"`` scales it, by default a unit is a pixel."""
+        ratio = f'viewBox="0 0 {self.width:g} {self.height:g}"'
+        length, unit = length_parts(width) if width else (self.width, "")
+        size = f'width="{length:g}{unit}" height="{length * self.height / self.width:g}{unit}"'
+        body = "\n".join(part for shape in self.shapes for part in _svg(shape))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {ratio} font-family="Helvetica, Arial, sans-serif">\n'
+            f'<rect width="100%" height="100%" fill="{self.background}"/>\n{body}\n</svg>\n'
+        )
+
+    def png(self, scale: float = 2.0) -> bytes:
+        """The picture as PNG with ``scale`` dots for each pixel."""
+        size = max(round(self.width * scale), 1), max(round(self.height * scale), 1)
+        image = Image.new("RGB", size, self.background)
+        draw = ImageDraw.Draw(image, "RGBA")
+        for shape in self.shapes:
+            _paint(draw, shape, scale)
+        data = io.BytesIO()
+        image.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(data, "PNG")
+        return data.getvalue()
+
+
+def length_parts(length: str) -> tuple[float, str]:
+    """A length such as ``"3.3in"`` as its number and its unit.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(px|in|cm|mm|pt)\s*", length)
+    if found is None:
+        raise ValueError(f"savefig(width={length!r}): write a number and px, in, cm, mm or pt, such as '3.3in'.")
+    return float(found[1]), found[2]
+
+
+def _on_bezier(points: tuple[tuple[float, float], ...], t: float) -> tuple[float, float]:
+    weights = (1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3
+    x, y = (sum(w * point[axis] for w, point in zip(weights, points, strict=True)) for axis in (0, 1))
+    return x, y
+
+
+def _offsets(length: float) -> Iterator[float]:
+    return (_HATCH_GAP * (number + 0.5) for number in range(int(length / _HATCH_GAP + 0.5)))
+
+
+def _hatching(shape: Rect) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """Lines within a box: upright, level, or slanted, one way for ``"/"`` and both for ``"x"``."""
+    for x in _offsets(shape.width) if shape.hatch == "|" else ():
+        yield (shape.x + x, shape.y), (shape.x + x, shape.y + shape.height)
+    for y in _offsets(shape.height) if shape.hatch == "-" else ():
+        yield (shape.x, shape.y + y), (shape.x + shape.width, shape.y + y)
+    for slope in (1.0,) if shape.hatch == "/" else (1.0, -1.0) if shape.hatch == "x" else ():
+        offset = _HATCH_GAP
+        while offset < shape.width + shape.height:
+            low, high = max(0.0, offset - shape.height), min(offset, shape.width)
+            ends = [(x, offset - x if slope > 0 else shape.height - offset + x) for x in (low, high)]
+            first, second = ((shape.x + x, shape.y + y) for x, y in ends)
+            yield first, second
+            offset += _HATCH_GAP
+
+
+def _svg(shape: Shape) -> Iterator[str]:
+    match shape:
+        case Rect():
+            look = f'fill="{shape.fill or "none"}"' + (f' rx="{shape.radius:g}"' if shape.radius else "")
+            if shape.line:
+                look += f' stroke="{shape.line}" stroke-width="{shape.line_width:g}"'
+            place = f'x="{shape.x:.2f}" y="{shape.y:.2f}" width="{shape.width:.2f}" height="{shape.height:.2f}"'
+            yield f"<rect {place} {look}/>"
+            if lines := "".join(f"M{x0:.2f} {y0:.2f}L{x1:.2f} {y1:.2f}" for (x0, y0), (x1, y1) in _hatching(shape)):
+                look = f'stroke="{palette.INK}" stroke-opacity="{palette.HATCH_ALPHA}" stroke-width="0.7"'
+                yield f'<path d="{lines}" {look}/>'
+        case Curve():
+            first, *rest = (f"{x:.2f} {y:.2f}" for x, y in shape.points)
+            way = f"M{first}{'C' if shape.bezier else 'L'}{' '.join(rest)}"
+            dashes = f' stroke-dasharray="{shape.dash:g} {shape.dash / 2:g}"' if shape.dash else ""
+            yield f'<path d="{way}" fill="none" stroke="{shape.line}" stroke-width="{shape.line_width:g}"{dashes}/>'
+        case Polygon():
+            yield f'<polygon points="{" ".join(f"{x:.2f},{y:.2f}" for x, y in shape.points)}" fill="{shape.fill}"/>'
+        case Text():
+            if shape.background:
+                yield from _svg(_behind(shape))
+            weight = ' font-weight="bold"' if shape.bold else ""
+            yield (
+                f'<text x="{shape.x:.2f}" y="{shape.y + 0.35 * shape.size:.2f}" font-size="{shape.size:g}" '
+                f'fill="{shape.fill}" text-anchor="{shape.align}"{weight}>{escape(shape.text)}</text>'
+            )
+
+
+def _behind(shape: Text) -> Rect:
+    width = text_width(shape.text, shape.size) + 4
+    left = shape.x - {"start": 2.0, "middle": width / 2, "end": width - 2}[shape.align]
+    return Rect(left, shape.y - 0.65 * shape.size, width, 1.3 * shape.size, shape.background)
+
+
+def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
+    match shape:
+        case Rect():
+            box = [scale * shape.x, scale * shape.y, scale * (shape.x + shape.width), scale * (shape.y + shape.height)]
+            box[2], box[3] = max(box[2], box[0]), max(box[3], box[1])
+            line_width = max(round(scale * shape.line_width), 1) if shape.line else 0
+            draw.rounded_rectangle(box, scale * shape.radius, shape.fill or None, shape.line or None, line_width)
+            for ends in _hatching(shape):
+                points = [(scale * x, scale * y) for x, y in ends]
+                draw.line(points, f"{palette.INK}{round(255 * palette.HATCH_ALPHA):02X}", max(round(0.7 * scale), 1))
+        case Curve():
+            for stroke in shape.strokes():
+                points = [(scale * x, scale * y) for x, y in stroke]
+                draw.line(points, shape.line, max(round(scale * shape.line_width), 1), joint="curve")
+        case Polygon():
+            draw.polygon([(scale * x, scale * y) for x, y in shape.points], shape.fill)
+        case Text():
+            if shape.background:
+                _paint(draw, _behind(shape), scale)
+            anchor = {"start": "lm", "middle": "mm", "end": "rm"}[shape.align]
+            bold = scale * shape.size / 30 if shape.bold else 0
+            place, font = (scale * shape.x, scale * shape.y), _font(scale * shape.size)
+            draw.text(place, _written(shape.text), shape.fill, font, anchor, stroke_width=bold)
+
+
+def text_width(text: str, size: float) -> float:
+    """Pixels that ``text`` takes on one line."""
+    return float(_font(size).getlength(_written(text)))
+
+
+def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
+    """Lines of ``text``, broken between its parts, and at spaces within a part that is longer than a line."""
+    line = ""
+    for part in text.split(" · "):
+        if line and not fits(f"{line} · {part}"):
+            yield line
+            line = ""
+        *full, line = _at_spaces(f"{line} · {part}" if line else part, fits)
+        yield from full
+    yield line
+
+
+def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
+    if fits(text):
+        return [text]
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if fits(longer):
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [line for line in lines if line] or [""]
+
+
+def _written(text: str) -> str:
+    return text if _face() else text.translate(_PLAIN)
+
+
+@cache
+def _face() -> str:
+    for name in _FONTS:
+        with contextlib.suppress(OSError):
+            ImageFont.truetype(name, 10)
+            return name
+    return ""
+
+
+@cache
+def _font(size: float) -> Any:
+    return ImageFont.truetype(_face(), size) if _face() else ImageFont.load_default(size)

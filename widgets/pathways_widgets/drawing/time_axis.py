@@ -1,0 +1,149 @@
+"""What pictures over time have in common: the figure with its time axis, and times and bytes in words.
+
+Pictures of one run share the range of their axes, so they pan together; alone each has one of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from bokeh.models import CustomJSHover, CustomJSTickFormatter, GlyphRenderer, HoverTool, Range1d, WheelZoomTool
+from bokeh.plotting import figure
+
+from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events
+from pathways_widgets.drawing.style import Style
+from pathways_widgets.drawing.views import CLIPPED, Window
+
+TIME_RANGE = "timeline_x"
+"""The name of the range of every time axis."""
+_SHORTEST = 1e-15
+"""Seconds of the shortest axis: positions on one that is much shorter are beyond the largest float."""
+
+_SECONDS = """
+    const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
+    return `${Number((value * scale).toPrecision(4))} ${unit}`
+"""
+"""Script of a hover: seconds in the unit that a person would use."""
+_BYTES = """
+    if (!value) return ""
+    const units = ["B", "KB", "MB", "GB", "TB"]
+    let left = value, unit = 0
+    while (left >= 999.5 && unit < 4) { left /= 1000; unit += 1 }
+    return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
+"""
+"""Script of a hover: bytes as people say them."""
+_TICKS = """
+    const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
+    const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
+    return `${Number((tick * scale).toPrecision(10))} ${unit}`
+"""
+LEGEND_ROLES = {
+    "label_text_color": "text",
+    "background_fill_color": "background",
+    "inactive_fill_color": "background",
+}
+
+
+def time_span(events: Events) -> dict[str, float]:
+    """``start`` and ``end`` of an axis on which all that happened in ``events`` is to be seen."""
+    extent = last_end(events)
+    return {"start": -0.01 * extent, "end": 1.01 * extent}
+
+
+def last_end(events: Events) -> float:
+    """When the last of ``events`` ended, in seconds; 1 if none took time. Levels count if there is nothing else."""
+    happened = events.without(LEVEL_KINDS)
+    last = float((happened if len(happened) else events)["end"].max(initial=0.0))
+    return last if last > _SHORTEST else 1.0
+
+
+def clipped(events: Events) -> Events:
+    """``events`` up to ``last_end``: levels go on while a profile is read, when nothing happens any more."""
+    end = last_end(events)
+    stored = {name: events.stored(name) for name in STORED}
+    stored["end"] = np.minimum(stored["end"], end)
+    return Events(events.labels, stored, events["id"]).select(stored["start"] < end)
+
+
+def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
+    """What is seen, ``window`` or all of it, and what is drawn for that: half of a window more on each side."""
+    if window is None:
+        return whole, whole
+    margin = (window[1] - window[0]) / 2
+    return window, (window[0] - margin, window[1] + margin)
+
+
+def hover(renderer: GlyphRenderer, tooltips: list[tuple[str, str]], seconds: tuple[str, ...]) -> HoverTool:
+    """The words about what lies under the pointer; columns ``seconds`` and ``bytes`` in units a person would use."""
+    formatters = dict.fromkeys([f"@{column}" for column in seconds], CustomJSHover(code=_SECONDS))
+    formatters["@bytes"] = CustomJSHover(code=_BYTES)
+    return HoverTool(renderers=[renderer], tooltips=tooltips, formatters=formatters)
+
+
+def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figure:
+    """An empty figure over time; its parts are ``name_title``, ``name_time``, ``name_places`` and ``name_grid``."""
+    fig = figure(
+        name=name,
+        height=height,
+        sizing_mode="stretch_width",
+        x_range=Range1d(0, 1, name=TIME_RANGE),
+        y_range=y_range,
+        tools="xpan,xbox_zoom,reset,save",
+        active_drag="xpan",
+        output_backend="canvas",
+        lod_threshold=None,  # Bokeh would leave boxes out during a drag
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color=None,
+        stylesheets=[CLIPPED],
+    )
+    fig.add_tools(WheelZoomTool(dimensions="width", modifiers="ctrl"))
+    fig.toolbar.logo = None
+    fig.toolbar.autohide = True
+    fig.title.name = f"{name}_title"
+    fig.title.text = "0 events"
+    fig.title.text_font_size = f"{style.font}px"
+    fig.title.text_font_style = "normal"
+    fig.title.align = "right"
+    _style_axes(fig, name, style)
+    return fig
+
+
+def _style_axes(fig: figure, name: str, style: Style) -> None:
+    time, places = fig.xaxis[0], fig.yaxis[0]
+    time.major_label_text_font_size = places.major_label_text_font_size = f"{style.font}px"
+    time.name, places.name, fig.xgrid[0].name = f"{name}_time", f"{name}_places", f"{name}_grid"
+    time.formatter = CustomJSTickFormatter(code=_TICKS)
+    places.major_tick_line_color = places.axis_line_color = time.minor_tick_line_color = None
+
+
+def time_roles(name: str) -> dict[str, dict[str, str]]:
+    """The colours of the parts of ``time_figure(name)``."""
+    text = {"major_label_text_color": "text"}
+    return {
+        f"{name}_title": {"text_color": "soft"},
+        f"{name}_time": text | {"axis_line_color": "lane", "major_tick_line_color": "lane"},
+        f"{name}_places": text,
+        f"{name}_grid": {"grid_line_color": "grid"},
+    }
+
+
+def round_steps(begin: float, end: float, most: int, least: float = 0.0) -> list[float]:
+    """The multiples of a round number, no less than ``least``, from ``begin`` to ``end``: at most about ``most``."""
+    rough = max(end - begin, 1e-12) / max(most, 1)
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    step = max(step, least)
+    return [number * step for number in range(int(np.ceil(begin / step)), int(np.floor(end / step)) + 1)]
+
+
+def time_ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
+    """Round times and their words, at most about ``most``."""
+    times = round_steps(begin, end, most)
+    step = times[1] - times[0] if len(times) > 1 else end - begin
+    unit, scale = ("s", 1.0) if step >= 2 else ("ms", 1e3) if step >= 2e-3 else ("µs", 1e6)
+    if step >= 0.2:
+        unit, scale = "s", 1.0
+    for time in times:
+        yield time, f"{time * scale:.6g} {unit}"

@@ -1,0 +1,201 @@
+"""What a view is and what it draws: the contract between a run and its pictures.
+
+A view has a ``root`` (a Bokeh figure), turns one moment of a run into columns, and knows neither kernel nor browser,
+so it is tested by reading its columns. Times are in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from bokeh.models import ColumnDataSource
+from bokeh.plotting import figure
+
+from pathways_nb.plan.graph import Graph
+from pathways_nb.trace.record import Events
+from pathways_widgets.drawing import style
+
+Columns = dict[str, Any]
+"""Equally long columns: NumPy arrays, ``Words``, or lists of text."""
+
+
+class Words(Sequence[str]):
+    """A column of text in which the same words come again and again: a list of words, and for each row its number."""
+
+    def __init__(self, words: Sequence[str], numbers: np.ndarray):
+        self.words, self.numbers = words, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, row: Any) -> Any:
+        return [self.words[i] for i in self.numbers[row]] if isinstance(row, slice) else self.words[self.numbers[row]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+Window = tuple[float, float]
+"""The visible part of the time axis, in seconds since the start of the run."""
+
+FULL_WIDTH = 900.0
+"""Width in screen pixels for which text and boxes are fitted."""
+
+
+class DrawnProgram(Protocol):
+    """A program as a picture needs it: its graph, and what the controller decided about it."""
+
+    @property
+    def graph(self) -> Graph:
+        """The sharded dataflow graph."""
+
+    @property
+    def where(self) -> Mapping[int, str]:
+        """Serial of a place -> ``"island 0, dev 0–3"``."""
+
+    @property
+    def routes(self) -> Mapping[tuple[int, int], str]:
+        """(source node, target node) -> ``"local"``, ``"ICI"``, ``"DCN"`` or ``"host"``."""
+
+    @property
+    def runs(self) -> int:
+        """How many times it ran."""
+
+    @property
+    def needed(self) -> Mapping[int, tuple[str, int]]:
+        """Node for whose value Python stopped -> the first line that did, and after how many of the runs."""
+
+
+class RunLike(Protocol):
+    """A run that can be drawn while it goes on."""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+
+    @property
+    def islands(self) -> tuple[int, ...]:
+        """Number of devices of each island."""
+
+    @property
+    def island_names(self) -> tuple[str, ...]:
+        """What its islands are called; empty for their numbers."""
+
+    @property
+    def hbm(self) -> tuple[int, ...]:
+        """Bytes of memory of each device, for each island; 0 where none is known."""
+
+    @property
+    def programs(self) -> Sequence[DrawnProgram]:
+        """The programs that it ran, in order of their first run."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def events(self) -> Events:
+        """The events so far, oldest record first; times in seconds since the run began."""
+
+    def summary_line(self) -> str:
+        """One plain line for under the figures."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A program as it stood at one time."""
+
+    graph: Graph
+    where: Mapping[int, str]
+    routes: Mapping[tuple[int, int], str]
+    runs: int
+    needed: Mapping[int, tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run as it stood at one time, so that all views of one picture agree; it is itself a run that can be drawn."""
+
+    name: str
+    islands: tuple[int, ...]
+    island_names: tuple[str, ...]
+    hbm: tuple[int, ...]
+    programs: tuple[DrawnProgram, ...]
+    finished: bool
+    events: Events
+    summary: str
+
+    @classmethod
+    def of(cls, run: RunLike) -> Moment:
+        """Look at ``run`` now."""
+        finished = run.finished
+        programs = tuple(Drawn(one.graph, one.where, one.routes, one.runs, dict(one.needed)) for one in run.programs)
+        where = run.islands, run.island_names, run.hbm
+        return cls(run.name, *where, programs, finished, run.events, run.summary_line())
+
+    def summary_line(self) -> str:
+        """The summary of this moment."""
+        return self.summary
+
+    @property
+    def size(self) -> tuple[object, ...]:
+        """Changes whenever there is something new to draw."""
+        runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
+        return len(self.events), runs, self.islands, self.finished, self.summary
+
+
+class Drawing(ABC):
+    """A Bokeh figure and the columns that it shows; ``columns``: those of each of its sources."""
+
+    def __init__(self, columns: Mapping[str, Sequence[str]], roles: dict[str, dict[str, str]]):
+        self._columns = columns
+        self.style = style.now()
+        self.roles = roles
+        """Model name -> property -> role in the theme."""
+        self.sources: dict[str, Columns] = {name: {column: [] for column in columns[name]} for name in columns}
+        """The columns last returned by ``update``."""
+        self.properties: dict[str, dict[str, Any]] = {}
+        """Model name -> properties that follow the data: heights, ranges, titles."""
+
+    @cached_property
+    def tables(self) -> dict[str, ColumnDataSource]:
+        """Where the glyphs read the sources, by the same names; made when needed: still pictures have none."""
+        return {name: empty_source(name, columns) for name, columns in self._columns.items()}
+
+    @cached_property
+    @abstractmethod
+    def root(self) -> figure:
+        """The Bokeh figure; made when first needed."""
+
+
+class View(Drawing):
+    """A small object that draws one aspect of a run."""
+
+    @abstractmethod
+    def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
+        """The columns of every source for what is in ``window``; all of the run if ``None``."""
+
+
+def node_id(program: str, node: int) -> str:
+    """What links a node's box in the graph with its bars in the timeline; nothing for work that is no node's."""
+    return f"{program.replace(' ', '_')}#{node}" if node >= 0 else ""
+
+
+CLIPPED = ".bk-Canvas { clip-path: inset(-2000px -2000px -2000px 1px); }"
+"""Hides the leftmost pixels of a canvas: Bokeh leaves a trace of its first, narrow paint there."""
+
+
+DIMMED = {"nonselection_fill_alpha": 0.15, "nonselection_line_alpha": 0.15}
+"""How boxes look while others are selected."""
+
+
+def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
+    """A named source without rows, to which glyphs can refer."""
+    return ColumnDataSource({column: [] for column in columns}, name=name)

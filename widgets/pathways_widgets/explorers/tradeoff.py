@@ -1,0 +1,157 @@
+"""Two costs of several things, each a named point: the lower and the further left, the better.
+
+The stairs join those that are best: no other is as good in both costs and better in one. Whatever lies above and to the
+right of them costs more than it has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from bokeh.embed import json_item
+from bokeh.models import ColumnDataSource
+from bokeh.plotting import figure
+
+from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.plane import MARK, Axes, frame, pixels_of, roles, still
+from pathways_widgets.drawing.scene import Align, Curve, Rect, Scene, Text, text_width
+from pathways_widgets.figures.live import Figure
+
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]
+
+_NAME, _HEIGHT, _ROOM = "tradeoff", 360.0, 1.12
+"""The figure; its pixels; how much longer an axis is than what is on it."""
+_BEST, _OTHER = palette.VERMILION, palette.SKY
+_MARK, _GAP = 1.5 * MARK, 4.0
+"""Pixels of a mark, and between it and its name."""
+_BOKEH: dict[Align, str] = {"start": "left", "middle": "center", "end": "right"}
+_ROLES = roles(_NAME) | {f"{_NAME}_label": {"text_color": "text"}}
+
+
+class Label(NamedTuple):
+    """A name beside its point: how many pixels right of it and below, and which end of the name is there."""
+
+    name: str
+    point: Point
+    right: float
+    down: float
+    align: Align
+
+
+def tradeoff(points: Mapping[str, Point], x: str, y: str) -> Figure:
+    """Draw two costs of several things.
+
+    Args:
+        points: both costs by name, at least one; names of the same place stand side by side.
+        x, y: what the axes say, units included.
+    """
+    across, up = (_ROOM * max(costs) or 1.0 for costs in zip(*points.values(), strict=True))
+    axes = Axes(x, y, (0.0, across), (0.0, up), {}, _HEIGHT)
+    best, labels = front(points.values()), labels_of(points, axes)
+    plot = frame(_NAME, axes, "pan,box_zoom,reset,hover")
+    _draw(plot, labels, best, stairs(best, axes))
+    names = {one.point: one.name for one in labels}
+    summary = f"best: {'; '.join(f'{names[point]} ({point[0]:.4g}, {point[1]:.4g})' for point in best)}"
+    item = dict(json_item(plot)) | {"summary": summary, "themes": palette.themed(_ROLES)}
+    return Figure(item, lambda: _scene(labels, best, axes), summary=summary)
+
+
+def front(points: Iterable[Point]) -> list[Point]:
+    """The best of them, by the first cost: none is as good in both and better in one."""
+    best: list[Point] = []
+    for point in sorted(set(points)):
+        if not best or point[1] < best[-1][1]:
+            best.append(point)
+    return best
+
+
+def stairs(best: Sequence[Point], axes: Axes) -> list[Point]:
+    """The line below and left of which nothing is, from the top to the right of the picture."""
+    corners = [(best[0][0], axes.up[1])]
+    for (x, y), (after, _) in zip(best, [*best[1:], (axes.across[1], 0.0)], strict=True):
+        corners += [(x, y), (after, y)]
+    return corners
+
+
+def labels_of(points: Mapping[str, Point], axes: Axes) -> list[Label]:
+    """Names beside their points, where they cover no mark, not the stairs, and no other name."""
+    at, names = pixels_of(axes), dict[Point, list[str]]()
+    for name, point in points.items():
+        names.setdefault(point, []).append(name)
+    corners = [at(*corner) for corner in stairs(front(points.values()), axes)]
+    taken = [_grown(*ends, by=1.0) for ends in pairwise(corners)]
+    taken += [_grown(at(*point), at(*point), by=_MARK / 2) for point in names]
+    labels = []
+    for point, same in sorted(names.items(), reverse=True):  # those on the left may go further left
+        choices = [(label, _box(label, at(*point))) for label in _around(", ".join(same), point)]
+        free = (choice for choice in choices if not any(_meet(choice[1], other) for other in taken))
+        label, box = next(free, choices[0])
+        labels.append(label)
+        taken.append(box)
+    return labels
+
+
+def _grown(one: Point, other: Point, by: float) -> Box:
+    """A straight line, or a point, with some pixels around it."""
+    (left, right), (top, bottom) = (sorted(ends) for ends in zip(one, other, strict=True))
+    return left - by, top - by, right + by, bottom + by
+
+
+def _around(name: str, point: Point) -> Iterator[Label]:
+    beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.now().font / 2
+    yield Label(name, point, beside, 0.0, "start")
+    yield Label(name, point, -beside, 0.0, "end")
+    for down in (-above, above):
+        yield Label(name, point, 0.0, down, "middle")
+    for down in (-above, above):
+        yield Label(name, point, beside, down, "start")
+        yield Label(name, point, -beside, down, "end")
+
+
+def _box(label: Label, at: Point) -> Box:
+    font = style.now().font
+    width, x, y = text_width(label.name, font), at[0] + label.right, at[1] + label.down
+    left = x - {"start": 0.0, "middle": width / 2, "end": width}[label.align]
+    return left, y - font / 2, left + width, y + font / 2
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _colour(label: Label, best: Sequence[Point]) -> str:
+    return _BEST if label.point in best else _OTHER
+
+
+def _draw(plot: figure, labels: Sequence[Label], best: Sequence[Point], line: Sequence[Point]) -> None:
+    plot.line(*zip(*line, strict=True), color=_BEST, line_width=1.5, line_dash=[5, 3])
+    source = ColumnDataSource({
+        "name": [one.name for one in labels],
+        "x": [one.point[0] for one in labels],
+        "y": [one.point[1] for one in labels],
+        "right": [one.right for one in labels],
+        "down": [one.down for one in labels],
+        "align": [_BOKEH[one.align] for one in labels],
+        "colour": [_colour(one, best) for one in labels],
+    })  # fmt: skip
+    marks = plot.scatter("x", "y", source=source, size=_MARK, color="colour")
+    words = plot.text("x", "y", "name", source=source, x_offset="right", y_offset="down", text_align="align",
+                      text_baseline="middle", text_font_size=f"{style.now().font}px")  # fmt: skip
+    words.glyph.name = f"{_NAME}_label"
+    plot.hover.renderers = [marks]
+    plot.hover.tooltips = [("", "@name"), (plot.xaxis[0].axis_label, "@x"), (plot.yaxis[0].axis_label, "@y{0.0000}")]
+
+
+def _scene(labels: Sequence[Label], best: Sequence[Point], axes: Axes) -> Scene:
+    """The same for where no scripts run."""
+    scene, at = still(axes), pixels_of(axes)
+    font, ink = style.now().font, palette.THEMES["light"]["text"]
+    scene.shapes.append(Curve(tuple(at(*corner) for corner in stairs(best, axes)), _BEST, 1.5))
+    for label in labels:
+        x, y = at(*label.point)
+        scene.shapes.append(Rect(x - _MARK / 2, y - _MARK / 2, _MARK, _MARK, _colour(label, best)))
+        scene.shapes.append(Text(x + label.right, y + label.down, label.name, font, ink, label.align))
+    return scene

@@ -1,0 +1,258 @@
+"""Live figures in a notebook: a widget that syncs state, and the thread that keeps it up to date during a cell.
+
+The kernel sends columns, the browser draws them and sends back only what part of the time axis is in view. No message
+needs an answer, so a figure appears and moves while the cell that it belongs to still runs.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anywidget
+import bokeh
+import traitlets
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import DisplayHandle
+
+from pathways_nb.trace.breakdown import Breakdown, breakdown
+from pathways_nb.trace.metrics import duration
+from pathways_nb.trace.record import Events
+from pathways_widgets.drawing.scene import Scene
+from pathways_widgets.drawing.views import Moment, RunLike, Window
+from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
+from pathways_widgets.figures.packing import pack
+from pathways_widgets.figures.page import bokeh_source
+from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show, figure_of
+from pathways_widgets.figures.run_still import scene_of
+
+_HERE = Path(__file__).parent
+_INTERVAL = 0.1
+"""Seconds between two looks at a run."""
+_SHARE = 0.1
+"""Largest share of one core that drawing may take while the run goes on."""
+
+
+class BokehJS(anywidget.AnyWidget):
+    """Carries BokehJS from the installed package into the browser: once per kernel, without a network, never shown."""
+
+    _esm = "export default {}"
+    version = traitlets.Unicode(bokeh.__version__).tag(sync=True)
+    src = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    _only: ClassVar[BokehJS | None] = None
+
+    @classmethod
+    def get(cls) -> BokehJS:
+        """The one of this kernel."""
+        if cls._only is None or cls._only.comm is None:
+            cls._only = cls(src=[bokeh_source()])
+        return cls._only
+
+
+class Figure(anywidget.AnyWidget):
+    """A Bokeh item (see ``panel``) in a cell's output; ``still`` draws the same for where no scripts run."""
+
+    _esm = (_HERE / "figure.js").read_text("utf-8") + (_HERE / "live.js").read_text("utf-8")
+    _item = traitlets.Unicode().tag(sync=True)
+    _assets = traitlets.Unicode().tag(sync=True)
+    _sources = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    _properties = traitlets.Unicode("{}").tag(sync=True)
+    summary = traitlets.Unicode().tag(sync=True)
+    view = traitlets.List(traitlets.Float()).tag(sync=True)
+    """The visible part of the time axis, in seconds since the start of the run; empty for all of it."""
+
+    brushed = traitlets.List(traitlets.Float()).tag(sync=True)
+    """The selected part of the time axis, in seconds since the start of the run; empty for none."""
+    totals = traitlets.Unicode().tag(sync=True)
+    """What is in it, in words."""
+    description = traitlets.Unicode().tag(sync=True)
+    """What is to be seen, for those who cannot see it; its summary if nothing else is said."""
+
+    def __init__(self, item: dict[str, Any], still: Callable[[], Scene] | None = None, **traits: Any):
+        self._still = still
+        bare = {name: part for name, part in item.items() if name != "properties"}
+        properties = json.dumps(item.get("properties", {}))
+        super().__init__(_item=json.dumps(bare), _properties=properties, _assets=BokehJS.get().model_id, **traits)
+
+    def json_item_with_data(self) -> dict[str, Any]:
+        """The item as it stands, with its data, for a page without a kernel."""
+        return json.loads(self._item) | {"properties": json.loads(self._properties)}
+
+    def bundle(self) -> dict[str, Any]:
+        """What a cell's output holds: the widget and its text; while a page is being made, the item as well."""
+        found = self._repr_mimebundle_()
+        widget = dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(self)}
+        return widget | {ITEM_TYPE: self.json_item_with_data()} if embedding() else widget
+
+    def _ipython_display_(self) -> None:
+        put_out(self.bundle())
+        if self._still is not None:
+            show_still(self._still, repr(self))
+
+    def __repr__(self) -> str:
+        return self.summary
+
+
+class LiveFigure(Figure):
+    """The views named in ``show`` of one run, kept up to date by ``push``."""
+
+    def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW):
+        self._run = run
+        self._show = check_show(show)
+        self._lock = threading.RLock()
+        self._moment: Moment | None = None
+        self._panel = Panel(self._show, run.islands, run.island_names)
+        names = list(self._panel.sources)
+        self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
+        super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
+        if hasattr(self.comm, "_reply_subshell_for"):
+            self.comm._reply_subshell_for = None  # otherwise `view` would wait for the running cell to end
+        self.observe(self._look_elsewhere, "view")
+        self.observe(self._add_up, "brushed")
+
+    def push(self) -> bool:
+        """Send what changed since the last push; says whether there was anything new."""
+        with self._lock:
+            moment = Moment.of(self._run)
+            if self._moment is not None and moment.size == self._moment.size:
+                return False
+            if moment.islands != self._panel.islands:
+                self._panel = Panel(self._show, moment.islands, moment.island_names)
+                self._item = json.dumps(self._panel.item(data=False))
+            self._draw(moment)
+            self._moment = moment
+            return True
+
+    @property
+    def selection(self) -> Selection | None:
+        """The brushed range: its events and where each island's time went; ``None`` if nothing is brushed."""
+        return Selection.of(self._run, *sorted(self.brushed)) if len(self.brushed) == 2 else None
+
+    def json_item_with_data(self) -> dict[str, Any]:
+        """The item of the run as it stands, with its data, for a page without a kernel."""
+        with self._lock:
+            return figure_of(self._run, self._show)
+
+    def _draw(self, moment: Moment) -> None:
+        self._panel.update(moment, self._window())
+        with self.hold_sync():
+            for name, columns in self._panel.sources.items():
+                setattr(self, f"_data_{name}", pack(columns))
+            self._properties = json.dumps(self._panel.properties)
+            self.summary = self._panel.summary
+
+    def _window(self) -> Window | None:
+        return (self.view[0], self.view[1]) if len(self.view) == 2 else None
+
+    def _add_up(self, change: object) -> None:
+        if hasattr(self._run, "view"):
+            self._run.view = self  # of several figures of one run the one that was brushed last
+        chosen = self.selection
+        self.totals = "" if chosen is None else str(chosen)
+
+    def _look_elsewhere(self, change: object) -> None:
+        with self._lock:  # what was last drawn, since adding up a million events takes longer than drawing some of them
+            self._draw(self._moment or Moment.of(self._run))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A range of a run's time axis, from ``start`` to ``end`` in seconds since the run began.
+
+    ``events`` are those that touch it, ``islands`` says for each island where its time went.
+    """
+
+    start: float
+    end: float
+    events: Events
+    islands: list[Breakdown]
+
+    @classmethod
+    def of(cls, run: RunLike, start: float, end: float) -> Selection:
+        """What ``run`` did between two times."""
+        events = run.events
+        inside = events.select((events["end"] >= start) & (events["start"] <= end))
+        return cls(start, end, inside, breakdown(events, run.islands, start, end))
+
+    def __str__(self) -> str:
+        head = f"{duration(self.start)} to {duration(self.end)}, {len(self.events)} events"
+        return "\n".join([head, *map(str, self.islands)])
+
+
+class LiveDisplay:
+    """Shows a run in the current cell's output and keeps it up to date until ``stop``; a script gets its summary."""
+
+    def __init__(self, run: RunLike, show: str | Sequence[str] = DEFAULT_SHOW):
+        self.figure: LiveFigure | None = None
+        self.views = check_show(show)
+        self._run = run
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._handle: DisplayHandle | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a person sees it while the run goes on."""
+        return self.figure is not None
+
+    def start(self) -> None:
+        """Display the figure and begin to follow the run. Never raises: a figure that fails is one line of text."""
+        if not InteractiveShell.initialized():
+            return
+        try:
+            self.figure = LiveFigure(self._run, self.views)
+            self.figure.push()
+            bundle = self.figure.bundle()
+            if not self._run.finished:
+                bundle["text/plain"] = f"{self._run.name}: a live figure; the picture that follows is how it ended."
+            self._handle = put_out(bundle)
+        except Exception as error:
+            self._give_up(error)
+            return
+        follow = contextvars.copy_context().run  # keeps the thread's output in this cell
+        self._thread = threading.Thread(target=follow, args=(self._follow,), name="pathways-figure", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Show the final state and end the thread; may be called again."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        if not InteractiveShell.initialized():
+            sys.stdout.write(f"{self._run.name}: {self._run.summary_line()}\n")
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._try_push()
+        if self.figure is None:
+            return
+        if embedding() and self._handle is not None:
+            self._handle.update(self.figure.bundle(), raw=True)
+        show_still(lambda: scene_of(self._run, self.views), self._run.summary_line())
+
+    def _follow(self) -> None:
+        pause = _INTERVAL
+        while not self._ended.wait(pause):
+            began = time.thread_time()
+            self._try_push()
+            pause = max(_INTERVAL, (time.thread_time() - began) / _SHARE)
+
+    def _try_push(self) -> None:
+        if self.figure is None:
+            return
+        try:
+            self.figure.push()
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self.figure = None
+        text = f"The figure could not be drawn: {type(error).__name__}: {error}\n{self._run.summary_line()}"
+        put_out({"text/plain": text})

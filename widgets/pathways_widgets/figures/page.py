@@ -1,0 +1,61 @@
+"""One HTML file that shows figures with no kernel and no network: BokehJS is inside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from bokeh.util.paths import bokehjs_path
+
+from pathways_widgets.drawing.palette import THEMES
+from pathways_widgets.figures.panel import figure_of
+
+__all__ = ["bokeh_source", "figure_of", "page"]
+
+_FRAME = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.5 sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em;
+  color: {light[text]}; background: {light[background]}; }}
+@media (prefers-color-scheme: dark) {{ body {{ color: {dark[text]}; background: {dark[background]}; }} }}
+</style>
+<script>{bokeh}</script>
+</head>
+<body>
+{body}
+<script type="module">
+{script}
+for (const item of document.querySelectorAll("script[data-figure]"))
+  await mount(Bokeh, JSON.parse(item.textContent), item.previousElementSibling)
+document.body.dataset.drawn = "true"
+</script>
+</body>
+</html>
+"""
+
+
+def page(title: str, parts: Sequence[str | dict[str, Any]]) -> str:
+    """A self-contained page: ``parts`` in order, each an HTML fragment (escaped by the caller) or a figure's item."""
+    body = "\n".join(part if isinstance(part, str) else _figure(part) for part in parts)
+    script = (Path(__file__).parent / "figure.js").read_text("utf-8")
+    bokeh = bokeh_source().replace("</script", "<\\/script")
+    return _FRAME.format(title=escape(title), body=body, script=script, bokeh=bokeh, **THEMES)
+
+
+@cache
+def bokeh_source() -> str:
+    """BokehJS as installed, without the widgets and tables that figures do not need."""
+    return (Path(bokehjs_path()) / "js" / "bokeh.min.js").read_text("utf-8")
+
+
+def _figure(item: dict[str, Any]) -> str:
+    text = json.dumps(item).replace("<", "\\u003c")
+    return f'<div></div><script type="application/json" data-figure>{text}</script>'

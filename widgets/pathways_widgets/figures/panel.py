@@ -1,0 +1,124 @@
+"""Several views of one run in a column, and the Bokeh item that any page can embed.
+
+One view that fails costs its own picture and a line of text, never the others. An item is Bokeh's own JSON with three
+additions that ``figure.js`` reads: ``summary`` (plain text), ``themes`` and ``properties`` by model name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from bokeh.embed import json_item
+from bokeh.layouts import column
+from bokeh.models import Column
+from bokeh.plotting import figure
+
+from pathways_nb.util.json_text import shortened
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.time_axis import TIME_RANGE
+from pathways_widgets.drawing.views import Columns, Moment, RunLike, View, Window, Words
+from pathways_widgets.graph.graph_view import GraphView
+from pathways_widgets.memory.memory_view import MemoryView
+from pathways_widgets.timeline.critical_view import CriticalTimeline
+from pathways_widgets.timeline.timeline_view import Timeline
+
+VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
+    "graph": GraphView,
+    "timeline": lambda islands, names: Timeline(islands, names=names),
+    "critical": lambda islands, names: CriticalTimeline(islands, names=names),
+    "memory": lambda islands, names: MemoryView(islands, names=names),
+}
+DEFAULT_SHOW = ("graph", "timeline")
+
+
+def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of views, each known, given as ``"graph,timeline"`` or one by one; ``"none"`` names none.
+
+    ``"critical"`` is the timeline with its critical path, and takes the place of the one without.
+
+    Raises:
+        ValueError: a name is not a key of ``VIEWS``.
+    """
+    if not isinstance(show, str | Sequence) or not all(isinstance(word, str) for word in show):
+        raise ValueError(f"show={shortened(show)}: write names of views: {', '.join(VIEWS)} or none.")
+    words = [word.strip() for word in show.split(",")] if isinstance(show, str) else show
+    names = tuple(dict.fromkeys(word for word in words if word not in ("", "none")))
+    for name in names:
+        if name not in VIEWS:
+            near = difflib.get_close_matches(name, VIEWS, 1, 0.5)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            said = f"show={shortened(show)}: there is no view {shortened(name)}"
+            raise ValueError(f"{said}; choose from {', '.join(VIEWS)} or none{meant}")
+    return tuple(name for name in names if name != "timeline" or "critical" not in names)
+
+
+class Panel:
+    """The views named in ``show`` for runs on ``islands`` (number of devices of each, and what they are called)."""
+
+    def __init__(self, show: Sequence[str], islands: tuple[int, ...], names: tuple[str, ...] = ()):
+        self.islands, self._names = islands, names
+        self.failures: dict[str, str] = {}
+        self.views: dict[str, View] = {}
+        for name in check_show(show):
+            self._guard(name, partial(self._make, name))
+        roots = [view.root for view in self.views.values()]
+        _pan_together(roots)
+        self.root: Column = column(roots, sizing_mode="stretch_width")
+        self.summary = ""
+
+    def update(self, moment: Moment, window: Window | None = None) -> None:
+        """Bring all views up to ``moment``; a view that fails keeps its last columns."""
+        for name, view in self.views.items():
+            self._guard(name, partial(view.update, moment, window))
+        self.summary = "\n".join([moment.summary_line(), *self.failures.values()])
+
+    @property
+    def sources(self) -> dict[str, Columns]:
+        """The columns of all views."""
+        return {name: columns for view in self.views.values() for name, columns in view.sources.items()}
+
+    @property
+    def properties(self) -> dict[str, dict[str, Any]]:
+        """Model name -> properties that follow the data, of all views."""
+        return {name: values for view in self.views.values() for name, values in view.properties.items()}
+
+    @property
+    def themes(self) -> dict[str, dict[str, dict[str, str]]]:
+        """Theme -> model name -> property -> colour."""
+        return palette.themed({name: values for view in self.views.values() for name, values in view.roles.items()})
+
+    def item(self, data: bool) -> dict[str, Any]:
+        """The item to embed, with the current columns in it or empty."""
+        for view in self.views.values():
+            for name, table in view.tables.items():
+                columns = {k: list(c) if isinstance(c, Words) else c for k, c in view.sources[name].items() if data}
+                table.data = columns or {column: [] for column in table.data}
+        item = dict(json_item(self.root))
+        return item | {"summary": self.summary, "themes": self.themes, "properties": self.properties if data else {}}
+
+    def _make(self, name: str) -> None:
+        self.views[name] = VIEWS[name](self.islands, self._names)
+
+    def _guard(self, name: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+            self.failures.pop(name, None)
+        except Exception as error:
+            self.failures[name] = f"The {name} could not be drawn: {type(error).__name__}: {error}"
+
+
+def _pan_together(roots: Sequence[figure]) -> None:
+    """Let all pictures over time have the range of the first."""
+    over_time = [root for root in roots if root.x_range.name == TIME_RANGE]
+    for root in over_time[1:]:
+        root.x_range = over_time[0].x_range
+
+
+def figure_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW) -> dict[str, Any]:
+    """The item of ``run`` as it stands now, with its data, for a page without a kernel."""
+    panel = Panel(show, run.islands, run.island_names)
+    panel.update(Moment.of(run))
+    return panel.item(data=True)

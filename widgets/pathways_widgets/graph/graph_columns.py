@@ -1,0 +1,274 @@
+"""Columns of the graph's picture: boxes, curves, labels and the legend of places, in pixels with y downwards."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from pathways_nb.trace.metrics import size
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.views import FULL_WIDTH, Columns, DrawnProgram, node_id
+from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn
+from pathways_widgets.graph.graph_labels import Curve, Labels
+from pathways_widgets.graph.layered_layout import Layout, layered
+
+MARGIN = 12.0
+WIDEST = 1080.0
+"""Pixels of a graph that are squeezed into ``FULL_WIDTH``; of a wider one a part is shown."""
+_TITLE, _BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
+_NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
+_GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
+"""Least and natural space between layers, without and with labels on the edges between."""
+_LONGEST_NAME = 26
+_TAB = 28.0
+"""Height of the two lines under a box that say where its value was needed."""
+
+
+@dataclass
+class Picture:
+    """One program drawn with its upper left corner at (0, 0): rows by source, and its size in pixels."""
+
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    width: float = 0.0
+    height: float = 0.0
+
+    def add(self, source: str, **row: object) -> None:
+        """Put one row into ``source``."""
+        self.rows.setdefault(source, []).append(row)
+
+
+class _Spot(NamedTuple):
+    """A box's left and right edge and its centre height."""
+
+    left: float
+    right: float
+    y: float
+
+
+class _Box(NamedTuple):
+    """What is written in a box and on the tab under it, and the room that takes, in pixels."""
+
+    name: str
+    sub: str
+    tab: str
+
+    @property
+    def width(self) -> float:
+        longest = max(len(line) for line in f"{self.sub}\n{self.tab}".split("\n"))
+        return max(len(self.name) * _NAME_LETTER, longest * _SUB_LETTER) + 14.0
+
+    @property
+    def height(self) -> float:
+        return 24.0 + 12.0 * self._lines if self.sub else 22.0
+
+    @property
+    def below(self) -> float:
+        return _TAB if self.tab else 0.0
+
+    @property
+    def lift(self) -> float:
+        """How far the name stands from the middle; upwards is negative."""
+        return -7.0 * self._lines
+
+    @property
+    def _lines(self) -> int:
+        return self.sub.count("\n") + 1 if self.sub else 0
+
+
+def picture(program: DrawnProgram, colours: Mapping[int, str], room: float = FULL_WIDTH) -> Picture:
+    """Lay out and draw one program in about ``room`` pixels; ``colours`` is by serial of place.
+
+    What would be too wide for the screen has boxes with their name alone, in two lines; then repeats are folded.
+    """
+    for folded, with_place in itertools.product((False, True), (True, False)):
+        nodes, edges = drawn(program, folded)
+        found = _picture(program, colours, nodes, edges, with_place, room)
+        if found.width + 2 * MARGIN <= WIDEST / FULL_WIDTH * room:
+            break
+    return found
+
+
+def _picture(
+    program: DrawnProgram,
+    colours: Mapping[int, str],
+    nodes: list[DrawnNode],
+    edges: list[DrawnEdge],
+    with_place: bool,
+    room: float,
+) -> Picture:
+    boxes = [_box(node, program, with_place) for node in nodes]
+    pairs = [(edge.source, edge.target) for edge in edges]
+    layout = layered([box.height + box.below for box in boxes], pairs)
+    spans = _spans([box.width for box in boxes], layout, edges, room)
+    result = Picture(width=spans[-1][1] if spans else 0.0, height=layout.height)
+    spots = []
+    for node, box, layer, centre in zip(nodes, boxes, layout.layer, layout.y, strict=True):
+        x, y = sum(spans[layer]) / 2, centre - box.below / 2
+        spots.append(_Spot(x - box.width / 2, x + box.width / 2, y))
+        shape = {"x": x, "y": y, "width": box.width, "height": box.height, "lift": box.lift}
+        result.add("graph_nodes", **shape, name=box.name, sub=box.sub, **_details(node, program, colours))
+        if box.tab:
+            tab = {"y": y + (box.height + box.below) / 2, "height": box.below, "text": box.tab}
+            result.add("graph_needed", x=x, width=box.width, **tab)
+    labels = Labels(result.rows.get("graph_nodes", []))
+    for edge in edges:
+        _add_edge(result, edge, _curves(edge, spots, spans, layout), labels)
+    return result
+
+
+def _box(node: DrawnNode, program: DrawnProgram, with_place: bool) -> _Box:
+    line, count = _needed(node, program)
+    times = f" ×{count}" if count > 1 else ""
+    tab = f"← value needed{times}\n{_short(line)}" if count else ""
+    place = node.node.place
+    if not with_place:
+        base, ending = _split(node.title)
+        return _Box(_short(base), ending, tab)
+    if place is None:
+        return _Box(_short(node.title), "", tab)
+    where = program.where.get(place.serial, "")
+    return _Box(_short(node.title), _short(place.label) + (f"\n{_short(where)}" if where else ""), tab)
+
+
+def _needed(node: DrawnNode, program: DrawnProgram) -> tuple[str, int]:
+    """The first line that stopped for a value of these nodes, and after how many runs one did."""
+    found = [needed for number, needed in program.needed.items() if number in node.ids]
+    return (found[0][0] if found else "", sum(count for _, count in found))
+
+
+_ENDING = re.compile(r"(?: \(\w+\)| \+\d+ ops)?(?: ×\d+)?$")
+"""What a shortened name keeps: ``(bwd)`` or ``+3 ops``, and how many."""
+
+
+def _split(title: str) -> tuple[str, str]:
+    base = _ENDING.sub("", title)
+    return base, title[len(base) :].strip()
+
+
+def _short(text: str) -> str:
+    if len(text) <= _LONGEST_NAME:
+        return text
+    kept = text[len(_split(text)[0]) :]
+    return text[: _LONGEST_NAME - 1 - len(kept)] + "…" + kept
+
+
+def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str]) -> dict[str, str]:
+    place = node.node.place
+    where = program.where.get(place.serial, "") if place else ""
+    outline = colours[place.serial] if place else palette.NEUTRAL
+    return {
+        "fill": palette.pale(outline),
+        "outline": outline,
+        "title": node.title,
+        "kind": node.node.kind,
+        "place": " · ".join(filter(None, (place.label if place else "", where))),
+        "outputs": f"{node.shapes} ({size(node.bytes)})" if node.shapes else "",
+        "line": node.node.line,
+        "needed": _needed(node, program)[0],
+        "ids": " ".join(node_id(program.graph.name, number) for number in node.ids),
+        "parts": ", ".join(node.node.parts[:8]) + (" …" if len(node.node.parts) > 8 else ""),
+    }
+
+
+def _spans(
+    widths: Sequence[float], layout: Layout, edges: Iterable[DrawnEdge], room: float
+) -> list[tuple[float, float]]:
+    """Left and right edge of each layer; spaces shrink as far as they can to fit into ``room``."""
+    layers = max(layout.layer, default=-1) + 1
+    wide = [0.0] * layers
+    for width, layer in zip(widths, layout.layer, strict=True):
+        wide[layer] = max(wide[layer], width)
+    labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
+    gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
+    least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
+    left_over = room - 2 * MARGIN - sum(wide)
+    share = min(max((left_over - least) / (natural - least), 0.0), 1.0) if gaps else 0.0
+    spans, left = [], 0.0
+    for layer in range(layers):
+        spans.append((left, left + wide[layer]))
+        left += wide[layer] + (gaps[layer][0] + share * (gaps[layer][1] - gaps[layer][0]) if layer < len(gaps) else 0)
+    return spans
+
+
+def _curves(edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]], layout: Layout) -> list[Curve]:
+    """From the right of the source through the layers between to the left of the target."""
+    source, target = spots[edge.source], spots[edge.target]
+    if layout.layer[edge.source] >= layout.layer[edge.target]:
+        low = max(source.y, target.y) + 60
+        right, left = source.right, target.left
+        return [Curve(right, source.y, left, target.y, right + 40, low, left - 40, low)]
+    stops = [(source.right, source.y)]
+    for layer, y in layout.bends.get((edge.source, edge.target), []):
+        stops += [(spans[layer][0], y), (spans[layer][1], y)]
+    stops.append((target.left, target.y))
+    return [_smooth(*start, *end) for start, end in pairwise(stops)]
+
+
+def _smooth(x0: float, y0: float, x1: float, y1: float) -> Curve:
+    middle = (x0 + x1) / 2
+    return Curve(x0, y0, x1, y1, middle, y0, middle, y1)
+
+
+def _add_edge(result: Picture, edge: DrawnEdge, curves: list[Curve], labels: Labels) -> None:
+    last = curves[-1]
+    if not edge.is_transfer:
+        for curve in curves:
+            result.add("graph_local", **curve._asdict())
+        result.add("graph_heads", x=last.x1 - 3, y=last.y1)
+        return
+    width = 4.0 if edge.route == "DCN" else 2.5
+    for curve in curves:
+        result.add("graph_transfers", **curve._asdict(), width=width)
+    result.add("graph_arrows", x=last.x1 - 4, y=last.y1)
+    text = f"{size(edge.bytes)} {edge.route}"
+    x, y = labels.place(curves, text)
+    result.add("graph_labels", x=x, y=y, text=text)
+
+
+def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str], room: float) -> tuple[Picture, float]:
+    """Chips with the places' names and devices, in rows no wider than ``room``, and the height of all rows."""
+    result, x, y = Picture(), MARGIN, _LEGEND_ROW / 2 + 2
+    named: dict[int, str] = {}
+    for program in programs:
+        for place in program.graph.places:
+            where = program.where.get(place.serial, "")
+            label = _short(place.label)
+            named.setdefault(place.serial, f"{label} · {where}" if where else label)
+    for serial, text in sorted(named.items()):
+        width = 34 + len(text) * _LEGEND_LETTER
+        if x > MARGIN and x + width > room:
+            x, y = MARGIN, y + _LEGEND_ROW
+        result.add("graph_chips", x=x + 6, y=y, fill=palette.pale(colours[serial]), outline=colours[serial])
+        result.add("graph_legend", x=x + 17, y=y, text=text)
+        x += width
+    return result, y + _LEGEND_ROW / 2 if named else 0.0
+
+
+def stacked(pictures: Sequence[Picture], titles: Sequence[str], top: float) -> tuple[Picture, float]:
+    """All pictures below one another with their titles, from ``top`` on, and the height of the whole."""
+    whole, y = Picture(), top
+    for one, title in zip(pictures, titles, strict=True):
+        whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
+        y += _TITLE
+        for source, rows in one.rows.items():
+            whole.rows.setdefault(source, []).extend(_moved(row, MARGIN, y) for row in rows)
+        y += one.height + _BETWEEN
+    return whole, y
+
+
+def columns_of(whole: Picture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
+    """Turn rows into the columns of each source."""
+    return {
+        source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
+        for source, columns in names.items()
+    }
+
+
+def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
+    """The row with all its x and y coordinates moved."""
+    by = {"x": right, "y": down}
+    return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

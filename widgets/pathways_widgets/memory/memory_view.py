@@ -1,0 +1,161 @@
+"""The picture of memory: what each client held on each device over time, its budget and its peak.
+
+A row for each group of devices with the same history, stacked by client; time is that of the timeline, with which it
+pans. A dashed line is the budget of a device. Levels hold until they change: nothing is drawn as a slope.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from bokeh.models import (
+    ColumnDataSource,
+    CustomJSTickFormatter,
+    FixedTicker,
+    GlyphRenderer,
+    HSpan,
+    Legend,
+    LegendItem,
+    Line,
+    Quad,
+    Range1d,
+    Text,
+)
+from bokeh.plotting import figure
+
+from pathways_nb.trace.memory_profile import Held, memory_of
+from pathways_nb.trace.metrics import clients_of
+from pathways_widgets.drawing.style import Style
+from pathways_widgets.drawing.time_axis import (
+    LEGEND_ROLES,
+    TIME_RANGE,
+    clipped,
+    hover,
+    shown,
+    time_figure,
+    time_roles,
+    time_span,
+)
+from pathways_widgets.drawing.views import Columns, RunLike, View, Window
+from pathways_widgets.memory.memory_columns import SIDES, SOURCES, WORDS_ABOVE, Layout, columns_of, layout_of
+from pathways_widgets.timeline.lanes import Lanes
+from pathways_widgets.timeline.level_of_detail import PIXELS
+
+LEGEND_COLUMNS = 5
+_LABELS = """
+    const {y, text} = labels.data
+    return text[y.indexOf(tick)] ?? ""
+"""
+_TOOLTIPS = [
+    ("client", "@client"),
+    ("holds", "@bytes{custom} on each"),
+    ("where", "@where"),
+    ("from", "@start{custom} to @end{custom}"),
+]
+
+
+class MemoryView(View):
+    """Draws the levels of memory of runs on ``islands``; words fit a width of ``pixels``."""
+
+    def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
+        super().__init__(SOURCES, _roles())
+        self.layout = Layout((), "", self.style.lane, self.style.font, 1.0)
+        lanes = Lanes(islands, names)
+        self._names, self._pixels = [lanes.name(island) for island in range(len(islands))], pixels
+        self._known: tuple[int, int] | None = None
+        self._held: list[Held] = []
+
+    @cached_property
+    def root(self) -> figure:
+        """The Bokeh figure; made when first needed."""
+        made = time_figure("memory", _height(self.layout, 0, self.style), Range1d(1, 0, name="memory_y"), self.style)
+        made.yaxis[0].ticker = FixedTicker(ticks=[], name="memory_ticks")
+        made.yaxis[0].formatter = CustomJSTickFormatter(args={"labels": self.tables["memory_labels"]}, code=_LABELS)
+        made.ygrid[0].ticker = FixedTicker(ticks=[], name="memory_steps")
+        made.ygrid[0].name = "memory_lines"
+        _draw(made, self.tables, self.style)
+        return made
+
+    def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
+        """The steps to draw for ``window`` with half of it again on each side, budgets, peaks, and who is who."""
+        events = run.events
+        span = time_span(events)
+        visible, around = shown((span["start"], span["end"]), window)
+        known = len(events), int(events["id"][-1]) if len(events) else -1
+        if known != self._known:
+            self._held = [held for held in memory_of(clipped(events)) if 0 <= held.island < len(self._names)]
+            self._known = known
+        self.layout = layout_of(self._held, self._names, run.hbm, self.style.lane, self.style.font)
+        clients = [*filter(None, clients_of(events)), ""]
+        self.sources = columns_of(self.layout, clients, visible, around, self._pixels)
+        self.properties = {TIME_RANGE: span, **_properties(run.name, self.layout, self.sources, self.style)}
+        return self.sources
+
+
+def _height(layout: Layout, entries: int, style: Style) -> int:
+    """Pixels of the figure; its legend has so many entries."""
+    more = max(entries - 1, 0) // LEGEND_COLUMNS
+    return round(max(len(layout.strips), 1) * layout.row + (80 + 22 * more) * style.factor)
+
+
+def _properties(name: str, layout: Layout, sources: dict[str, Columns], style: Style) -> dict[str, dict[str, Any]]:
+    entries = len(sources["memory_clients"]["client"]) + bool(sources["memory_budgets"]["y"])
+    rows = max(len(layout.strips), 1)
+    lines = [layout.y(position, step) for position in range(len(layout.strips)) for step in layout.steps]
+    bounds = {"start": rows, "end": 0}
+    return {
+        "memory": {"height": _height(layout, entries, style)},
+        "memory_title": {"text": f"{name} · {title_of(layout)}"},
+        "memory_y": bounds | {f"reset_{side}": bound for side, bound in bounds.items()},
+        "memory_ticks": {"ticks": list(layout.labels)},
+        "memory_steps": {"ticks": lines},
+    }
+
+
+def title_of(layout: Layout) -> str:
+    """What is drawn."""
+    if not layout.strips:
+        return "no levels of memory were recorded"
+    return f"memory held on {layout.chosen or 'each device'}"
+
+
+def _draw(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
+    look: dict[str, Any] = {**{side: side for side in SIDES}, "fill_color": "fill", "line_color": "fill"}
+    look["line_width"] = 1.0  # or the ground is seen between neighbours
+    levels = fig.add_glyph(tables["memory_levels"], Quad(**look))
+    swatches = fig.add_glyph(tables["memory_clients"], Quad(**look))
+    budget = {"line_dash": [6, 3], "line_width": 1.5 * style.line}
+    fig.add_glyph(tables["memory_budgets"], HSpan(y="y", name="memory_budget", **budget))
+    dashes = fig.add_glyph(tables["memory_budgets"], Line(x="x", y="y", name="memory_dashes", **budget))
+    fig.scatter("x", "y", source=tables["memory_peaks"], size=6 * style.factor, name="memory_markers", line_width=1.5)
+    fig.renderers[-1].glyph.name = "memory_marker"
+    words = Text(x="x", y="text_y", text="text", text_align="align", text_baseline="bottom", name="memory_peak")
+    words.y_offset, words.text_font_size = -WORDS_ABOVE * style.font, f"{style.font}px"
+    fig.add_glyph(tables["memory_peaks"], words)
+    fig.add_tools(hover(levels, _TOOLTIPS, seconds=("start", "end")))
+    _legend(fig, {"client": swatches, "name": dashes}, style)
+
+
+def _legend(fig: figure, renderers: dict[str, GlyphRenderer], style: Style) -> None:
+    """What is drawn, as the columns of these names say: who holds memory is not known beforehand."""
+    items = [LegendItem(label={"field": name}, renderers=[renderer]) for name, renderer in renderers.items()]
+    legend = Legend(items=items, name="memory_legend", orientation="horizontal", location="top_left")
+    legend.ncols = LEGEND_COLUMNS
+    legend.border_line_color = None
+    legend.label_text_font_size = f"{style.font}px"
+    legend.glyph_width = legend.glyph_height = int(12 * style.factor)
+    legend.padding = legend.margin = 2
+    legend.spacing = 10
+    fig.add_layout(legend, "above")
+
+
+def _roles() -> dict[str, dict[str, str]]:
+    return time_roles("memory") | {
+        "memory_lines": {"grid_line_color": "grid"},
+        "memory_legend": LEGEND_ROLES,
+        "memory_budget": {"line_color": "text"},
+        "memory_dashes": {"line_color": "text"},
+        "memory_marker": {"fill_color": "text", "line_color": "background"},
+        "memory_peak": {"text_color": "text", "background_fill_color": "background"},
+    }

@@ -1,0 +1,102 @@
+"""Pictures of schedules on a page without scripts: the same columns that Bokeh draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pathways_widgets.drawing import palette, style
+from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Scene, Shape, Text
+from pathways_widgets.drawing.still_frame import AXIS, LIGHT, Frame, Swatch, legend
+from pathways_widgets.drawing.time_axis import TIME_RANGE, round_steps
+from pathways_widgets.drawing.views import FULL_WIDTH, Columns
+from pathways_widgets.schedules.schedule_columns import COLOURS, LEVELS, SIDES
+from pathways_widgets.schedules.schedule_layout import LINE, Drawable
+from pathways_widgets.schedules.schedule_view import CAP, HELD, IDLE, Schedules
+
+_LEFT, _RIGHT, _MARGIN = 64.0, 76.0, 8.0
+"""Pixels for the names of devices and for their peaks, and above all."""
+
+
+def scene_of_schedules(pictures: Sequence[Drawable], width: float = FULL_WIDTH) -> Scene:
+    """Pictures below one another, ``width`` pixels wide, with their legend."""
+    factor = style.now().factor
+    left, right = factor * _LEFT, width - factor * _RIGHT
+    view = Schedules(len(pictures), right - left, width - left - _MARGIN)
+    sources = view.update(pictures)
+    shapes, used = legend(_swatches(view), _MARGIN, width, factor * _LEFT)
+    span, top = view.properties[TIME_RANGE], _MARGIN + used + 6 * factor
+    frame = Frame(left, right, top, top + view.layout.height, span["start"], span["end"], 1.0)
+    scene = Scene(width, frame.bottom + factor * AXIS, LIGHT["background"], shapes)
+    scene.shapes += [*_axis(frame), *_bars(frame, sources), *_memory(frame, sources), *_words(frame, view)]
+    return scene
+
+
+def _swatches(view: Schedules) -> list[list[Swatch]]:
+    shown = {name for name, values in view.properties.items() if values.get("visible")}
+    operations = [Swatch(f"{kind.letter} {kind.name}", kind.colour)
+                  for code, kind in enumerate(palette.OPERATIONS) if f"schedules_key{code}" in shown]  # fmt: skip
+    rest = [Swatch(IDLE, LIGHT["background"], "/"), Swatch(HELD, palette.MEMORY)]
+    if "schedules_key_shade" in shown:
+        words = view.properties["schedules_key_shade"]["label"]["value"]
+        rest.insert(1, Swatch(words, COLOURS[LEVELS - 1]))
+    if "schedules_key_cap" in shown:
+        rest.append(Swatch(CAP, LIGHT["text"], dashed=True))
+    return [operations, rest]
+
+
+def _axis(frame: Frame) -> Iterator[Shape]:
+    font, lines = style.now().font, style.now().line
+    most = max(int((frame.right - frame.left) / (60 * style.now().factor)), 3)
+    for time in round_steps(max(frame.begin, 0.0), frame.end, most):
+        x = frame.x(time)
+        yield Curve(((x, frame.top), (x, frame.bottom)), LIGHT["grid"], lines)
+        yield Text(x, frame.bottom + style.now().factor * AXIS / 2, f"{time:g}", font, LIGHT["text"], "middle")
+
+
+def _rows(columns: Columns, *names: str) -> Iterator[tuple]:
+    return zip(*(np.asarray(columns[name]).tolist() for name in names), strict=True)
+
+
+def _bars(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
+    x, y, line = frame.x, frame.y, style.now().line
+    for left, right, top, bottom in _rows(sources["schedules_idle"], *SIDES):
+        box = x(left), y(top), x(right) - x(left), bottom - top
+        yield Rect(*box, LIGHT["background"], LIGHT["lane"], 0.5 * line, hatch="/")
+    for left, right, top, bottom, code in _rows(sources["schedules_boxes"], *SIDES, "code"):
+        yield Rect(x(left), y(top), max(x(right) - x(left), 0.3), bottom - top, COLOURS[code])
+    for name, colour, thick in (("edges", palette.BOX_EDGE, 0.5), ("pairs", LIGHT["text"], 1.5)):
+        for left, right, top, bottom in _rows(sources[f"schedules_{name}"], *SIDES):
+            yield Rect(x(left), y(top), x(right) - x(left), bottom - top, "", colour, thick * line)
+    for time, position, text in _rows(sources["schedules_marks"], "x", "y", "text"):
+        yield Text(x(time), y(position), text, style.now().font, palette.INK, "middle")
+
+
+def _memory(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
+    x, y, line = frame.x, frame.y, style.now().line
+    for name, colour in (("held", palette.MEMORY), ("over", palette.EXCESS)):
+        points: list[tuple[float, float]] = []
+        for time, position in _rows(sources[f"schedules_{name}"], "x", "y"):
+            if np.isnan(time):
+                yield Polygon(tuple(points), colour)
+                points = []
+            else:
+                points.append((x(time), y(position)))
+    for begin, end, position in _rows(sources["schedules_caps"], "x0", "x1", "y"):
+        yield Curve(((x(begin), y(position)), (x(end), y(position))), LIGHT["text"], line, dash=5.0)
+    size = 4 * style.now().factor
+    for time, position in _rows(sources["schedules_peaks"], "x", "y"):
+        yield Rect(x(time) - size / 2, y(position) - size / 2, size, size, LIGHT["text"], radius=size / 2)
+
+
+def _words(frame: Frame, view: Schedules) -> Iterator[Shape]:
+    font, labels = style.now().font, view.sources["schedules_labels"]
+    for y, device, peak in _rows(labels, "y", "device", "peak"):
+        yield Text(frame.left - 8, frame.y(y), device, font, LIGHT["text"], "end")
+        yield Text(frame.right + 8, frame.y(y), peak, font, LIGHT["text"])
+    for board in view.layout.boards:
+        for top, lines, bold in ((board.top, board.heading, True), (board.words, board.lines, False)):
+            for row, line in enumerate(lines):
+                y = frame.y(top) + (0.5 + row) * LINE * font
+                yield Text(frame.left, y, line, font, LIGHT["text"], bold=bold, background=LIGHT["background"])

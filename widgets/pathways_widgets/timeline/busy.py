@@ -1,0 +1,61 @@
+"""The curve of busy devices under each island's lanes: columns of boxes, stacked by client where several share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pathways_nb.trace.metrics import BUSY, busy_between, named
+from pathways_nb.trace.record import Events
+from pathways_widgets.drawing.views import Columns, Window, Words
+from pathways_widgets.timeline.clients import numbered, sharing, tints
+from pathways_widgets.timeline.lanes import Lanes
+
+BINS = 300
+"""Steps of the curve; fewer where more than ``_FEW`` clients share it."""
+_FEW = 4
+BUSY_COLUMNS = ("left", "right", "top", "bottom", "share", "island", "client", "tint", "whose")
+
+
+def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
+    """How many devices of each island are busy, as boxes whose heights add up to the summary's utilisation.
+
+    Each client has boxes of its own, the first one's lowest.
+
+    Args:
+        events: of the run. lanes: where the boxes lie. window: the part of the time axis to cut into bins, in seconds.
+    """
+    clients = sharing(events)
+    edges = np.linspace(*window, BINS * _FEW // max(len(clients), _FEW) + 1)
+    near = (events["end"] > window[0]) & (events["start"] < window[1]) & events.is_("kind", *BUSY)
+    parts = [
+        part
+        for island in range(len(lanes.islands))
+        for part in _island(events.select(near & events.is_("island", island)), lanes, island, edges, clients)
+    ]
+    columns: Columns = {
+        name: np.concatenate([part[name] for part in parts]) if parts else np.zeros(0, int)
+        for name in BUSY_COLUMNS
+        if name not in ("tint", "whose")
+    }
+    words = [f" by {named('')}" if clients else "", *(f" by {name}" for name in clients if name)]
+    return columns | {"tint": tints(columns["client"]), "whose": Words(words, columns["client"])}
+
+
+def _island(events: Events, lanes: Lanes, island: int, edges: np.ndarray, clients: Sequence[str]) -> Iterator[Columns]:
+    """The boxes of one island, whose events these are, client by client."""
+    devices, (top, bottom) = lanes.islands[island], lanes.busy(island)
+    used = busy_between(events, devices, edges)
+    parts = [busy_between(events.select(events.is_("client", name)), devices, edges) for name in clients] or [used]
+    # Estimated stamps of two clients may overlap; a device is busy once.
+    share = used / np.maximum(np.diff(edges) * devices, 1e-30) / np.maximum(np.sum(parts, axis=0), 1e-30)
+    floor = np.zeros(len(used))
+    for number, part in zip(numbered(clients, clients) or [0], parts, strict=True):
+        ceiling = floor + share * part
+        some = part > 0
+        box = {"left": edges[:-1], "right": edges[1:], "share": ceiling - floor}
+        box |= {"top": bottom - ceiling * (bottom - top), "bottom": bottom - floor * (bottom - top)}
+        whole = {"island": np.full(some.sum(), island), "client": np.full(some.sum(), number)}
+        yield {name: values[some] for name, values in box.items()} | whole
+        floor = ceiling

@@ -1,0 +1,70 @@
+"""The timeline with its critical path: a line through the events that the makespan consists of, and through the gaps
+between them, which lie in the lane of the event that they are before.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from bokeh.models import Segment
+from bokeh.plotting import figure
+
+from pathways_nb.trace.critical_path import critical_path
+from pathways_nb.trace.record import LEVEL_KINDS, Events
+from pathways_widgets.drawing.time_axis import TIME_RANGE
+from pathways_widgets.drawing.views import Columns, RunLike, Window
+from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
+from pathways_widgets.timeline.timeline_view import Timeline
+
+PATH = "timeline_path"
+"""The source of the line."""
+_LINE = "timeline_path_line"
+ENDS = ("x0", "y0", "x1", "y1")
+WIDTH = 2.0
+"""Pixels of the line."""
+_MOST = 3000
+
+
+class CriticalTimeline(Timeline):
+    """A timeline of runs on ``islands`` with the critical path drawn over it."""
+
+    def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
+        super().__init__(islands, pixels, names)
+        self._columns = {**self._columns, PATH: ENDS}
+        self.sources[PATH] = {end: [] for end in ENDS}
+        self.roles = self.roles | {_LINE: {"line_color": "text"}}
+
+    @cached_property
+    def root(self) -> figure:
+        """The Bokeh figure; made when first needed."""
+        made: figure = super().root
+        line = Segment(**{end: end for end in ENDS}, line_width=WIDTH * self.style.line, name=_LINE)
+        made.add_glyph(self.tables[PATH], line)
+        return made
+
+    def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
+        """What the timeline draws, and the line."""
+        super().update(run, window)
+        span = self.properties[TIME_RANGE]
+        seen = window or (span["start"], span["end"])
+        pixel = (seen[1] - seen[0]) / self._pixels
+        self.sources[PATH] = path_columns(run.events.without(LEVEL_KINDS), self._digest, pixel)
+        return self.sources
+
+
+def path_columns(events: Events, digest: Digest, pixel: float) -> Columns:
+    """The pieces of the line, along lanes and between them; of very many those that fall on one ``pixel`` are one."""
+    segments = critical_path(events).segments
+    owners = [segment.event for segment in segments]
+    for i in range(len(owners) - 2, -1, -1):  # a gap is before the event that follows it
+        owners[i] = owners[i] if owners[i] >= 0 else owners[i + 1]
+    track = digest.track[np.searchsorted(events["id"], np.array(owners, np.int64))]
+    y = (np.array(digest.top)[track] + np.array(digest.bottom)[track]) / 2 if len(track) else np.zeros(0)
+    left, right = (np.array([segment[i] for segment in segments], float) for i in (0, 1))
+    along, between = np.stack([left, y, right, y]), np.stack([right[:-1], y[:-1], right[:-1], y[1:]])
+    pieces = np.concatenate([along, between[:, y[:-1] != y[1:]]], axis=1)
+    if pieces.shape[1] > _MOST:
+        grid = np.array([[pixel], [1.0], [pixel], [1.0]])
+        pieces = np.unique(np.round(pieces / grid), axis=1) * grid
+    return dict(zip(ENDS, pieces, strict=True))

@@ -1,0 +1,217 @@
+"""The timeline: a lane for the controller, one for each device, one for transfers; time runs to the right.
+
+An event of a gang is one box over all its devices. Gaps are drawn as gaps: nothing is stretched to fill them.
+Colour, letter and pattern give the kind, slanted hatching a bad end, a strip along a box its client where there are
+several. Times are in seconds since the start of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from bokeh.models import (
+    BoxSelectTool,
+    ColumnDataSource,
+    CustomJS,
+    CustomJSFilter,
+    FixedTicker,
+    GlyphRenderer,
+    Grid,
+    HoverTool,
+    Legend,
+    LegendItem,
+    LinearColorMapper,
+    Quad,
+    Range1d,
+    TapTool,
+)
+from bokeh.plotting import figure
+
+from pathways_nb.trace.record import LEVEL_KINDS
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.style import Style
+from pathways_widgets.drawing.time_axis import (
+    LEGEND_ROLES,
+    TIME_RANGE,
+    hover,
+    last_end,
+    shown,
+    time_figure,
+    time_roles,
+    time_span,
+)
+from pathways_widgets.drawing.views import DIMMED, Columns, RunLike, View, Window, empty_source
+from pathways_widgets.timeline.busy import busy_columns
+from pathways_widgets.timeline.clients import TINTS, legend_of
+from pathways_widgets.timeline.lanes import Lanes
+from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
+from pathways_widgets.timeline.timeline_columns import SIDES, SOURCES, Scale, columns_of, title_of
+
+_AT: dict[str, Any] = {side: side for side in SIDES}
+_SEEN = """
+    const kinds = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
+    const clients = new Set(hidden.data.client), whose = source.data.client
+    if (!kinds.size && !clients.size) return null
+    return Array.from(source.data.code, (code, i) => !kinds.has(code) && !clients.has(whose[i]))
+"""
+_TOOLTIPS = [
+    ("what", "@name · @kind"),
+    ("where", "@place"),
+    ("program", "@program, run @run"),
+    ("start", "@left{custom}"),
+    ("takes", "@duration{custom} (@quality, @status)"),
+    ("moves", "@bytes{custom} @route"),
+    ("line", "@line"),
+]
+
+
+class Timeline(View):
+    """Draws the events of runs on ``islands`` (number of devices of each island); words fit a width of ``pixels``."""
+
+    def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
+        super().__init__(SOURCES, _roles())
+        self.lanes = Lanes(islands, names, self.style.lane)
+        self._pixels = pixels
+        self._digest = Digest(self.lanes)
+
+    @cached_property
+    def root(self) -> figure:
+        """The Bokeh figure; made when first needed."""
+        made = _frame(self.lanes, self.style)
+        _draw_boxes(made, self.tables, self.style)
+        _draw_lines(made, self.lanes, self.style)
+        _draw_legend(made, self.style)
+        return made
+
+    def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
+        """The boxes to draw for ``window`` with half of it again on each side, and the marks written on them."""
+        everything = run.events
+        events, span = everything.without(LEVEL_KINDS), time_span(everything)
+        self._digest.extend(events)
+        visible, around = shown((0.0, last_end(everything)), window)
+        boxes = choose_boxes(self._digest, around)
+        scale = Scale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
+        self.sources = columns_of(self._digest, boxes, events, scale)
+        self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
+        clients = legend_of(events)
+        self.properties = {
+            "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
+            TIME_RANGE: span,
+            "timeline": {"tags": clients},  # of which ``figure.js`` makes a row of names
+            "timeline_strips": {"visible": bool(clients)},
+        }
+        return self.sources
+
+
+def _frame(lanes: Lanes, style: Style) -> figure:
+    height = max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor)
+    fig = time_figure("timeline", height, Range1d(lanes.bounds[-1], 0), style)
+    fig.yaxis[0].ticker = FixedTicker(ticks=list(lanes.labels))
+    fig.yaxis[0].major_label_overrides = lanes.labels
+    fig.ygrid[0].visible = False
+    return fig
+
+
+def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
+    edged = [*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE]
+    colours = LinearColorMapper(edged, low=-0.5, high=len(edged) - 0.5)
+    boxes = fig.quad(
+        left="left",
+        right="right",
+        top="top",
+        bottom="bottom",
+        source=tables["timeline_boxes"],
+        fill_color={"field": "code", "transform": colours},
+        line_color={"field": "edge", "transform": colours},
+        line_width=0.5 * style.line,
+        **DIMMED,
+    )
+    clients = {"field": "tint", "transform": LinearColorMapper(TINTS, low=-0.5, high=len(TINTS) - 0.5)}
+    strip = _AT | {"top": "strip", "fill_color": clients, "line_color": None}
+    strips = fig.quad(**strip, source=tables["timeline_boxes"], nonselection_fill_alpha=0.15)
+    strips.name, strips.visible = "timeline_strips", False
+    busy = fig.quad(**_AT, source=tables["timeline_busy"], fill_color=clients, line_color=None)
+    fig.add_tools(HoverTool(renderers=[busy], tooltips=[("busy", "@share{0%} of island @island@whose")]))
+    for name in palette.HATCHES:
+        pattern = Quad(**_AT, fill_color=None, line_color=None, **_hatch(name))
+        fig.add_glyph(tables[f"timeline_{name}"], pattern)  # without the glyphs of a selection, which cost time to make
+    fig.text(
+        "x",
+        "y",
+        "text",
+        source=tables["timeline_marks"],
+        text_color=palette.INK,
+        text_font_size=f"{style.font}px",
+        text_align="center",
+        text_baseline="middle",
+    )
+    fig.add_tools(hover(boxes, _TOOLTIPS, seconds=("left", "duration")))
+    fig.add_tools(
+        TapTool(renderers=[boxes]),
+        BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
+    )
+
+
+def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
+    """Lines between lanes, over the boxes of gangs; heavier ones between islands."""
+    bounds = list(lanes.bounds[1:-1])
+    inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom - 1) if not lanes.grouped]
+    for name, ticks, width in (("timeline_lanes", inner, 0.6), ("timeline_islands", bounds, 1.0)):
+        grid = Grid(axis=None, dimension=1, ticker=FixedTicker(ticks=ticks), name=name, level="guide")
+        grid.grid_line_width = width * style.line
+        fig.add_layout(grid)
+
+
+def _draw_legend(fig: figure, style: Style) -> None:
+    """Two fixed rows: work on devices (capital letters), work of the controller (small ones). A click hides a kind."""
+    nowhere = ColumnDataSource({side: [float("nan")] for side in SIDES})
+    swatches = {kind: _swatch(fig, kind, nowhere) for kind in palette.KINDS}
+    _filter(fig, list(swatches.values()))
+    for position, kinds in enumerate((palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)):
+        items = [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
+        legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
+        legend.click_policy = "hide"
+        legend.location = "top_left"
+        legend.border_line_color = None
+        legend.label_text_font_size = f"{style.font}px"
+        legend.glyph_width = legend.glyph_height = int(12 * style.factor)
+        legend.padding = legend.margin = 2
+        legend.spacing = 10
+        fig.add_layout(legend, "above")
+
+
+def _swatch(fig: figure, kind: palette.Kind, nowhere: ColumnDataSource) -> GlyphRenderer:
+    """A box nowhere, from which the legend takes its colour, and whose visibility is that of its kind."""
+    return fig.add_glyph(nowhere, Quad(**_AT, fill_color=kind.colour, line_color=None, **_hatch(kind.pattern)))
+
+
+def _hatch(name: str) -> dict[str, Any]:
+    """The look of one of ``HATCHES``, or of none."""
+    look = {"hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA, "hatch_scale": 6}
+    return look | {"hatch_pattern": palette.HATCHES[name]} if name else {}
+
+
+def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
+    """Everything that has a code is seen as long as the swatch of its kind is, and its client is not hidden."""
+    hidden = empty_source("timeline_hidden", ["client"])  # which the row of names fills
+    seen = CustomJSFilter(args={"swatches": list(swatches), "hidden": hidden}, code=_SEEN)
+    changed = CustomJS(args={"seen": seen}, code="seen.change.emit()")
+    hidden.js_on_change("data", changed)
+    for swatch in swatches:
+        swatch.js_on_change("visible", changed)
+    for renderer in fig.renderers:
+        if "code" in renderer.data_source.data:
+            renderer.view.filter = seen
+
+
+def _roles() -> dict[str, dict[str, str]]:
+    return time_roles("timeline") | {
+        "timeline_lanes": {"grid_line_color": "background"},
+        "timeline_islands": {"grid_line_color": "island"},
+        "timeline_legend0": LEGEND_ROLES,
+        "timeline_legend1": LEGEND_ROLES,
+    }
