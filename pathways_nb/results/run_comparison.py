@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from pathways_nb.attach.simulator import HERE
+from pathways_nb.cost.calibration.this_machine import HERE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
 from pathways_nb.parallel.schedules.schedule import Schedule
