@@ -33,9 +33,8 @@ from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
 from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.program import Program, program
 from pathways_nb.program.timed_work import work
-from pathways_nb.results.run import Run, runs, style
+from pathways_nb.results.run import Run, load, runs, style
 from pathways_nb.results.run_comparison import Comparison, compare
-from pathways_nb.results.saved_run import load
 from pathways_nb.session.calls import get, profile, put, record, wait
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.elasticity import inject_fault

@@ -56,9 +56,9 @@ def schedule(options: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if options.json:
-        print(json.dumps(export.document(made)))
+        print(json.dumps(export.document(made.name, made.timing())))
     elif options.csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(export.table(made))
+        csv.writer(sys.stdout, lineterminator="\n").writerows(export.table(made.timing()))
     else:
         print(f"{made}\n{proof}")
     return 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+from pathways_nb.cost.calibration.this_machine import HERE
 from pathways_nb.cost.model import Model
 from pathways_nb.errors import UsageError, is_index
 from pathways_nb.runtime.sim.sim_driver import SimDriver
@@ -22,8 +23,6 @@ from pathways_nb.util import limits
 from pathways_nb.util.json_text import shortened
 
 _SHORT = re.compile(r"sim(?::(?P<chip>[^:]+))?(?::(?P<islands>\d{1,9})x(?P<devices>\d{1,9}))?", re.ASCII)
-HERE = "here"
-"""The chip that stands for what is attached, as it was measured."""
 _MOST_COMPUTED = 64
 """Devices whose values are computed beside them."""
 

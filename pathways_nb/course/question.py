@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.results.run import RanProgram, runs
+from pathways_nb.results.ran_program import RanProgram
+from pathways_nb.results.run import runs
 
 TOLERANCE = 0.01
 """Relative: 1.78 is an answer to 16/9."""

@@ -11,8 +11,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import traitlets as t
@@ -30,6 +31,24 @@ _KEPT = 8
 SIZES = ("devices", "microbatches", "chunks", "token_slices")
 TIMES = (*Times._fields, "transfer")
 CHOICES = ("first_name", "second_name", *SIZES, *TIMES, "cap")
+
+
+class _Side(NamedTuple):
+    """One of the two: its picture, and the schedule that is drawn; None for one that is refused."""
+
+    picture: Picture
+    schedule: Schedule | None = None
+
+    @property
+    def made(self) -> Schedule:
+        """The schedule.
+
+        Raises:
+            UsageError: it is refused, and why.
+        """
+        if self.schedule is None:
+            raise UsageError(self.picture.error)
+        return self.schedule
 
 
 class ScheduleExplorer(t.HasTraits):
@@ -65,12 +84,13 @@ class ScheduleExplorer(t.HasTraits):
     @property
     def pictures(self) -> tuple[Picture, Picture]:
         """Both schedules, timed, or why there is none."""
-        return self._picture(self.first_name), self._picture(self.second_name)
+        above, below = self._sides
+        return above.picture, below.picture
 
     @property
     def schedules(self) -> tuple[Schedule | None, Schedule | None]:
         """Both, to check or to run; None for one that is refused."""
-        above, below = self.pictures
+        above, below = self._sides
         return above.schedule, below.schedule
 
     @property
@@ -86,7 +106,7 @@ class ScheduleExplorer(t.HasTraits):
         Raises:
             UsageError: it is refused, and why.
         """
-        return _there(self.pictures[0])
+        return self._sides[0].made
 
     @property
     def second(self) -> Schedule:
@@ -95,7 +115,7 @@ class ScheduleExplorer(t.HasTraits):
         Raises:
             UsageError: it is refused, and why.
         """
-        return _there(self.pictures[1])
+        return self._sides[1].made
 
     @property
     def steps(self) -> int:
@@ -122,10 +142,9 @@ class ScheduleExplorer(t.HasTraits):
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(("schedule", *HEADER))
-            for made in filter(None, self.schedules):
-                rows = table(made, **self._times)
-                next(rows)
-                writer.writerows((made.name, *row) for row in rows)
+            for picture in self.pictures:
+                if picture.timing:
+                    writer.writerows((picture.name, *row) for row in islice(table(picture.timing), 1, None))
 
     def savefig(self, path: str | Path, width: str | float = 900) -> None:
         """Write both as one picture; see ``Run.savefig``."""
@@ -141,16 +160,21 @@ class ScheduleExplorer(t.HasTraits):
     def _times(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in TIMES}
 
-    def _picture(self, name: str) -> Picture:
+    @property
+    def _sides(self) -> tuple[_Side, _Side]:
+        return self._side(self.first_name), self._side(self.second_name)
+
+    def _side(self, name: str) -> _Side:
         kind = kind_of(name)
         sizes = {size: getattr(self, size) for size in SIZES if size in (*SIZES[:2], *kind.defaults)}
         times = tuple(self._times.items())
         try:
             return _drawn(kind, tuple(sizes.items()), times, self.cap)
         except PathwaysError as refused:
-            return Picture(name, cap=self.cap, error=str(refused))
+            return _Side(Picture(name, cap=self.cap, error=str(refused)))
         except Exception as failed:  # of a user's generator, which must not take the other picture away
-            return Picture(name, cap=self.cap, error=f"schedule {name!r} failed: {type(failed).__name__}: {failed}")
+            said = f"schedule {name!r} failed: {type(failed).__name__}: {failed}"
+            return _Side(Picture(name, cap=self.cap, error=said))
 
     def _ipython_display_(self) -> None:
         from pathways_widgets.explorers.schedule_controls import display_explorer
@@ -202,8 +226,9 @@ def _uncollected() -> Iterator[None]:
 @lru_cache(_KEPT)
 def _drawn(
     kind: Kind, sizes: tuple[tuple[str, int], ...], times: tuple[tuple[str, float], ...], cap: float | None
-) -> Picture:
-    return Picture.of(_made(kind, sizes), cap, **dict(times))
+) -> _Side:
+    made = _made(kind, sizes)
+    return _Side(Picture.of(made, cap, **dict(times)), made)
 
 
 @lru_cache(_KEPT)
@@ -213,9 +238,3 @@ def _order(above: Timing | None, below: Timing | None) -> tuple[np.ndarray, np.n
     which = np.repeat([0, 1], [len(start) for start in starts])
     order = np.argsort(np.concatenate(starts), kind="stable")
     return which[order], np.concatenate([np.arange(len(start)) for start in starts])[order]
-
-
-def _there(picture: Picture) -> Schedule:
-    if picture.schedule is None:
-        raise UsageError(picture.error)
-    return picture.schedule

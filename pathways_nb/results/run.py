@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
+from pathways_nb.results import saved_run
+from pathways_nb.results.ran_program import RanProgram
 from pathways_nb.trace import formats
 from pathways_nb.trace.breakdown import Idle, idle
 from pathways_nb.trace.critical_path import CriticalPath, Slack, critical_path, slack
@@ -31,23 +33,6 @@ class _Runs(dict[str, "Run"]):
 
 runs: dict[str, Run] = _Runs()
 """The newest run of each ``%%pathways --run NAME``, by name, until ``pw.reset()``."""
-
-
-@dataclass
-class RanProgram:
-    """A program of a run: its graph, where its places lie, how values travel, how often it ran."""
-
-    graph: Graph
-    where: Mapping[int, str]
-    routes: Mapping[tuple[int, int], str]
-    runs: int = 0
-    needed: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Nodes for whose value Python stopped: the first line that did, and after how many of the runs."""
-
-
-def _count(needed: dict[int, tuple[str, int]], node: int, line: str, count: int) -> None:
-    first, before = needed.get(node, (line, 0))
-    needed[node] = first, before + count
 
 
 @dataclass(eq=False)
@@ -105,7 +90,7 @@ class Run:
         node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # an argument that is handed back
         if (execution.serial, node) not in self._fetched:
             self._fetched.add((execution.serial, node))
-            _count(self._programs[plan].needed, node, line, 1)
+            self._programs[plan].need(node, line)
 
     def absorb(self, inner: Run) -> None:
         """What a run recorded within this one did, is part of it."""
@@ -115,7 +100,7 @@ class Run:
             mine = self._programs.setdefault(key, RanProgram(program.graph, program.where, program.routes))
             mine.runs += program.runs
             for node, (line, count) in program.needed.items():
-                _count(mine.needed, node, line, count)
+                mine.need(node, line, count)
 
     @property
     def is_over(self) -> bool:
@@ -244,9 +229,8 @@ class Run:
 
     def save(self, path: str | Path) -> None:
         """Write everything to one file, which ``pw.load`` opens anywhere."""
-        from pathways_nb.results.saved_run import save
-
-        save(self, path)
+        parts = saved_run.SavedRun(self.name, self.islands, self.events, self.programs, self.stamps, self.about)
+        saved_run.write(parts, path)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise UsageError(
@@ -257,6 +241,21 @@ class Run:
     def __repr__(self) -> str:
         runs = sum(program.runs for program in self.programs)
         return f"<run {self.name}: {counted(runs, 'program')}, {self.summary_line()}>"
+
+
+def load(path: str | Path) -> Run:
+    """Read a run that ``run.save`` wrote. Nothing in the file is executed, and nothing is unpacked but its parts.
+
+    Raises:
+        UsageError: the file is damaged, of another kind or of a newer version, with the reason. FileNotFoundError.
+    """
+    if not isinstance(path, (str, Path)):
+        raise UsageError(f"load({path!r}): a {type(path).__name__} is no path; write pw.load('a.run').")
+    saved = saved_run.read(path)
+    record = Record.of(saved.events)
+    run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)
+    run.set_programs(saved.programs)
+    return run
 
 
 def show_graph(graph: Graph) -> None:

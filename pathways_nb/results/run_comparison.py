@@ -9,11 +9,12 @@ from typing import Any, overload
 
 import numpy as np
 
-from pathways_nb.attach.simulator import HERE
+from pathways_nb.cost.calibration.this_machine import HERE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
 from pathways_nb.parallel.schedules.schedule import Schedule
-from pathways_nb.results.run import RanProgram, Run
+from pathways_nb.results.ran_program import RanProgram
+from pathways_nb.results.run import Run
 from pathways_nb.trace.matching import Difference, compare_events, say, together
 from pathways_nb.trace.record import Events
 

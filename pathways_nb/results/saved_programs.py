@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pathways_nb.plan.graph import Graph, Node, NodeKind, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.results.run import RanProgram
+from pathways_nb.results.ran_program import RanProgram
 from pathways_nb.results.saved_record import MOST_SECONDS
 from pathways_nb.util.json_text import DamagedError, Field
 

@@ -7,20 +7,21 @@ is wrong in it. What the record is made of is checked in ``saved_record``, graph
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.results.column_archive import Archive
-from pathways_nb.results.run import Run
+from pathways_nb.results.ran_program import RanProgram
 from pathways_nb.results.saved_programs import from_json, to_json
 from pathways_nb.results.saved_record import MOST_EVENTS, MOST_SECONDS, check_times, events_of
 from pathways_nb.trace.exact_stamps import Stamps
-from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Record
+from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Events
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
 from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
@@ -30,11 +31,28 @@ MOST_TEXT = 256 * 2**20
 """Bytes of all that is not a column: labels, graphs, options; a record of a million different labels fits."""
 
 
-def save(run: Run, path: str | Path) -> None:
+class SavedRun(NamedTuple):
+    """The parts of a run that its file holds.
+
+    Args:
+        name: what the user calls it. islands: number of devices of each island.
+        events: everything that happened. programs: those that ran, in order of their first call.
+        stamps: of ``pw.profile``, if there was one. about: options, cell source and the like.
+    """
+
+    name: str
+    islands: tuple[int, ...]
+    events: Events
+    programs: Sequence[RanProgram]
+    stamps: Stamps | None
+    about: dict[str, Any]
+
+
+def write(run: SavedRun, path: str | Path) -> None:
     """Write ``run`` with its graphs, options, cell source, machine and versions to one file.
 
     Raises:
-        UsageError: it is larger than what ``load`` reads.
+        UsageError: it is larger than what ``read`` accepts.
     """
     events = run.events
     about = {"machine": machine(), **run.about}
@@ -63,35 +81,32 @@ def save(run: Run, path: str | Path) -> None:
         np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **columns)  # type: ignore[arg-type]
 
 
-def load(path: str | Path) -> Run:
-    """Read a run that ``run.save`` wrote. Nothing in the file is executed, and nothing is unpacked but its parts.
+def read(path: str | Path) -> SavedRun:
+    """Read what ``write`` wrote, checking every part.
 
     Raises:
         UsageError: the file is damaged, of another kind or of a newer version, with the reason. FileNotFoundError.
     """
-    if not isinstance(path, (str, Path)):
-        raise UsageError(f"load({path!r}): a {type(path).__name__} is no path; write pw.load('a.run').")
     try:
         with Archive(path) as archive:
-            return _run_of(archive)
+            return _parts_of(archive)
     except DamagedError as error:
         raise UsageError(
             f"load({str(path)!r}): this is not a run saved by run.save(path), or it is damaged: {error}."
         ) from None
 
 
-def _run_of(archive: Archive) -> Run:
+def _parts_of(archive: Archive) -> SavedRun:
     meta = _meta(archive)
     islands = meta["islands"].wholes(1, SIMULATED)
     if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
         raise DamagedError(f"islands are {len(islands)} of {sum(islands)} devices, not up to {SIMULATED}")
     columns = archive.columns(STORED, MOST_EVENTS, "events")
-    record, stamps = Record.of(events_of(meta["labels"], columns, islands)), _stamps(meta.get("stamps"))
-    about = _about(meta["about"], len(islands))
-    run = Run(meta["name"].text(), islands, record, finished=True, stamps=stamps, about=about)
+    events, stamps = events_of(meta["labels"], columns, islands), _stamps(meta.get("stamps"))
+    about, name = _about(meta["about"], len(islands)), meta["name"].text()
     places: dict[int, VirtualSlice] = {}
-    run.set_programs([from_json(program, places) for program in meta["programs"].rows()])
-    return run
+    programs = [from_json(program, places) for program in meta["programs"].rows()]
+    return SavedRun(name, islands, events, programs, stamps, about)
 
 
 def _meta(archive: Archive) -> Field:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.results.run import RanProgram
+from pathways_nb.results.ran_program import RanProgram
 
 v = np.arange(8, dtype=np.float32)
 

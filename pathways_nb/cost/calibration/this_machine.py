@@ -19,6 +19,8 @@ from pathways_nb.cost.hardware.parameters import Origin, rules
 from pathways_nb.cost.hardware.topology import lay_out
 from pathways_nb.cost.model import Model
 
+HERE = "here"
+"""The chip that stands for what is attached, as it was measured."""
 MEASURED = Origin("measured here")
 _COUNTED = Origin("measured here", "counted")
 _TAKEN = Origin("assumed", "a device is taken as a chip at a switch")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Self
 
 import numpy as np
 
 from pathways_nb.errors import ScheduleError
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
-from pathways_nb.parallel.schedules.timing import activations
+from pathways_nb.parallel.schedules.registry import Kind
+from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
+from pathways_nb.parallel.schedules.timing import Timing, activations
 from pathways_nb.trace.metrics import counted
-
-if TYPE_CHECKING:
-    from pathways_nb.parallel.schedules.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,20 @@ class Proof:
     bubble_form: str = ""
     peak_form: str = ""
 
+    @classmethod
+    def of(cls, name: str, kind: Kind | None, timing: Timing, dependencies: int) -> Self:
+        """Compare a schedule that could be timed with its closed forms.
+
+        Args:
+            name: of the schedule. kind: what made it, whose closed forms hold. timing: with F = I = W = 1.
+            dependencies: how many it keeps.
+        """
+        size, device = timing.size, int(np.argmax(timing.peaks))
+        bubble = _agrees(kind.bubble if kind else None, timing.makespan - 3 * size.microbatches, size, Times())
+        peak = _agrees(kind.peak if kind else None, float(timing.peaks[device]), size, device)
+        counts, peaks = (len(timing.tasks.cells), dependencies), tuple(timing.peaks.tolist())
+        return cls(name, size, *counts, timing.makespan, timing.bubble, peaks, bubble, peak)
+
     def __repr__(self) -> str:
         needs = "1 dependency" if self.dependencies == 1 else f"{self.dependencies} dependencies"
         peak, device = max(self.peaks), int(np.argmax(self.peaks))
@@ -46,23 +59,6 @@ class Proof:
             f"With F = I = W = 1 it takes {self.makespan:g}; bubble {self.bubble:.1%}{self.bubble_form};\n"
             f"peak {activations(peak)}, on device {device}{self.peak_form}."
         )
-
-
-def prove(schedule: Schedule) -> Proof:
-    """Check a schedule.
-
-    Raises:
-        ScheduleError: the first dependency that it breaks, or a deadlock.
-    """
-    _ordered(schedule)
-    timing, size, kind = schedule.timing(), schedule.size, schedule.kind
-    device = int(np.argmax(timing.peaks))
-    bubble = _agrees(kind.bubble if kind else None, timing.makespan - 3 * size.microbatches, size, Times())
-    peak = _agrees(kind.peak if kind else None, float(timing.peaks[device]), size, device)
-    counts = len(schedule.tasks.cells), len(schedule.dependencies.source)
-    return Proof(
-        schedule.name, size, *counts, timing.makespan, timing.bubble, tuple(timing.peaks.tolist()), bubble, peak
-    )
 
 
 def _agrees(form: ClosedForm | None, found: float, size: Size, at: Times | int) -> str:
@@ -75,14 +71,20 @@ def _agrees(form: ClosedForm | None, found: float, size: Size, at: Times | int) 
     return f" (unlike {form.text}, which says {expected:g}, not {found:g})"
 
 
-def _ordered(schedule: Schedule) -> None:
-    """On each device nothing stands before what it needs; between devices, a circle shows when times are found."""
-    edges, owner, cells = schedule.dependencies, schedule.tasks.owner, schedule.tasks.cells
+def require_order(tasks: Tasks, edges: Dependencies) -> None:
+    """Require that on each device nothing stands before what it needs.
+
+    Between devices, a circle shows when times are found.
+
+    Raises:
+        ScheduleError: the first dependency that is broken.
+    """
+    owner, cells = tasks.owner, tasks.cells
     wrong = np.flatnonzero((owner[edges.source] == owner[edges.target]) & (edges.source >= edges.target))
     if len(wrong):
         edge = wrong[np.argmin(edges.target[wrong])]
         source, target = int(edges.source[edge]), int(edges.target[edge])
-        first = int(schedule.tasks.first[owner[target]])
+        first = int(tasks.first[owner[target]])
         if source == target:
             said = f"Device {owner[target]}: of {cells[target]} (action {target - first + 1}) one pass needs the other"
             raise ScheduleError(f"{said}, so they cannot overlap. Write them as two actions.")

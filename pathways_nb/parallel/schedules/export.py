@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from pathways_nb.parallel.schedules.timing import Timing
-
-if TYPE_CHECKING:
-    from pathways_nb.parallel.schedules.schedule import Schedule
 
 NOTATION = (
     "stage + F|I|W|B + microbatch (+ .slice); I gradient by the input, W by the weights, B both at once; "
@@ -19,25 +17,21 @@ NOTATION = (
 HEADER = ("device", "position", "cell", "start", "end", "released_by")
 
 
-def document(schedule: Schedule, **times: Any) -> dict[str, Any]:
-    """The schedule as plain data: what each device (``ranks``) does, and what comes of it (``sim``).
-
-    Args:
-        times: as for ``Schedule.timing``.
-    """
-    size, tasks = schedule.size, schedule.tasks
+def document(name: str, timing: Timing) -> dict[str, Any]:
+    """Describe a timed schedule as plain data: what each device (``ranks``) does, and what comes of it (``sim``)."""
+    size, tasks = timing.size, timing.tasks
     devices = {letter: found.tolist() for letter, found in zip(tasks.directions, tasks.device, strict=True)}
     return {
-        "name": schedule.name,
+        "name": name,
         "p": size.devices,
         "microbatches": size.microbatches,
         "chunks_per_rank": size.chunks,
-        "n_stages": schedule.stages,
+        "n_stages": int(tasks.cell.shape[2]),
         "stage_to_rank": devices.get("", devices),
         "seq_slices": size.token_slices,
         "notation": NOTATION,
-        "ranks": [[str(cell) for cell in row] for row in schedule.rows],
-        "sim": _simulated(schedule.timing(**times)),
+        "ranks": [[str(cell) for cell in tasks.cells[start:end]] for start, end in pairwise(tasks.first)],
+        "sim": _simulated(timing),
     }
 
 
@@ -57,9 +51,9 @@ def _simulated(timing: Timing) -> dict[str, Any]:
     }
 
 
-def table(schedule: Schedule, **times: Any) -> Iterator[Sequence[Any]]:
+def table(timing: Timing) -> Iterator[Sequence[Any]]:
     """``HEADER``, then a line for each cell of each device: what, when, and what let it start."""
-    timing, tasks = schedule.timing(**times), schedule.tasks
+    tasks = timing.tasks
     owner, source = tasks.owner, timing.released.source
     yield HEADER
     for cell, what in enumerate(tasks.cells):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,8 +17,23 @@ from numpy.typing import ArrayLike
 from pathways_nb.errors import UsageError, is_number
 from pathways_nb.parallel.schedules.boxes import boxes_of, varieties
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
-from pathways_nb.parallel.schedules.schedule import Schedule
+from pathways_nb.parallel.schedules.registry import Kind
 from pathways_nb.parallel.schedules.timing import Timing, activations
+
+
+class Timed(Protocol):
+    """What a picture needs of a schedule."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def kind(self) -> Kind | None:
+        """What made it, if a generator did."""
+
+    def timing(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> Timing:  # noqa: E741
+        """When everything happens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,19 +41,20 @@ class Picture:
     """A schedule with its times, or why there is none.
 
     Args:
-        name: of the schedule. schedule, timing: what is drawn; None where there is ``error``, the reason.
+        name: of the schedule. timing: what is drawn; None where there is ``error``, the reason.
+        kind: what made it, whose closed forms are said; None for a schedule of one's own.
         times: as given to ``Schedule.timing``. cap: microbatches of activations that a device has room for, if any.
     """
 
     name: str
-    schedule: Schedule | None = None
     timing: Timing | None = None
+    kind: Kind | None = None
     times: Mapping[str, ArrayLike] = field(default_factory=dict)
     cap: float | None = None
     error: str = ""
 
     @classmethod
-    def of(cls, schedule: Schedule, cap: float | None = None, **times: ArrayLike) -> Picture:
+    def of(cls, schedule: Timed, cap: float | None = None, **times: ArrayLike) -> Self:
         """Evaluate a schedule with these times.
 
         Raises:
@@ -47,7 +64,7 @@ class Picture:
             raise UsageError(
                 f"cap={cap!r} is no number of microbatches of activations, such as 4 or 2.5; None for any."
             )
-        return cls(schedule.name, schedule, schedule.timing(**times), times, cap)
+        return cls(schedule.name, schedule.timing(**times), schedule.kind, times, cap)
 
     @property
     def devices(self) -> int:
@@ -77,9 +94,9 @@ class Picture:
     @cached_property
     def words(self) -> str:
         """Makespan, bubble and peak, each beside its closed form; or the error."""
-        if self.timing is None or self.schedule is None:
+        if self.timing is None:
             return self.error
-        kind, size, device = self.schedule.kind, self.timing.size, int(np.argmax(self.peaks))
+        kind, size, device = self.kind, self.timing.size, int(np.argmax(self.peaks))
         bubble = _bubble_form(kind.bubble if kind else None, size, _scalar(self.times))
         peak = _peak_form(kind.peak if kind else None, size, device)
         return " · ".join([

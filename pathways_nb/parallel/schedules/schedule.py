@@ -17,9 +17,10 @@ from pathways_nb.cost.fixed_order import Edges, FixedOrder
 from pathways_nb.errors import ScheduleError, UsageError
 from pathways_nb.parallel.schedules import export
 from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, Rows, parse_cell, parse_row, parse_rows
-from pathways_nb.parallel.schedules.check import Proof, prove
+from pathways_nb.parallel.schedules.check import Proof, require_order
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.durations import Costs
+from pathways_nb.parallel.schedules.picture import Picture
 from pathways_nb.parallel.schedules.registry import Kind, kind_of, known
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
@@ -94,7 +95,8 @@ class Schedule:
         Raises:
             ScheduleError: the first dependency that it breaks, or a deadlock: which devices wait for what.
         """
-        return prove(self)
+        require_order(self.tasks, self.dependencies)
+        return Proof.of(self.name, self.kind, self.timing(), len(self.dependencies.source))
 
     def timing(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> Timing:  # noqa: E741
         """When everything happens.
@@ -152,14 +154,12 @@ class Schedule:
         """Draw it here: a row for each device, times as for ``timing``; ``cap=`` is what a device has room for, in
         microbatches of activations.
         """
-        from pathways_nb.parallel.schedules.picture import Picture
         from pathways_widgets.schedules.schedule_display import show
 
         show([Picture.of(self, **times)])
 
     def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
         """Write its picture as SVG or PNG; see ``show`` and ``Run.savefig``."""
-        from pathways_nb.parallel.schedules.picture import Picture
         from pathways_widgets.schedules.schedule_display import write
 
         write([Picture.of(self, **times)], path, width)
@@ -176,7 +176,7 @@ class Schedule:
     def to_csv(self, path: str | Path, **times: Any) -> None:
         """Write a table with a line for each action; times as for ``timing``."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(export.table(self, **times))
+            csv.writer(file).writerows(export.table(self.timing(**times)))
 
     @cached_property
     def _kept(self) -> dict[bytes, FixedOrder]:
