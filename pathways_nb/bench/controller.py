@@ -21,7 +21,8 @@ import pathways_nb as pw
 from pathways_nb.bench.timing import interleaved, ratio, spread
 from pathways_nb.controller.messages import Completed, Instruction, Launch, Released, Stored, Submitted
 from pathways_nb.controller.resources import Resources
-from pathways_nb.controller.state_machine import Dispatch, Machine
+from pathways_nb.controller.scheduler import Dispatch
+from pathways_nb.controller.state_machine import Machine
 from pathways_nb.examples import two_stages
 from pathways_nb.plan.footprint import Sizes, needs_of
 from pathways_nb.plan.plan import lower

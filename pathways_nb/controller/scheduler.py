@@ -9,21 +9,39 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
-from pathways_nb.controller.policies import PolicyState, ReadyGang, ask
+from pathways_nb.controller.admission import Admission
+from pathways_nb.controller.policies import Each, Policy, PolicyState, ReadyGang, ask
 from pathways_nb.controller.requests import Lack
-from pathways_nb.controller.state import RunState
+from pathways_nb.controller.state import Lane, RunState
 from pathways_nb.errors import PolicyError
 from pathways_nb.plan.plan import Gang
 
-if TYPE_CHECKING:
-    from pathways_nb.controller.state_machine import Machine
-
+Dispatch = Literal["parallel", "sequential"]
 NEAR, FAR = 5e-3, 0.25
 """Seconds of work enqueued ahead on an island while clients compete, and while one has it to itself."""
 CANDIDATES = 8
 """Programs of each client that a policy is shown."""
+
+
+class ControllerState(Protocol):
+    """The fields of the controller that the scheduler reads; it changes none."""
+
+    dispatch: Dispatch
+    in_order: bool
+    of_clients: list[Each]
+    devices: Sequence[int]
+    active: int
+    runs: dict[int, RunState]
+    waiting: dict[str, dict[int, RunState]]
+    given_up: dict[int, RunState]
+    lanes: dict[int, Lane]
+    admission: Admission
+
+    @property
+    def policy(self) -> Policy:
+        """Chooses between programs."""
 
 
 class Choice(NamedTuple):
@@ -46,29 +64,29 @@ class Short(NamedTuple):
     runs: Mapping[RunState, Lack]
 
 
-def choose(machine: Machine, now: float) -> Choice | Unchosen | Short | None:
+def choose(state: ControllerState, now: float) -> Choice | Unchosen | Short | None:
     """What to enqueue next; ``None`` where there is nothing, or no room. Changes nothing."""
-    if not machine.waiting:
+    if not state.waiting:
         return None
-    if machine.given_up:
-        return _rest(next(iter(machine.given_up.values())))
+    if state.given_up:
+        return _rest(next(iter(state.given_up.values())))
     short: dict[RunState, Lack] = {}
-    if machine.dispatch == "parallel" and not _is_contended(machine):
-        run = _next_whole(machine, short)
+    if state.dispatch == "parallel" and not _is_contended(state):
+        run = _next_whole(state, short)
         return Short(short) if short else _rest(run) if run is not None else None
-    ready = _ready_in_sequence(machine, short) if machine.dispatch == "sequential" else _ready_first(machine, short)
+    ready = _ready_in_sequence(state, short) if state.dispatch == "sequential" else _ready_first(state, short)
     if short:
         return Short(short)
-    return _ask(machine, ready, now) if ready else None
+    return _ask(state, ready, now) if ready else None
 
 
-def _next_whole(machine: Machine, short: dict[RunState, Lack]) -> RunState | None:
+def _next_whole(state: ControllerState, short: dict[RunState, Lack]) -> RunState | None:
     """The next program of the only client that has any."""
-    runs = next(iter(machine.waiting.values()))
-    if not _has_room_for(machine, next(iter(runs.values()))):
+    runs = next(iter(state.waiting.values()))
+    if not _has_room_for(state, next(iter(runs.values()))):
         return None
-    run = next(iter(_candidates(machine, runs, short)), None)
-    return run if run is not None and _has_room_for(machine, run) else None
+    run = next(iter(_candidates(state, runs, short)), None)
+    return run if run is not None and _has_room_for(state, run) else None
 
 
 def _rest(run: RunState) -> Choice:
@@ -77,78 +95,78 @@ def _rest(run: RunState) -> Choice:
     return Choice(run, left)
 
 
-def _is_contended(machine: Machine) -> bool:
+def _is_contended(state: ControllerState) -> bool:
     """Whether a policy has something to decide."""
-    if machine.active > 1:
+    if state.active > 1:
         return True
-    return not machine.in_order and len(machine.runs) > 1
+    return not state.in_order and len(state.runs) > 1
 
 
-def _candidates(machine: Machine, runs: dict[int, RunState], short: dict[RunState, Lack]) -> Iterator[RunState]:
+def _candidates(state: ControllerState, runs: dict[int, RunState], short: dict[RunState, Lack]) -> Iterator[RunState]:
     """Of one client: programs that may go on or begin; where the policy would take the first, no others.
 
     Behind one that waits for memory others may begin only when nothing is under way that could give it back. Adds to
     ``short`` those that are found to lack memory.
     """
     for run in itertools.islice(runs.values(), CANDIDATES):
-        if not run.behind and machine.admission.may_try(run):
-            lack = machine.admission.lack(run)
+        if not run.behind and state.admission.may_try(run):
+            lack = state.admission.lack(run)
             if lack is None:
                 yield run
                 continue
             short[run] = lack
-        if machine.in_order and any(lane.in_flight for lane in machine.lanes.values()):
+        if state.in_order and any(lane.in_flight for lane in state.lanes.values()):
             return
 
 
-def _ready_first(machine: Machine, short: dict[RunState, Lack]) -> dict[int, Gang]:
+def _ready_first(state: ControllerState, short: dict[RunState, Lack]) -> dict[int, Gang]:
     """By run: the gangs that could be enqueued on the first island that has room for any."""
-    for island in range(len(machine.devices)):
-        if _has_room(machine, island, NEAR) and (ready := _ready(machine, island, short)):
+    for island in range(len(state.devices)):
+        if _has_room(state, island, NEAR) and (ready := _ready(state, island, short)):
             return ready
     return {}
 
 
-def _ready(machine: Machine, island: int, short: dict[RunState, Lack]) -> dict[int, Gang]:
+def _ready(state: ControllerState, island: int, short: dict[RunState, Lack]) -> dict[int, Gang]:
     """By run: the gangs that could be enqueued there; of each client one, where the policy would take that."""
     found: dict[int, Gang] = {}
-    for runs in machine.waiting.values():
-        for run in _candidates(machine, runs, short):
+    for runs in state.waiting.values():
+        for run in _candidates(state, runs, short):
             gang = run.next_on(island)
             if gang is not None:
                 found[run.submitted.run] = gang
-                if machine.in_order:
+                if state.in_order:
                     break
     return found
 
 
-def _ready_in_sequence(machine: Machine, short: dict[RunState, Lack]) -> dict[int, Gang]:
+def _ready_in_sequence(state: ControllerState, short: dict[RunState, Lack]) -> dict[int, Gang]:
     """By run: its next gang, once nothing is under way."""
-    if any(lane.in_flight for lane in machine.lanes.values()):
+    if any(lane.in_flight for lane in state.lanes.values()):
         return {}
     return {
         run.submitted.run: run.plan.sequence[sum(run.next_gang.values())]
-        for runs in machine.waiting.values()
-        for run in _candidates(machine, runs, short)
+        for runs in state.waiting.values()
+        for run in _candidates(state, runs, short)
     }
 
 
-def _ask(machine: Machine, ready: dict[int, Gang], now: float) -> Choice | Unchosen:
+def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice | Unchosen:
     """One of these gangs (by run); if the policy fails, none."""
     if len(ready) == 1:
         ((serial, gang),) = ready.items()
-        return Choice(machine.runs[serial], {gang.island: (gang,)})
-    shown = tuple(_show(machine, machine.runs[serial], gang) for serial, gang in ready.items())
+        return Choice(state.runs[serial], {gang.island: (gang,)})
+    shown = tuple(_show(state, state.runs[serial], gang) for serial, gang in ready.items())
     try:
-        chosen = ask(machine.policy, shown, PolicyState(now, *machine.of_clients))
+        chosen = ask(state.policy, shown, PolicyState(now, *state.of_clients))
     except PolicyError as error:
         return Unchosen(ready, error)
     gang = ready[chosen.serial]
-    return Choice(machine.runs[chosen.serial], {gang.island: (gang,)})
+    return Choice(state.runs[chosen.serial], {gang.island: (gang,)})
 
 
-def _show(machine: Machine, run: RunState, gang: Gang) -> ReadyGang:
-    if run.shown is not None and machine.in_order:
+def _show(state: ControllerState, run: RunState, gang: Gang) -> ReadyGang:
+    if run.shown is not None and state.in_order:
         return run.shown
     graph = run.plan.graph
     name = graph.names.get(gang.node, "")
@@ -158,11 +176,11 @@ def _show(machine: Machine, run: RunState, gang: Gang) -> ReadyGang:
     return run.shown
 
 
-def _has_room_for(machine: Machine, run: RunState) -> bool:
-    return all(_has_room(machine, island, FAR) for island in run.launched)
+def _has_room_for(state: ControllerState, run: RunState) -> bool:
+    return all(_has_room(state, island, FAR) for island in run.launched)
 
 
-def _has_room(machine: Machine, island: int, ahead: float) -> bool:
+def _has_room(state: ControllerState, island: int, ahead: float) -> bool:
     """Whether less than ``ahead`` seconds of work are enqueued there."""
-    lane = machine.lanes.get(island)
-    return lane is None or len(lane.in_flight) < 2 or lane.work < ahead * machine.devices[island]
+    lane = state.lanes.get(island)
+    return lane is None or len(lane.in_flight) < 2 or lane.work < ahead * state.devices[island]

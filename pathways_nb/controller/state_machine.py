@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from pathways_nb.controller.admission import Admission
 from pathways_nb.controller.held_memory import IslandMemory, Memory
@@ -43,13 +43,12 @@ from pathways_nb.controller.policies import Each, Policy, fifo, priority, stride
 from pathways_nb.controller.precedence import Precedence
 from pathways_nb.controller.requests import Request, Reservation
 from pathways_nb.controller.reservations import Reservations
-from pathways_nb.controller.scheduler import Short, Unchosen, choose
+from pathways_nb.controller.scheduler import Dispatch, Short, Unchosen, choose
 from pathways_nb.controller.state import ClientState, Estimates, Lane, RunState
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Gang, Plan
 
-Dispatch = Literal["parallel", "sequential"]
 NOTABLE = 1e-3
 """Seconds of waiting that are worth telling."""
 

@@ -16,7 +16,7 @@ from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.plan import SMALL
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.fuse import fuse
-from pathways_nb.program.items import Const, Flat, Group, Item, Operand, constant
+from pathways_nb.program.items import Const, FlatProgram, Group, Item, Operand, constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Code:
 class Builder:
     """Places and groups the items of one flat program; ``build`` does it all."""
 
-    def __init__(self, flat: Flat, places: Mapping[int, VirtualSlice], homes: Mapping[int, int]):
+    def __init__(self, flat: FlatProgram, places: Mapping[int, VirtualSlice], homes: Mapping[int, int]):
         self.flat, self.places = flat, places
         self.order = {item: index for index, item in enumerate(flat.items)}
         self.groups: list[Group] = []
@@ -157,7 +157,7 @@ class Builder:
 
 def build(
     name: str,
-    flat: Flat,
+    flat: FlatProgram,
     places: Mapping[int, VirtualSlice],
     parameters: list[str],
     fused: bool = False,

@@ -161,7 +161,7 @@ class Computation(Unique):
         leaves = tuple(map(cross, leaves))
         args, kwargs = call.rebuild(leaves)
         if trace is not None:
-            trace.inside.append(self)
+            trace.inside.append(context.Body(self.name, self.place))
         try:
             with jax.sharding.use_abstract_mesh(mesh):
                 out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)

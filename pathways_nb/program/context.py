@@ -10,20 +10,24 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program.signature import Deferred
-
-if TYPE_CHECKING:
-    from pathways_nb.program.computation import Computation
-    from pathways_nb.program.program import Program
-    from pathways_nb.program.signature import Signature
+from pathways_nb.program.signature import Deferred, Signature
 
 MeshOf = Callable[[VirtualSlice], jax.sharding.AbstractMesh]
+ComputationT = TypeVar("ComputationT", contravariant=True)
+ProgramT = TypeVar("ProgramT", contravariant=True)
+
+
+class Body(NamedTuple):
+    """The body of a computation: its name and its place."""
+
+    name: str
+    place: VirtualSlice
 
 
 @dataclass
@@ -35,7 +39,7 @@ class Tracing:
     captured: Callable[[object], str]
     """Names the variable that holds a captured object, for errors."""
     places: dict[int, VirtualSlice] = field(default_factory=dict)
-    inside: list[Computation] = field(default_factory=list)
+    inside: list[Body] = field(default_factory=list)
 
     def refuse_futures(self, call: Signature) -> None:
         """Futures reach a program as its arguments, not through variables from outside."""
@@ -47,27 +51,27 @@ class Tracing:
                 )
 
 
-class Runner(Protocol):
-    """Who carries out calls made outside any trace: the client."""
+class Runner(Protocol[ComputationT, ProgramT]):
+    """Who carries out calls of computations and programs made outside any trace: the client."""
 
-    def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, computation: ComputationT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a loose call of a computation."""
 
-    def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_program(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a call of a program."""
 
-    def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_program(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a call of a program, wait, return its run."""
 
-    def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def peaks_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """How much memory one run of a program needs, for each place."""
 
-    def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def graph_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The graph for these arguments."""
 
 
 _tracing: ContextVar[Tracing | None] = ContextVar("pathways_tracing", default=None)
-_runner: list[Runner] = []
+_runner: list[Runner[Any, Any]] = []
 
 
 def tracing() -> Tracing | None:
@@ -85,11 +89,11 @@ def under(trace: Tracing) -> Iterator[Tracing]:
         _tracing.reset(token)
 
 
-def set_runner(runner: Runner) -> None:
+def set_runner(runner: Runner[Any, Any]) -> None:
     """Register who carries out calls."""
     _runner[:] = [runner]
 
 
-def runner() -> Runner:
+def runner() -> Runner[Any, Any]:
     """Who carries out calls."""
     return _runner[0]

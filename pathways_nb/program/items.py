@@ -107,7 +107,7 @@ class Group:
 
 
 @dataclass
-class Flat:
+class FlatProgram:
     """A whole program: ``avals`` by value id, items in order, operands of the result."""
 
     avals: list[Aval] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Flat:
     results: tuple[Operand, ...] = ()
 
     @classmethod
-    def of(cls, closed: jex.ClosedJaxpr) -> Flat:
+    def of(cls, closed: jex.ClosedJaxpr) -> FlatProgram:
         """Flatten a traced program and drop what nobody uses."""
         flat = cls()
         flat.arguments = tuple(flat.new(var.aval) for var in closed.jaxpr.invars)

@@ -25,7 +25,7 @@ from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, keep_for
 from pathways_nb.program import context
 from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import NOT_PICKLED, Computation
-from pathways_nb.program.items import Flat, closed_over
+from pathways_nb.program.items import FlatProgram, closed_over
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
 from pathways_nb.util.unique import Unique
 
@@ -126,7 +126,7 @@ class Program(Unique):
             call.explain(error, f"the program {self.name!r}")
             raise
         self._refuse_captured(closed)
-        flat = Flat.of(closed)
+        flat = FlatProgram.of(closed)
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
         homes = {value: home for value, home in zip(flat.arguments, call.homes, strict=False) if home is not None}
         named = {item.place for item in flat.items if item.place is not None}

@@ -20,8 +20,8 @@ from typing import Any
 import jax.extend.core as jex
 from jax.sharding import PartitionSpec
 
-from pathways_nb.cost.jaxpr.flat import Op
 from pathways_nb.cost.jaxpr.node_work import layouts_of
+from pathways_nb.cost.jaxpr.operations import Op
 from pathways_nb.cost.jaxpr.primitives import kind_of
 from pathways_nb.cost.jaxpr.splits import Split, propagate, read_spec
 from pathways_nb.program.build import Code

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pathways_nb.cost.jaxpr.flat import VIEWS, Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import VIEWS, Flat, Op, Value
 from pathways_nb.cost.jaxpr.primitives import kind_of
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, inverted, propagate, unsplit
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pathways_nb.cost.jaxpr.flat import Op
+from pathways_nb.cost.jaxpr.operations import Op
 from pathways_nb.cost.jaxpr.primitives import COLLECTIVES
 from pathways_nb.errors import UsageError
 

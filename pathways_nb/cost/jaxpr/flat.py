@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pathways_nb.cost.jaxpr.backward_splits import adopt
+from pathways_nb.cost.jaxpr.operations import VIEWS, Flat, Op, Value
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, propagate, read_spec, unsplit
 from pathways_nb.cost.jaxpr.trip_counts import trips
 
@@ -18,65 +20,8 @@ _INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "check
     f"custom_{kind}_call{ending}" for kind in ("jvp", "vjp") for ending in ("", "_jaxpr")
 }
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-VIEWS = frozenset(
-    {"reshape", "squeeze", "expand_dims", "pvary", "pcast", "sharding_constraint", "reshard", "copy_p", "preduced",
-     "optimization_barrier", "device_put", "layout_constraint", "vary_unreduced_cast", "vary_unreduced_cast_p"}
-)  # fmt: skip
-"""Operations whose outputs are their inputs under another shape or type."""
 _TURNS = 3
 """How often the layout of what a loop carries is looked at again, until it stays."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Value:
-    """An array: its whole shape, which axes split each dimension, and what one device holds of it."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    itemsize: int
-    split: Split
-    bytes: int
-    """On one device; 0 for constants written into the code."""
-    known: Any = None
-    """The number itself, of a scalar that is known."""
-    source: Value | None = None
-    """What it is a view of."""
-
-    @property
-    def root(self) -> Value:
-        """The array whose memory it lies in."""
-        return self if self.source is None else self.source.root
-
-    @property
-    def size(self) -> int:
-        """Elements of the whole array."""
-        return math.prod(self.shape)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Op:
-    """One operation, over how many devices its work is divided, and what it runs within itself."""
-
-    name: str
-    params: Mapping[str, Any]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    ways: int = 1
-    bodies: tuple[Flat, ...] = ()
-    times: int = 1
-    """How often all its bodies run; of a ``cond``'s, one runs."""
-    note: str = ""
-    effects: bool = False
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Flat:
-    """A list of operations in order; ``sizes`` are of the mesh axes its values are split over."""
-
-    ops: tuple[Op, ...]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    sizes: Mapping[str, int]
 
 
 def flatten(
@@ -120,8 +65,6 @@ class _Walk:
 
     def body(self, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[Split | None] | None = None) -> Flat:
         """The operations of a jaxpr in a list of its own, without those nobody needs."""
-        from pathways_nb.cost.jaxpr.backward_splits import adopt  # late: it knows this list
-
         inner = _Walk(self.sizes)
         outputs = inner.run(jaxpr, inputs)
         flat = Flat(_alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)

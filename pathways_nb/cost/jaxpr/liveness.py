@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.flat import Flat, Op, Value, flatten
+from pathways_nb.cost.jaxpr.flat import flatten
+from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
 from pathways_nb.cost.jaxpr.traffic import traffic_of
 
 

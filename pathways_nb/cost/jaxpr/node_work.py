@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pathways_nb.cost.jaxpr.exchange import Collective, merged, read_op
-from pathways_nb.cost.jaxpr.flat import Flat, Op, flatten
+from pathways_nb.cost.jaxpr.flat import flatten
+from pathways_nb.cost.jaxpr.operations import Flat, Op
 from pathways_nb.cost.jaxpr.primitives import TRANSCENDENTAL, Kind, flops_of, kind_of
 from pathways_nb.cost.jaxpr.splits import Split, read_spec
 from pathways_nb.cost.jaxpr.traffic import traffic_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pathways_nb.cost.jaxpr.flat import VIEWS, Op
+from pathways_nb.cost.jaxpr.operations import VIEWS, Op
 
 Kind = Literal[
     "matmul", "conv", "elementwise", "transcendental", "reduction", "movement", "sort", "random", "collective", "other"

@@ -12,7 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.flat import Op, Value, flatten
+from pathways_nb.cost.jaxpr.flat import flatten
+from pathways_nb.cost.jaxpr.operations import Op, Value
 from pathways_nb.cost.jaxpr.primitives import kind_of
 
 _OF_ONE = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "split"})

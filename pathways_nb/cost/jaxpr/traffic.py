@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pathways_nb.cost.jaxpr.flat import VIEWS, Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import VIEWS, Flat, Op, Value
 from pathways_nb.cost.jaxpr.primitives import TRANSCENDENTAL, kind_of
 
 _TAKEN = frozenset({"gather", "dynamic_slice", "slice"})

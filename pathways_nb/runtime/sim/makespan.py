@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 from pathways_nb.controller.messages import Completed, Event, Launch, Submitted
-from pathways_nb.controller.state_machine import Dispatch, Machine
+from pathways_nb.controller.scheduler import Dispatch
+from pathways_nb.controller.state_machine import Machine
 from pathways_nb.plan.plan import Plan
 from pathways_nb.runtime.sim.virtual_islands import Agenda, Islands, Portion, Task, Timed, VirtualRun
 

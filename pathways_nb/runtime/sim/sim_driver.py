@@ -65,7 +65,7 @@ class SimDriver(Driver):
         self.noise, self._random = noise, random.Random(seed)
         self.engine: VirtualEngine
         self.agenda, self.model = agenda, model
-        self._turns = Turns(lambda: self.engine, model.host.notice, say)
+        self._turns = Turns(agenda, lambda: self.engine, model.host.notice, say)
         super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._turns, VirtualEngine)
         self.estimates, self.costs = Estimates(model, self._topology), Costs(model, self._topology)
         self._failures = Failures(self.faults, agenda.clock)

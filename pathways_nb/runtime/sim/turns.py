@@ -13,18 +13,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from queue import SimpleQueue
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
+from pathways_nb.runtime.event_loop import Item
 from pathways_nb.runtime.run_state import Bell
 from pathways_nb.runtime.sim.asleep import is_asleep, is_napping, look
-
-if TYPE_CHECKING:
-    from pathways_nb.runtime.sim.virtual_loop import VirtualEngine
+from pathways_nb.runtime.sim.virtual_islands import Agenda
 
 NAMED_AFTER, REFUSED_AFTER = 2.0, 60.0
 """Real seconds after which a thread that holds the others up is named, and after which they fail in a script."""
@@ -37,6 +37,18 @@ OURS = "pathways-"
 
 Say = Callable[[str], bool]
 """Tells a person a line, or with ``""`` that it is out of date; returns whether it stands beside a picture."""
+
+
+class TurnGiver(Protocol):
+    """What turns ask of the engine in whose thread they are given."""
+
+    thread: threading.Thread
+    inbox: SimpleQueue[Item]
+    """What that thread is to do: while anything is there, nobody gets a turn."""
+    failure: BaseException | None
+
+    def standing(self, client: str) -> tuple[float, int]:
+        """When a client's thread gets to its next call, and how many of its calls come at that time."""
 
 
 @dataclass(eq=False)
@@ -75,14 +87,15 @@ class Turns(Bell):
     not waited for any more; one that never called is named.
 
     Args:
-        engine_of: the engine whose time passes, in whose thread turns are given.
+        agenda: the virtual time that passes.
+        engine_of: the engine in whose thread turns are given.
         notice: virtual seconds until a thread knows that what it waits for is so.
         say: tells a person which thread holds the others up.
     """
 
-    def __init__(self, engine_of: Callable[[], VirtualEngine], notice: float, say: Say):
+    def __init__(self, agenda: Agenda, engine_of: Callable[[], TurnGiver], notice: float, say: Say):
         super().__init__()
-        self._engine_of, self._notice, self._say = engine_of, notice, say
+        self._agenda, self._engine_of, self._notice, self._say = agenda, engine_of, notice, say
         self._lock = threading.RLock()  # a finalizer that runs inside it may leave a block
         self._points: dict[threading.Thread, _Point] = {}
         self._blocks: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()
@@ -143,7 +156,7 @@ class Turns(Bell):
         """Let time pass until ``ready()``, or for ``timeout`` virtual seconds if not negative; whether it is."""
         if ready():
             return True
-        until = self._engine_of().agenda.now + timeout if timeout >= 0 else None
+        until = self._agenda.now + timeout if timeout >= 0 else None
         self._stand(_Point("wait", ready=ready, notice=self._notice, until=until))
         return ready()
 
@@ -153,7 +166,7 @@ class Turns(Bell):
 
     def ring(self) -> None:
         """Have the points looked at again: something has happened that a thread may wait for."""
-        self._engine_of().agenda.paused = True
+        self._agenda.paused = True
 
     def dissolve(self) -> None:
         """From now on no thread waits for another: the controller ends."""
@@ -192,8 +205,7 @@ class Turns(Bell):
 
     def proceed(self) -> None:
         """Give turns, and let time pass, until a thread runs, has handed something over, or none stands at a point."""
-        engine = self._engine_of()
-        agenda = engine.agenda
+        engine, agenda = self._engine_of(), self._agenda
         while self._points and engine.inbox.empty():
             agenda.paused = False  # first: what changes while we look pauses it again
             if (running := self._running()) is not None:
@@ -249,13 +261,13 @@ class Turns(Bell):
 
         def order(at: tuple[threading.Thread, _Point]) -> tuple[float, int, str, int]:
             thread, point = at
-            time, count = engine.standing(point.client) if point.kind == "call" else (engine.agenda.now, 0)
+            time, count = engine.standing(point.client) if point.kind == "call" else (self._agenda.now, 0)
             return time, count, point.client, began.get(thread, -1)
 
         return sorted(points, key=order)
 
     def _is_over(self, point: _Point) -> bool:
-        agenda = self._engine_of().agenda
+        agenda = self._agenda
         if point.kind == "wait":
             if point.learns is None and point.ready():
                 point.learns = agenda.now + point.notice
@@ -267,7 +279,7 @@ class Turns(Bell):
 
     def _pass(self, points: list[_Point]) -> bool:
         """Let time pass until a thread may go on; whether anything has happened."""
-        agenda = self._engine_of().agenda
+        agenda = self._agenda
         until = min((point.until for point in points if point.until is not None), default=inf)
         polls = [point for point in points if point.kind == "poll"]
         for poll in polls:
