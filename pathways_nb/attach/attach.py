@@ -75,7 +75,7 @@ def attach(
         values: compute what is simulated on CPU devices, too, so that values can be asked for; small programs only.
 
     Raises:
-        PlaceError: the numbers do not fit what there is, or are beyond what was seen to work (``bounds``).
+        PlaceError: the numbers do not fit what there is, or are beyond what was seen to work (``util.limits``).
         UsageError: an unknown kind or mode of dispatch, an ``hbm``, a latency or a noise that means nothing.
     """
     forks.refuse()

@@ -1,7 +1,7 @@
 """What drivers have in common: logical buffers and runs under way, and the controller's instructions about them.
 
-A driver decides nothing about order, placement or memory: events go to the controller's pure core (see ``engine``), and
-what that says is carried out. How a launch is carried out, and how time passes meanwhile, is each driver's own.
+A driver decides nothing about order, placement or memory: events go to the controller's pure core (see ``event_loop``),
+and what that says is carried out. How a launch is carried out, and how time passes meanwhile, is each driver's own.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 As under ``jax.jit``: an argument for which a computation declares a spec is brought in that spec. One that only
 ordinary operations read (an optimizer's state) is used as it lies if it lies on the devices of the place, and the
 program is lowered once for each such layout. If it comes from elsewhere, it is laid out like the values that it is
-combined with (see ``propagation``).
+combined with (see ``sharding_propagation``).
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[An
         for run, _ in session.recordings[-1:]:
             run.note = ""
     if clock() - began > _LONG_LOWERING:
-        gc.collect()  # it left much behind, and would be due in the midst of a step (see ``pauses``)
+        gc.collect()  # it left much behind, and would be due in the midst of a step (see ``gc_pauses``)
     return found
 
 

@@ -1,7 +1,8 @@
 """Where the time of devices went: busy, or idle and why; each moment counts once, so the parts add up to the whole.
 
 A device is idle because its next event has not begun yet. So the time before an event is divided along the chain of
-what that event waited for, as on a critical path (see ``dag``): a transfer, its dispatch, work elsewhere, and so on.
+what that event waited for, as on a critical path (see ``happened_before``): a transfer, its dispatch, work elsewhere,
+and so on.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Which event waited for which: the edges of a record's happened-before graph.
 
-Events are a DAG's (see ``dag``), in the order of their starts; every edge goes from an earlier to a later one. *Data*:
-from what made or brought a node's inputs in the same run. *Link*: from what travelled before it on any of its links.
-*Order*: from what ran before on any of its devices. *Dispatch*: from the message or enqueue that brought it to its
-island. Before those come what held the run back (a stall, compiling, Python waiting for a value) and, under sequential
-dispatch, the producers and whatever else it was held for.
+Events are a DAG's (see ``happened_before``), in the order of their starts; every edge goes from an earlier to a later
+one. *Data*: from what made or brought a node's inputs in the same run. *Link*: from what travelled before it on any of
+its links. *Order*: from what ran before on any of its devices. *Dispatch*: from the message or enqueue that brought it
+to its island. Before those come what held the run back (a stall, compiling, Python waiting for a value) and, under
+sequential dispatch, the producers and whatever else it was held for.
 """
 
 from __future__ import annotations

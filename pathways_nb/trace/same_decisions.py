@@ -1,8 +1,8 @@
 """Whether a simulation with other durations would decide as the recorded one did, and so give what the record says.
 
-A record that is evaluated again (see ``dag``) keeps its order. A new simulation grants a link to whom it comes to
-first, and its controller and hosts serve one after another: where those who share something would still come to it in
-the recorded order, both agree. What cannot be told from the record counts as a doubt.
+A record that is evaluated again (see ``happened_before``) keeps its order. A new simulation grants a link to whom it
+comes to first, and its controller and hosts serve one after another: where those who share something would still come
+to it in the recorded order, both agree. What cannot be told from the record counts as a doubt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What if some of what a record holds had been faster: the record evaluated again instead of the run repeated.
 
-The order of events and the gaps after what they waited for stay as recorded (see ``dag``). For a simulated run that is
-what a new simulation would give, unless it could decide otherwise (see ``certain``); for a real one it is an estimate.
+The order of events and the gaps after what they waited for stay as recorded (see ``happened_before``). For a simulated
+run that is what a new simulation would give, unless it could decide otherwise (see ``same_decisions``); for a real one
+it is an estimate.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Operations and bytes come from a walk of the node's jaxpr; so do collectives of per-shard code. Those of whole-array
 code, the layouts of results that nobody declares, and memory are the compiler's choice: the node is compiled for CPU
-devices laid out like the simulated ones (see ``partitioned``). Where that takes too long, or there is next to nothing
+devices laid out like the simulated ones (see ``mesh_compiler``). Where that takes too long, or there is next to nothing
 to know, they are estimated from the jaxpr. Nothing is run.
 """
 

@@ -1,7 +1,7 @@
 """The simulated driver: carries out the controller's instructions on islands that live in virtual time.
 
-The same core decides, fed the same events (see ``virtual_engine``); islands carry out its launches in virtual time (see
-``virtual``), and durations come from the cost model. Values are abstract.
+The same core decides, fed the same events (see ``virtual_loop``); islands carry out its launches in virtual time (see
+``virtual_islands``), and durations come from the cost model. Values are abstract.
 """
 
 from __future__ import annotations

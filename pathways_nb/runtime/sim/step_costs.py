@@ -1,7 +1,7 @@
 """What the steps and the launches of a program cost on simulated islands: seconds, formulas, hosts.
 
-A launch costs what was found when its node was lowered (see ``estimates``), a move what its route takes; of what is
-brought it is known only when it is, for it depends on where an argument lies by then.
+A launch costs what was found when its node was lowered (see ``node_estimates``), a move what its route takes; of what
+is brought it is known only when it is, for it depends on where an argument lies by then.
 """
 
 from __future__ import annotations
