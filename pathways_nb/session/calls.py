@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb.errors import PathwaysError
+from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.graph import Graph
@@ -255,8 +255,10 @@ def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
         shardings: a ``pw.P``, or a prefix tree of them; replicated if left out.
 
     Raises:
-        ShardingError: a spec does not fit. UsageError: a leaf is not an array.
+        ShardingError: a spec does not fit. UsageError: a leaf is not an array, or ``on`` is no virtual slice.
     """
+    if not isinstance(on, VirtualSlice):
+        raise UsageError(f"put(on={on!r}): that is a {type(on).__name__}; pass a pw.virtual_slice(...).")
     session = default_controller.get()
     with calling(session):
         session.flush()

@@ -115,6 +115,12 @@ def test_specs_of_another_tree(left) -> None:
     assert "give one pw.P for all, or one for each" in text
 
 
+def test_put_on_something_else_than_a_place(controller) -> None:
+    assert "put(on=3): that is a int; pass a pw.virtual_slice(...)" in refused(
+        pw.UsageError, lambda: pw.put(np.ones(8), on=3)
+    )
+
+
 def test_put_with_a_spec_that_does_not_fit(left) -> None:
     text = refused(pw.ShardingError, lambda: pw.put(np.ones(6), on=left, shardings=pw.P("x")))
     assert "put: the array has shape (6,) and shardings=P('x'): dimension 0 of size 6 is not divisible by the 4" in text

@@ -16,7 +16,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.runtime.sim import asleep, turns
 from tests.engine import same_trace
-from tests.engine.simulated import X, is_empty, left
+from tests.engine.simulated import X, is_empty, left, right
 from tests.waiting import LIMIT, until
 
 
@@ -362,6 +362,38 @@ def test_a_thread_that_holds_the_others_up_is_named(
     assert capsys.readouterr().err.count("thread 'holder'") == 1
     thread.join()
     pw.work(1e-3, on=left)(X).wait()
+
+
+def test_a_thread_that_calls_again_and_again_beside_one_that_waits_for_long_holds_nobody_up(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(turns, "NAMED_AFTER", 0.02)
+    monkeypatch.setattr(turns, "REFUSED_AFTER", 0.05)
+    long, short = pw.work(2.0, on=right), pw.work(1e-3, on=left)
+
+    def waits() -> None:
+        with pw.client("bob"):
+            long(X).wait()
+
+    def calls() -> None:
+        with pw.client("ann"):
+            for _ in range(1000):
+                short(X).wait()
+
+    assert not side_by_side(waits, calls)
+    assert "stands still" not in capsys.readouterr().err
+
+
+def test_an_event_loop_that_another_thread_has_given_something_is_awake() -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    until(lambda: asleep.look(lambda at: asleep.is_asleep(at[thread.ident or 0])))
+    loop._ready.append(asyncio.Handle(loop.stop, (), loop))  # as call_soon_threadsafe does, before it wakes the loop
+    assert not asleep.look(lambda at: asleep.is_asleep(at[thread.ident or 0]))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 def test_a_thread_that_compiles_for_long_is_not_taken_for_one_that_holds_the_others_up(

@@ -46,7 +46,7 @@ def is_asleep(frame: FrameType) -> bool:
     if file == concurrent.futures.thread.__file__:
         queue = frame.f_locals.get("work_queue") if name == "_worker" else None
         return queue is not None and queue.empty()
-    return file == selectors.__file__ and name == "select" and _has_no_end(frame.f_locals)
+    return file == selectors.__file__ and name == "select" and _has_no_end(frame.f_locals) and not _is_ready(frame)
 
 
 def is_napping(frame: FrameType) -> bool:
@@ -58,6 +58,12 @@ def _has_no_end(names: Mapping[str, Any]) -> bool:
     """Whether an event loop waits for input alone: with a task that is ready, or a timer, it goes on by itself."""
     timeout = names.get("timeout")
     return timeout is None or timeout < 0
+
+
+def _is_ready(frame: FrameType) -> bool:
+    """Whether the event loop that waits in ``frame`` has been given something to do by another thread."""
+    loop = frame.f_back.f_locals.get("self") if frame.f_back is not None else None
+    return bool(getattr(loop, "_ready", ()))
 
 
 def _is_joining(name: str, names: Mapping[str, Any]) -> bool:

@@ -190,8 +190,8 @@ class Turns(Bell):
             raise point.error
 
     def _is_alone(self, mine: threading.Thread) -> bool:
-        """Whether no other thread can run, nor stands at a point: in this order, for one that runs may come to one."""
-        return self._running(mine) is None and not self._points
+        """Whether no other thread can run, nor stands at a point; asked last again, for one may just have come."""
+        return not self._points and self._running(mine) is None and not self._points
 
     def _look(self) -> None:
         self._engine_of().inbox.put(lambda: None)  # who takes it gives turns then
@@ -201,7 +201,10 @@ class Turns(Bell):
     @property
     def look_again(self) -> float | None:
         """Real seconds after which to look again at a thread that may sleep or end without a word, if any runs."""
-        return None if self._holder is None else min(LOOKS[0] + (monotonic() - self._holder[1]) / 8, LOOKS[1])
+        if self._holder is None:
+            return None
+        thread, since = self._holder
+        return LOOKS[1] if thread in self._calling else min(LOOKS[0] + (monotonic() - since) / 8, LOOKS[1])
 
     def proceed(self) -> None:
         """Give turns, and let time pass, until a thread runs, has handed something over, or none stands at a point."""
@@ -291,6 +294,7 @@ class Turns(Bell):
         return until < inf or bool(polls)
 
     def _let_go(self, thread: threading.Thread, point: _Point) -> None:
+        self._hold(None)  # nobody stands still for one that comes to points
         with self._lock:
             if self._points.get(thread) is point:
                 del self._points[thread]
@@ -306,6 +310,7 @@ class Turns(Bell):
             self._said, self._holder = False, None if thread is None else (thread, monotonic())
             return
         if thread in self._calling:  # it traces, lowers or compiles, and tells of that itself
+            self._holder = thread, monotonic()
             return
         for_how_long = monotonic() - self._holder[1]
         if for_how_long > NAMED_AFTER and thread not in self._blocks:  # it is in no block: no client, it seems
