@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec
 
 from pathways_nb.cost.jaxpr.node_work import layouts_of
 from pathways_nb.cost.jaxpr.operations import Op
-from pathways_nb.cost.jaxpr.primitives import kind_of
+from pathways_nb.cost.jaxpr.primitives import op_class_of
 from pathways_nb.cost.jaxpr.splits import Split, propagate, read_spec
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, Item
@@ -181,4 +181,4 @@ class Propagation:
 
 @cache
 def _is_elementwise(name: str) -> bool:
-    return kind_of(Op(name, {}, (), ())) == "elementwise"
+    return op_class_of(Op(name, {}, (), ())) == "elementwise"

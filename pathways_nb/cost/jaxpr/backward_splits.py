@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pathways_nb.cost.jaxpr.operations import VIEWS, Flat, Op, Value
-from pathways_nb.cost.jaxpr.primitives import kind_of
+from pathways_nb.cost.jaxpr.primitives import op_class_of
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, inverted, propagate, unsplit
 
 _CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random", "matmul", "conv"})
 _MOVED = frozenset({"transpose", "pad", "slice", "concatenate", "rev", "copy"})
 
 
-def adopt(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
+def propagate_from_readers(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
     """The same list with such arrays split, and the work on them divided, where all who need them agree how.
 
     Args:
@@ -61,7 +61,7 @@ def _is_free(op: Op) -> bool:
         return False
     if op.name.startswith("scatter"):  # rows of a whole array are changed, each by the device that has them
         return True
-    return op.ways == 1 and (kind_of(op) in _CAN_BE_MADE_IN_PARTS or op.name in _MOVED)
+    return op.ways == 1 and (op_class_of(op) in _CAN_BE_MADE_IN_PARTS or op.name in _MOVED)
 
 
 def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split | None]]:
@@ -77,7 +77,7 @@ def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split |
             yield value, None
         elif (split := inverted(op.name, op.params, at, _operands(op), op.outputs[0].shape, splits[0])) is not None:
             yield value, split
-        elif kind_of(op) != "reduction":  # which takes whatever comes
+        elif op_class_of(op) != "reduction":  # which takes whatever comes
             yield value, None
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pathways_nb.cost.jaxpr.operations import VIEWS, Op
 
-Kind = Literal[
+OpClass = Literal[
     "matmul", "conv", "elementwise", "transcendental", "reduction", "movement", "sort", "random", "collective", "other"
 ]
 
@@ -22,7 +22,7 @@ COLLECTIVES = {
 }  # fmt: skip
 """JAX's names, of 0.10 to 0.12, and what they are."""
 
-_OF_KIND: dict[Kind, frozenset[str]] = {
+_OF_KIND: dict[OpClass, frozenset[str]] = {
     "reduction": frozenset("argmax argmin cumsum cumprod cummax cummin cumlogsumexp select_and_scatter_add".split()),
     "movement": frozenset(
         "gather scatter scatter-add scatter_add scatter-mul scatter_mul scatter-min scatter_min scatter-max "
@@ -51,7 +51,7 @@ TRANSCENDENTAL = frozenset(
 _NO_ARITHMETIC = VIEWS | {"broadcast_in_dim", "iota", "convert_element_type", "bitcast_convert_type", "axis_index"}
 
 
-def kind_of(op: Op) -> Kind:
+def op_class_of(op: Op) -> OpClass:
     """The class of an operation without bodies; what is transcendental is elementwise here."""
     if op.name in _KINDS:
         return _KINDS[op.name]
@@ -64,7 +64,7 @@ def flops_of(op: Op) -> float:
     A product of matrices takes 2·batch·m·n·k, a convolution two for every pair of an input and a kernel element that
     meet, so none for padding; a sort n·log2(n). Operations of class ``other`` count none.
     """
-    kind = kind_of(op)
+    kind = op_class_of(op)
     made = sum(value.size for value in op.outputs)
     if kind == "matmul":
         return _matmul(op) / op.ways

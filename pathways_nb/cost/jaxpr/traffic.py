@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pathways_nb.cost.jaxpr.operations import VIEWS, Flat, Op, Value
-from pathways_nb.cost.jaxpr.primitives import TRANSCENDENTAL, kind_of
+from pathways_nb.cost.jaxpr.primitives import TRANSCENDENTAL, op_class_of
 
 _TAKEN = frozenset({"gather", "dynamic_slice", "slice"})
 _UPDATES = {"dynamic_update_slice": 1} | {
@@ -37,13 +37,13 @@ class Traffic:
 
 def traffic_of(flat: Flat) -> Traffic:
     """The bytes of each operation of a list; of a fusion, those of each of its members."""
-    levels = _Levels(flat)
+    levels = _FusionDepths(flat)
     stored = _stored(flat, levels)
     read, written = dict.fromkeys(flat.ops, 0), dict.fromkeys(flat.ops, 0)
     seen: set[tuple[int, Value]] = set()
     beside = _beside_products(flat)
     for op in flat.ops:
-        if op.bodies or op in beside or (op.name in VIEWS and kind_of(op) == "elementwise"):
+        if op.bodies or op in beside or (op.name in VIEWS and op_class_of(op) == "elementwise"):
             continue
         fusion = levels.fusion(op)
         arrays = {value for value in levels.taken(op) if fusion < 0 or (fusion, value) not in seen}
@@ -67,12 +67,12 @@ def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, in
 def _read(op: Op, value: Value) -> int:
     """Of a whole array next to split ones of its size, a device reads its own part."""
     out = op.outputs[0]
-    alike = value.shape == out.shape and kind_of(op) == "elementwise"
+    alike = value.shape == out.shape and op_class_of(op) == "elementwise"
     return min(value.bytes, out.bytes // out.itemsize * value.itemsize) if alike and out.itemsize else value.bytes
 
 
 @dataclass
-class _Levels:
+class _FusionDepths:
     """How many ends of fusions lie before each operation, and which fusion it belongs to."""
 
     flat: Flat
@@ -96,7 +96,7 @@ class _Levels:
 
     def fused(self, op: Op) -> bool:
         """Whether it can be a member of a fusion."""
-        return not op.bodies and kind_of(op) in ("elementwise", "reduction")
+        return not op.bodies and op_class_of(op) in ("elementwise", "reduction")
 
     def _join(self, op: Op) -> None:
         for value in op.inputs if self.fused(op) else ():
@@ -127,7 +127,7 @@ class _Levels:
 
     def continues(self, op: Op) -> bool:
         """Whether a fusion may go on behind it."""
-        return not op.bodies and kind_of(op) == "elementwise"
+        return not op.bodies and op_class_of(op) == "elementwise"
 
     def find(self, op: Op) -> Op:
         """The member that stands for its fusion."""
@@ -145,7 +145,7 @@ class _Levels:
         return -1 if maker is None else self.fusion(maker)
 
 
-def _stored(flat: Flat, levels: _Levels) -> set[Value]:
+def _stored(flat: Flat, levels: _FusionDepths) -> set[Value]:
     """Arrays that somebody needs outside of the fusion that makes them."""
     stored = {value.root for value in (*flat.inputs, *flat.outputs)}
     for op in flat.ops:
@@ -167,8 +167,8 @@ def _beside_products(flat: Flat) -> set[Op]:
         if op.name == "transpose":
             before = makers.get(op.inputs[0])
             after = readers.get(op.outputs[0], [])
-            if (before is not None and kind_of(before) == "matmul") or (
-                after and all(kind_of(reader) == "matmul" for reader in after)
+            if (before is not None and op_class_of(before) == "matmul") or (
+                after and all(op_class_of(reader) == "matmul" for reader in after)
             ):
                 found.add(op)
     return found

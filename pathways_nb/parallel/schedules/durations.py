@@ -7,7 +7,7 @@ stands for all. What is sent between two stages is a microbatch's activations, w
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,7 @@ from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.trace.metrics import counted
 
 
-class Costs(NamedTuple):
+class ActionDurations(NamedTuple):
     """Seconds of each part of the work, ``(stages, slices)``, and of sending, ``(stages - 1, slices)``."""
 
     F: np.ndarray
@@ -27,7 +27,7 @@ class Costs(NamedTuple):
     transfer: np.ndarray
 
     @classmethod
-    def of(cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Costs:  # noqa: E741
+    def of(cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Self:  # noqa: E741
         """Bring times into one form.
 
         Raises:
