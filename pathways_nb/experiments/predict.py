@@ -1,4 +1,9 @@
-"""``pw.predict``: the makespan that the controller's own core gives a program on a virtual clock."""
+"""``pw.predict``: the makespan that the controller's own scheduler gives a program on a virtual clock.
+
+The prediction runs the scheduler that dispatches on real devices (``runtime.sim.makespan``), so it contains the same
+order of enqueues and the same messages; only durations are given. Nodes and messages take time. Transfers
+and the host's own work take none: for those simulate a chip with ``pw.attach("sim", …)``.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +20,19 @@ from pathways_nb.util.limits import LONGEST
 
 
 def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = None) -> float:
-    """Seconds that a call would take, from its first message to the end of its last node (Pathways, section 4.5).
+    """Return the makespan of a call in seconds, from its first message to the end of its last node (Pathways, 4.5).
 
-    Placed as on the current controller, with its mode of dispatch and its ``dcn_latency``; nothing is compiled or
-    run. Nodes and messages take time; transfers and the host's own work take none.
+    The program is placed as on the current controller, with its dispatch mode and its ``dcn_latency``. Nothing is
+    compiled or run. Transfers and the host's own work count as zero.
 
     Args:
-        program: what would be called. args: its arguments.
-        seconds: how long a node lasts, by its name; nodes of ``pw.work`` that are not named last what they declare.
+        program: the program that would be called.
+        *args: its arguments.
+        seconds: duration of a node by its name. Nodes of ``pw.work`` that are not named take what they declare.
 
     Raises:
-        UsageError: not a program, nobody says how long a node lasts, or ``seconds`` names none of its nodes or holds
-            what is no time.
+        UsageError: not a program, the duration of a node is unknown, or ``seconds`` names no node of it or holds a
+            value that is no duration.
     """
     if not isinstance(program, Program):
         raise UsageError(f"predict({program!r}): a {type(program).__name__} is not a program; wrap it in pw.program.")
@@ -37,6 +43,11 @@ def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = 
 
 
 def _seconds(graph: Graph, given: Mapping[str, float]) -> dict[int, float]:
+    """Return the duration of every node that runs on devices, by its id.
+
+    Raises:
+        UsageError: a node has no duration, or ``given`` is wrong.
+    """
     nodes = [node for node in graph.nodes if node.place is not None]
     _check(graph.name, given, list(dict.fromkeys(node.name for node in nodes)))
     found = {node.id: given.get(node.name, node.seconds) for node in nodes}
@@ -50,7 +61,16 @@ def _seconds(graph: Graph, given: Mapping[str, float]) -> dict[int, float]:
 
 
 def _check(program: str, given: Mapping[str, float], names: Sequence[str]) -> None:
-    """Refuse times of nodes that are not there, and what is no time."""
+    """Refuse durations of nodes that do not exist, and values that are no duration.
+
+    Args:
+        program: its name, for the error.
+        given: seconds by the name of a node.
+        names: the nodes that run on devices.
+
+    Raises:
+        UsageError: naming the entry and the nodes there are.
+    """
     for name, last in given.items():
         if name not in names:
             known = ", ".join(map(repr, names)) or "none"
