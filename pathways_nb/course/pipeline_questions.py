@@ -55,7 +55,7 @@ def _why_bubble(answer: Any, expected: float) -> str:
         )
     if _is(answer, 1 - 1 / _DEVICES):
         return "That is without microbatches, when all devices but one wait."
-    return "How many turns before the last device begins? Each device idles for that many; how many turns are there in all?"
+    return "How many turns before the last device begins? Each device idles for that many; how many are there in all?"
 
 
 def _why_peak(answer: Any, expected: float) -> str:
