@@ -1,4 +1,8 @@
-"""One HTML file that shows figures with no kernel and no network: BokehJS is inside."""
+"""One HTML file that shows figures with no kernel and no network: BokehJS is inside.
+
+It uses the script of the live widget (``figure.js``), so themes, links between views and legends work as in a notebook;
+only what needs the kernel (drawing more detail after a zoom) is missing.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,12 @@ document.body.dataset.drawn = "true"
 
 
 def page(title: str, parts: Sequence[str | dict[str, Any]]) -> str:
-    """A self-contained page: ``parts`` in order, each an HTML fragment (escaped by the caller) or a figure's item."""
+    """Return a self-contained page.
+
+    Args:
+        title: title of the page.
+        parts: in order, HTML fragments (escaped by the caller) or figures' items.
+    """
     body = "\n".join(part if isinstance(part, str) else _figure(part) for part in parts)
     script = (Path(__file__).parent / "figure.js").read_text("utf-8")
     bokeh = bokeh_source().replace("</script", "<\\/script")
@@ -52,10 +61,11 @@ def page(title: str, parts: Sequence[str | dict[str, Any]]) -> str:
 
 @cache
 def bokeh_source() -> str:
-    """BokehJS as installed, without the widgets and tables that figures do not need."""
+    """Return the script of BokehJS as installed, without the widgets and tables that figures do not need."""
     return (Path(bokehjs_path()) / "js" / "bokeh.min.js").read_text("utf-8")
 
 
 def _figure(item: dict[str, Any]) -> str:
+    """Return an item as a script element with JSON; ``<`` is escaped so that no text in it can end the element."""
     text = json.dumps(item).replace("<", "\\u003c")
     return f'<div></div><script type="application/json" data-figure>{text}</script>'
