@@ -1,4 +1,7 @@
-"""Pictures of schedules on a page without scripts: the same columns that Bokeh draws."""
+"""Pictures of schedules on a page without scripts: the columns of ``Schedules``, as shapes.
+
+Every box is drawn, however many there are: rows of pixels are for figures that are panned.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from pathways_widgets.schedules.schedule_layout import LINE, Drawable
 from pathways_widgets.schedules.schedule_view import CAP, HELD, IDLE, Schedules
 
 _LEFT, _RIGHT, _MARGIN = 64.0, 76.0, 8.0
-"""Pixels for the names of devices and for their peaks, and above all."""
+"""Pixels for the names of devices and for their peaks, and above everything."""
 
 
 def scene_of_schedules(pictures: Sequence[Drawable], width: float = FULL_WIDTH) -> Scene:
-    """Pictures below one another, ``width`` pixels wide, with their legend."""
+    """Return pictures one below the other with their legend, ``width`` pixels wide."""
     factor = style.now().factor
     left, right = factor * _LEFT, width - factor * _RIGHT
     view = Schedules(len(pictures), right - left, width - left - _MARGIN)
@@ -34,6 +37,7 @@ def scene_of_schedules(pictures: Sequence[Drawable], width: float = FULL_WIDTH) 
 
 
 def _swatches(view: Schedules) -> list[list[Swatch]]:
+    """Return the entries of the legend that the view shows."""
     shown = {name for name, values in view.properties.items() if values.get("visible")}
     operations = [Swatch(f"{kind.letter} {kind.name}", kind.colour)
                   for code, kind in enumerate(palette.OPERATIONS) if f"schedules_key{code}" in shown]  # fmt: skip
@@ -47,6 +51,7 @@ def _swatches(view: Schedules) -> list[list[Swatch]]:
 
 
 def _axis(frame: Frame) -> Iterator[Shape]:
+    """Yield grid lines and labels of round times."""
     font, lines = style.now().font, style.now().line
     most = max(int((frame.right - frame.left) / (60 * style.now().factor)), 3)
     for time in round_steps(max(frame.begin, 0.0), frame.end, most):
@@ -56,10 +61,12 @@ def _axis(frame: Frame) -> Iterator[Shape]:
 
 
 def _rows(columns: Columns, *names: str) -> Iterator[tuple]:
+    """Return the rows of some columns."""
     return zip(*(np.asarray(columns[name]).tolist() for name in names), strict=True)
 
 
 def _bars(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
+    """Yield bubbles, boxes, borders and the text on boxes, from back to front."""
     x, y, line = frame.x, frame.y, style.now().line
     for left, right, top, bottom in _rows(sources["schedules_idle"], *SIDES):
         box = x(left), y(top), x(right) - x(left), bottom - top
@@ -74,6 +81,7 @@ def _bars(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
 
 
 def _memory(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
+    """Yield what devices hold, the part above the cap, caps and peaks."""
     x, y, line = frame.x, frame.y, style.now().line
     for name, colour in (("held", palette.MEMORY), ("over", palette.EXCESS)):
         points: list[tuple[float, float]] = []
@@ -91,6 +99,7 @@ def _memory(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
 
 
 def _words(frame: Frame, view: Schedules) -> Iterator[Shape]:
+    """Yield the labels of devices, and heading and text of each picture."""
     font, labels = style.now().font, view.sources["schedules_labels"]
     for y, device, peak in _rows(labels, "y", "device", "peak"):
         yield Text(frame.left - 8, frame.y(y), device, font, LIGHT["text"], "end")
