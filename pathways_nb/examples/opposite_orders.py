@@ -103,7 +103,7 @@ def _case(number: int, results: list[list[tuple[float, float]]], codes: list[int
     if got == [expected, expected]:
         text = "right"
     elif None not in got:
-        text = "wrong, and nobody is told"
+        text = "wrong, without an error"
     elif any(ended):
         text = f"aborted (exit codes {', '.join('none' if code is None else str(code) for code in ended)})"
     else:

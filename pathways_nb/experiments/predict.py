@@ -54,7 +54,7 @@ def _seconds(graph: Graph, given: Mapping[str, float]) -> dict[int, float]:
     silent = dict.fromkeys(node.name for node in nodes if found[node.id] is None)
     if silent:
         raise UsageError(
-            f"predict({graph.name}): nobody says how long {', '.join(map(repr, silent))} last. "
+            f"predict({graph.name}): the duration of {', '.join(map(repr, silent))} is unknown. "
             f"Add seconds={{{', '.join(f'{name!r}: 1e-3' for name in silent)}}}, with your own times, or use pw.work."
         )
     return {node: float(last) for node, last in found.items() if last is not None}

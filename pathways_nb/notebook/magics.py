@@ -118,12 +118,12 @@ def _attach_parser() -> _Parser:
     parser.add_argument(
         "kind", nargs="?", default="auto", metavar="KIND", help="auto, cpu, gpu, tpu, sim or sim:CHIP:4x8"
     )
-    parser.option("islands", type=int, metavar="N", help="how many")
-    parser.option("devices-per-island", type=int, metavar="N", help="on CPU and simulated")
-    parser.option("dispatch", default="parallel", metavar="parallel|sequential", help="how steps go out")
-    parser.option("dcn-latency", type=float, default=0.0, metavar="SECONDS", help="of each message of the controller")
+    parser.option("islands", type=int, metavar="N", help="number of islands")
+    parser.option("devices-per-island", type=int, metavar="N", help="devices of each island")
+    parser.option("dispatch", default="parallel", metavar="parallel|sequential", help="how nodes are dispatched")
+    parser.option("dcn-latency", type=float, default=0.0, metavar="SECONDS", help="delay of each controller message")
     parser.option("no-pin", dest="pin", action="store_false", help="CPU islands share all cores")
-    parser.option("policy", default="stride", metavar="|".join(POLICIES), help="which program's next gang goes first")
+    parser.option("policy", default="stride", metavar="|".join(POLICIES), help="whose next gang is enqueued first")
     parser.option("hbm", type=float, metavar="BYTES", help="memory of each device")
     _add_simulated(parser)
     return parser
@@ -132,11 +132,11 @@ def _attach_parser() -> _Parser:
 def _add_simulated(parser: _Parser) -> None:
     """Add the options that only simulated devices have."""
     parser.option("chip", metavar="NAME", help="simulated: tpu_v5p, a file, or here for this machine as calibrated")
-    parser.option("network", metavar="NAME", help="simulated: between islands, a name or a file")
+    parser.option("network", metavar="NAME", help="simulated: network between islands, a name or a file")
     parser.option("devices-per-host", type=int, metavar="N", help="simulated: how many share a host")
     parser.option("topology", type=_shape, metavar="4x4x4", help="simulated: chips of an island along each axis")
-    parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: of the logarithm of durations")
-    parser.option("seed", type=int, default=0, metavar="N", help="simulated: of that noise")
+    parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: spread of the log of durations")
+    parser.option("seed", type=int, default=0, metavar="N", help="simulated: seed of that noise")
     parser.option("values", action="store_true", help="simulated: compute values on CPU devices, too")
 
 
