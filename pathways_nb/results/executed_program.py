@@ -21,7 +21,7 @@ class ExecutedProgram:
         where: island and devices of each virtual slice, by its serial, as text.
         routes: how values travel from one node to another: ``"local"``, ``"ICI"``, ``"DCN"`` or ``"host"``.
         runs: how many times it ran.
-        needed: see below.
+        needed: where Python waited for its values.
     """
 
     graph: Graph

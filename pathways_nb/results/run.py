@@ -1,9 +1,9 @@
 """Runs: everything recorded while a cell, a ``with pw.record()`` block or one program ran.
 
-A run holds the event record and the graphs of its programs; every figure of it is computed from these when asked for
+A run holds the event record and the graphs of its programs; every number about it is computed from these when asked for
 (``trace``), so a loaded run and a recorded one answer the same questions. Views are imported only when something is
-shown, which keeps scripts free of Bokeh. A run also refers to its unfinished executions, which is why it cannot be
-pickled: ``save`` and ``load`` write and read it as data (``saved_run``).
+shown, which keeps scripts free of Bokeh. A run may be in progress and hold results on devices, so it cannot be pickled:
+``save`` and ``load`` write and read it as data (``saved_run``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class Run:
         islands: number of devices of each island.
         record: the events, while they are being recorded.
         outputs: what the program returned, for a run of ``program.run``.
-        note: see below, as for the other fields.
     """
 
     name: str

@@ -28,7 +28,7 @@ class DrawnNode:
         count: how many nodes it stands for.
         bytes: bytes that all of them produce.
         shapes: shapes of their outputs, as text.
-        ids: see below.
+        ids: ids of all of them.
     """
 
     node: Node

@@ -29,7 +29,7 @@ class Lanes:
     Args:
         islands: number of devices of each island.
         names: names of the islands; empty for ``"island 0"`` and so on.
-        lane: see below.
+        lane: height of a lane.
     """
 
     islands: tuple[int, ...]
