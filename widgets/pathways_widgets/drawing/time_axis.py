@@ -66,7 +66,7 @@ def last_end(events: Events) -> float:
 def clipped(events: Events) -> Events:
     """Return the events up to ``last_end``.
 
-    Memory levels are recorded on while a profile is read, when nothing else happens.
+    Memory levels are still recorded while a profile is read, when nothing else happens.
     """
     end = last_end(events)
     stored = {name: events.stored(name) for name in STORED}
