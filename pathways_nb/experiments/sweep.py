@@ -1,6 +1,6 @@
 """``pw.sweep``: call one function at every point of a grid; the results as a table, a curve and a file.
 
-The function is called point by point in this thread: a point usually attaches devices of its own, and only one
+The function is called point by point in this thread: a point may attach devices of its own, and only one
 controller can be current. A point that raises becomes a row with its error, and Ctrl-C keeps the finished rows: one bad
 or slow point must not cost the results of all others.
 """

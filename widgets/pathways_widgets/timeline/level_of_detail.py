@@ -51,8 +51,8 @@ class Digest:
     def extend(self, events: Events) -> None:
         """Add the new events of a record.
 
-        A record only grows while a run is in progress, so only its end is read. If its beginning changed (exact stamps,
-        another run), everything is read again.
+        A record usually only grows, so only its end is read. If it no longer begins with the events that were read
+        before, everything is read again.
 
         Args:
             events: all events of the record.

@@ -4,7 +4,7 @@ An event of a gang is one box over all its devices. Gaps are drawn as gaps: noth
 letter and pattern show the kind, so that it can be read in grey; slanted hatching a bad end; a strip along a box its
 client where there are several. Times are in seconds since the start of the run.
 
-Legends and hidden clients filter in the browser (``_SEEN``), because a click must work on a page without a kernel.
+Legends and hidden clients filter in the browser (``_SEEN``), so that a click works on a page without a kernel.
 Which boxes are drawn is decided in ``level_of_detail``, their columns are made in ``timeline_columns``.
 """
 
