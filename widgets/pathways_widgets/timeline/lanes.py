@@ -2,8 +2,8 @@
 
 From the top: one lane for the controller; for each island one lane per device and one for the curve of busy devices;
 one lane for transfers. The controller's lane has three rows (its work, waiting programs, waiting Python), so that these
-do not cover each other. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one lane, in
-which each device has its share of the height: 2048 lanes would be thinner than a pixel.
+do not cover each other. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one lane,
+in which each device has its share of the height: 2048 lanes would be thinner than a pixel.
 """
 
 from __future__ import annotations
