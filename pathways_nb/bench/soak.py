@@ -197,8 +197,7 @@ def _left(controller: pw.Controller) -> dict[str, int]:
 
 def _bytes(island: IslandMemory) -> int:
     """Held on all its devices together."""
-    spans = zip(island.edges, island.edges[1:], island.totals, strict=False)
-    return sum((after - first) * each for first, after, each in spans)
+    return sum((after - first) * held.total for first, after, held in island.runs)
 
 
 def _arrays(controller: pw.Controller) -> int:

@@ -12,6 +12,7 @@ from pathways_nb.runtime.sim.makespan import makespan
 from pathways_nb.session import default_controller, submit
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST
+from pathways_nb.util.words import a_type_of
 
 
 def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = None) -> float:
@@ -29,7 +30,7 @@ def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = 
             what is no time.
     """
     if not isinstance(program, Program):
-        raise UsageError(f"predict({program!r}): a {type(program).__name__} is not a program; wrap it in pw.program.")
+        raise UsageError(f"predict({program!r}): {a_type_of(program)} is not a program; wrap it in pw.program.")
     controller = default_controller.get()
     plan = submit.plan_of(controller, submit.traced(controller, program, program.signature(args, {})))
     asked = controller.attach_options

@@ -16,9 +16,9 @@ import numpy as np
 
 from pathways_nb.errors import UsageError, nearest
 from pathways_nb.results.run import Run
-from pathways_nb.trace.metrics import counted
 from pathways_nb.util.progress import Progress, to_standard_error
 from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.words import a_type_of, counted
 
 ERROR = "error"
 """The column that says why a point failed; empty where it did not."""
@@ -147,8 +147,8 @@ class Sweep(Printed):
 def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     """Call ``fn`` with every combination of values, in the order of nested loops.
 
-    A point that fails is a row with its error, and the others go on; an interrupt keeps what is done. Past two seconds
-    a line tells how far it is.
+    A point that fails is a row with its error, and the others go on; where none is left, a line says so with the first
+    error. An interrupt keeps what is done. Past two seconds a line tells how far it is.
 
     Args:
         fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` beside an axis ``dispatch``),
@@ -170,6 +170,9 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     except KeyboardInterrupt:
         del results[len(rows) :]
         to_standard_error(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
+    if rows and all(row[ERROR] for row in rows):
+        failed, first = counted(len(rows), "point"), ", ".join(f"{name}={_word(rows[0][name])}" for name in values)
+        to_standard_error(f"sweep: no result: {failed} failed, all there are; the first, {first}: {rows[0][ERROR]}")
     return Sweep(getattr(fn, "__name__", type(fn).__name__), values, rows, results)
 
 
@@ -205,7 +208,7 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(result, Number) or (isinstance(result, np.ndarray) and result.ndim == 0):
         return {"value": _plain(result)}
     if not isinstance(result, Mapping):
-        raise UsageError(f"it returned a {type(result).__name__}; return a run, a dictionary of columns, or a number.")
+        raise UsageError(f"it returned {a_type_of(result)}; return a run, a dictionary of columns, or a number.")
     taken = [name for name in result if name in point or name == ERROR]
     if taken:
         raise UsageError(f"it returned a column {taken[0]!r}, which is there already; give it another name.")

@@ -25,6 +25,7 @@ from pathways_nb.program import context, specs
 from pathways_nb.program.edge import cross
 from pathways_nb.program.signature import Signature, Statics
 from pathways_nb.util.unique import Unique
+from pathways_nb.util.words import a_type_of, counted
 
 Form = Literal["jit", "shard_map"]
 _NAME = re.compile(r"pw__(\d+)(?:~([^_]+))?__(.*)", re.DOTALL)
@@ -124,8 +125,8 @@ class Computation(Unique):
         prefix, dynamic = self.in_specs, call.dynamic_args
         if isinstance(prefix, tuple) and not specs.is_spec(prefix) and len(prefix) != len(dynamic):
             raise specs.ShardingError(
-                f"{self.name}: {self._in_option} has {len(prefix)} entries for {len(dynamic)} arguments; "
-                f"give one pw.P for all, or one for each."
+                f"{self.name}: {self._in_option} has {counted(len(prefix), 'entry')} for "
+                f"{counted(len(dynamic), 'argument')}; give one pw.P for all, or one for each."
             )
         positional = specs.spread(prefix, dynamic, self._in_option, self.name)
         rest: list[specs.Spec] = [None] * (len(call.leaves) - len(positional))
@@ -207,11 +208,11 @@ def named(equation: str) -> Named | None:
 
 def _make(fn: Callable[..., Any] | None, form: Form, on: VirtualSlice, *rest: Any, **options: Any) -> Any:
     if not isinstance(on, VirtualSlice):
-        raise UsageError(f"on={on!r} is a {type(on).__name__}; pass a pw.virtual_slice(...).")
+        raise UsageError(f"on={on!r} is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     if fn is None:
         return lambda fn: Computation(fn, form, on, *rest, **options)
     if not callable(fn):
-        raise UsageError(f"pw.{form}({fn!r}, ...) needs a function, got a {type(fn).__name__}.")
+        raise UsageError(f"pw.{form}({fn!r}, ...) needs a function, got {a_type_of(fn)}.")
     return Computation(fn, form, on, *rest, **options)
 
 

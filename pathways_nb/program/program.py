@@ -28,6 +28,7 @@ from pathways_nb.program.computation import NOT_PICKLED, Computation
 from pathways_nb.program.items import FlatProgram, closed_over
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
 from pathways_nb.util.unique import Unique
+from pathways_nb.util.words import a_type_of
 
 _DEFAULT = VirtualSlice((1,), ("x",), name="default", serial=-1)
 """Where a program without any computation runs."""
@@ -154,7 +155,7 @@ class Program(Unique):
             raise UsageError(
                 f"the program {self.name!r} {does} a value that is not known while it is traced ({line}). "
                 f"Use jax.lax.cond inside a computation, or branch in a cell, outside the program, on y.result()."
-            ) from error
+            ).with_traceback(error.__traceback__) from None  # which ends in that line
 
     def _key(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Any:
         return call.tree, avals, call.static_key, call.donated, platform, call.homes
@@ -168,7 +169,7 @@ class Program(Unique):
                 )
             if aval_of(leaf) is None:
                 raise UsageError(
-                    f"the program {self.name!r} returns {leaf!r}, a {type(leaf).__name__}; it can return arrays and "
+                    f"the program {self.name!r} returns {leaf!r}, {a_type_of(leaf)}; it can return arrays and "
                     f"numbers only. Return it from ordinary Python outside the program."
                 )
 
@@ -226,7 +227,7 @@ def program(
     if fn is None:
         return lambda fn: Program(fn, statics, name, fuse)
     if not callable(fn):
-        raise UsageError(f"pw.program({fn!r}) needs a function, got a {type(fn).__name__}.")
+        raise UsageError(f"pw.program({fn!r}) needs a function, got {a_type_of(fn)}.")
     return Program(fn, statics, name, fuse)
 
 

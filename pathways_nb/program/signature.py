@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.util.words import a_type_of
 
 _MOST_SHOWN = 8
 
@@ -244,7 +245,7 @@ class Signature:
                 leaf, what = self.leaves[index], self.names[index]
                 parameter = what.removeprefix("argument ").partition("[")[0]
                 raise UsageError(
-                    f"{self.owner}: {what} = {leaf!r} is a {type(leaf).__name__}, not an array, a number or a future. "
+                    f"{self.owner}: {what} = {leaf!r} is {a_type_of(leaf)}, not an array, a number or a future. "
                     f"If it selects a variant of the program, name it static: static_argnames={parameter!r}."
                 )
         return found  # type: ignore[return-value]

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.errors import ShardingError
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.util.words import a_type_of, counted
 
 Spec = PartitionSpec | None
 
@@ -38,12 +39,12 @@ def trimmed(layout: Iterable[Any] | None) -> PartitionSpec:
 
 
 def check_tree(tree: Any, option: str, name: str, place: VirtualSlice) -> None:
-    """Refuse anything in ``tree`` that is not a spec over axes of ``place``."""
+    """Refuse anything in ``tree`` that is not a spec over axes of ``place``, each of which it names once at most."""
     for path, spec in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_spec):
         where = f"{name}: {option}{jax.tree_util.keystr(path)}"
         if not is_spec(spec):
             raise ShardingError(
-                f"{where} = {spec!r} is a {type(spec).__name__}; write a pw.P(...) over the axes of {place.label}."
+                f"{where} = {spec!r} is {a_type_of(spec)}; write a pw.P(...) over the axes of {place.label}."
             )
         for axis in (axis for entry in spec or () for axis in axes_of(entry)):
             if axis not in place.axes:
@@ -51,6 +52,23 @@ def check_tree(tree: Any, option: str, name: str, place: VirtualSlice) -> None:
                     f"{where} = {show(spec)} names the axis {axis!r}, but the place {place.label} "
                     f"has only {', '.join(map(repr, place.axes))}."
                 )
+        _check_distinct(spec, where, place)
+
+
+def _check_distinct(spec: Spec, where: str, place: VirtualSlice) -> None:
+    """Refuse a spec that names an axis twice."""
+    first: dict[str, int] = {}
+    for dimension, entry in enumerate(spec or ()):
+        for axis in axes_of(entry):
+            if axis in first:
+                both = f"dimensions {first[axis]} and {dimension}"
+                twice = f"dimension {dimension} twice" if first[axis] == dimension else both
+                raise ShardingError(
+                    f"{where} = {show(spec)} names the axis {axis!r} of {place.label} for {twice}: an axis divides one "
+                    f"dimension, once. Leave it out at one of them, or take a place with an axis for each: "
+                    f'pw.virtual_slice((2, 2), axes=("x", "y")).'
+                )
+            first[axis] = dimension
 
 
 def spread(prefix: Any, tree: Any, option: str, name: str) -> list[Spec]:
@@ -72,7 +90,7 @@ def problems(shape: tuple[int, ...], spec: Spec, place: VirtualSlice) -> Iterato
     sizes = dict(zip(place.axes, place.shape, strict=True))
     entries = tuple(spec or ())
     if len(entries) > len(shape):
-        yield f"it has {len(entries)} entries for an array of {len(shape)} dimensions"
+        yield f"it has {counted(len(entries), 'entry')} for an array of {counted(len(shape), 'dimension')}"
         return
     for dimension, entry in enumerate(entries):
         axes = axes_of(entry)
@@ -85,7 +103,7 @@ def problems(shape: tuple[int, ...], spec: Spec, place: VirtualSlice) -> Iterato
             yield (
                 f"dimension {dimension} of size {shape[dimension]} is not divisible by the {parts} devices of "
                 f"axis {names} of {place.label}. Pad it to {-(-shape[dimension] // parts) * parts}, "
-                f"or use {fitting[0]} devices there"
+                f"or use {counted(fitting[0], 'device')} there"
             )
 
 

@@ -24,6 +24,7 @@ from pathways_nb.program.signature import Signature, Statics
 from pathways_nb.program.specs import Spec
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST, MEMORY
+from pathways_nb.util.words import a_type_of
 
 _LANES, _TIMES = 64, 32
 """Floats in the loop, and multiplications and additions of each in an iteration, some 0.1 µs of a processor's time.
@@ -69,7 +70,7 @@ def work(
         UsageError: a time that is not positive and finite, a size that is negative or not whole.
     """
     if not isinstance(on, VirtualSlice):
-        raise UsageError(f"on={on!r} is a {type(on).__name__}; pass a pw.virtual_slice(...).")
+        raise UsageError(f"on={on!r} is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     if not is_number(seconds) or not 0 < seconds <= LONGEST:
         raise UsageError(
             f"work(seconds={shortened(seconds)}): a positive, finite number of seconds is needed, at most {LONGEST:g}."

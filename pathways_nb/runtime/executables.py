@@ -21,6 +21,7 @@ from pathways_nb.cost.model import NodeCost
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
 from pathways_nb.trace.record import Label, Record, Row
+from pathways_nb.util.fallbacks import fall_back
 
 Clock = Callable[[], float]
 
@@ -135,12 +136,20 @@ def _compile(lowered: Any, request: CompileRequest) -> Executable:
 
 
 def _memory(compiled: Any) -> tuple[int, int]:
-    """Temporary and reused bytes per device; nothing where a backend does not tell."""
+    """Temporary and reused bytes per device; 0 where a backend does not tell."""
+    found, reason = None, None
     try:
         found = compiled.memory_analysis()
-    except Exception:  # some proxies do not implement it
-        found = None
-    return (found.temp_size_in_bytes, found.alias_size_in_bytes) if found is not None else (0, 0)
+    except Exception as error:  # of whatever class a backend without it raises
+        reason = error
+    if found is None:
+        fall_back(
+            "The memory that compiled programs need while they run cannot be read here",
+            reason,
+            "Only inputs, intermediates and results are counted, so peaks and limits of memory are too low.",
+        )
+        return 0, 0
+    return found.temp_size_in_bytes, found.alias_size_in_bytes
 
 
 def _relabel(label: Label, kind: str) -> Label:

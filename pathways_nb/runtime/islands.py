@@ -24,6 +24,8 @@ from jax.sharding import Mesh
 from pathways_nb.errors import PlaceError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.util.fallbacks import fall_back
+from pathways_nb.util.words import counted
 
 Kind = Literal["cpu", "gpu", "tpu"]
 
@@ -127,7 +129,9 @@ def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequen
         parts = [by_slice[key] for key in sorted(by_slice)]
     elif isinstance(groups, int):
         if groups < 1 or len(devices) % groups:
-            raise PlaceError(f"attach(islands={groups}): {len(devices)} devices do not divide into {groups} islands.")
+            raise PlaceError(
+                f"attach(islands={groups}): {counted(len(devices), 'device')} do not divide into {groups} islands."
+            )
         size = len(devices) // groups
         parts = [list(devices[i * size : (i + 1) * size]) for i in range(groups)]
     else:
@@ -145,10 +149,16 @@ def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequen
 
 
 def capacity(island: Island) -> int:
-    """Bytes of memory of the smallest device of an island; 0 where devices do not tell."""
+    """Bytes of memory of the smallest device of an island; 0 where devices do not tell, as those of CPUs."""
     try:
         return min((device.memory_stats() or {}).get("bytes_limit", 0) for device in island.devices)
-    except Exception:  # a proxy may not implement it
+    except Exception as error:  # of whatever class a backend without it raises
+        fall_back(
+            "The memory of the attached devices cannot be read",
+            error,
+            "No limit is kept: a program that needs too much fails when it runs. "
+            "Say how many bytes a device has: pw.attach(…, hbm=16e9).",
+        )
         return 0
 
 
@@ -228,9 +238,19 @@ def _threads() -> set[str]:
 
 def _step_back(threads: set[str]) -> None:
     """Let the watcher's clock win over the computing threads it watches (measured: completion error p99 122 us)."""
+    if not hasattr(os, "setpriority"):
+        return
     for thread in threads:
-        with contextlib.suppress(OSError, AttributeError):
+        try:
             os.setpriority(os.PRIO_PROCESS, int(thread), 5)
+        except ProcessLookupError:  # it has ended meanwhile
+            continue
+        except OSError as error:
+            fall_back(
+                "The priority of the threads that compute cannot be lowered",
+                error,
+                "They compete with the thread that stamps their ends, so estimated ends may be late.",
+            )
 
 
 def _cores(islands: int) -> list[tuple[int, ...]]:

@@ -8,19 +8,18 @@ by the compiler's collectives, never through the host.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.plan.footprint import Sizes, footprint_of
 from pathways_nb.plan.graph import Node
 from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.program import Traced
-from pathways_nb.program.signature import Aval
 from pathways_nb.runtime.compiled_plan import CompiledPlan, CompiledStep
 from pathways_nb.runtime.executables import CompileRequest, Executable
 from pathways_nb.runtime.layouts import Targets
@@ -99,7 +98,7 @@ class PlanCompiler:
     def _sizes(self) -> Sizes:
         """What each slot and each launch takes on a device."""
         values = [self.traced.avals[slot.value] for slot in self.plan.slots]
-        slots = tuple(per_device(aval, sharding) for aval, sharding in zip(values, self.shardings, strict=True))
+        slots = tuple(bytes_on_device(aval, sharding) for aval, sharding in zip(values, self.shardings, strict=True))
         temporary, reused = {}, {}
         for index, compiling in self.compiling.items():
             executable = compiling.result()
@@ -280,12 +279,6 @@ def _first_readers(plan: Plan) -> dict[int, int]:
             if plan.steps[producer].island == step.island:
                 found.setdefault(producer, index)
     return found
-
-
-def per_device(aval: Aval, sharding: Any) -> int:
-    """Bytes of a value on each device of its sharding."""
-    whole = math.prod(aval.shape)
-    return aval.bytes * math.prod(sharding.shard_shape(aval.shape)) // whole if whole else 0
 
 
 def _named(sharding: Any, mesh: Mesh) -> Any:

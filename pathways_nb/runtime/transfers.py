@@ -6,7 +6,7 @@ Nothing here goes through the host where it can be helped, and nothing waits for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.program.specs import axes_of
+from pathways_nb.util.intervals import joined
 
 
 def translated(sharding: Any, mesh: Mesh | AbstractMesh) -> NamedSharding | None:
@@ -28,7 +29,8 @@ def translated(sharding: Any, mesh: Mesh | AbstractMesh) -> NamedSharding | None
     entries: list[tuple[str, ...]] = []
     for entry in sharding.spec:
         wanted = [theirs[axis] for axis in axes_of(entry)]
-        axes = [axis for within in _joined(wanted) for axis, r in ours.items() if within[0] <= r[0] < r[1] <= within[1]]
+        rows = joined(reversed(wanted))[::-1]  # from major to minor, as they were
+        axes = [axis for low, high in rows for axis, r in ours.items() if low <= r[0] < r[1] <= high]
         if math.prod(mesh.shape[axis] for axis in axes) != math.prod(high // low for low, high in wanted):
             return None
         entries.append(tuple(axes))
@@ -42,17 +44,6 @@ def _strides(mesh: Mesh | AbstractMesh) -> dict[str, tuple[int, int]]:
         found[axis] = stride, stride * size
         stride *= size
     return dict(reversed(found.items()))
-
-
-def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of strides from major to minor, those that follow each other as one, and none that is empty."""
-    found: list[tuple[int, int]] = []
-    for low, high in ranges:
-        if found and found[-1][0] == high:
-            found[-1] = low, found[-1][1]
-        elif low < high:
-            found.append((low, high))
-    return found
 
 
 def like_for_like(sharding: Any, mesh: Mesh) -> Any:

@@ -28,6 +28,7 @@ from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
 from pathways_nb.trace.exact_stamps import make_exact
 from pathways_nb.util import forks
+from pathways_nb.util.words import a_type_of
 
 _DRAIN = 5.0
 """Seconds that an interrupted cell waits for its last picture."""
@@ -44,6 +45,8 @@ def _users_view(method: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if not isinstance(error, PathwaysError) and not source_lines.is_users_error(error.__traceback__):
                 raise
+            if isinstance(error, PathwaysError):
+                source_lines.drop_notes_of_jax(error)
             raise error.with_traceback(source_lines.users_traceback(error.__traceback__))  # noqa: B904  (it is the same error)
 
     return wrapped
@@ -258,7 +261,7 @@ def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
         ShardingError: a spec does not fit. UsageError: a leaf is not an array, or ``on`` is no virtual slice.
     """
     if not isinstance(on, VirtualSlice):
-        raise UsageError(f"put(on={on!r}): that is a {type(on).__name__}; pass a pw.virtual_slice(...).")
+        raise UsageError(f"put(on={on!r}): that is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     session = default_controller.get()
     with calling(session):
         session.flush()

@@ -16,6 +16,7 @@ from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, limits
 from pathways_nb.util.json_text import shortened
+from pathways_nb.util.words import counted
 
 
 def remove(session: Session, island: int, first: int, count: int | None) -> None:
@@ -91,7 +92,8 @@ def _checked(session: Session, island: int, first: int, count: int | None) -> Pl
     number = have - first if whole and count is None else count
     if not whole or number is None or first < 0 or number < 1 or first + number > have:
         raise PlaceError(
-            f"remove(island={island}, first={first!r}, count={count!r}): island {island} has {have} devices, from 0 on."
+            f"remove(island={island}, first={first!r}, count={count!r}): island {island} has "
+            f"{counted(have, 'device')}, from 0 on."
         )
     return Placement(island, first, number)
 

@@ -5,7 +5,6 @@ It joins the pure core, a driver and the record, and decides nothing; what calls
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import weakref
@@ -26,12 +25,14 @@ from pathways_nb.results.run import Run
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.gc_pauses import Pauses
+from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.session.attach_options import AttachOptions
-from pathways_nb.trace.metrics import counted, duration
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
 from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.unique import Unique
+from pathways_nb.util.words import counted, plural
 
 _HISTORY = 2_000
 """Events remembered of what runs outside any recording."""
@@ -87,6 +88,7 @@ class Session(Unique):
         self.life = threading.RLock()
         """Held while the engine starts or ends, or devices change: other threads must find all of it or nothing."""
         self._pauses: Pauses | None = None
+        self._interval: ShortInterval | None = None
         self.closed = False
         self.twin: Session | None = None
         """Of a simulated one: real devices that compute the values, if they are asked for."""
@@ -128,7 +130,7 @@ class Session(Unique):
         forks.started()
         driver = self.driver_or_none = self._start_driver(self)
         if self.clock is time.perf_counter:
-            _share_python_often()
+            self._interval = ShortInterval()
             self._pauses = Pauses(self.clock, self.note)
         if driver.attachment.note:
             print(driver.attachment.note)
@@ -212,7 +214,7 @@ class Session(Unique):
             self.opened.clear()
             self.resources = Resources(self.islands, threading.RLock())
             self._placed.clear()
-            self.epoch = _Epoch()
+            self.begin_epoch()
             self.record.clear()
             self.recordings.clear()
             if self.twin is not None:
@@ -235,6 +237,8 @@ class Session(Unique):
         driver, self.driver_or_none = self.driver_or_none, None
         if self._pauses is not None:
             self._pauses.stop()
+        if self._interval is not None:
+            self._interval.release()
         if driver is not None:
             driver.close()
 
@@ -243,16 +247,10 @@ class Session(Unique):
         """How many islands of how many devices, in words."""
         counts = set(self.islands)
         sizes = str(self.islands[0]) if len(counts) == 1 else " + ".join(map(str, self.islands))
-        devices = "device" if counts == {1} else "devices"
-        return f"{counted(len(self.islands), 'island')} × {sizes} {devices}"
+        return f"{counted(len(self.islands), 'island')} × {sizes} {plural(max(counts), 'device')}"
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         asked = self.attach_options
         late = f", messages take {duration(asked.dcn_latency)}" if asked.dcn_latency else ""
         return f"<controller {asked.kind}: {self.size_text}, {asked.dispatch} dispatch{late}{state}>"
-
-
-def _share_python_often() -> None:
-    """Dispatchers launch from threads of their own: behind a busy cell each launch would wait Python's usual 5 ms."""
-    sys.setswitchinterval(min(5e-4, sys.getswitchinterval()))

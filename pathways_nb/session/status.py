@@ -11,7 +11,8 @@ from pathways_nb.controller.store import Buffer
 from pathways_nb.errors import size
 from pathways_nb.plan.virtual_slice import by_serial
 from pathways_nb.session.session import Session
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.intervals import joined
+from pathways_nb.util.words import counted
 
 _LARGEST = 5
 
@@ -46,13 +47,8 @@ def as_html(status: str) -> str:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """``0–3, 8, 9``: rows of three and more by their ends."""
-    rows: list[list[int]] = []
-    for number in numbers:
-        if rows and number == rows[-1][-1] + 1:
-            rows[-1].append(number)
-        else:
-            rows.append([number])
-    return ", ".join(f"{row[0]}–{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
+    rows = joined((number, number + 1) for number in numbers)
+    return ", ".join(f"{a}–{b - 1}" if b - a > 2 else ", ".join(map(str, range(a, b))) for a, b in rows)
 
 
 def _clients(session: Session) -> Iterator[str]:
@@ -68,7 +64,7 @@ def _store(session: Session) -> Iterator[str]:
     buffers = list(session.machine.store.buffers.values())  # a copy: the engine goes on meanwhile
     yield f"  object store: {counted(len(buffers), 'buffer')}, {size(sum(entry.bytes for entry in buffers))} logical"
     for number, island in enumerate(list(session.machine.memory.islands)):
-        of, most = f" of {size(island.budget)}" if island.budget else "", max(island.totals.copy())
+        of, most = f" of {size(island.budget)}" if island.budget else "", max(island.totals)
         if island.budget or most:
             yield f"    island {number}: {size(most)}{of} on its fullest device"
     for entry in sorted(buffers, key=lambda entry: -entry.bytes)[:_LARGEST]:
@@ -86,8 +82,8 @@ def _in_use(devices: Sequence[Any]) -> str:
     """Memory in use where devices tell; CPU devices and some proxies do not."""
     try:
         stats = [device.memory_stats() or {} for device in devices]
-    except Exception:  # a backend may refuse to answer, which is no reason to refuse a status
-        return ""
+    except Exception as error:  # a backend may refuse to answer, which is no reason to refuse a status
+        return f", memory in use unknown ({type(error).__name__}: {error})"
     used = sum(s.get("bytes_in_use", 0) for s in stats)
     limit = sum(s.get("bytes_limit", 0) for s in stats)
     return f", {size(used)} of {size(limit)} in use" if limit else ""

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Allocation
@@ -17,11 +18,11 @@ from pathways_nb.program import specs
 from pathways_nb.program.signature import aval_of
 from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import Driver
-from pathways_nb.runtime.plan_compiler import per_device
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Row, label_of
+from pathways_nb.util.words import a_type_of
 
 
 def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
@@ -106,7 +107,7 @@ def futures(session: Session, compiled_plan: CompiledPlan, buffers: Sequence[int
 def _put(session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
     aval = aval_of(leaf)
     if aval is None:
-        raise UsageError(f"put({leaf!r}): a {type(leaf).__name__} is not an array, a number or a future.")
+        raise UsageError(f"put({leaf!r}): {a_type_of(leaf)} is not an array, a number or a future.")
     specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
     driver, clock = session.driver, session.driver.clock
     value = driver.take(leaf, "put: the array")
@@ -114,7 +115,7 @@ def _put(session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement:
     name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
     began = clock()
     buffer = driver.place(
-        Allocation(placement, per_device(aval, sharding)),
+        Allocation(placement, bytes_on_device(aval, sharding)),
         aval.bytes,
         tenant_scope.registered_name(session),
         name,

@@ -93,9 +93,9 @@ class Tenant(Unique):
     def cancel(self) -> None:
         """Give up its programs: nothing more of them is dispatched, and their results say so."""
         session = default_controller.get()
-        session.flush()
+        session.flush()  # what is gathered of it opens it
         if self.name in session.opened:
-            cancel(session, self)
+            session.driver.cancel(session.driver.runs_of(self.name))
 
     def close(self) -> None:
         """Give up its programs, and free what it owns and nobody else holds; its next call opens it again."""

@@ -17,6 +17,7 @@ from pathways_nb.trace.happened_before import CAUSES, Dag
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.words import counted
 
 _NONE = 1e-9
 """Seconds of a gap, or of slack, that are none."""
@@ -135,7 +136,7 @@ class Slack(Printed):
             (*key, str(len(parts)), duration(min(parts)), duration(float(np.median(parts)))) for key, parts in ranked
         ]
         critical = int(np.count_nonzero(self.seconds <= _NONE))
-        title = f"slack of {len(self.events)} events on devices, of which {critical} have none"
+        title = f"slack of {counted(len(self.events), 'event')} on devices, of which {critical} have none"
         return Table(title, ("what", "kind", "island", "times", "least", "median"), rows)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from pathways_nb.trace.metrics import BUSY, COMPILING, sent
 from pathways_nb.trace.record import Events, Label
-from pathways_nb.util.device_ranges import Ranges
+from pathways_nb.util.intervals import Intervals
 
 DISPATCH, ORDER, LINK, DATA = range(4)
 """Sorts of edges; of several sources that end together, the one of the highest sort is said to have been waited for."""
@@ -121,7 +121,7 @@ def _device_order(events: Events) -> Edges:
     rows = np.flatnonzero(events.is_("kind", *BUSY))
     low = events["device"][rows]
     columns = (rows, events["island"][rows], low, low + np.maximum(events["devices"][rows], 1))
-    latest: dict[int, Ranges[int]] = defaultdict(lambda: Ranges(-1))
+    latest: dict[int, Intervals[int]] = defaultdict(lambda: Intervals(-1))
     """By island: the last event so far on each device, -1 for none."""
     previous: dict[int, int] = {}
     found = []

@@ -15,10 +15,11 @@ import numpy as np
 from pathways_nb.errors import UsageError, is_number, nearest
 from pathways_nb.trace.critical_path import CriticalPath, path_of
 from pathways_nb.trace.happened_before import Dag
-from pathways_nb.trace.metrics import counted, duration
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.trace.same_decisions import doubt
 from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.words import counted
 
 
 @dataclass(frozen=True, repr=False)

@@ -153,5 +153,5 @@ def test_a_size_that_is_none_is_refused(left, option, size) -> None:
 
 
 def test_a_place_that_is_none_is_refused() -> None:
-    with pytest.raises(pw.UsageError, match=r"on=4 is a int; pass a pw.virtual_slice"):
+    with pytest.raises(pw.UsageError, match=r"on=4 is an int; pass a pw.virtual_slice"):
         pw.work(1e-3, on=4)

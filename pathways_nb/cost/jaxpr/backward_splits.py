@@ -124,6 +124,6 @@ def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, V
 
 
 def _laid(flat: Flat, op: Op, value: Value, split: Split, number: int) -> Value:
-    bytes = bytes_on_device(value.shape, split, value.itemsize, flat.sizes)
+    bytes = bytes_on_device(value, split, flat.sizes)
     view = op.name in VIEWS and number < len(op.inputs) and op.inputs[number].bytes == bytes
     return replace(value, split=split, bytes=bytes, source=op.inputs[number] if view else None)

@@ -60,7 +60,7 @@ class _Walk:
     def new(self, aval: Any, split: Split, known: Any = None, source: Value | None = None) -> Value:
         shape, dtype = tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None)
         itemsize = getattr(dtype, "itemsize", 0)
-        bytes = bytes_on_device(shape, split, itemsize, self.sizes)
+        bytes = bytes_on_device(aval, split, self.sizes)
         return Value(shape, str(dtype), itemsize, split, bytes, known, source)
 
     def body(self, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[Split | None] | None = None) -> Flat:
@@ -89,7 +89,7 @@ class _Walk:
 
     def split(self, value: Value, split: Split) -> Value:
         """The array laid out otherwise."""
-        bytes = bytes_on_device(value.shape, split, value.itemsize, self.sizes)
+        bytes = bytes_on_device(value, split, self.sizes)
         return replace(value, split=split, bytes=bytes, source=None)
 
     def run(self, jaxpr: Any, inputs: Sequence[Value]) -> list[Value]:

@@ -27,9 +27,22 @@ def read_spec(spec: Any, rank: int) -> Split:
     return (*named, *unsplit(rank - len(named)))
 
 
-def bytes_on_device(shape: Sequence[int], split: Split, itemsize: int, sizes: Mapping[str, int]) -> int:
-    """What one device holds of an array on a mesh of these axis ``sizes``; the last one may hold less."""
-    ways = [math.prod(sizes.get(axis, 1) for axis in axes) for axes in split]
+def bytes_on_device(array: Any, layout: Any, sizes: Mapping[str, int] | None = None) -> int:
+    """Return the bytes that one device holds of an array; the last one may hold less.
+
+    Args:
+        array: anything with a shape and a ``dtype``, or its name and an ``itemsize``; a token takes no memory.
+        layout: a sharding, a ``PartitionSpec`` or a ``Split``; ``None`` is whole.
+        sizes: of the mesh's axes, where ``layout`` is not a sharding.
+    """
+    shape = tuple(getattr(array, "shape", ()))
+    if 0 in shape:
+        return 0
+    dtype = getattr(array, "dtype", None)
+    itemsize = int(array.itemsize if isinstance(dtype, str) else getattr(dtype, "itemsize", 0))
+    if hasattr(layout, "shard_shape"):
+        return itemsize * math.prod(layout.shard_shape(shape))
+    ways = [math.prod((sizes or {}).get(axis, 1) for axis in axes) for axes in read_spec(layout, len(shape))]
     return itemsize * math.prod(-(-n // k) for n, k in zip(shape, ways, strict=True))
 
 

@@ -7,7 +7,7 @@ stands for all. What is sent between two stages is a microbatch's activations, w
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.words import counted
 
 
 class ActionDurations(NamedTuple):
@@ -27,7 +27,9 @@ class ActionDurations(NamedTuple):
     transfer: np.ndarray
 
     @classmethod
-    def of(cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Self:  # noqa: E741
+    def of(
+        cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike
+    ) -> ActionDurations:  # noqa: E741
         """Bring times into one form.
 
         Raises:
