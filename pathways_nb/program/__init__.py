@@ -1,5 +1,4 @@
 """Programs: Python functions that JAX traces into a sharded dataflow graph, and their computations.
 
 No device is chosen, nothing is submitted.
-``runtime`` and what lies above it may import it.
 """

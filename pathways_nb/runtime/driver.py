@@ -54,7 +54,7 @@ QUEUED = 64
 
 
 class Driver(ABC):
-    """The engine of one controller.
+    """The driver of one controller.
 
     Args:
         attachment: its islands.
@@ -63,7 +63,7 @@ class Driver(ABC):
         note: told of what happens to no program in particular.
         dcn_latency: seconds that a launch takes to an island's host.
         ended: rung when a result is computed or a run over; who waits for that, waits for it.
-        event_loop: hands the core its events.
+        engine: hands the core its events.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Driver(ABC):
 
     @abstractmethod
     def location(self, value: Any) -> Hashable:
-        """Return where and how a value (an entry or an argument) lies, for ``sharding_for``; ``None`` on no device."""
+        """Return where and how a value lies, for ``sharding_for``; ``None`` if on no device. It is an entry or an argument."""
 
     @abstractmethod
     def sharding_for(self, location: Any, argument: Undeclared) -> Any:
@@ -156,8 +156,12 @@ class Driver(ABC):
     def leave(self) -> None:  # noqa: B027
         """This thread has left a block that it entered."""
 
-    def calling(self, client: str) -> contextlib.AbstractContextManager[None]:
-        """While this thread calls something for a client; in virtual time threads take turns."""
+    def calling(self, client: str, name: str = "") -> contextlib.AbstractContextManager[None]:
+        """While this thread calls something for a client; in virtual time threads take turns.
+
+        Args:
+            client: for whom. name: of what is called.
+        """
         return contextlib.nullcontext()
 
     def poll(self) -> None:  # noqa: B027

@@ -6,11 +6,9 @@ cell ends; then they go out as one graph. Outside a cell each call goes out at o
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +21,7 @@ from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.donation import check_futures, consume
+from pathways_nb.session.exclusive import Exclusive
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Pending, Session
 from pathways_nb.session.submit import dispatch
@@ -120,9 +119,7 @@ class CallBatcher:
     def __init__(self, session: Session):
         self.session = session
         self.batch = self._begin()
-        self._changing = threading.Lock()
-        self._owner = 0
-        """The thread that adds or sends something."""
+        self._exclusive = Exclusive()
 
     def _begin(self) -> _Batch:
         session = self.session
@@ -130,7 +127,7 @@ class CallBatcher:
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
-        with self._alone():
+        with self._exclusive.held(self.session):
             if self.batch.calls and self.batch.tenant is not tenant_scope.current():
                 self.flush()
             self.batch.tenant = tenant_scope.current()
@@ -158,40 +155,11 @@ class CallBatcher:
             self.flush()
         return result
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Let one thread at a time add or send; it may begin again inside.
-
-        A lock would do, but for simulated time: who holds it may wait for room, and then time must pass for the others,
-        who have to wait for it as one waits for a result.
-        """
-        mine = threading.get_ident()
-        is_outermost = self._owner != mine
-        try:  # an interrupt may come anywhere
-            while not self._taken_by(mine):
-                self.session.driver.ended.wait(self._is_free)
-            yield
-        finally:
-            if is_outermost and self._owner == mine:
-                self._owner = 0
-                if (now := self.session.driver_or_none) is not None:
-                    now.ended.notify_all()
-
-    def _is_free(self) -> bool:
-        driver = self.session.driver_or_none
-        return not self._owner or driver is None or driver.broken
-
-    def _taken_by(self, thread: int) -> bool:
-        with self._changing:
-            if not self._owner:
-                self._owner = thread
-        return self._owner == thread
-
     def flush(self) -> None:
         """Send everything gathered as one program; the parent of a forked child does that."""
         if forks.is_child():
             return
-        with tenant_scope.calling(self.session), self._alone():
+        with tenant_scope.calling(self.session), self._exclusive.held(self.session):
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
                 self._send(batch)
@@ -213,13 +181,13 @@ class CallBatcher:
 
     def cancel(self, reason: BaseException) -> None:
         """Give up what is gathered."""
-        with self._alone():
+        with self._exclusive.held(self.session):
             batch, self.batch = self.batch, self._begin()
             batch.fail(reason)
 
     def give_up(self, client: str) -> None:
         """Give up what is gathered for a client of this name, which closes: sent later, it would open it again."""
-        with self._alone():
+        with self._exclusive.held(self.session):
             if self.batch.tenant is not None and self.batch.tenant.name == client:
                 self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
 

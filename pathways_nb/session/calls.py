@@ -58,7 +58,7 @@ class EagerRunner:
         call = computation.signature(args, kwargs)
         refuse_tracers(call)
         session = default_controller.get()
-        with calling(session):
+        with calling(session, computation.name):
             batcher = pending(session)
             result = batcher.add(computation, call)
             if not session.recordings:
@@ -71,7 +71,7 @@ class EagerRunner:
         call = program.signature(args, kwargs)
         refuse_tracers(call)
         session = default_controller.get()
-        with calling(session):
+        with calling(session, program.name):
             session.flush()
             return submit.dispatch(session, program, call)
 
@@ -86,13 +86,15 @@ class EagerRunner:
     @_users_view
     def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
         """The graph for these arguments."""
-        return submit.traced(default_controller.get(), program, program.signature(args, kwargs)).graph
+        session, call = default_controller.get(), program.signature(args, kwargs)
+        with calling(session, program.name):
+            return submit.traced(session, program, call).graph
 
     @_users_view
     def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
         """How much memory it needs for these arguments."""
         session, call = default_controller.get(), program.signature(args, kwargs)
-        with calling(session):
+        with calling(session, program.name):
             return submit.compiled_plan(session, submit.traced(session, program, call), call, refuse=False).peaks
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
 from pathways_nb.plan import source_lines
+from pathways_nb.program import context
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.runtime.run_state import Entry, lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
@@ -166,7 +167,12 @@ class Future(Unique, NotAnArray, Deferred):
         """Whether it is computed (or has failed). Does not wait for the value; a gathered call is sent out first.
 
         On simulated devices the next thing happens first, once every client thread waits: ``while not y.done()`` ends.
+
+        Raises:
+            UsageError: a program or a computation is being traced, which must not wait.
         """
+        __tracebackhide__ = True
+        self._refuse_traced()
         if self._flush is not None:
             self._flush()
         if not self._is_resolved and (driver := self._session.driver_or_none) is not None:
@@ -185,6 +191,7 @@ class Future(Unique, NotAnArray, Deferred):
         Raises:
             NodeError: the node that makes it failed. CancelledError: it was interrupted before it was dispatched.
             LostError: it was donated, or its devices were let go.
+            UsageError: a program or a computation is being traced, which must not wait.
         """
         __tracebackhide__ = True
         return self._fetch(self._line())
@@ -192,6 +199,7 @@ class Future(Unique, NotAnArray, Deferred):
     def wait(self) -> None:
         """Wait until it is computed, without fetching it. Raises as ``result``."""
         __tracebackhide__ = True
+        self._refuse_traced()
         entry = self._entry
         if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.resolved:
             self._wait(self._line())
@@ -220,6 +228,19 @@ class Future(Unique, NotAnArray, Deferred):
         __tracebackhide__ = True
         return _to_host(self._wait(line, needed=True), self, line)
 
+    def _refuse_traced(self) -> None:
+        """A trace has no values, and other threads that call the same program wait for its end."""
+        __tracebackhide__ = True
+        trace = context.tracing()
+        if trace is None:
+            return
+        who = f"the computation {trace.inside[-1].name!r}" if trace.inside else f"the program {trace.program!r}"
+        line = f" ({here})" if (here := source_lines.user_line()) else ""
+        raise UsageError(
+            f"{who} waits for the future {trace.captured(self)} from outside while it is traced{line}. Pass it as an "
+            f"argument instead, or wait outside, before the call: value = y.result()."
+        )
+
     def _dispatch(self) -> None:
         forks.refuse()
         self.check_usable()
@@ -228,6 +249,7 @@ class Future(Unique, NotAnArray, Deferred):
 
     def _wait(self, line: str, needed: bool = False) -> Any:
         __tracebackhide__ = True
+        self._refuse_traced()
         default_controller.close_replaced()
         self._dispatch()
         entry, driver = self._entry, self._session.driver_or_none

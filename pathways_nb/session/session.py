@@ -85,7 +85,7 @@ class Session(Unique):
         self.record = Record(limit=_HISTORY)
         self.driver_or_none: Driver | None = None
         self.life = threading.RLock()
-        """Held while the engine starts or ends, or devices change: other threads must find all of it or nothing."""
+        """Held while the driver starts or ends, or devices change: other threads must find all of it or nothing."""
         self._pauses: Pauses | None = None
         self.closed = False
         self.twin: Session | None = None
@@ -95,7 +95,7 @@ class Session(Unique):
         """For each ``with`` block entered: what it restores; itself if it was attached before."""
         self.epoch = _Epoch()
         self.opened: dict[str, object] = {}
-        """By name: the tenant that the engine was told of last, until a client of that name is closed."""
+        """By name: the tenant that the driver was told of last, until a client of that name is closed."""
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
 
     def _machine(self) -> StateMachine:
@@ -106,7 +106,7 @@ class Session(Unique):
 
     @property
     def driver(self) -> Driver:
-        """The engine on the devices, started when first needed.
+        """The driver of the devices, started when first needed.
 
         Raises:
             NotAttachedError: the devices have been let go, or this is a forked child.

@@ -24,6 +24,7 @@ from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.layouts import Layouts
 from pathways_nb.session import stored_values, tenant_scope
 from pathways_nb.session.donation import check_futures, consume
+from pathways_nb.session.exclusive import Exclusive
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Label, Record, Row, label_of
@@ -31,14 +32,15 @@ from pathways_nb.trace.record import Label, Record, Row, label_of
 _LONG_LOWERING = 1.0
 """Seconds of lowering after which a garbage collection is a small part."""
 
-_locks: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
+_exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
-def _alone(made_once: object) -> AbstractContextManager[Any]:
+def _alone(session: Session, made_once: object) -> AbstractContextManager[None]:
     """Hold off other threads while something is made of a program or a trace, which is then kept with it."""
     with _finding:
-        return _locks.setdefault(made_once, threading.RLock())
+        found = _exclusive.setdefault(made_once, Exclusive())
+    return found.held(session)
 
 
 def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
@@ -96,7 +98,7 @@ def _traced_once(
     traced = program.cached(call, avals, session.platform)
     if traced is not None:
         return traced
-    with _alone(program):  # of several threads that call it first, one traces it
+    with _alone(session, program):  # of several threads that call it first, one traces it
         traced = program.cached(call, avals, session.platform)
         if traced is None:
             began = session.clock()
@@ -163,7 +165,7 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
     epoch = session.epoch  # before devices are chosen: they may change meanwhile
     layouts = traced.layouts.get(epoch)
     if layouts is None:
-        with _alone(traced):
+        with _alone(session, traced):
             layouts = traced.layouts.get(epoch)
             if layouts is None:
                 layouts = traced.layouts[epoch] = _place(session, traced)
@@ -171,7 +173,7 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
     location = tuple(stored_values.location(session.driver, leaves[one.argument]) for one in layouts.undeclared)
     found = layouts.made.get(location)
     if found is None:
-        with _alone(traced):  # of several threads that call it first, one lowers it
+        with _alone(session, traced):  # of several threads that call it first, one lowers it
             found = layouts.made.get(location) or _lower_for(session, traced, layouts, location)
     if refuse:
         _refuse_too_large(found, session.budgets, "attach with a larger hbm=")

@@ -174,10 +174,10 @@ def current() -> Tenant | None:
     return (_stack.get() or (None,))[-1]
 
 
-def calling(session: Session) -> contextlib.AbstractContextManager[None]:
-    """Call something for the tenant of here: see ``Driver.calling``."""
+def calling(session: Session, name: str = "") -> contextlib.AbstractContextManager[None]:
+    """Call something of this name for the tenant of here: see ``Driver.calling``."""
     tenant, driver = current(), session.driver_or_none
-    return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name)
+    return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name, name)
 
 
 def registered_name(session: Session) -> str:

@@ -1,7 +1,7 @@
 """What a node has to do on each device: operations and bytes by class, and collectives, from a walk of its jaxpr.
 
 The walk needs no compiler and no devices. It knows the collectives of per-shard code (``shard_map``); those of
-whole-array code are the partitioner's choice, see ``compiled.py``. Peak memory is in ``liveness.py``.
+whole-array code are the partitioner's choice, see ``cost/hlo/compiled.py``. Peak memory is in ``liveness.py``.
 """
 
 from __future__ import annotations

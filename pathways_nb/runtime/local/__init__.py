@@ -1,5 +1,4 @@
 """The driver for JAX devices of this process: a dispatcher and watchers for each island.
 
 No virtual time.
-``attach`` and ``results`` may import it.
 """

@@ -40,7 +40,7 @@ def _close_all() -> None:
 
 
 class LocalDriver(Driver):
-    """The engine of one controller on the devices of this process.
+    """The driver of one controller on the devices of this process.
 
     Args:
         attachment, machine, clock, note: as for any driver.
