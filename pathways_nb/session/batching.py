@@ -102,9 +102,12 @@ class _Batch:
         return -1, position
 
     def wanted(self) -> tuple[tuple[int, ...], ...]:
-        """Return, for each call, the outputs that somebody still holds.
+        """Find, for each call, the outputs that somebody still holds.
 
         A call whose outputs nobody holds and no other call reads was made for its own sake: its outputs are all kept.
+
+        Returns:
+            Positions of the outputs to compute, for each call.
         """
         held = [
             tuple(i for i, ref in enumerate(call.outputs) if (f := ref()) is not None and not f._consumed)

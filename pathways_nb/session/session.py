@@ -87,7 +87,7 @@ class Session(Unique):
         self.record = Record(limit=_HISTORY)
         self.driver_or_none: Driver | None = None
         self.life = threading.RLock()
-        """Held while the event loop starts or stops and while devices change, so that others see all of it or nothing."""
+        """Held while the event loop starts or stops and while devices change: others see all of it or nothing."""
         self._pauses: Pauses | None = None
         self.closed = False
         self.twin: Session | None = None

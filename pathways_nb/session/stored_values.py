@@ -93,7 +93,11 @@ def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
 
 
 def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
-    """Place every leaf of a tree and return the tree of futures; see ``pw.put``."""
+    """Place every leaf of a tree; see ``pw.put``.
+
+    Returns:
+        The tree with a future for each array.
+    """
     leaves, structure = jax.tree.flatten(tree)
     specs.check_tree(shardings, "shardings", "put", place)
     wanted = specs.spread(shardings, tree, "shardings", "put")

@@ -36,8 +36,8 @@ class Tenant(Unique):
     """A client of the controller: calls inside its ``with`` block are made for it, in that thread or asyncio task.
 
     The end of the block waits for its programs and closes the client: memory that it owns and nobody else holds is
-    freed, so fetch what you need inside. An exception closes it at once. If several threads or tasks have a block of the
-    same name, the last one to end does so. ``pw.client`` makes tenants.
+    freed, so fetch what you need inside. An exception closes it at once. If several threads or tasks have a block of
+    the same name, the last one to end does so. ``pw.client`` makes tenants.
     """
 
     _not_pickled = "cannot be pickled: this process's controller knows it. Write pw.client(name, ...) in the other one."
@@ -94,7 +94,7 @@ class Tenant(Unique):
             wait()
 
     def acting(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which calls are made for this tenant; its end, unlike the ``with`` block's, keeps it open."""
+        """Return a context in which calls are made for this tenant; its end does not close the client."""
         return acting(self)
 
     def cancel(self) -> None:
