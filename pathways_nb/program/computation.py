@@ -248,7 +248,8 @@ def jit(
     Args:
         fn: the function; leave it out to use ``@pw.jit(on=place)``.
         on: the virtual slice to run on.
-        in_shardings: a ``pw.P`` over the slice's axes or a prefix tree of them, as in ``jax.jit``; by default replicated.
+        in_shardings: a ``pw.P`` over the slice's axes or a prefix tree of them, as in ``jax.jit``; by default
+            replicated.
         out_shardings: the same for the outputs; by default the compiler's choice.
         static_argnums: as in ``jax.jit``.
         static_argnames: as in ``jax.jit``.

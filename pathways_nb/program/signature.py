@@ -56,7 +56,7 @@ class Deferred:
 
 
 def aval_of(leaf: Any) -> Aval | None:
-    """Return the shape and type of an array, a number, a future or a ``ShapeDtypeStruct``; ``None`` of anything else."""
+    """Return shape and type of an array, a number, a future or a ``ShapeDtypeStruct``; ``None`` of anything else."""
     if isinstance(leaf, Deferred):
         return leaf.aval
     if isinstance(leaf, (bool, int, float, complex)):

@@ -27,16 +27,16 @@ from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST, MEMORY
 
 _LANES, _TIMES = 64, 32
-"""Floats in the loop, and multiplications and additions of each in an iteration, some 0.1 µs of a processor's time.
+"""Floats in the loop, and multiplications and additions of each in an iteration: some 0.1 µs of a processor's time.
 
-Few enough floats for XLA to keep the loop in one kernel; enough operations not to be called cheap, or its CPU client
-would compute a work for one device before the launch returns.
+The floats are few enough for XLA to keep the loop in one kernel. The operations are too many to count as cheap, which
+XLA's CPU client would compute for one device before the launch returns.
 """
 _MOST = 2**32 - 1
 _NOTHING = np.float32(1)
 """The value that is passed on where there is no argument."""
 _LONG_ENOUGH, _TRIES = 2e-3, 80
-"""Seconds of one try of a calibration, beside which a launch is nothing, and how many there are."""
+"""Seconds of one calibration run, long beside a launch, and the number of runs."""
 
 
 class _Work(Computation):

@@ -1,12 +1,12 @@
-"""Guess the layout of arrays for which no computation declares a spec, from the arrays that they are combined with.
+"""Guesses the layout of arrays for which no computation declares a spec, from the arrays they are combined with.
 
-An optimizer's state reaches ordinary operations only. Before its first step it lies on no device, and is brought as the
-compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): operands and outputs of an elementwise
-operation have one layout, whichever of them is known; layouts pass through other operations forward only. A wrong guess
-is harmless: it costs one more compilation, and from then on the state lies as the compiler left it.
+An optimizer's state reaches ordinary operations only. Before its first step it lies on no device, and it is brought as
+the compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): operands and outputs of an
+elementwise operation share one layout, whichever of them is known; other operations pass layouts forward only. A wrong
+guess is harmless: it costs one more compilation, and from then on the state lies as the compiler left it.
 
-JAX can let the compiler choose the layout of an input, but only node by node, on real devices. This serves the
-simulator as well, and sees all nodes of a place at once.
+JAX can let the compiler choose the layout of an input, but only node by node and on real devices. This module serves
+the simulator as well and sees all nodes of a place at once.
 """
 
 from __future__ import annotations
@@ -37,32 +37,34 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Array:
-    """An array within an operation; those of the program are known by their numbers."""
+    """An array within an operation; the program's own values are known by their numbers."""
 
     shape: Shape
 
 
 @dataclass
 class Propagation:
-    """The layouts of one place's values.
+    """The layouts of one place's values, as a union-find of arrays that share a layout.
 
     Args:
-        sizes: devices along each axis of the place. shapes: by value id of the program.
+        sizes: devices along each axis of the place.
+        shapes: of the program's values, by id.
     """
 
     sizes: Mapping[str, int]
     shapes: Sequence[Shape]
     _alike: dict[Hashable, Hashable] = field(default_factory=dict)
-    """By array: another one that lies as it does."""
+    """For an array, another with the same layout."""
     _splits: dict[Hashable, Split] = field(default_factory=dict)
     _others: list[tuple[Any, list[Hashable], list[Hashable]]] = field(default_factory=list)
-    """Equations that are not elementwise, in order: their inputs and outputs."""
+    """Equations in order, with their inputs and outputs, through which layouts pass forward."""
 
     def add(self, codes: Iterable[Code], elsewhere: Mapping[int, Any]) -> None:
-        """Take the nodes of the place, in order. What they declare is known; the rest follows from that.
+        """Add the nodes of the place, in order: what they declare is known, and the rest follows from it.
 
         Args:
-            codes: of the nodes. elsewhere: specs of values, declared at other places of the same shape.
+            codes: of the nodes.
+            elsewhere: specs of values, declared at other places of the same shape.
         """
         items = [item for code in codes for item in code.items]
         for item in items:
@@ -82,7 +84,7 @@ class Propagation:
             pass
 
     def spec(self, value: int) -> PartitionSpec:
-        """How a value lies; whole if nothing is known."""
+        """Return the layout of a value; replicated if nothing is known."""
         return trimmed(self._splits.get(self._root(value)))
 
     # ---- who lies like whom
@@ -108,7 +110,7 @@ class Propagation:
             self._tie(one, other)
 
     def _walk(self, jaxpr: Any, inputs: Sequence[Hashable]) -> list[Hashable]:
-        """Tie together what lies alike in a jaxpr; its outputs."""
+        """Join the arrays of a jaxpr that share a layout, and return its outputs."""
         inner = getattr(jaxpr, "jaxpr", jaxpr)
         env: dict[Any, Hashable] = dict(zip(inner.invars, inputs, strict=True))
 
@@ -145,7 +147,7 @@ class Propagation:
                 self._splits.setdefault(self._root(value), read_spec(spec, len(self._shape(value))))
 
     def _estimate(self, item: Item) -> None:
-        """Outputs whose layout is the compiler's choice: as in the simulator."""
+        """Set the outputs whose layout is the compiler's choice, by the same rules as the simulator."""
         if all(spec is not None or not self.shapes[x] for x, spec in zip(item.outputs, item.out_specs, strict=True)):
             return
         found = layouts_of(item.jaxpr, self.sizes, item.in_specs)
@@ -153,7 +155,7 @@ class Propagation:
             self._learn(value, split)
 
     def _forward(self) -> bool:
-        """Go through what is not elementwise once; whether anything was learnt."""
+        """Pass layouts through the equations once, and return whether any was found."""
         before = len(self._splits)
         for eqn, inputs, outputs in self._others:
             known = [self._splits.get(self._root(array)) for array in inputs]
