@@ -171,7 +171,7 @@ class EventLoop:
     def check(self) -> None:
         """Raise what made the core fail, if anything did."""
         if self.failure is not None:
-            raise RuntimeError("the controller's engine has stopped; pw.reset() starts it anew") from self.failure
+            raise RuntimeError("the controller's event loop has stopped; pw.reset() starts it anew") from self.failure
 
     def stop(self, patience: float) -> None:
         """End after what was posted before, and wait up to ``patience`` seconds for that."""
