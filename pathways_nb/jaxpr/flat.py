@@ -15,7 +15,7 @@ from pathways_nb.util.primitives import CALLS
 
 V = TypeVar("V")
 """What stands for a value."""
-Op = TypeVar("Op", bound="Operation[Any]")
+AnyOp = TypeVar("AnyOp", bound="Operation[Any]")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,10 +46,10 @@ class Operation(Generic[V]):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class FlatJaxpr(Generic[Op, V]):
+class FlatJaxpr(Generic[AnyOp, V]):
     """Operations in order, the values they begin with and those they lead to."""
 
-    ops: tuple[Op, ...]
+    ops: tuple[AnyOp, ...]
     inputs: tuple[V, ...]
     outputs: tuple[V, ...]
 
@@ -93,7 +93,7 @@ def called(eqn: Any) -> Any:
     return eqn.params.get(CALLS.get(eqn.primitive.name))
 
 
-def alive(ops: Sequence[Op], outputs: Iterable[Any]) -> tuple[Op, ...]:
+def alive(ops: Sequence[AnyOp], outputs: Iterable[Any]) -> tuple[AnyOp, ...]:
     """Those operations that have effects, or lead to ``outputs``."""
     needed, kept = set(outputs), []
     for op in reversed(ops):
