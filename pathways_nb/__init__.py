@@ -8,7 +8,7 @@ from pathways_nb.controller.orders import OrderCheck, check_orders
 from pathways_nb.cost.calibration.calibrated import Calibration
 from pathways_nb.cost.hardware.chips import Chip, chip
 from pathways_nb.cost.hardware.networks import Network, network
-from pathways_nb.course.check import check
+from pathways_nb.course.answer_check import check
 from pathways_nb.errors import (
     CancelledError,
     LostError,
@@ -39,7 +39,7 @@ from pathways_nb.session.calls import get, profile, put, record, wait
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.elasticity import inject_fault
 from pathways_nb.session.futures import Future
-from pathways_nb.session.tenants import Tenant, client
+from pathways_nb.session.tenant_scope import Tenant, client
 from pathways_nb.trace.breakdown import Idle
 from pathways_nb.trace.critical_path import CriticalPath, Slack
 from pathways_nb.trace.what_if import WhatIf

@@ -31,7 +31,7 @@ def settled(controller: pw.Controller) -> None:
     if driver is None:
         return
     assert driver.wait_idle(LIMIT), f"programs {sorted(driver.runs)} never end"
-    driver.engine.in_turn(lambda: None)
+    driver.event_loop.in_turn(lambda: None)
     driver.check()
 
 

@@ -92,7 +92,7 @@ class Unseen:
 
         def see() -> None:
             until(lambda: is_waited_for(self.controller))
-            self.controller.driver.engine.in_turn(lambda: None)
+            self.controller.driver.event_loop.in_turn(lambda: None)
             self.see()
 
         threading.Thread(target=see, daemon=True).start()

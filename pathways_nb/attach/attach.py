@@ -13,14 +13,14 @@ from pathways_nb.attach import simulator
 from pathways_nb.controller.policies import Policy, policy_of
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.results.run import runs
 from pathways_nb.runtime import islands as islands_module
 from pathways_nb.runtime.executables import Executables
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.session import default_controller
-from pathways_nb.session.attach_options import Simulated, Specification
+from pathways_nb.session.attach_options import AttachOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, limits
@@ -41,7 +41,7 @@ def attach(
     policy: str | Policy = "stride",
     hbm: float | None = None,
     dcn_latency: float = 0.0,
-    chip: str | PathLike[str] | Chip | Model | None = None,
+    chip: str | PathLike[str] | Chip | CostModel | None = None,
     network: str | Network | None = None,
     topology: Sequence[int] | None = None,
     noise: float = 0.0,
@@ -81,7 +81,7 @@ def attach(
     forks.refuse()
     before = default_controller.peek()
     shape = None if topology is None else _shape(topology)
-    simulated = Simulated(chip, network, devices_per_host, shape, noise, seed, values)
+    simulated = SimulatorOptions(chip, network, devices_per_host, shape, noise, seed, values)
     if not simulator.is_simulated(kind):
         _check_choice("kind", kind, KINDS)
         _refuse_for_real(kind, simulated)
@@ -90,7 +90,7 @@ def attach(
     limits.check_memory(hbm)
     limits.check_latency(dcn_latency)
     if simulator.is_simulated(kind):
-        asked_for = Specification(
+        asked_for = AttachOptions(
             kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), simulated
         )
         return _simulate(simulator.spelled_out(asked_for, before), before)
@@ -101,23 +101,23 @@ def attach(
         devices_per_island = 4 if devices_per_island is None else devices_per_island
         islands, devices_per_island = _virtual(islands, devices_per_island)
     asked = _hashable(islands), devices_per_island
-    specification = Specification(chosen, *asked, dispatch, pin, policy, hbm, float(dcn_latency))
-    if isinstance(before, Controller) and before.specification == specification:
+    attach_options = AttachOptions(chosen, *asked, dispatch, pin, policy, hbm, float(dcn_latency))
+    if isinstance(before, Controller) and before.attach_options == attach_options:
         return before
-    made = _controller(specification, islands, devices)
+    made = _controller(attach_options, islands, devices)
     default_controller.replace(made)
     if kind == "auto":
         print(f"attached {chosen}: {made.size_text}; {_other_choice(found)}")
     return made
 
 
-def _simulate(asked: Specification, before: Session | None) -> Controller:
-    if isinstance(before, Controller) and before.specification == asked:
+def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
+    if isinstance(before, Controller) and before.attach_options == asked:
         return before
     made = simulator.controller(asked, before)
     if asked.simulated is not None and asked.simulated.values:
         made.twin = _controller(
-            Specification("cpu", asked.islands, asked.devices_per_island, "parallel", True), None, []
+            AttachOptions("cpu", asked.islands, asked.devices_per_island, "parallel", True), None, []
         )
     default_controller.replace(made)
     return made
@@ -132,8 +132,8 @@ def _shape(topology: Sequence[int]) -> tuple[int, ...]:
         ) from None
 
 
-def _refuse_for_real(kind: str, asked: Simulated) -> None:
-    usual = Simulated()
+def _refuse_for_real(kind: str, asked: SimulatorOptions) -> None:
+    usual = SimulatorOptions()
     for option in fields(asked):
         value = getattr(asked, option.name)
         if value != getattr(usual, option.name):
@@ -143,23 +143,23 @@ def _refuse_for_real(kind: str, asked: Simulated) -> None:
             )
 
 
-def _controller(specification: Specification, islands: Any, devices: list[Any]) -> Controller:
-    if specification.kind != "cpu":
-        attachment = islands_module.attach_accelerators(specification.kind, devices, islands)  # type: ignore[arg-type]
+def _controller(attach_options: AttachOptions, islands: Any, devices: list[Any]) -> Controller:
+    if attach_options.kind != "cpu":
+        attachment = islands_module.attach_accelerators(attach_options.kind, devices, islands)  # type: ignore[arg-type]
         counts = tuple(len(island.devices) for island in attachment.islands)
-        hbm = [int(specification.hbm or islands_module.capacity(island)) for island in attachment.islands]
-        return Controller(specification, lambda c: _local(c, attachment), counts, tuple(hbm))
-    count, each = specification.islands, specification.devices_per_island or 0
-    budgets = (int(specification.hbm or 0),) * count
+        hbm = [int(attach_options.hbm or islands_module.capacity(island)) for island in attachment.islands]
+        return Controller(attach_options, lambda c: _local(c, attachment), counts, tuple(hbm))
+    count, each = attach_options.islands, attach_options.devices_per_island or 0
+    budgets = (int(attach_options.hbm or 0),) * count
 
     def start(session: Session) -> LocalDriver:
-        return _local(session, islands_module.attach_cpu(count, each, specification.pin))
+        return _local(session, islands_module.attach_cpu(count, each, attach_options.pin))
 
-    return Controller(specification, start, (each,) * count, budgets)
+    return Controller(attach_options, start, (each,) * count, budgets)
 
 
 def _local(session: Session, attachment: islands_module.Attachment) -> LocalDriver:
-    latency = session.specification.dcn_latency
+    latency = session.attach_options.dcn_latency
     return LocalDriver(attachment, session.machine, session.clock, _executables, session.note, latency)
 
 

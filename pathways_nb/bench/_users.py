@@ -34,7 +34,7 @@ REASONS: dict[str, tuple[type[Exception] | tuple[type[Exception], ...], str]] = 
 
 
 @dataclass(frozen=True)
-class Kind:
+class SoakProgram:
     """A program, and what it computes in NumPy; ``takes`` if its argument's memory is taken over."""
 
     program: pw.Program
@@ -42,7 +42,7 @@ class Kind:
     takes: pw.VirtualSlice | None = None
 
 
-def kinds(left: pw.VirtualSlice, right: pw.VirtualSlice) -> list[Kind]:
+def kinds(left: pw.VirtualSlice, right: pw.VirtualSlice) -> list[SoakProgram]:
     """Programs on one island and across both, with an all-reduce, two results, and an argument given up."""
 
     def on(place: pw.VirtualSlice, fn: Callable[..., Any], **options: Any) -> pw.Computation:
@@ -55,13 +55,13 @@ def kinds(left: pw.VirtualSlice, right: pw.VirtualSlice) -> list[Kind]:
         return x + x.sum(dtype=np.int32)
 
     return [
-        Kind(pw.program(lambda x: (triple(x),), name="triple"), lambda x: (x * 3,)),
-        Kind(pw.program(lambda x: (add(triple(x)),), name="across"), lambda x: (x * 3 + 1,)),
-        Kind(pw.program(lambda x: (triple(add(spread(x))),), name="back"), lambda x: ((summed(x) + 1) * 3,)),
-        Kind(
+        SoakProgram(pw.program(lambda x: (triple(x),), name="triple"), lambda x: (x * 3,)),
+        SoakProgram(pw.program(lambda x: (add(triple(x)),), name="across"), lambda x: (x * 3 + 1,)),
+        SoakProgram(pw.program(lambda x: (triple(add(spread(x))),), name="back"), lambda x: ((summed(x) + 1) * 3,)),
+        SoakProgram(
             pw.program(lambda x: (add(add(x)), spread(triple(x))), name="both"), lambda x: (x + 2, summed(x * 3))
         ),
-        Kind(pw.program(lambda x: (add(over(x)),), name="over", donate_argnums=0), lambda x: (x - 6,), takes=left),
+        SoakProgram(pw.program(lambda x: (add(over(x)),), name="over", donate_argnums=0), lambda x: (x - 6,), takes=left),
     ]  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def fresh(chance: random.Random) -> np.ndarray:
 
 
 @dataclass
-class Crowd:
+class UserPopulation:
     """What all users share.
 
     Args:
@@ -82,7 +82,7 @@ class Crowd:
         passed_on: results that one user lets the others read.
     """
 
-    kinds: Sequence[Kind]
+    kinds: Sequence[SoakProgram]
     memory: float
     outcomes: Counter[str] = field(default_factory=Counter)
     unexplained: list[str] = field(default_factory=list)
@@ -113,9 +113,9 @@ class _Gone(Exception):  # noqa: N818
 class User(threading.Thread):
     """Calls ``programs`` programs, a block of a client after another; ``seed`` decides all it does."""
 
-    def __init__(self, crowd: Crowd, number: int, programs: int, seed: int):
+    def __init__(self, population: UserPopulation, number: int, programs: int, seed: int):
         super().__init__(name=f"soak-user-{number}", daemon=True)
-        self.crowd, self.left, self.chance = crowd, programs, random.Random(f"{seed} {number}")
+        self.population, self.left, self.chance = population, programs, random.Random(f"{seed} {number}")
         self.own = f"user {number}"
         self.held: list[tuple[tuple[Any, ...], tuple[np.ndarray, ...]]] = []
         """Results of each program and what they must be."""
@@ -128,12 +128,12 @@ class User(threading.Thread):
             while self.held:
                 self._fetch()
         except BaseException as error:
-            self.crowd.sort(error)
+            self.population.sort(error)
 
     def _block(self) -> None:
         """Some calls for a client, or for nobody; most users fetch what they have before they leave."""
         chance = self.chance
-        limit = chance.choice((None, None, self.crowd.memory))
+        limit = chance.choice((None, None, self.population.memory))
         name = self.own if chance.random() < 0.7 else "anybody"  # a client that several threads are at once
         client = pw.client(name, chance.choice((1, 2, 4)), chance.randrange(3), limit)
         try:
@@ -153,7 +153,7 @@ class User(threading.Thread):
             self._fetch()
         elif dice < 0.35 and self.held:
             del self.held[self.chance.randrange(len(self.held))]
-            self.crowd.note("dropped unseen")
+            self.population.note("dropped unseen")
         elif dice < 0.36:
             client.cancel()
         elif dice < 0.365:
@@ -163,14 +163,14 @@ class User(threading.Thread):
 
     def _call(self) -> None:
         self.left -= 1
-        kind = self.chance.choice(self.crowd.kinds)
+        kind = self.chance.choice(self.population.kinds)
         try:
             argument, value = self._argument(kind)
             self.held.append((kind.program(argument), kind.expected(value)))
         except pw.PathwaysError as error:  # refused, or its argument is no more
-            self.crowd.sort(error)
+            self.population.sort(error)
 
-    def _argument(self, kind: Kind) -> tuple[Any, np.ndarray]:
+    def _argument(self, kind: SoakProgram) -> tuple[Any, np.ndarray]:
         """A new value, a result held, or somebody else's."""
         dice, value = self.chance.random(), fresh(self.chance)
         if kind.takes is not None:
@@ -180,8 +180,8 @@ class User(threading.Thread):
             at = self.chance.randrange(len(results))
             return results[at], values[at]
         if dice < 0.4:
-            with self.crowd.lock:
-                known = list(self.crowd.passed_on)
+            with self.population.lock:
+                known = list(self.population.passed_on)
             if known:
                 return self.chance.choice(known)
         return value, value
@@ -193,9 +193,9 @@ class User(threading.Thread):
                 if not np.array_equal(result.result(), value):
                     raise AssertionError(f"{result!r} is not what it should be")
         except (pw.PathwaysError, AssertionError) as error:
-            self.crowd.sort(error)
+            self.population.sort(error)
             return
-        self.crowd.note("right")
+        self.population.note("right")
         if self.chance.random() < 0.1:
-            with self.crowd.lock:
-                self.crowd.passed_on.append((results[0], values[0]))
+            with self.population.lock:
+                self.population.passed_on.append((results[0], values[0]))

@@ -18,13 +18,13 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
 import pathways_nb as pw
-from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.controller.messages import Completed, Instruction, Launch, Released, Stored, Submitted
 from pathways_nb.controller.resources import Resources
 from pathways_nb.controller.scheduler import Dispatch
-from pathways_nb.controller.state_machine import Machine
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.examples import two_stages
-from pathways_nb.plan.footprint import Sizes, needs_of
+from pathways_nb.plan.footprint import Sizes, footprint_of
 from pathways_nb.plan.plan import lower
 
 SHARDS, ROWS = (2, 2048, 65_536), 3
@@ -82,9 +82,9 @@ class Story:
         self.graph = traced.graph
         self.plan = lower(traced.graph, islands.place(traced.places), traced.arguments, traced.places[0])
         held = [_per_device(traced.avals[slot.value], shards) for slot in self.plan.slots]
-        self.needs = needs_of(self.plan, Sizes(tuple(held), {}, {}))
-        peak = max(peak.bytes for peak in self.needs.peaks(self.graph))
-        self.machine = Machine(dispatch, devices=islands.islands, budgets=(peak, peak))
+        self.footprint = footprint_of(self.plan, Sizes(tuple(held), {}, {}))
+        peak = max(peak.bytes for peak in self.footprint.peaks(self.graph))
+        self.machine = StateMachine(dispatch, devices=islands.islands, budgets=(peak, peak))
         self.result_bytes = tuple(traced.avals[self.plan.slots[slot].value].bytes for slot in self.plan.results)
         self.buffers, self.serials = itertools.count(), itertools.count()
         self.messages = 0
@@ -97,14 +97,14 @@ class Story:
         brought = [self.plan.leaves[step.argument] for step in self.plan.steps if step.kind == "bring"]
         self.moved = tuple(i for i, leaf in enumerate(brought) if leaf in brought[:i])
         for leaf, buffer in enumerate(leaves):
-            where = self.needs.inputs[brought.index(leaf)] if leaf in brought else None
+            where = self.footprint.inputs[brought.index(leaf)] if leaf in brought else None
             self.machine.handle(Stored(buffer, "", 0, "an argument", where))
 
     def tell(self) -> list[Instruction]:
         """One call from its submission to the release of its results: all that the controller says."""
         run, now = next(self.serials), 0.0
         results = tuple(next(self.buffers) for _ in self.plan.results)
-        call = Submitted(run, "", self.plan, self.arguments, results, self.result_bytes, self.needs, self.moved)
+        call = Submitted(run, "", self.plan, self.arguments, results, self.result_bytes, self.footprint, self.moved)
         told = self.machine.handle(call, now)
         events = 2
         for instruction in told:  # which grows meanwhile

@@ -16,7 +16,7 @@ import jax
 
 import pathways_nb as pw
 from pathways_nb.bench import peers
-from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.session import submit
 
 DEVICES, CHAINS, ROUNDS = (1, 2, 4), (1, 16, 128), 15
@@ -146,5 +146,5 @@ def _row(devices: int, chain: int, seconds: dict[str, list[float]], count: int =
 def executable(controller: pw.Controller, program: pw.Program, *args: Any) -> Callable[..., Any]:
     """The compiled node of a program that repeats one, to call without the controller."""
     call = program.signature(args, {})
-    lowered = submit.lowered(controller, submit.traced(controller, program, call), call)
-    return next(action.call for action in lowered.actions if action.call is not None)
+    compiled_plan = submit.compiled_plan(controller, submit.traced(controller, program, call), call)
+    return next(action.call for action in compiled_plan.actions if action.call is not None)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pathways_nb as pw
 from pathways_nb.bench import _held_out
-from pathways_nb.bench.timing import spread
+from pathways_nb.bench.stopwatch import spread
 from pathways_nb.calibration.measured_runs import seconds_of
 from pathways_nb.cost.calibration.fitting import noise
 from pathways_nb.trace.matching import Difference

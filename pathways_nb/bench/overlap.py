@@ -13,7 +13,7 @@ import jax
 
 import pathways_nb as pw
 from pathways_nb.bench.dispatch import executable
-from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.examples import byte_lm, two_stages
 
 PAIRS, TURNS, STEPS = 48, 4, 4

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 import pathways_nb as pw
-from pathways_nb.bench.timing import interleaved, ratio, spread
+from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.runtime.local.watcher import BUDGET
 from pathways_nb.trace.record import Record, Row
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from pathways_nb.parallel.schedules.closed_forms import Times
-from pathways_nb.parallel.schedules.registry import Kind, kind_of, schedules
+from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, schedules
 from pathways_nb.parallel.schedules.schedule import schedule
 
 SIZES = ((4, 8), (8, 32), (16, 128))
@@ -32,7 +32,7 @@ def run() -> dict[str, Any]:
     return {"figures": figures, "detail": rows}
 
 
-def _row(kind: Kind, devices: int, microbatches: int) -> dict[str, Any]:
+def _row(kind: ScheduleKind, devices: int, microbatches: int) -> dict[str, Any]:
     slices = TOKEN_SLICES if "token_slices" in kind.defaults else None
     generation = [_timed(schedule, kind.name, devices, microbatches, None, slices) for _ in range(ROUNDS)]
     made = generation[0][1]

@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 import pathways_nb as pw
-from pathways_nb.bench.timing import interleaved, ratio, spread
-from pathways_nb.cost.fixed_order import Edges, evaluate
+from pathways_nb.bench.stopwatch import interleaved, ratio, spread
+from pathways_nb.cost.fixed_order import OrderEdges, evaluate
 
 DEVICES, FEW, NODES, CALLS, ROUNDS = 2048, 8, 1000, 20, 15
 """Devices of the island, and of the one to compare with; of a chain nodes, and calls in a round."""
@@ -123,7 +123,7 @@ def whole_simulation(devices: int) -> None:
 def pipeline() -> float:
     """The makespan of GPipe's forward wave, its arrays made afresh."""
     task = np.arange(STAGES * MICROBATCHES).reshape(STAGES, MICROBATCHES)
-    return evaluate(np.full(task.size, LASTS), Edges(task[:-1], task[1:], LASTS / 10), task).makespan
+    return evaluate(np.full(task.size, LASTS), OrderEdges(task[:-1], task[1:], LASTS / 10), task).makespan
 
 
 def random_graph(devices: int, tasks: int) -> Callable[[], float]:
@@ -133,7 +133,7 @@ def random_graph(devices: int, tasks: int) -> Callable[[], float]:
     orders = np.argsort(where, kind="stable").reshape(devices, tasks)
     target = np.arange(1, count)
     source = target - 1 - rng.integers(0, np.minimum(target, 100 * devices))
-    durations, edges = rng.random(count), Edges(source, target)
+    durations, edges = rng.random(count), OrderEdges(source, target)
     return lambda: evaluate(durations, edges, orders).makespan
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pathways_nb as pw
-from pathways_nb.bench._users import REASONS, Crowd, Kind, User, fresh, kinds
+from pathways_nb.bench._users import REASONS, SoakProgram, User, UserPopulation, fresh, kinds
 from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.session import submit
@@ -108,9 +108,11 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _phase(phase: Phase, known: Sequence[Kind], hbm: int, programs: int, users: int, seed: int) -> dict[str, Any]:
+def _phase(
+    phase: Phase, known: Sequence[SoakProgram], hbm: int, programs: int, users: int, seed: int
+) -> dict[str, Any]:
     """Users at work under one policy; the controller is let go afterwards."""
-    before, crowd = set(threading.enumerate()), Crowd(known, hbm / 2)
+    before, population = set(threading.enumerate()), UserPopulation(known, hbm / 2)
     policy, dispatch, losing = phase
     with pw.attach(
         "cpu", islands=2, devices_per_island=DEVICES, policy=policy, dispatch=dispatch, hbm=hbm
@@ -118,16 +120,16 @@ def _phase(phase: Phase, known: Sequence[Kind], hbm: int, programs: int, users: 
         _call_each(known)
         began = time.perf_counter()
         with pw.inject_fault(times=programs, probability=FAULTS, seed=seed):
-            everyone = [User(crowd, n, programs // users + (n < programs % users), seed) for n in range(users)]
-            _work(crowd, everyone, _losses(controller) if losing else itertools.repeat(None))
+            everyone = [User(population, n, programs // users + (n < programs % users), seed) for n in range(users)]
+            _work(population, everyone, _losses(controller) if losing else itertools.repeat(None))
         seconds = time.perf_counter() - began
-        crowd.passed_on.clear()
+        population.passed_on.clear()
         left = _left(controller)
     threads = [thread for thread in threading.enumerate() if thread not in before]
     about = {"policy": getattr(policy, "__name__", policy), "dispatch": dispatch, "devices lost": losing}
     return left | {
         "phase": about, "programs": programs, "seconds": seconds, "threads_left": len(threads),
-        "outcomes": crowd.outcomes, "unexplained": crowd.unexplained,
+        "outcomes": population.outcomes, "unexplained": population.unexplained,
     }  # fmt: skip
 
 
@@ -141,14 +143,14 @@ def _losses(controller: pw.Controller) -> Iterator[None]:
         yield from itertools.repeat(None, 40)
 
 
-def _call_each(known: Sequence[Kind]) -> None:
+def _call_each(known: Sequence[SoakProgram]) -> None:
     """Once before the clock starts, so that everything is compiled."""
     for kind in known:
         value = fresh(random.Random(0))
         pw.get(kind.program(value if kind.takes is None else pw.put(value, on=kind.takes, shardings=pw.P("x"))))
 
 
-def _largest_peak(controller: pw.Controller, known: Sequence[Kind]) -> int:
+def _largest_peak(controller: pw.Controller, known: Sequence[SoakProgram]) -> int:
     """Bytes that the most demanding program needs on a device."""
     _call_each(known)
     peaks = []
@@ -156,11 +158,11 @@ def _largest_peak(controller: pw.Controller, known: Sequence[Kind]) -> int:
         call = kind.program.signature((fresh(random.Random(0)),), {})
         traced = kind.program.cached(call, call.avals(), controller.platform)
         assert traced is not None
-        peaks += [peak.bytes for peak in submit.lowered(controller, traced, call).peaks]
+        peaks += [peak.bytes for peak in submit.compiled_plan(controller, traced, call).peaks]
     return max(peaks)
 
 
-def _work(crowd: Crowd, users: Sequence[User], meanwhile: Iterator[None]) -> None:
+def _work(population: UserPopulation, users: Sequence[User], meanwhile: Iterator[None]) -> None:
     """Let all users do their work; ``meanwhile`` goes on all the time."""
     for user in users:
         user.start()
@@ -168,7 +170,7 @@ def _work(crowd: Crowd, users: Sequence[User], meanwhile: Iterator[None]) -> Non
     while any(user.is_alive() for user in users):
         time.sleep(0.02)
         next(meanwhile)
-        if (count := crowd.outcomes.total()) != seen:
+        if (count := population.outcomes.total()) != seen:
             seen, since = count, time.monotonic()
         elif time.monotonic() > since + PATIENCE:
             faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)

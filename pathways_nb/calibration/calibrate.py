@@ -20,7 +20,7 @@ from pathways_nb.attach.attach import attach
 from pathways_nb.calibration.measure import measure
 from pathways_nb.cost.calibration import this_machine
 from pathways_nb.cost.calibration.calibrated import Calibration, OutdatedError, load
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime import islands as islands_module
 from pathways_nb.session import default_controller
@@ -78,7 +78,7 @@ def calibration(path: str | Path | None = None) -> Calibration:
     return found
 
 
-def calibrated(controller: Session | None) -> Model:
+def calibrated(controller: Session | None) -> CostModel:
     """The cost model of this machine: the stored one, else one that is measured quickly now.
 
     A stored quick one that does not hold here any more counts as none: another is measured as quickly.
@@ -117,7 +117,7 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
     """A current controller of the same islands without a user's options, on which nothing is under way."""
     if controller.driver_or_none is not None:
         controller.settle()
-    asked = controller.specification
+    asked = controller.attach_options
     if asked.kind == "cpu":
         policy = "stride" if asked.policy == "fifo" else "fifo"  # another controller, even if all else is the same
         counts = {"islands": asked.islands, "devices_per_island": asked.devices_per_island}
@@ -158,7 +158,7 @@ def _shape(controller: Session) -> _Shape:
     Raises:
         UsageError: the devices are simulated.
     """
-    asked = controller.specification
+    asked = controller.attach_options
     if asked.kind not in ("cpu", "gpu", "tpu"):
         raise UsageError(f'calibrate(): {controller!r} has no devices to measure. Attach some: pw.attach("cpu").')
     return asked.kind, (asked.devices_per_island,) * asked.islands if asked.kind == "cpu" else controller.islands

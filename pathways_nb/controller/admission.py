@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from pathways_nb.controller.held_memory import Memory
-from pathways_nb.controller.requests import Blocked, Lack, Request, Stall
+from pathways_nb.controller.held_memory import DeviceMemory
+from pathways_nb.controller.requests import Blocked, Request, Shortage, Stall
 from pathways_nb.controller.state import ClientState, RunState
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import OutOfMemoryError, size
-from pathways_nb.plan.footprint import Holding
+from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement
 
 MOST_PASSED = 16
@@ -32,7 +32,7 @@ _NAMED = 5
 class Admission:
     """Who has memory set aside. ``memory``, ``store`` and ``clients`` are the controller's."""
 
-    def __init__(self, memory: Memory, store: Store, clients: dict[str, ClientState]):
+    def __init__(self, memory: DeviceMemory, store: Store, clients: dict[str, ClientState]):
         self.memory, self.store, self.clients = memory, store, clients
         self.most_passed = MOST_PASSED
         self.blocked: dict[Request, Blocked] = {}
@@ -54,14 +54,14 @@ class Admission:
         passed = (other for other, waits in self.blocked.items() if waits.passed >= self.most_passed)
         return next(passed, request) is request  # of several that were passed often, the one that waits longest
 
-    def lack(self, request: Request) -> Lack | None:
+    def lack(self, request: Request) -> Shortage | None:
         """Where too much is held now for a request to be admitted; ``None``: nowhere."""
         if request.admitted or not self._is_limited(request.client):
             return None
-        for claim in request.wants(self.store):
-            room = self.room(claim.where, request.client)
-            if room is not None and room < claim.bytes:
-                return Lack(claim.where, claim.bytes - room)
+        for reservation in request.wants(self.store):
+            free_bytes = self.free_bytes(reservation.where, request.client)
+            if free_bytes is not None and free_bytes < reservation.bytes:
+                return Shortage(reservation.where, reservation.bytes - free_bytes)
         return None
 
     def hopeless(self, now: float) -> tuple[Request, OutOfMemoryError] | None:
@@ -69,7 +69,7 @@ class Admission:
         for request in self.blocked:
             until = self._until(request)
             if until is not None and now >= until and (lack := self.lack(request)) is not None:
-                why = self._no_room(lack.where, request.client)
+                why = self._shortage_text(lack.where, request.client)
                 return request, OutOfMemoryError(f"{request.shortage(lack.short)} of {why}")
         return None
 
@@ -90,7 +90,7 @@ class Admission:
 
     # ---- commands
 
-    def block(self, request: Request, lack: Lack, now: float) -> None:
+    def block(self, request: Request, lack: Shortage, now: float) -> None:
         """A request was tried, and lacks memory."""
         held, before = self._held(lack.where), self.blocked.get(request)
         found = Blocked(now, lack.where, _reason(lack.where, held), _patience(held, request.client), self.memory.freed)
@@ -102,9 +102,9 @@ class Admission:
     def admit(self, request: Request) -> None:
         """Set memory aside for a request that lacks none."""
         request.admitted, client = True, request.client
-        for claim in request.wants(self.store):
-            self.memory.add(claim.where, client, claim.bytes)
-            request.claims.setdefault(claim.where.island, []).append(claim)
+        for reservation in request.wants(self.store):
+            self.memory.add(reservation.where, client, reservation.bytes)
+            request.reservations.setdefault(reservation.where.island, []).append(reservation)
         self.blocked.pop(request, None)
         for waits in self.blocked.values():
             waits.passed += 1
@@ -115,23 +115,23 @@ class Admission:
         """A request was given up: it needs nothing any more."""
         self.blocked.pop(request, None)
 
-    def went_on(self, run: RunState, island: int) -> None:
+    def progressed(self, run: RunState, island: int) -> None:
         """Gangs of a run are done on an island: what only they needed is given back."""
         done = run.gangs_done(island)
-        for claim in run.claims.get(island, ()):
-            less = claim.inputs + claim.course.peaks[done] - claim.bytes
-            self.memory.add(claim.where, run.client, less)
-            claim.bytes += less
+        for reservation in run.reservations.get(island, ()):
+            less = reservation.inputs + reservation.profile.peaks[done] - reservation.bytes
+            self.memory.add(reservation.where, run.client, less)
+            reservation.bytes += less
 
     def finish(self, request: Request) -> None:
         """Nothing of a request is under way any more: all that it still has set aside is given back."""
         if request.admitted:
             self._count(request, -1)
             client = request.client
-            for claims in request.claims.values():
-                for claim in claims:
-                    self.memory.add(claim.where, client, -claim.bytes)
-            request.claims = {}
+            for reservations in request.reservations.values():
+                for reservation in reservations:
+                    self.memory.add(reservation.where, client, -reservation.bytes)
+            request.reservations = {}
 
     def note_stalls(self, now: float) -> None:
         """Keep account of how long requests wait while nothing is under way on their island.
@@ -164,7 +164,7 @@ class Admission:
 
     # ---- how much there is
 
-    def room(self, where: Placement, client: str) -> int | None:
+    def free_bytes(self, where: Placement, client: str) -> int | None:
         """Bytes per device that are left for a client on a placement; ``None``: no limit."""
         budget = self.memory.islands[where.island].budget
         limit = self.clients[client].memory if client in self.clients else 0
@@ -185,14 +185,14 @@ class Admission:
         more = len(ordered) - _NAMED
         return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
-    def never_fits(self, holding: Holding, client: str, name: str) -> OutOfMemoryError | None:
+    def never_fits(self, allocation: Allocation, client: str, name: str) -> OutOfMemoryError | None:
         """Why a value can never lie there, if so."""
         limit = self.clients[client].memory if client in self.clients else 0
-        most = min(filter(None, (self.memory.islands[holding.placement.island].budget, limit)), default=None)
-        if most is None or most >= holding.bytes:
+        most = min(filter(None, (self.memory.islands[allocation.placement.island].budget, limit)), default=None)
+        if most is None or most >= allocation.bytes:
             return None
         return OutOfMemoryError(
-            f"{name} needs {size(holding.bytes)} on each device of {holding.placement}, which is more than the "
+            f"{name} needs {size(allocation.bytes)} on each device of {allocation.placement}, which is more than the "
             f"{size(most)} that there are. Use more devices or smaller arrays, or a larger hbm= or memory=."
         )
 
@@ -210,7 +210,7 @@ class Admission:
         for island in request.touches:
             self.under_way[island] = self.under_way.get(island, 0) + by
 
-    def _no_room(self, where: Placement, client: str) -> str:
+    def _shortage_text(self, where: Placement, client: str) -> str:
         """Explain a shortage of memory: what is short, who holds it, how to free some."""
         budget = self.memory.islands[where.island].budget
         limit = self.clients[client].memory if client in self.clients else 0

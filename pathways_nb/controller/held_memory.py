@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from pathways_nb.controller.messages import Level
+from pathways_nb.controller.messages import MemoryHeld
 from pathways_nb.plan.plan import Placement
 
 _Key = tuple[int, int, str]
@@ -48,7 +48,7 @@ class IslandMemory:
         return at
 
 
-class Memory:
+class DeviceMemory:
     """What is held on every island.
 
     Args:
@@ -100,7 +100,7 @@ class Memory:
         island = self.islands[where.island]
         return max(island.held[at].get(client, 0) for at in island.within(where))
 
-    def levels(self) -> Iterator[Level]:
+    def changes(self) -> Iterator[MemoryHeld]:
         """What has changed since the last call."""
         changed, self.changed = self.changed, {}
         for number, first, client in changed:
@@ -112,4 +112,4 @@ class Memory:
                 self._told[key] = level
                 if not level[1]:
                     del self._told[key]
-                yield Level(number, first, *level, client)
+                yield MemoryHeld(number, first, *level, client)

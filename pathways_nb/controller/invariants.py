@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pathways_nb.controller.state_machine import Machine
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.footprint import covers
 
 
-def check_invariants(state: Machine) -> None:
+def check_invariants(state: StateMachine) -> None:
     """Raise ``AssertionError`` if the state contradicts itself.
 
     No buffer without somebody who holds it, no count that differs from what the runs hold, nothing done that was not
@@ -22,7 +22,7 @@ def check_invariants(state: Machine) -> None:
     _check_requests(state)
 
 
-def _check_buffers(state: Machine) -> None:
+def _check_buffers(state: StateMachine) -> None:
     held = Counter(b for run in state.runs.values() for b in (*run.submitted.arguments, *run.submitted.results))
     for buffer in held:
         assert buffer in state.store.buffers, f"buffer {buffer} is freed while a run needs it"
@@ -31,54 +31,63 @@ def _check_buffers(state: Machine) -> None:
         assert entry.held, f"buffer {buffer} is held by nobody"
     for buffer, same in state.store.same.items():
         assert buffer in same <= state.store.buffers.keys(), f"buffer {buffer} is the same as one that is gone"
-        assert sum(state.store.buffers[each].holding is not None for each in same) == 1, f"{same} are one array"
+        assert sum(state.store.buffers[each].allocation is not None for each in same) == 1, f"{same} are one array"
 
 
-def _check_progress(state: Machine) -> None:
+def _check_progress(state: StateMachine) -> None:
     for run in state.runs.values():
         for island, order in run.plan.orders.items():
             assert 0 <= run.done[island] <= run.launched[island] <= len(order), (run, island)
-    assert all(run in state.runs for lane in state.lanes.values() for run, _ in lane.in_flight)
+    assert all(run in state.runs for queue in state.queues.values() for run, _ in queue.in_flight)
     waiting = {serial for runs in state.waiting.values() for serial in runs}
     assert waiting == {serial for serial, run in state.runs.items() if not run.enqueued}
     assert all(run.behind <= waiting for run in state.runs.values()), "a run waits for one that is enqueued"
 
 
-def _check_clients(state: Machine) -> None:
+def _check_clients(state: StateMachine) -> None:
     for name, client in state.clients.items():
         assert client.unfinished == sum(run.submitted.client == name for run in state.runs.values()), name
-    of_client = Counter(state.runs[run].submitted.client for lane in state.lanes.values() for run, _ in lane.in_flight)
+    of_client = Counter(
+        state.runs[run].submitted.client for queue in state.queues.values() for run, _ in queue.in_flight
+    )
     assert {name: client.in_flight for name, client in state.clients.items() if client.in_flight} == of_client
     assert state.active == sum(client.unfinished > 0 for client in state.clients.values())
 
 
-def _check_memory(state: Machine) -> None:
-    holdings = [(e.owner, e.holding) for e in state.store.buffers.values() if e.holding is not None]
-    claims = [(run.submitted.client, claim) for run in state.runs.values() for c in run.claims.values() for claim in c]
+def _check_memory(state: StateMachine) -> None:
+    allocations = [(e.owner, e.allocation) for e in state.store.buffers.values() if e.allocation is not None]
+    reservations = [
+        (run.submitted.client, reservation)
+        for run in state.runs.values()
+        for c in run.reservations.values()
+        for reservation in c
+    ]
     for number, island in enumerate(state.memory.islands):
         for first, held, total in zip(island.edges, island.held, island.totals, strict=False):
             expected: Counter[str] = Counter()
-            for owner, holding in holdings:
-                expected[owner] += holding.bytes if covers(holding.placement, number, first) else 0
+            for owner, allocation in allocations:
+                expected[owner] += allocation.bytes if covers(allocation.placement, number, first) else 0
             stored = expected.total()
-            for client, claim in claims:
-                expected[client] += claim.bytes if covers(claim.where, number, first) else 0
+            for client, reservation in reservations:
+                expected[client] += reservation.bytes if covers(reservation.where, number, first) else 0
             assert held == {client: size for client, size in expected.items() if size}, (number, first)
             assert total == expected.total(), (number, first)
             assert total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
     for run in state.runs.values():
-        for number, mine in run.claims.items():
+        for number, mine in run.reservations.items():
             done = run.gangs_done(number)
-            assert all(claim.bytes >= claim.inputs + claim.course.peaks[done] for claim in mine), "it cannot finish"
+            assert all(
+                reservation.bytes >= reservation.inputs + reservation.profile.peaks[done] for reservation in mine
+            ), "it cannot finish"
 
 
-def _check_requests(state: Machine) -> None:
-    reserving = state.reservations.waiting
+def _check_requests(state: StateMachine) -> None:
+    reserving = state.put_requests.waiting
     assert not reserving.keys() & state.store.buffers.keys(), "what is stored waits for room"
     waiting = {*reserving.values(), *(run for runs in state.waiting.values() for run in runs.values())}
     for request in state.admission.blocked:
         assert request in waiting, "somebody waits for memory who is gone"
         assert not request.admitted, "somebody waits for memory who has it"
     for request in reserving.values():
-        assert not request.claims, "something is set aside for who waits"
+        assert not request.reservations, "something is set aside for who waits"
         assert not state.admission.may_try(request), "somebody waits whose turn it is"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pathways_nb.errors import PathwaysError
-from pathways_nb.plan.footprint import NOTHING, Holding, Needs
+from pathways_nb.plan.footprint import NOTHING, Allocation, Footprint
 from pathways_nb.plan.plan import Placement, Plan
 
 # ---- events: in
@@ -40,7 +40,7 @@ class Submitted:
         arguments, results: logical buffers, in the plan's order.
         result_bytes: of each whole result.
         needs: what it needs on each device; it speaks of positions in ``arguments``.
-        moved: positions in ``needs.inputs`` of those that do not lie at their place yet, and take memory there.
+        moved: positions in ``footprint.inputs`` of those that do not lie at their place yet, and take memory there.
     """
 
     run: int
@@ -49,23 +49,23 @@ class Submitted:
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     result_bytes: tuple[int, ...]
-    needs: Needs = NOTHING
+    footprint: Footprint = NOTHING
     moved: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A client puts a logical buffer of ``bytes`` into the store and holds it; ``holding`` says where on devices."""
+    """A client puts a logical buffer of ``bytes`` into the store and holds it; ``allocation`` says where on devices."""
 
     buffer: int
     client: str
     bytes: int
     name: str = ""
-    holding: Holding | None = None
+    allocation: Allocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class PutRequested:
     """A client asks for room to put a logical buffer onto devices.
 
     ``Grant`` answers as soon as there is room; then the buffer is stored and the client holds it. ``Refuse`` answers if
@@ -83,7 +83,7 @@ class Reserve:
     client: str
     bytes: int
     name: str
-    holding: Holding
+    allocation: Allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,18 @@ class Cancelled:
 
 
 Event = (
-    Opened | Closed | Submitted | Stored | Reserve | Completed | Released | Voided | Woke | Added | Removed | Cancelled
+    Opened
+    | Closed
+    | Submitted
+    | Stored
+    | PutRequested
+    | Completed
+    | Released
+    | Voided
+    | Woke
+    | Added
+    | Removed
+    | Cancelled
 )
 
 # ---- instructions: out
@@ -172,7 +183,7 @@ class Lose:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class MemoryHeld:
     """A client now holds ``bytes`` on each of ``count`` devices of an island from ``first`` on."""
 
     island: int
@@ -237,4 +248,4 @@ class Fail:
     error: PathwaysError
 
 
-Instruction = Launch | Free | Lose | Level | Waited | Grant | Refuse | Wake | Finish | Stop | Fail
+Instruction = Launch | Free | Lose | MemoryHeld | Waited | Grant | Refuse | Wake | Finish | Stop | Fail

@@ -54,7 +54,7 @@ class PolicyState:
     passed: Mapping[str, float]
 
 
-class Each(Mapping[str, float]):
+class PerClient(Mapping[str, float]):
     """One number of each client, looked up when it is asked for: most policies read one of few."""
 
     def __init__(self, clients: Mapping[str, Any], name: str):

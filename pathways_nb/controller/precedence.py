@@ -25,7 +25,7 @@ class Precedence:
             return
         event = run.submitted
         before = [self._making[buffer] for buffer in event.arguments if buffer in self._making]
-        for position in event.needs.taken:
+        for position in event.footprint.taken:
             before += self.touching.get(event.arguments[position], {}).values()
         for other in before:
             if other.submitted.run not in run.behind:

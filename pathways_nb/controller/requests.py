@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pathways_nb.controller.messages import Reserve, Submitted
+from pathways_nb.controller.messages import PutRequested, Submitted
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
-from pathways_nb.plan.footprint import Course, covers
+from pathways_nb.plan.footprint import MemoryProfile, covers
 from pathways_nb.plan.plan import Placement
 
 
 @dataclass
-class Claim:
+class MemoryReservation:
     """Memory for one request on devices that hold the same for it.
 
     Args:
@@ -29,12 +29,12 @@ class Claim:
     """
 
     where: Placement
-    course: Course
+    profile: MemoryProfile
     inputs: int
     bytes: int
 
 
-class Lack(NamedTuple):
+class Shortage(NamedTuple):
     """Too little memory is left on ``where``: by ``short`` bytes per device."""
 
     where: Placement
@@ -94,7 +94,7 @@ class Request(ABC):
     """When it was asked for, in seconds."""
     admitted: bool = False
     """Whether the memory is set aside."""
-    claims: dict[int, list[Claim]] = field(default_factory=dict)
+    reservations: dict[int, list[MemoryReservation]] = field(default_factory=dict)
     """The memory that is set aside, by island."""
     touches: set[int] = field(default_factory=set)
     """Islands on which it will give memory back, once it is admitted."""
@@ -105,7 +105,7 @@ class Request(ABC):
         """Who asks."""
 
     @abstractmethod
-    def wants(self, store: Store) -> Iterator[Claim]:
+    def wants(self, store: Store) -> Iterator[MemoryReservation]:
         """All that must be set aside."""
 
     @abstractmethod
@@ -118,20 +118,20 @@ class Request(ABC):
 
 
 @dataclass(eq=False)
-class Reservation(Request):
+class PutRequest(Request):
     """Room for a value that a client puts onto devices."""
 
-    event: Reserve
+    event: PutRequested
 
     @property
     def client(self) -> str:
         """Who puts the value there."""
         return self.event.client
 
-    def wants(self, store: Store) -> Iterator[Claim]:
+    def wants(self, store: Store) -> Iterator[MemoryReservation]:
         """The value, where it will lie."""
-        where, count = self.event.holding.placement, self.event.holding.bytes
-        yield Claim(where, Course(where.first, where.count, (count,), 0, 0), 0, count)
+        where, count = self.event.allocation.placement, self.event.allocation.bytes
+        yield MemoryReservation(where, MemoryProfile(where.first, where.count, (count,), 0, 0), 0, count)
 
     def gives_back_on(self, store: Store) -> set[int]:
         """None: a value stays until its holder drops it."""
@@ -139,22 +139,22 @@ class Reservation(Request):
 
     def shortage(self, short: int) -> str:
         """Say in an error's words what lacks ``short`` bytes."""
-        return f"{self.event.name} needs {size(self.event.holding.bytes)} on each device, and lacks {size(short)}"
+        return f"{self.event.name} needs {size(self.event.allocation.bytes)} on each device, and lacks {size(short)}"
 
 
-def wants_of(event: Submitted, store: Store) -> Iterator[Claim]:
+def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservation]:
     """All memory that a run needs until it ends."""
-    needs = event.needs
-    copied = [needs.inputs[position] for position in {*event.moved, *_cannot_take(event, store)}]
-    for island, courses in needs.courses.items():
-        for course in courses:
-            inputs = sum(h.bytes for h in copied if covers(h.placement, island, course.first))
-            where = Placement(island, course.first, course.count)
-            yield Claim(where, course, inputs, inputs + course.peaks[0])
+    footprint = event.footprint
+    copied = [footprint.inputs[position] for position in {*event.moved, *_cannot_take(event, store)}]
+    for island, profiles in footprint.profiles.items():
+        for profile in profiles:
+            inputs = sum(h.bytes for h in copied if covers(h.placement, island, profile.first))
+            where = Placement(island, profile.first, profile.count)
+            yield MemoryReservation(where, profile, inputs, inputs + profile.peaks[0])
 
 
 def _cannot_take(event: Submitted, store: Store) -> Iterator[int]:
     """Positions of inputs that a run would take over, but must copy: others have the same array."""
-    taken = [a for a in event.needs.taken if store.buffers[event.arguments[a]].shared]
+    taken = [a for a in event.footprint.taken if store.buffers[event.arguments[a]].shared]
     bringing = (step.argument for step in event.plan.steps if step.kind == "bring") if taken else ()
     return (position for position, argument in enumerate(bringing) if argument in taken)

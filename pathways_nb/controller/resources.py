@@ -82,7 +82,7 @@ class Resources:
         """1 for each device that is lost."""
 
     @contextmanager
-    def _settled(self) -> Iterator[None]:
+    def _up_to_date(self) -> Iterator[None]:
         with self._lock:
             while self._forgotten:
                 serial = self._forgotten.popleft()
@@ -98,7 +98,7 @@ class Resources:
     @property
     def placements(self) -> dict[int, Placement]:
         """Where slices lie now, by serial; a copy."""
-        with self._settled():
+        with self._up_to_date():
             return dict(self._placements)
 
     @property
@@ -119,7 +119,7 @@ class Resources:
             PlaceError: no island has that many devices, or the island asked for does not exist.
         """
         wanted = sorted(slices, key=lambda slice_: slice_.serial)
-        with self._settled():
+        with self._up_to_date():
             for slice_ in wanted:
                 if slice_.serial not in self._placements:
                     self._placements[slice_.serial] = self._choose(slice_)
@@ -132,7 +132,7 @@ class Resources:
     def remove(self, where: Placement) -> None:
         """Devices are lost: slices that touch them are placed elsewhere when they are needed next."""
         gone, after = self._gone[where.island], where.first + where.count
-        with self._settled():
+        with self._up_to_date():
             for first, count, lost in tuple(gone.runs()):
                 begin, end = max(first, where.first), min(first + count, after)
                 if begin < end and not lost:
@@ -143,13 +143,13 @@ class Resources:
 
     def restore(self, island: int) -> None:
         """Lost devices of an island are there again."""
-        with self._settled():
+        with self._up_to_date():
             self._gone[island] = Counts(self.islands[island])
             self._spread_again()
 
     def add(self, devices: int) -> None:
         """An island more."""
-        with self._settled():
+        with self._up_to_date():
             self.islands = (*self.islands, devices)
             self._load.append(Counts(devices))
             self._gone.append(Counts(devices))
@@ -168,11 +168,11 @@ class Resources:
         if not windows:
             raise PlaceError(self._does_not_fit(slice_, islands))
 
-        def crowding(at: tuple[int, int]) -> tuple[int, int, int, int]:
+        def load_of(at: tuple[int, int]) -> tuple[int, int, int, int]:
             island, first = at
             return *self._load[island].most_and_sum(first, slice_.size), self._load[island].total, island
 
-        island, first = min(windows, key=crowding)
+        island, first = min(windows, key=load_of)
         self._load[island].add(first, slice_.size, 1)
         return Placement(island, first, slice_.size)
 

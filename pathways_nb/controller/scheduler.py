@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.policies import Each, Policy, PolicyState, ReadyGang, ask
-from pathways_nb.controller.requests import Lack
-from pathways_nb.controller.state import Lane, RunState
+from pathways_nb.controller.policies import PerClient, Policy, PolicyState, ReadyGang, ask
+from pathways_nb.controller.requests import Shortage
+from pathways_nb.controller.state import IslandQueue, RunState
 from pathways_nb.errors import PolicyError
 from pathways_nb.plan.plan import Gang
 
@@ -30,13 +30,13 @@ class ControllerState(Protocol):
 
     dispatch: Dispatch
     in_order: bool
-    of_clients: list[Each]
+    of_clients: list[PerClient]
     devices: Sequence[int]
     active: int
     runs: dict[int, RunState]
     waiting: dict[str, dict[int, RunState]]
     given_up: dict[int, RunState]
-    lanes: dict[int, Lane]
+    queues: dict[int, IslandQueue]
     admission: Admission
 
     @property
@@ -51,42 +51,42 @@ class Choice(NamedTuple):
     gangs: Mapping[int, Sequence[Gang]]
 
 
-class Unchosen(NamedTuple):
+class PolicyFailed(NamedTuple):
     """The policy failed: none of the runs that it was to choose from can go on."""
 
     runs: Iterable[int]
     error: PolicyError
 
 
-class Short(NamedTuple):
+class ShortOfMemory(NamedTuple):
     """These runs would go on but for memory: note that, and choose again."""
 
-    runs: Mapping[RunState, Lack]
+    runs: Mapping[RunState, Shortage]
 
 
-def choose(state: ControllerState, now: float) -> Choice | Unchosen | Short | None:
+def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortOfMemory | None:
     """What to enqueue next; ``None`` where there is nothing, or no room. Changes nothing."""
     if not state.waiting:
         return None
     if state.given_up:
         return _rest(next(iter(state.given_up.values())))
-    short: dict[RunState, Lack] = {}
+    short: dict[RunState, Shortage] = {}
     if state.dispatch == "parallel" and not _is_contended(state):
         run = _next_whole(state, short)
-        return Short(short) if short else _rest(run) if run is not None else None
+        return ShortOfMemory(short) if short else _rest(run) if run is not None else None
     ready = _ready_in_sequence(state, short) if state.dispatch == "sequential" else _ready_first(state, short)
     if short:
-        return Short(short)
+        return ShortOfMemory(short)
     return _ask(state, ready, now) if ready else None
 
 
-def _next_whole(state: ControllerState, short: dict[RunState, Lack]) -> RunState | None:
+def _next_whole(state: ControllerState, short: dict[RunState, Shortage]) -> RunState | None:
     """The next program of the only client that has any."""
     runs = next(iter(state.waiting.values()))
-    if not _has_room_for(state, next(iter(runs.values()))):
+    if not _has_capacity_for(state, next(iter(runs.values()))):
         return None
     run = next(iter(_candidates(state, runs, short)), None)
-    return run if run is not None and _has_room_for(state, run) else None
+    return run if run is not None and _has_capacity_for(state, run) else None
 
 
 def _rest(run: RunState) -> Choice:
@@ -102,7 +102,9 @@ def _is_contended(state: ControllerState) -> bool:
     return not state.in_order and len(state.runs) > 1
 
 
-def _candidates(state: ControllerState, runs: dict[int, RunState], short: dict[RunState, Lack]) -> Iterator[RunState]:
+def _candidates(
+    state: ControllerState, runs: dict[int, RunState], short: dict[RunState, Shortage]
+) -> Iterator[RunState]:
     """Of one client: programs that may go on or begin; where the policy would take the first, no others.
 
     Behind one that waits for memory others may begin only when nothing is under way that could give it back. Adds to
@@ -115,19 +117,19 @@ def _candidates(state: ControllerState, runs: dict[int, RunState], short: dict[R
                 yield run
                 continue
             short[run] = lack
-        if state.in_order and any(lane.in_flight for lane in state.lanes.values()):
+        if state.in_order and any(queue.in_flight for queue in state.queues.values()):
             return
 
 
-def _ready_first(state: ControllerState, short: dict[RunState, Lack]) -> dict[int, Gang]:
+def _ready_first(state: ControllerState, short: dict[RunState, Shortage]) -> dict[int, Gang]:
     """By run: the gangs that could be enqueued on the first island that has room for any."""
     for island in range(len(state.devices)):
-        if _has_room(state, island, NEAR) and (ready := _ready(state, island, short)):
+        if _has_capacity(state, island, NEAR) and (ready := _ready(state, island, short)):
             return ready
     return {}
 
 
-def _ready(state: ControllerState, island: int, short: dict[RunState, Lack]) -> dict[int, Gang]:
+def _ready(state: ControllerState, island: int, short: dict[RunState, Shortage]) -> dict[int, Gang]:
     """By run: the gangs that could be enqueued there; of each client one, where the policy would take that."""
     found: dict[int, Gang] = {}
     for runs in state.waiting.values():
@@ -140,9 +142,9 @@ def _ready(state: ControllerState, island: int, short: dict[RunState, Lack]) -> 
     return found
 
 
-def _ready_in_sequence(state: ControllerState, short: dict[RunState, Lack]) -> dict[int, Gang]:
+def _ready_in_sequence(state: ControllerState, short: dict[RunState, Shortage]) -> dict[int, Gang]:
     """By run: its next gang, once nothing is under way."""
-    if any(lane.in_flight for lane in state.lanes.values()):
+    if any(queue.in_flight for queue in state.queues.values()):
         return {}
     return {
         run.submitted.run: run.plan.sequence[sum(run.next_gang.values())]
@@ -151,7 +153,7 @@ def _ready_in_sequence(state: ControllerState, short: dict[RunState, Lack]) -> d
     }
 
 
-def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice | Unchosen:
+def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice | PolicyFailed:
     """One of these gangs (by run); if the policy fails, none."""
     if len(ready) == 1:
         ((serial, gang),) = ready.items()
@@ -160,7 +162,7 @@ def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice |
     try:
         chosen = ask(state.policy, shown, PolicyState(now, *state.of_clients))
     except PolicyError as error:
-        return Unchosen(ready, error)
+        return PolicyFailed(ready, error)
     gang = ready[chosen.serial]
     return Choice(state.runs[chosen.serial], {gang.island: (gang,)})
 
@@ -176,11 +178,11 @@ def _show(state: ControllerState, run: RunState, gang: Gang) -> ReadyGang:
     return run.shown
 
 
-def _has_room_for(state: ControllerState, run: RunState) -> bool:
-    return all(_has_room(state, island, FAR) for island in run.launched)
+def _has_capacity_for(state: ControllerState, run: RunState) -> bool:
+    return all(_has_capacity(state, island, FAR) for island in run.launched)
 
 
-def _has_room(state: ControllerState, island: int, ahead: float) -> bool:
+def _has_capacity(state: ControllerState, island: int, ahead: float) -> bool:
     """Whether less than ``ahead`` seconds of work are enqueued there."""
-    lane = state.lanes.get(island)
-    return lane is None or len(lane.in_flight) < 2 or lane.work < ahead * state.devices[island]
+    queue = state.queues.get(island)
+    return queue is None or len(queue.in_flight) < 2 or queue.work < ahead * state.devices[island]

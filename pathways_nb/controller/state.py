@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pathways_nb.controller.messages import Completed, Submitted
 from pathways_nb.controller.policies import ReadyGang
-from pathways_nb.controller.requests import Claim, Request, wants_of
+from pathways_nb.controller.requests import MemoryReservation, Request, reservations_of
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
 from pathways_nb.plan.plan import Gang, Plan
@@ -17,7 +17,7 @@ GUESS = 1e-3
 """Seconds that a gang is taken to last before it has run."""
 
 
-class Estimates:
+class GangEstimates:
     """How long each gang of a plan takes, in seconds, learnt as it runs."""
 
     def __init__(self, plan: Plan):
@@ -57,7 +57,7 @@ class ClientState:
     in_flight: int = 0
     """Ranges of its programs that are enqueued and not done."""
     enqueued_at: float = 0.0
-    still_since: float = 0.0
+    idle_since: float = 0.0
     """When something of it was enqueued last, and since when nothing is under way though programs of it wait."""
 
     def charge(self, seconds: float, contended: bool) -> None:
@@ -71,7 +71,7 @@ class RunState(Request):
     """One submitted program: what is enqueued and what is done on each island, as counts of its order there."""
 
     submitted: Submitted
-    estimates: Estimates
+    estimates: GangEstimates
     left: int
     """Gangs that are not enqueued."""
     launched: dict[int, int]
@@ -97,14 +97,14 @@ class RunState(Request):
         """Who called it."""
         return self.submitted.client
 
-    def wants(self, store: Store) -> Iterator[Claim]:
+    def wants(self, store: Store) -> Iterator[MemoryReservation]:
         """All memory that it needs until it ends."""
-        return wants_of(self.submitted, store)
+        return reservations_of(self.submitted, store)
 
     def gives_back_on(self, store: Store) -> set[int]:
         """Where it runs, and where its arguments lie."""
-        held = (entry.holding for b in self.submitted.arguments if (entry := store.buffers.get(b)) is not None)
-        return {*self.plan.orders, *(holding.placement.island for holding in held if holding is not None)}
+        held = (entry.allocation for b in self.submitted.arguments if (entry := store.buffers.get(b)) is not None)
+        return {*self.plan.orders, *(allocation.placement.island for allocation in held if allocation is not None)}
 
     def shortage(self, short: int) -> str:
         """Say in an error's words who lacks ``short`` bytes."""
@@ -122,7 +122,7 @@ class RunState(Request):
             return None
         return gang
 
-    def went_on(self, island: int, start: int, stop: int) -> None:
+    def progressed(self, island: int, start: int, stop: int) -> None:
         """Steps ``start`` to ``stop`` are done; those before them on other devices may not be yet."""
         ended = self.ended.setdefault(island, {})
         ended[start] = stop
@@ -154,7 +154,7 @@ class RunState(Request):
 
 
 @dataclass
-class Lane:
+class IslandQueue:
     """What is enqueued on an island and not done.
 
     By run and end of the range: device-seconds expected, and whether clients competed when it was enqueued.

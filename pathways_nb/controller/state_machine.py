@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.held_memory import IslandMemory, Memory
+from pathways_nb.controller.held_memory import DeviceMemory, IslandMemory
 from pathways_nb.controller.messages import (
     Added,
     Cancelled,
@@ -28,9 +28,9 @@ from pathways_nb.controller.messages import (
     Instruction,
     Launch,
     Opened,
+    PutRequested,
     Released,
     Removed,
-    Reserve,
     Stop,
     Stored,
     Submitted,
@@ -39,12 +39,12 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
-from pathways_nb.controller.policies import Each, Policy, fifo, priority, stride
+from pathways_nb.controller.policies import PerClient, Policy, fifo, priority, stride
 from pathways_nb.controller.precedence import Precedence
-from pathways_nb.controller.requests import Request, Reservation
-from pathways_nb.controller.reservations import Reservations
-from pathways_nb.controller.scheduler import Dispatch, Short, Unchosen, choose
-from pathways_nb.controller.state import ClientState, Estimates, Lane, RunState
+from pathways_nb.controller.put_requests import PutRequests
+from pathways_nb.controller.requests import PutRequest, Request
+from pathways_nb.controller.scheduler import Dispatch, PolicyFailed, ShortOfMemory, choose
+from pathways_nb.controller.state import ClientState, GangEstimates, IslandQueue, RunState
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Gang, Plan
@@ -54,7 +54,7 @@ NOTABLE = 1e-3
 
 
 @dataclass
-class Machine:
+class StateMachine:
     """The whole state of the single controller; ``handle`` is its only door.
 
     Args:
@@ -76,26 +76,26 @@ class Machine:
     """By client: runs that are not wholly enqueued, oldest first."""
     given_up: dict[int, RunState] = field(default_factory=dict)
     """Cancelled runs of which some is still to be enqueued, to be skipped there: at once, whatever they are behind."""
-    lanes: dict[int, Lane] = field(default_factory=dict)
+    queues: dict[int, IslandQueue] = field(default_factory=dict)
     precedence: Precedence = field(default_factory=Precedence)
     _wake: float | None = None
     """The next time at which ``Woke`` will come."""
-    _estimates: weakref.WeakKeyDictionary[Plan, Estimates] = field(default_factory=weakref.WeakKeyDictionary)
+    _estimates: weakref.WeakKeyDictionary[Plan, GangEstimates] = field(default_factory=weakref.WeakKeyDictionary)
 
     def __post_init__(self) -> None:
-        self.memory = Memory(self.devices, self.budgets)
+        self.memory = DeviceMemory(self.devices, self.budgets)
         self.store = Store(self.memory)
         self.admission = Admission(self.memory, self.store, self.clients)
-        self.reservations = Reservations(self.admission, self.store)
+        self.put_requests = PutRequests(self.admission, self.store)
         self.in_order = self.policy in (fifo, stride, priority)
         """Whether the policy takes one client's programs as they were submitted, and asks of none how long it lasts."""
-        self.of_clients = [Each(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
+        self.of_clients = [PerClient(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
 
     def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
         """Take an event at a time in seconds, change state, and say what is to be done."""
         out = _HANDLERS[type(event)](self, event, now)
         if self.memory.changed:
-            out += self.memory.levels()
+            out += self.memory.changes()
         return out
 
     # ---- events
@@ -112,7 +112,7 @@ class Machine:
         client.closed = True
         mine = [serial for serial, run in self.runs.items() if run.submitted.client == event.client]
         out = self._give_up_all(mine)
-        out += self.reservations.close(event.client)
+        out += self.put_requests.close(event.client)
         out += self.store.disown(event.client)
         self._forget_client(event.client)
         return out + self._pump(now)
@@ -121,7 +121,7 @@ class Machine:
         known = tuple(buffer for buffer in event.arguments if buffer in self.store.buffers)
         closed_meanwhile = len(known) < len(event.arguments)  # a client whose they were, while the call was on its way
         if closed_meanwhile:
-            event = replace(event, arguments=known, needs=replace(event.needs, taken=(), handed_back={}))
+            event = replace(event, arguments=known, footprint=replace(event.footprint, taken=(), handed_back={}))
         self.store.promise(event)
         run = self.runs[event.run] = self._run_of(event, now)
         client = self._client(event.client)
@@ -135,7 +135,7 @@ class Machine:
         if not closed_meanwhile:
             self.precedence.find(run)
         if not (client.in_flight or self.waiting.get(event.client)):
-            client.still_since = now
+            client.idle_since = now
         self.waiting.setdefault(event.client, {})[event.run] = run
         out = self._fail(run, _read_too_late(event)) if closed_meanwhile else []
         out += self._pump(now)
@@ -147,7 +147,7 @@ class Machine:
         none = dict.fromkeys(event.plan.orders, 0)
         estimates = self._estimates.get(event.plan)
         if estimates is None:
-            estimates = self._estimates[event.plan] = Estimates(event.plan)
+            estimates = self._estimates[event.plan] = GangEstimates(event.plan)
         left = sum(map(len, event.plan.gangs.values()))
         return RunState(event, estimates, left, none, none.copy(), none.copy(), since=now)
 
@@ -155,26 +155,26 @@ class Machine:
         self.store.put(event)
         return []
 
-    def _reserve(self, event: Reserve, now: float) -> list[Instruction]:
-        return self.reservations.ask(event, now) + self._pump(now)
+    def _put_requested(self, event: PutRequested, now: float) -> list[Instruction]:
+        return self.put_requests.ask(event, now) + self._pump(now)
 
     def _completed(self, event: Completed, now: float) -> list[Instruction]:
         run, island = self.runs[event.run], event.island
-        expected, contended = self.lanes[island].take(event.run, event.stop)
+        expected, contended = self.queues[island].take(event.run, event.stop)
         client = self._client(run.submitted.client)
         client.charge(event.device_seconds - expected, contended)
         client.in_flight -= 1
-        client.still_since = now
+        client.idle_since = now
         if event.device_seconds and not run.cancelled:
             run.learn(event)
-        run.went_on(island, event.start, event.stop)
+        run.progressed(island, event.start, event.stop)
         if run.is_done:
             return self._finish(event.run) + self._pump(now)
-        self.admission.went_on(run, island)
+        self.admission.progressed(run, island)
         return self._pump(now)
 
     def _released(self, event: Released, now: float) -> list[Instruction]:
-        withdrawn = self.reservations.withdraw(event.buffers)
+        withdrawn = self.put_requests.withdraw(event.buffers)
         out = withdrawn + self.store.release(event.buffers)
         return out + (self._pump(now) if withdrawn or self.admission.blocked else [])
 
@@ -226,16 +226,16 @@ class Machine:
 
     def _next(self, now: float) -> list[Instruction] | None:
         """Carry out the next decision; ``None`` where there is nothing to do now."""
-        if self.reservations.waiting and (answered := self.reservations.next(now)) is not None:
+        if self.put_requests.waiting and (answered := self.put_requests.next(now)) is not None:
             return answered
         choice = choose(self, now)
         if choice is None:
             return None
-        if isinstance(choice, Short):
+        if isinstance(choice, ShortOfMemory):
             for run, lack in choice.runs.items():
                 self.admission.block(run, lack, now)
             return []
-        if isinstance(choice, Unchosen):
+        if isinstance(choice, PolicyFailed):
             return [i for serial in choice.runs for i in self._fail(self.runs[serial], choice.error)]
         return self._enqueue(*choice, now)
 
@@ -249,9 +249,9 @@ class Machine:
             first, start, stop = run.next_gang[island], group[0].start, group[-1].stop
             work = run.estimates.work(group, first)
             client.charge(work, contended)
-            if island not in self.lanes:
-                self.lanes[island] = Lane()
-            self.lanes[island].add(serial, stop, work, contended)
+            if island not in self.queues:
+                self.queues[island] = IslandQueue()
+            self.queues[island].add(serial, stop, work, contended)
             run.launched[island], run.next_gang[island] = stop, first + len(group)
             out.append(Launch(serial, island, start, stop))
             run.left -= len(group)
@@ -268,19 +268,19 @@ class Machine:
             return []
         if run in self.admission.blocked:
             return self._waited_for_memory(run)
-        since = client.still_since
-        if client.in_flight or now - since <= NOTABLE or not self._others_went_on(client, since):
+        since = client.idle_since
+        if client.in_flight or now - since <= NOTABLE or not self._others_progressed(client, since):
             return []
         return [Waited(run.submitted.run, since, "waits its turn")]
 
-    def _others_went_on(self, client: ClientState, since: float) -> bool:
+    def _others_progressed(self, client: ClientState, since: float) -> bool:
         return any(o.in_flight or o.enqueued_at > since for o in self.clients.values() if o is not client)
 
     # ---- ends
 
     def _fail(self, request: Request, error: PathwaysError) -> list[Instruction]:
-        if isinstance(request, Reservation):
-            return self.reservations.refuse(request, error)
+        if isinstance(request, PutRequest):
+            return self.put_requests.refuse(request, error)
         assert isinstance(request, RunState)
         out = self._waited_for_memory(request)
         self._give_up(request)
@@ -322,8 +322,8 @@ class Machine:
         self.active -= not client.unfinished
         self.admission.finish(run)
         if not run.cancelled:
-            self.store.empty(event.arguments[i] for i in event.needs.taken)
-        freed = self.store.settle(event)
+            self.store.empty(event.arguments[i] for i in event.footprint.taken)
+        freed = self.store.finish_run(event)
         self._forget_client(event.client)
         return [Finish(serial), *freed]
 
@@ -341,18 +341,18 @@ class Machine:
 
 
 _HANDLERS: dict[type, Callable[[Any, Any, float], list[Instruction]]] = {
-    Opened: Machine._opened,
-    Closed: Machine._closed,
-    Submitted: Machine._submitted,
-    Stored: Machine._stored,
-    Reserve: Machine._reserve,
-    Completed: Machine._completed,
-    Released: Machine._released,
-    Voided: Machine._voided,
-    Woke: Machine._woke,
-    Added: Machine._added,
-    Removed: Machine._removed,
-    Cancelled: Machine._cancelled,
+    Opened: StateMachine._opened,
+    Closed: StateMachine._closed,
+    Submitted: StateMachine._submitted,
+    Stored: StateMachine._stored,
+    PutRequested: StateMachine._put_requested,
+    Completed: StateMachine._completed,
+    Released: StateMachine._released,
+    Voided: StateMachine._voided,
+    Woke: StateMachine._woke,
+    Added: StateMachine._added,
+    Removed: StateMachine._removed,
+    Cancelled: StateMachine._cancelled,
 }
 
 

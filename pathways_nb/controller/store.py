@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pathways_nb.controller.held_memory import Memory
+from pathways_nb.controller.held_memory import DeviceMemory
 from pathways_nb.controller.messages import Free, Instruction, Lose, Stored, Submitted
-from pathways_nb.plan.footprint import Holding, overlap
+from pathways_nb.plan.footprint import Allocation, overlap
 from pathways_nb.plan.plan import Placement
 
 
@@ -33,7 +33,7 @@ class Buffer:
     owner: str
     name: str
     bytes: int
-    holding: Holding | None = None
+    allocation: Allocation | None = None
     handle: bool = True
     runs: int = 0
     orphan: bool = False
@@ -48,7 +48,7 @@ class Buffer:
 class Store:
     """All logical buffers that somebody holds; what they take on devices is accounted for in ``memory``."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
         self.buffers: dict[int, Buffer] = {}
         self.gone: list[Placement] = []
@@ -59,8 +59,8 @@ class Store:
     def put(self, event: Stored) -> None:
         """A client stores a value and holds it."""
         self.buffers[event.buffer] = Buffer(event.client, event.name, event.bytes)
-        if event.holding is not None:
-            self._occupy(self.buffers[event.buffer], event.holding)
+        if event.allocation is not None:
+            self._occupy(self.buffers[event.buffer], event.allocation)
 
     def promise(self, event: Submitted) -> None:
         """A run holds its arguments, and its results, which it is still to make."""
@@ -73,7 +73,7 @@ class Store:
         for buffer in _of_one_array(event):
             self.buffers[buffer].shared = True
 
-    def settle(self, event: Submitted) -> list[Instruction]:
+    def finish_run(self, event: Submitted) -> list[Instruction]:
         """A run has ended: its results take the memory that was set aside for them, and it holds nothing any more."""
         lost = self._keep(event)
         held = (*event.arguments, *event.results)
@@ -108,7 +108,7 @@ class Store:
         lying = {
             number
             for number, entry in self.buffers.items()
-            if entry.holding and overlap(entry.holding.placement, where)
+            if entry.allocation and overlap(entry.allocation.placement, where)
         }
         lost = lying.union(*(self.same.get(number, ()) for number in lying))
         return self._lose(sorted(lost), f"lay only on {where}, which was lost. Make it again")
@@ -120,23 +120,25 @@ class Store:
     def at(self, where: Placement) -> Iterator[tuple[Buffer, int]]:
         """What lies on a placement, and its bytes per device."""
         for entry in self.buffers.values():
-            if entry.holding is not None and overlap(entry.holding.placement, where):
-                yield entry, entry.holding.bytes
+            if entry.allocation is not None and overlap(entry.allocation.placement, where):
+                yield entry, entry.allocation.bytes
 
     def _keep(self, event: Submitted) -> list[Instruction]:
-        homes = {slot: event.arguments[a] for slot, (at, a) in event.needs.handed_back.items() if at not in event.moved}
+        homes = {
+            slot: event.arguments[a] for slot, (at, a) in event.footprint.handed_back.items() if at not in event.moved
+        }
         lost: list[Instruction] = []
-        for buffer, slot, holding in zip(event.results, event.plan.results, event.needs.results, strict=False):
+        for buffer, slot, allocation in zip(event.results, event.plan.results, event.footprint.results, strict=False):
             entry = self.buffers[buffer]
             if not entry.bytes:  # its node failed
                 continue
             home = homes.setdefault(slot, buffer)
-            if home != buffer and (home in self.same or self.buffers[home].holding is not None):
+            if home != buffer and (home in self.same or self.buffers[home].allocation is not None):
                 self._join(buffer, home)
                 continue
-            self._occupy(entry, holding)
-            if any(overlap(holding.placement, where) for where in self.gone):
-                lost += self._lose([buffer], f"was computed on {holding.placement}, which was lost. Run it again")
+            self._occupy(entry, allocation)
+            if any(overlap(allocation.placement, where) for where in self.gone):
+                lost += self._lose([buffer], f"was computed on {allocation.placement}, which was lost. Run it again")
         return lost
 
     def _join(self, buffer: int, home: int) -> None:
@@ -144,19 +146,19 @@ class Store:
         same.add(buffer)
         self.same[buffer] = same
 
-    def _occupy(self, entry: Buffer, holding: Holding) -> None:
-        entry.holding = holding
-        self.memory.add(holding.placement, entry.owner, holding.bytes)
+    def _occupy(self, entry: Buffer, allocation: Allocation) -> None:
+        entry.allocation = allocation
+        self.memory.add(allocation.placement, entry.owner, allocation.bytes)
 
     def _vacate(self, buffer: int, entry: Buffer) -> None:
         """It lies nowhere any more; another that is the same array, if any, accounts for the memory from now on."""
         same = self.same.pop(buffer, set())
         same.discard(buffer)
-        if entry.holding is not None:
-            holding, entry.holding = entry.holding, None
-            self.memory.add(holding.placement, entry.owner, -holding.bytes)
+        if entry.allocation is not None:
+            allocation, entry.allocation = entry.allocation, None
+            self.memory.add(allocation.placement, entry.owner, -allocation.bytes)
             if same:
-                self._occupy(self.buffers[min(same)], holding)
+                self._occupy(self.buffers[min(same)], allocation)
 
     def _lose(self, buffers: Sequence[int], reason: str) -> list[Instruction]:
         self.empty(buffers)
@@ -178,7 +180,7 @@ class Store:
 
 def _of_one_array(event: Submitted) -> Iterator[int]:
     """Buffers of a run that will not be alone with their arrays: arguments it hands back, and results made twice."""
-    handed_back, slots = event.needs.handed_back, event.plan.results
+    handed_back, slots = event.footprint.handed_back, event.plan.results
     if not handed_back and len(set(slots)) == len(slots):
         return
     for buffer, slot in zip(event.results, slots, strict=True):

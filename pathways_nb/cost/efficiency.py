@@ -53,7 +53,7 @@ class Efficiency(Parameters):
         """The share of the memory's bandwidth that a class of operations reaches."""
         return getattr(self, f"{kind}_bw" if kind in ("matmul", "conv") else kind)
 
-    def crowd(self, devices: int) -> float:
+    def oversubscription(self, devices: int) -> float:
         """How many times longer each of so many devices takes when all of them work: 1 unless they share cores."""
         return max(1.0, devices / self.at_once) if self.at_once else 1.0
 

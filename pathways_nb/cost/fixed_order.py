@@ -34,14 +34,14 @@ class Evaluated(NamedTuple):
     makespan: float
 
 
-class Released(NamedTuple):
+class StartCause(NamedTuple):
     """What let each task start: the task that ended, -1 for those that start at once, and the seconds from there."""
 
     source: np.ndarray
     seconds: np.ndarray
 
 
-class Edges(NamedTuple):
+class OrderEdges(NamedTuple):
     """What waits for what: ``target`` starts no sooner than ``seconds`` after the end of ``source``.
 
     Positions of tasks, one of each for every edge; ``seconds`` is one number for all, or one for each.
@@ -73,7 +73,7 @@ class FixedOrder:
     def of(
         cls,
         count: int,
-        edges: Edges,
+        edges: OrderEdges,
         orders: Sequence[ArrayLike] | np.ndarray,
         name: Callable[[int], str] = "task {}".format,
     ) -> FixedOrder:
@@ -109,14 +109,14 @@ class FixedOrder:
         start[self.tasks], end[self.tasks] = fill(lasts)
         return Evaluated(start, end, float(end.max(initial=0.0)))
 
-    def released(self, found: Evaluated) -> Released:
+    def released(self, found: Evaluated) -> StartCause:
         """What let each task start; the one before it on its device, where that took as long as all else."""
         target = np.repeat(self.tasks, np.diff(self.first))
         source = self.tasks[self.source]
         last = found.end[source] + self.seconds == found.start[target]
         by, after = np.full(len(self.tasks), -1), np.zeros(len(self.tasks))
         by[target[last]], after[target[last]] = source[last], self.seconds[last]  # of several, the last: on the device
-        return Released(by, after)
+        return StartCause(by, after)
 
     def _by_level(self, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         start, end = np.zeros_like(lasts), lasts.copy()
@@ -139,7 +139,7 @@ class FixedOrder:
         return start, end
 
 
-def evaluate(durations: ArrayLike, edges: Edges, orders: Sequence[ArrayLike] | np.ndarray) -> Evaluated:
+def evaluate(durations: ArrayLike, edges: OrderEdges, orders: Sequence[ArrayLike] | np.ndarray) -> Evaluated:
     """When the tasks of a schedule start and end, if every device takes them in its order.
 
     Args:
@@ -161,7 +161,7 @@ class _Waits(NamedTuple):
     """Where the edges of each device begin, and where the last ones end."""
 
     @classmethod
-    def of(cls, count: int, edges: Edges, orders: Sequence[ArrayLike] | np.ndarray) -> _Waits:
+    def of(cls, count: int, edges: OrderEdges, orders: Sequence[ArrayLike] | np.ndarray) -> _Waits:
         rows = [_tasks(order, count, f"orders[{device}]") for device, order in enumerate(orders)]
         source, target = _tasks(edges.source, count, "edges"), _tasks(edges.target, count, "edges")
         first = len(source) + np.cumsum([0, *(max(len(row) - 1, 0) for row in rows)])

@@ -22,12 +22,12 @@ from pathways_nb.cost.hardware.chips import chip as chip_of
 from pathways_nb.cost.hardware.host import HOST, Host
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.networks import network as network_of
-from pathways_nb.cost.hardware.topology import Topology, lay_out
+from pathways_nb.cost.hardware.topology import Topology, make_topology
 from pathways_nb.cost.jaxpr.exchange import Collective
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.errors import UsageError
 
-__all__ = ["Efficiency", "Host", "Model", "NodeCost"]
+__all__ = ["CostModel", "Efficiency", "Host", "NodeCost"]
 
 
 class NodeCost(NamedTuple):
@@ -46,7 +46,7 @@ class NodeCost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Model:
+class CostModel:
     """What everything costs on one kind of chip: hashable, picklable, cheap to ask again.
 
     Args:
@@ -116,11 +116,11 @@ class Model:
         return self._known[key]
 
     def _node(self, work: Work, topology: Topology, sizes: tuple[tuple[str, int], ...]) -> NodeCost:
-        crowd = self.efficiency.crowd(math.prod(size for _, size in sizes))
+        oversubscription = self.efficiency.oversubscription(math.prod(size for _, size in sizes))
         classes = [self._amount(amount) for amount in work.amounts]
-        exchanges = [(one, *self._collective(one, topology, sizes, crowd)) for one in work.collectives]
-        launch = self.host.device_launch * crowd
-        compute = math.fsum(seconds for seconds, _ in classes) * crowd
+        exchanges = [(one, *self._collective(one, topology, sizes, oversubscription)) for one in work.collectives]
+        launch = self.host.device_launch * oversubscription
+        compute = math.fsum(seconds for seconds, _ in classes) * oversubscription
         exchange = math.fsum(one.count * cost.seconds for one, cost, _ in exchanges)
         texts = [text for seconds, text in classes if seconds]
         texts += [f"{one.count} × {one.kind} of {one.group}: {cost.formula}" for one, cost, _ in exchanges]
@@ -147,12 +147,12 @@ class Model:
             return self.chip.device.flops("fp32") * share, f" of float32, for {amount.dtype}"
 
     def _collective(
-        self, one: Collective, topology: Topology, sizes: tuple[tuple[str, int], ...], crowd: float
+        self, one: Collective, topology: Topology, sizes: tuple[tuple[str, int], ...], oversubscription: float
     ) -> tuple[Cost, str]:
         kind = one.kind.replace("-", "_")
         where = group_of(topology, sizes, one.axes, one.group)
         # Every closed form knows bytes only as bytes over bandwidth: a share of the one is the inverse of the other.
-        bytes = one.whole_bytes * where.share * crowd / getattr(self.efficiency, kind)
+        bytes = one.whole_bytes * where.share * oversubscription / getattr(self.efficiency, kind)
         return collective(kind, bytes, topology, where.group), where.note
 
     def transfer(self, bytes: int, route: str, topology: Topology, source_devices: int, target_devices: int) -> Cost:
@@ -176,7 +176,7 @@ class Model:
         if route == "local":
             return FREE
         if route == "host":
-            return over_pcie(bytes * self.efficiency.crowd(target) / _chips(topology, target), self.chip)
+            return over_pcie(bytes * self.efficiency.oversubscription(target) / _chips(topology, target), self.chip)
         if route == "DCN":
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, min(source, target)))
         if route != "ICI":
@@ -185,7 +185,7 @@ class Model:
         if source + target > topology.domain:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))
-        part = bytes * self.efficiency.crowd(devices) / self.efficiency.permute / _chips(topology, devices)
+        part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(topology, devices)
         return over_links(part, topology, hops=hops)
 
 
@@ -193,7 +193,7 @@ class Model:
 def _topology(
     chip: Chip, network: Network, devices: int, devices_per_host: int | None, shape: tuple[int, ...] | None
 ) -> Topology:
-    return lay_out(chip, devices, topology=shape, devices_per_host=devices_per_host, network=network)
+    return make_topology(chip, devices, topology=shape, devices_per_host=devices_per_host, network=network)
 
 
 def _chips(topology: Topology, devices: int) -> int:

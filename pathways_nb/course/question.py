@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.results.ran_program import RanProgram
+from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import runs
 
 TOLERANCE = 0.01
@@ -25,7 +25,7 @@ class NotYetError(Exception):
     """The run that an answer is computed from is not there."""
 
 
-def program_of(run: str, name: str) -> RanProgram:
+def program_of(run: str, name: str) -> ExecutedProgram:
     """The reader's own program, from the cell ``%%pathways --run RUN``."""
     found = [program for program in (runs[run].programs if run in runs else []) if program.graph.name == name]
     if not found:

@@ -32,7 +32,7 @@ def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = 
         raise UsageError(f"predict({program!r}): a {type(program).__name__} is not a program; wrap it in pw.program.")
     controller = default_controller.get()
     plan = submit.plan_of(controller, submit.traced(controller, program, program.signature(args, {})))
-    asked = controller.specification
+    asked = controller.attach_options
     return makespan(plan, _seconds(plan.graph, seconds or {}), controller.machine.dispatch, asked.dcn_latency)
 
 

@@ -25,7 +25,7 @@ from pathways_nb.plan.graph import Graph
 from pathways_nb.results.run import runs, show_graph
 from pathways_nb.session import calls, default_controller
 from pathways_nb.session.status import as_html, status_of
-from pathways_nb.session.tenants import tenant
+from pathways_nb.session.tenant_scope import tenant
 
 
 class _Parser(argparse.ArgumentParser):

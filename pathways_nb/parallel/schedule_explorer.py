@@ -21,8 +21,8 @@ import traitlets as t
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.schedules.closed_forms import Times
 from pathways_nb.parallel.schedules.export import HEADER, table
-from pathways_nb.parallel.schedules.picture import Picture
-from pathways_nb.parallel.schedules.registry import Kind, kind_of, schedules, watch
+from pathways_nb.parallel.schedules.picture import SchedulePicture
+from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, schedules, watch
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.parallel.schedules.timing import Timing
 
@@ -36,7 +36,7 @@ CHOICES = ("first_name", "second_name", *SIZES, *TIMES, "cap")
 class _Side(NamedTuple):
     """One of the two: its picture, and the schedule that is drawn; None for one that is refused."""
 
-    picture: Picture
+    picture: SchedulePicture
     schedule: Schedule | None = None
 
     @property
@@ -82,7 +82,7 @@ class ScheduleExplorer(t.HasTraits):
         self.registrations += 1
 
     @property
-    def pictures(self) -> tuple[Picture, Picture]:
+    def pictures(self) -> tuple[SchedulePicture, SchedulePicture]:
         """Both schedules, timed, or why there is none."""
         above, below = self._sides
         return above.picture, below.picture
@@ -171,10 +171,10 @@ class ScheduleExplorer(t.HasTraits):
         try:
             return _drawn(kind, tuple(sizes.items()), times, self.cap)
         except PathwaysError as refused:
-            return _Side(Picture(name, cap=self.cap, error=str(refused)))
+            return _Side(SchedulePicture(name, cap=self.cap, error=str(refused)))
         except Exception as failed:  # of a user's generator, which must not take the other picture away
             said = f"schedule {name!r} failed: {type(failed).__name__}: {failed}"
-            return _Side(Picture(name, cap=self.cap, error=said))
+            return _Side(SchedulePicture(name, cap=self.cap, error=said))
 
     def _ipython_display_(self) -> None:
         from pathways_widgets.explorers.schedule_controls import display_explorer
@@ -204,7 +204,7 @@ def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any
 
 
 @lru_cache(_KEPT)
-def _made(kind: Kind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
+def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
     with _uncollected():
         made = schedule(kind.name, **dict(sizes))
         made.dependencies  # noqa: B018 - which are kept
@@ -225,10 +225,10 @@ def _uncollected() -> Iterator[None]:
 
 @lru_cache(_KEPT)
 def _drawn(
-    kind: Kind, sizes: tuple[tuple[str, int], ...], times: tuple[tuple[str, float], ...], cap: float | None
+    kind: ScheduleKind, sizes: tuple[tuple[str, int], ...], times: tuple[tuple[str, float], ...], cap: float | None
 ) -> _Side:
     made = _made(kind, sizes)
-    return _Side(Picture.of(made, cap, **dict(times)), made)
+    return _Side(SchedulePicture.of(made, cap, **dict(times)), made)
 
 
 @lru_cache(_KEPT)

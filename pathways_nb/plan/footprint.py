@@ -17,7 +17,7 @@ from pathways_nb.plan.plan import Placement, Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Allocation:
     """``bytes`` on each device of a placement."""
 
     placement: Placement
@@ -41,7 +41,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class MemoryProfile:
     """What a run needs on ``count`` devices from ``first`` on, without its inputs, from each of its gangs on.
 
     Args:
@@ -95,7 +95,7 @@ class Peak:
 
 
 @dataclass(frozen=True, eq=False)
-class Needs:
+class Footprint:
     """What one run of a plan needs.
 
     Args:
@@ -106,27 +106,27 @@ class Needs:
         handed_back: by slot, results that are arguments: the position in ``inputs``, and the argument's.
     """
 
-    inputs: tuple[Holding, ...]
-    results: tuple[Holding, ...]
-    courses: Mapping[int, tuple[Course, ...]]
+    inputs: tuple[Allocation, ...]
+    results: tuple[Allocation, ...]
+    profiles: Mapping[int, tuple[MemoryProfile, ...]]
     taken: tuple[int, ...] = ()
     handed_back: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def peaks(self, graph: Graph) -> Iterator[Peak]:
         """The peak of each island's devices, with all inputs."""
-        for island, courses in self.courses.items():
-            for course in courses:
-                where = Placement(island, course.first, course.count)
-                inputs, node = self.input_bytes(island, course.first), graph.nodes[course.node]
-                others = course.peaks[0] - course.temporary
-                yield Peak(graph.name, where, node.name, node.line, inputs, course.temporary, others)
+        for island, profiles in self.profiles.items():
+            for profile in profiles:
+                where = Placement(island, profile.first, profile.count)
+                inputs, node = self.input_bytes(island, profile.first), graph.nodes[profile.node]
+                others = profile.peaks[0] - profile.temporary
+                yield Peak(graph.name, where, node.name, node.line, inputs, profile.temporary, others)
 
     def input_bytes(self, island: int, device: int) -> int:
         """Bytes of all inputs on a device."""
         return sum(h.bytes for h in self.inputs if covers(h.placement, island, device))
 
 
-NOTHING = Needs((), (), {})
+NOTHING = Footprint((), (), {})
 """Of a plan whose sizes nobody knows."""
 
 
@@ -142,21 +142,21 @@ def overlap(one: Placement, other: Placement) -> bool:
     )
 
 
-def needs_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Needs:
-    """What a run of ``plan`` needs on each device; ``taken``: see ``Needs``."""
+def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footprint:
+    """What a run of ``plan`` needs on each device; ``taken``: see ``Footprint``."""
 
-    def holding(slot: int) -> Holding:
-        return Holding(plan.placements[plan.slots[slot].place], sizes.slots[slot])
+    def allocation(slot: int) -> Allocation:
+        return Allocation(plan.placements[plan.slots[slot].place], sizes.slots[slot])
 
     bringing = [step for step in plan.steps if step.kind == "bring"]
-    brought = tuple(holding(step.outputs[0]) for step in bringing)
+    brought = tuple(allocation(step.outputs[0]) for step in bringing)
     handed_back = {s.outputs[0]: (at, s.argument) for at, s in enumerate(bringing) if s.outputs[0] in plan.results}
-    results = tuple(holding(slot) for slot in plan.results)
-    courses = {island: tuple(_courses(plan, sizes, island)) for island in plan.orders}
-    return Needs(brought, results, courses, tuple(taken), handed_back)
+    results = tuple(allocation(slot) for slot in plan.results)
+    profiles = {island: tuple(_profiles(plan, sizes, island)) for island in plan.orders}
+    return Footprint(brought, results, profiles, tuple(taken), handed_back)
 
 
-def _courses(plan: Plan, sizes: Sizes, island: int) -> Iterator[Course]:
+def _profiles(plan: Plan, sizes: Sizes, island: int) -> Iterator[MemoryProfile]:
     """What is needed over time on each run of devices of an island that no placement divides."""
     placements = {p for p in plan.placements.values() if p.island == island}
     edges = sorted({edge for p in placements for edge in (p.first, p.first + p.count)})
@@ -164,21 +164,21 @@ def _courses(plan: Plan, sizes: Sizes, island: int) -> Iterator[Course]:
     for first, after in pairwise(edges):
         steps = [step for step in plan.orders[island] if covers(plan.placements[plan.steps[step].place], island, first)]
         if steps:
-            yield _course(plan, sizes, island, ends, (first, after - first), set(steps))
+            yield _profile(plan, sizes, island, ends, (first, after - first), set(steps))
 
 
-def _course(
-    plan: Plan, sizes: Sizes, island: int, ends: Mapping[int, int], devices: tuple[int, int], here: set[int]
-) -> Course:
+def _profile(
+    plan: Plan, sizes: Sizes, island: int, ends: Mapping[int, int], devices: tuple[int, int], steps_here: set[int]
+) -> MemoryProfile:
     order = plan.orders[island]
-    sized = _sizes(plan, sizes, order, here)
+    sized = _sizes(plan, sizes, order, steps_here)
     expiring: list[int] = [0] * (len(order) + 1)
     for slot, taken in sized.items():
         expiring[ends[slot]] += taken
     live, peaks, highest = 0, [], (-1, -1)
     for position, index in enumerate(order):
         step, during = plan.steps[index], live
-        if index in here:
+        if index in steps_here:
             made = sum(sized.get(slot, 0) for slot in step.outputs)
             during += made + sizes.temporary.get(index, 0) - sizes.reused.get(index, (0, 0))[1]
             live += made
@@ -191,15 +191,17 @@ def _course(
     starts = [gang.start for gang in plan.gangs[island]]
     found = tuple(peaks[start] for start in starts)
     at = -highest[1]
-    return Course(*devices, (*found, live), plan.steps[at].node, sizes.temporary.get(at, 0) if at in here else 0)
+    return MemoryProfile(
+        *devices, (*found, live), plan.steps[at].node, sizes.temporary.get(at, 0) if at in steps_here else 0
+    )
 
 
-def _sizes(plan: Plan, sizes: Sizes, order: Sequence[int], here: set[int]) -> dict[int, int]:
+def _sizes(plan: Plan, sizes: Sizes, order: Sequence[int], steps_here: set[int]) -> dict[int, int]:
     """Bytes that each slot adds on these devices: those of inputs are counted apart, taken over ones lie in them."""
     found: dict[int, int] = {}
     for index in order:
         step = plan.steps[index]
-        if index not in here or step.kind == "bring":
+        if index not in steps_here or step.kind == "bring":
             continue
         left = sizes.reused.get(index, (0, 0))[0]
         for slot in step.outputs:

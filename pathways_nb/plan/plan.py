@@ -194,7 +194,7 @@ def route(source: Placement, target: Placement) -> str:
     return "ICI" if source.island == target.island else "DCN"
 
 
-class _Lowering:
+class _PlanBuilder:
     def __init__(self, graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]):
         self.graph, self.placements = graph, placements
         self.position = {value: i for i, value in enumerate(arguments)}
@@ -262,36 +262,36 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
         arguments: value ids of the argument leaves, in order.
         default: where arguments go that only pass through.
     """
-    lowering = _Lowering(graph, placements, arguments)
+    builder = _PlanBuilder(graph, placements, arguments)
     for node in graph.nodes:
         if node.place is not None:
-            lowering.launch(node.id, node.place.serial, node.inputs, node.outputs)
+            builder.launch(node.id, node.place.serial, node.inputs, node.outputs)
     result = graph.nodes[-1]
-    homes = [lowering.home.get(value, _reader(lowering, value, default.serial)) for value in result.inputs]
-    results = tuple(lowering.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
-    copies = tuple(lowering.kept(results))
+    homes = [builder.home.get(value, _reader(builder, value, default.serial)) for value in result.inputs]
+    results = tuple(builder.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
+    copies = tuple(builder.kept(results))
     results += tuple(slot for _, slot in copies)
-    steps, readers = _lifetimes(lowering.steps, results)
+    steps, readers = _lifetimes(builder.steps, results)
     orders: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
         orders.setdefault(step.island, []).append(index)
     return Plan(
         graph,
         dict(placements),
-        tuple(lowering.slots),
+        tuple(builder.slots),
         tuple(steps),
         {island: tuple(order) for island, order in sorted(orders.items())},
         results,
         readers,
         len(arguments),
-        tuple(lowering.again),
+        tuple(builder.again),
         tuple(position for position, _ in copies),
     )
 
 
-def _reader(lowering: _Lowering, value: int, default: int) -> int:
+def _reader(builder: _PlanBuilder, value: int, default: int) -> int:
     """Where an argument that is returned as it came already lies, or the default place."""
-    return next((slot.place for slot in lowering.slots if slot.value == value), default)
+    return next((slot.place for slot in builder.slots if slot.value == value), default)
 
 
 def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step], dict[int, frozenset[int]]]:

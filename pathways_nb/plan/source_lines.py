@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from functools import cache
 from types import FrameType, TracebackType
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_LIBRARIES = (_HERE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = (_PACKAGE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>")
 
 
 def describe(filename: str, line: int) -> str:
@@ -28,7 +28,7 @@ def is_users(filename: str) -> bool:
     return not any(part in filename for part in _LIBRARIES)
 
 
-def here(frame: FrameType | None = None) -> str:
+def user_line(frame: FrameType | None = None) -> str:
     """The innermost line of the user's own code that led here, or to ``frame``; ``""`` if there is none."""
     frame = sys._getframe(1) if frame is None else frame
     while frame is not None:
@@ -66,12 +66,12 @@ def is_users_error(traceback: TracebackType | None) -> bool:
     users = False
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
-        users = not filename.startswith(_HERE) and (users or is_users(filename))
+        users = not filename.startswith(_PACKAGE) and (users or is_users(filename))
         traceback = traceback.tb_next
     return users
 
 
-def users_line(traceback: TracebackType | None) -> str:
+def traceback_line(traceback: TracebackType | None) -> str:
     """The innermost line of the user's own code in a traceback, or ``""``."""
     entry, found = users_traceback(traceback), ""
     while entry is not None:

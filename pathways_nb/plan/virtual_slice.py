@@ -54,7 +54,7 @@ class VirtualSlice(Unique):
         """The name a person knows it by."""
         return self.name or f"slice{self.serial}"
 
-    def adopt_name(self, variables: Mapping[str, object]) -> None:
+    def take_variable_name(self, variables: Mapping[str, object]) -> None:
         """Take the name of the first variable in ``variables`` that holds this slice, if it has none yet."""
         if not self.name:
             names = [name for name, value in variables.items() if value is self and not name.startswith("_")]

@@ -60,10 +60,10 @@ class Computation(Unique):
         self.fn, self.form, self.place, self.options = fn, form, place, options
         self.statics = statics.bound_to(fn)
         self.in_specs, self.out_specs = in_specs, out_specs
-        self.line = source_lines.here()
+        self.line = source_lines.user_line()
         functools.update_wrapper(self, fn, updated=())
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
-        place.adopt_name(source_lines.users_variables())
+        place.take_variable_name(source_lines.users_variables())
         words = ("in_shardings", "out_shardings") if form == "jit" else ("in_specs", "out_specs")
         self._in_option, self._out_option = words
         specs.check_tree(in_specs, words[0], self.name, place)

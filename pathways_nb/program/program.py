@@ -48,7 +48,7 @@ class Traced:
     out_tree: Any
     donated: tuple[int, ...]
     """Positions of donated arguments."""
-    lowered: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
+    layouts: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     """What each controller made of it, by its epoch: a reset begins a new one."""
 
     @property
@@ -149,7 +149,7 @@ class Program(Unique):
             does = _needs_value(error)
             if not does:
                 raise
-            line = source_lines.users_line(error.__traceback__)
+            line = source_lines.traceback_line(error.__traceback__)
             raise UsageError(
                 f"the program {self.name!r} {does} a value that is not known while it is traced ({line}). "
                 f"Use jax.lax.cond inside a computation, or branch in a cell, outside the program, on y.result()."

@@ -100,7 +100,7 @@ def show(spec: Spec) -> str:
     return "None" if spec is None else f"P({', '.join(map(repr, spec))})"
 
 
-def settle(sharding: Any) -> PartitionSpec | None:
+def partition_spec_of(sharding: Any) -> PartitionSpec | None:
     """The spec of a sharding that JAX wrote into a traced call, or ``None`` where it left the choice open.
 
     ``vmap`` leaves the new dimension ``UNCONSTRAINED``, which no executable's argument can be: it is replicated.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results import saved_run
-from pathways_nb.results.ran_program import RanProgram
+from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.trace import formats
 from pathways_nb.trace.breakdown import Idle, idle
 from pathways_nb.trace.critical_path import CriticalPath, Slack, critical_path, slack
@@ -59,16 +59,16 @@ class Run:
     """Of ``pw.profile``: for how many launches stamps are exact, and how far off the estimated ones had been."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller, the cell's source; of a saved run the machine as well."""
-    _programs: dict[Any, RanProgram] = field(default_factory=dict, repr=False)
+    _programs: dict[Any, ExecutedProgram] = field(default_factory=dict, repr=False)
     _fetched: set[tuple[int, int]] = field(default_factory=set, repr=False)
     """(execution, node) for which Python has stopped."""
     executions: list[Execution] = field(default_factory=list, repr=False)
 
     def add(self, execution: Execution) -> None:
         """A program of this run was submitted."""
-        plan = execution.lowered.plan
+        plan = execution.compiled_plan.plan
         if plan not in self._programs:
-            self._programs[plan] = RanProgram(plan.graph, plan.where(), plan.routes())
+            self._programs[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes())
         self._programs[plan].runs += 1
         if len(self.executions) >= 256:
             self.executions = self.unfinished()
@@ -85,7 +85,7 @@ class Run:
         execution = entry.run
         if execution is None or execution.record is not self.record:
             return
-        plan = execution.lowered.plan
+        plan = execution.compiled_plan.plan
         step = plan.steps[entry.step]
         node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # an argument that is handed back
         if (execution.serial, node) not in self._fetched:
@@ -97,7 +97,7 @@ class Run:
         self.record.absorb(inner.record)
         self.take_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
         for key, program in inner._programs.items():
-            mine = self._programs.setdefault(key, RanProgram(program.graph, program.where, program.routes))
+            mine = self._programs.setdefault(key, ExecutedProgram(program.graph, program.where, program.routes))
             mine.runs += program.runs
             for node, (line, count) in program.needed.items():
                 mine.need(node, line, count)
@@ -122,12 +122,12 @@ class Run:
         known = self.about.get("hbm") or [0] * len(self.islands)
         return tuple(known)
 
-    def set_programs(self, programs: Sequence[RanProgram]) -> None:
+    def set_programs(self, programs: Sequence[ExecutedProgram]) -> None:
         """What ran, of a run that was loaded."""
         self._programs = {program.graph: program for program in programs}
 
     @property
-    def programs(self) -> list[RanProgram]:
+    def programs(self) -> list[ExecutedProgram]:
         """The programs that ran, in order of their first call."""
         return list(self._programs.values())
 
@@ -261,7 +261,7 @@ def load(path: str | Path) -> Run:
 def show_graph(graph: Graph) -> None:
     """Display a graph of which nothing has run."""
     run = Run(graph.name, (), note=repr(graph), finished=True)
-    run.set_programs([RanProgram(graph, {}, {})])
+    run.set_programs([ExecutedProgram(graph, {}, {})])
     run.show("graph")
 
 

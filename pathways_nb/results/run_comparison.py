@@ -9,11 +9,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from pathways_nb.cost.calibration.this_machine import HERE
+from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
 from pathways_nb.parallel.schedules.schedule import Schedule
-from pathways_nb.results.ran_program import RanProgram
+from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
 from pathways_nb.trace.matching import Difference, compare_events, say, together
 from pathways_nb.trace.record import Events
@@ -48,7 +48,7 @@ class Comparison:
         return (*self.a.hbm, *self.b.hbm)
 
     @property
-    def programs(self) -> Sequence[RanProgram]:
+    def programs(self) -> Sequence[ExecutedProgram]:
         """Those of both; where they are the same, once."""
         known = {program.graph for program in self.a.programs}
         return [*self.a.programs, *(program for program in self.b.programs if program.graph not in known)]
@@ -120,7 +120,7 @@ def _devices(run: Run) -> str:
     """The chip that was simulated, or the kind of the real devices."""
     options = run.about.get("options", {})
     chip = options.get("chip") or options.get("kind") or "unknown"
-    return "this machine as calibrated" if chip == HERE else f"{chip} devices"
+    return "this machine as calibrated" if chip == THIS_MACHINE else f"{chip} devices"
 
 
 @overload

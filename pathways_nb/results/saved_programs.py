@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pathways_nb.plan.graph import Graph, Node, NodeKind, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.results.ran_program import RanProgram
+from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.saved_record import MOST_SECONDS
 from pathways_nb.util.json_text import DamagedError, Field
 
@@ -20,7 +20,7 @@ _AXES, _DEVICES = 32, 2**31 - 1
 """Axes of a place, as of a NumPy array, and devices along one."""
 
 
-def to_json(program: RanProgram) -> dict[str, Any]:
+def to_json(program: ExecutedProgram) -> dict[str, Any]:
     """A program as it is saved."""
     graph = program.graph
     return {
@@ -40,7 +40,7 @@ def _node_fields(node: Node) -> dict[str, Any]:
     return {name: getattr(node, name) for name in names}
 
 
-def from_json(field: Field, places: dict[int, VirtualSlice]) -> RanProgram:
+def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
     """A program; ``places`` by serial in the file are shared by all programs, and filled here.
 
     Raises:
@@ -61,7 +61,7 @@ def from_json(field: Field, places: dict[int, VirtualSlice]) -> RanProgram:
     for row in field["needed"].rows():
         node, line, count = row.rows(3)
         needed[node.whole(0, last)] = line.text(), count.whole()
-    return RanProgram(Graph(field["name"].text(), nodes, values), where, routes, field["runs"].whole(), needed)
+    return ExecutedProgram(Graph(field["name"].text(), nodes, values), where, routes, field["runs"].whole(), needed)
 
 
 def _place(field: Field) -> VirtualSlice:

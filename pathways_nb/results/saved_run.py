@@ -17,7 +17,7 @@ import numpy as np
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.results.column_archive import Archive
-from pathways_nb.results.ran_program import RanProgram
+from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.saved_programs import from_json, to_json
 from pathways_nb.results.saved_record import MOST_EVENTS, MOST_SECONDS, check_times, events_of
 from pathways_nb.trace.exact_stamps import Stamps
@@ -43,7 +43,7 @@ class SavedRun(NamedTuple):
     name: str
     islands: tuple[int, ...]
     events: Events
-    programs: Sequence[RanProgram]
+    programs: Sequence[ExecutedProgram]
     stamps: Stamps | None
     about: dict[str, Any]
 

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 
 from pathways_nb.cost.model import NodeCost
-from pathways_nb.plan.footprint import Needs, Peak
+from pathways_nb.plan.footprint import Footprint, Peak
 from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.signature import Aval
 from pathways_nb.trace.record import Label
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Action:
+class CompiledStep:
     """A step ready to be carried out: what to call (or, simulated, what it costs) or where to send, and its label."""
 
     step: Step
@@ -33,14 +33,14 @@ class Action:
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class CompiledPlan:
     """A plan with an action for each step, and the sharding of each slot.
 
     It does not hold the traced program, which holds it: both go at once when nobody needs them.
     """
 
     plan: Plan
-    actions: tuple[Action, ...]
+    actions: tuple[CompiledStep, ...]
     shardings: tuple[Any, ...]
     awaited: frozenset[int]
     """Steps whose outputs another island or the user waits for."""
@@ -56,7 +56,7 @@ class Lowered:
     """The step that makes each result."""
     results: tuple[Aval, ...]
     result_bytes: tuple[int, ...]
-    needs: Needs
+    footprint: Footprint
     slot_bytes: tuple[int, ...]
     """Of each slot, on each of its devices."""
     lasts: dict[int, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Lowered:
     @cached_property
     def peaks(self) -> tuple[Peak, ...]:
         """What one run needs at most, for each place."""
-        return tuple(self.needs.peaks(self.plan.graph))
+        return tuple(self.footprint.peaks(self.plan.graph))
 
     @property
     def name(self) -> str:

@@ -24,29 +24,29 @@ from pathways_nb.controller.messages import (
     Grant,
     Instruction,
     Launch,
-    Level,
     Lose,
+    MemoryHeld,
     Opened,
+    PutRequested,
     Refuse,
     Released,
     Removed,
-    Reserve,
     Stop,
     Stored,
     Submitted,
     Waited,
 )
-from pathways_nb.controller.state_machine import NOTABLE, Machine
+from pathways_nb.controller.state_machine import NOTABLE, StateMachine
 from pathways_nb.errors import CancelledError, LostError
-from pathways_nb.plan.footprint import Holding
+from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
-from pathways_nb.runtime.compiled_plan import Lowered
-from pathways_nb.runtime.event_loop import Clock, Engine
+from pathways_nb.runtime.compiled_plan import CompiledPlan
+from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.layouts import Targets, Undeclared
-from pathways_nb.runtime.memory_events import Levels
-from pathways_nb.runtime.run_state import Bell, Entry, Execution, will_read
+from pathways_nb.runtime.memory_events import MemoryEvents
+from pathways_nb.runtime.run_state import Condition, Entry, Execution, will_read
 from pathways_nb.trace.record import Record, Row, label_of
 
 QUEUED = 64
@@ -69,20 +69,20 @@ class Driver(ABC):
     def __init__(
         self,
         attachment: Any,
-        machine: Machine,
+        machine: StateMachine,
         clock: Clock,
         note: Callable[[Row], None],
         dcn_latency: float,
-        ended: Bell,
-        engine: type[Engine] = Engine,
+        ended: Condition,
+        event_loop: type[EventLoop] = EventLoop,
     ):
         self.attachment, self.machine, self.clock, self.dcn_latency = attachment, machine, clock, dcn_latency
-        self.launched, self.ended = Bell(), ended
+        self.launched, self.ended = Condition(), ended
         self.entries: dict[int, Entry] = {}
         self.runs: dict[int, Execution] = {}
         self._queued: dict[str, dict[int, Execution]] = {}
         """The same, by client."""
-        self._reserving: dict[int, Reserve] = {}
+        self._requested_puts: dict[int, PutRequested] = {}
         """By buffer: room on devices that the controller was asked for, and has not answered."""
         self._queuing = threading.Lock()
         """Held while ``_queued`` changes: nothing else is done meanwhile."""
@@ -91,8 +91,8 @@ class Driver(ABC):
         self._buffers = itertools.count()
         self._submitting = threading.Lock()
         self.faults: list[Fault] = []
-        self.levels = Levels(clock, note)
-        self.engine = engine(machine, clock, self._carry_out, self.ended.ring)
+        self.memory_events = MemoryEvents(clock, note)
+        self.event_loop = event_loop(machine, clock, self._carry_out, self.ended.notify_all)
 
     quality = "exact"
     """Of stamps that are read off the clock."""
@@ -102,7 +102,7 @@ class Driver(ABC):
     @abstractmethod
     def lower(
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
-    ) -> Lowered:
+    ) -> CompiledPlan:
         """Make a plan ready to be carried out here.
 
         Args:
@@ -111,11 +111,11 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def lies(self, value: Any) -> Hashable:
-        """Return where and how a value lies, for ``laid``; ``None`` if on no device. It is an entry or an argument."""
+    def location(self, value: Any) -> Hashable:
+        """Return where and how a value lies, for ``sharding_for``; ``None`` if on no device. It is an entry or an argument."""
 
     @abstractmethod
-    def laid(self, lies: Any, argument: Undeclared) -> Any:
+    def sharding_for(self, location: Any, argument: Undeclared) -> Any:
         """Return the sharding in which an argument that lies so is used: its own, if it lies at the place."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class Driver(ABC):
         """Begin to carry out a range of a run's order."""
 
     @abstractmethod
-    def _lies_at(self, entry: Entry, lowered: Lowered, position: int) -> bool:
+    def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
         """Whether an argument lies where the bring at ``position`` among the plan's brings it."""
 
     @abstractmethod
@@ -177,10 +177,10 @@ class Driver(ABC):
         """Put a value that lies on no island into the store; the caller holds it until it releases it."""
         buffer = next(self._buffers)
         self.entries[buffer] = Entry(value, sharding=getattr(value, "sharding", None))
-        self.engine.store(Stored(buffer, client, size, name))
+        self.event_loop.store(Stored(buffer, client, size, name))
         return buffer
 
-    def place(self, where: Holding, size: int, client: str, name: str, make: Callable[[], Any]) -> int:
+    def place(self, where: Allocation, size: int, client: str, name: str, make: Callable[[], Any]) -> int:
         """Put a value onto devices, as soon as there is room; the caller holds it until it releases it.
 
         Args:
@@ -194,62 +194,64 @@ class Driver(ABC):
         buffer = next(self._buffers)
         entry = self.entries[buffer] = Entry()
         try:
-            self._make_room(Reserve(buffer, client, size, name, where), entry)
+            self._wait_for_memory(PutRequested(buffer, client, size, name, where), entry)
             entry.array = array = make()
         except BaseException:
-            self.engine.ask(lambda: self._abandon(buffer))
+            self.event_loop.ask(lambda: self._abandon(buffer))
             raise
         entry.sharding, entry.where = array.sharding, where.placement
         return buffer
 
-    def _make_room(self, event: Reserve, entry: Entry) -> None:
+    def _wait_for_memory(self, event: PutRequested, entry: Entry) -> None:
         """Wait until the controller has granted room."""
-        self._reserving[event.buffer] = event
-        self._reserve(event)
-        self.ended.wait(lambda: event.buffer not in self._reserving or self.broken)
+        self._requested_puts[event.buffer] = event
+        self._request_put(event)
+        self.ended.wait(lambda: event.buffer not in self._requested_puts or self.broken)
         self.check()
         if self.closed:
             raise CancelledError(f"{event.name} waited for memory when its controller was closed. Attach again.")
         if entry.error is not None:
             raise entry.error
 
-    def _reserve(self, event: Reserve) -> None:
+    def _request_put(self, event: PutRequested) -> None:
         """Ask the controller for room: where there is enough, it is granted on return."""
-        self.engine.tell(event)
+        self.event_loop.tell(event)
 
     def _abandon(self, buffer: int) -> None:
         """Nobody will ever have this one, whether it was granted or waits for room."""
-        self.engine.obey(Released((buffer,)))
-        self._reserving.pop(buffer, None)
+        self.event_loop.obey(Released((buffer,)))
+        self._requested_puts.pop(buffer, None)
         self.entries.pop(buffer, None)
 
     def release(self, buffer: int) -> None:
         """The caller no longer holds a buffer. Safe in finalizers."""
-        self.engine.release(buffer)
+        self.event_loop.release(buffer)
 
     def submit(
-        self, lowered: Lowered, arguments: Sequence[int], record: Record, client: str
+        self, compiled_plan: CompiledPlan, arguments: Sequence[int], record: Record, client: str
     ) -> tuple[Execution, list[int]]:
         """Queue a run; returns it and the buffers of its results, which the caller holds."""
-        plan = lowered.plan
+        plan = compiled_plan.plan
         with self._submitting:
             buffers = [next(self._buffers) for _ in plan.results]
             entries = [self.entry_of(argument) for argument in arguments]
             run = Execution(
-                next(self._numbers), lowered, entries, {}, record, self.launched, self.ended, client, buffers
+                next(self._numbers), compiled_plan, entries, {}, record, self.launched, self.ended, client, buffers
             )
             moved = tuple(
                 position
-                for position, argument in enumerate(lowered.brought)
-                if not self._lies_at(entries[argument], lowered, position)
+                for position, argument in enumerate(compiled_plan.brought)
+                if not self._is_at(entries[argument], compiled_plan, position)
             )
             self._bind_results(run, buffers)
-            will_read(run.arguments[argument] for argument in lowered.brought)
+            will_read(run.arguments[argument] for argument in compiled_plan.brought)
             with self._queuing:
                 self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
-            sizes = lowered.result_bytes
-            self.engine.submit(
-                Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, lowered.needs, moved)
+            sizes = compiled_plan.result_bytes
+            self.event_loop.submit(
+                Submitted(
+                    run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, compiled_plan.footprint, moved
+                )
             )
         return run, buffers
 
@@ -263,16 +265,16 @@ class Driver(ABC):
         for serial in runs:
             if (run := self.runs.get(serial)) is not None:
                 run.stop()  # at once; the controller learns of it in its own time
-        self.launched.ring()
-        self.engine.post(Cancelled(tuple(runs)))
+        self.launched.notify_all()
+        self.event_loop.post(Cancelled(tuple(runs)))
 
     def open(self, client: str, share: float, priority: float, memory: int) -> None:
         """A client is there, or has changed; see ``Opened``. In turn, or it might come before its own closing."""
-        self.engine.in_turn(lambda: self.engine.obey(Opened(client, share, priority, memory)))
+        self.event_loop.in_turn(lambda: self.event_loop.obey(Opened(client, share, priority, memory)))
 
     def close_client(self, client: str) -> Callable[[], None]:
         """A client is gone, with its programs and all that it alone held. To wait for that, call what is returned."""
-        return self.engine.ask(lambda: self.engine.obey(Closed(client)))
+        return self.event_loop.ask(lambda: self.event_loop.obey(Closed(client)))
 
     def remove(self, where: Placement) -> None:
         """Devices are lost: what would run there from now on fails."""
@@ -288,15 +290,15 @@ class Driver(ABC):
 
         def both() -> None:
             change()
-            self.engine.obey(event)
+            self.event_loop.obey(event)
 
-        self.engine.safely(both)
+        self.event_loop.safely(both)
 
     def add(self, island: Any, budget: int) -> None:
         """An island more."""
         self.attachment = replace(self.attachment, islands=(*self.attachment.islands, island))
         self._joined(island)
-        self.engine.tell(Added(island.index, len(island.devices), budget))
+        self.event_loop.tell(Added(island.index, len(island.devices), budget))
 
     def reached_by(self, client: str) -> float:
         """When a client's thread gets to what it does next, in seconds of the clock."""
@@ -306,7 +308,7 @@ class Driver(ABC):
         """A client's programs that are queued or under way."""
         return list(self._queued.get(client, ()))
 
-    def wait_for_room(self, client: str) -> float:
+    def wait_for_capacity(self, client: str) -> float:
         """Wait until fewer than ``QUEUED`` programs of ``client`` are queued; returns the seconds waited."""
         began = self.clock()
         self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken)
@@ -319,7 +321,7 @@ class Driver(ABC):
 
     def check(self) -> None:
         """Raise what broke the engine, if anything did."""
-        self.engine.check()
+        self.event_loop.check()
 
     def close(self, patience: float = 60.0) -> None:
         """Cancel what is queued, end all threads, let the devices go. Results held here are lost.
@@ -331,10 +333,10 @@ class Driver(ABC):
             return
         self.cancel(list(self.runs))
         self.wait_idle(patience)
-        self.engine.post(Released(tuple(self._reserving)))
+        self.event_loop.post(Released(tuple(self._requested_puts)))
         self.closed = True
-        self.ended.ring()
-        self.engine.stop(patience)
+        self.ended.notify_all()
+        self.event_loop.stop(patience)
         self._end(patience)
         for entry in self.entries.values():
             entry.array = None
@@ -344,7 +346,7 @@ class Driver(ABC):
     @property
     def broken(self) -> bool:
         """Whether waiting is in vain."""
-        return self.engine.failure is not None or self.closed
+        return self.event_loop.failure is not None or self.closed
 
     # ---- for the engine
 
@@ -358,13 +360,13 @@ class Driver(ABC):
             case Lose(buffers, reasons):
                 for buffer, reason in zip(buffers, reasons, strict=True):
                     self.entries[buffer].lose(LostError(reason))
-                self.launched.ring()
-                self.ended.ring()
-            case Level():
-                self.levels.change(instruction)
+                self.launched.notify_all()
+                self.ended.notify_all()
+            case MemoryHeld():
+                self.memory_events.change(instruction)
             case Waited(run, since, reason):
                 under_way = self.runs[run]
-                label = label_of("stall", reason, under_way.lowered.name, under_way.client)
+                label = label_of("stall", reason, under_way.compiled_plan.name, under_way.client)
                 under_way.record.add(Row(label, since, self.clock(), run, "exact"))
             case Grant(buffer, since):
                 self._answer(buffer, since)
@@ -373,11 +375,11 @@ class Driver(ABC):
                 self._answer(buffer, since)
             case Stop(run):
                 self.runs[run].stop()
-                self.launched.ring()
+                self.launched.notify_all()
             case Fail(run, error):
                 self._note_failed(self.runs[run], error)
                 self.runs[run].stop(error)
-                self.launched.ring()
+                self.launched.notify_all()
             case Finish(run):
                 with self._queuing:
                     ended = self.runs.pop(run)
@@ -389,20 +391,20 @@ class Driver(ABC):
 
     def _answer(self, buffer: int, since: float) -> None:
         """Whoever asked for room need wait no longer."""
-        event = self._reserving.pop(buffer)
+        event = self._requested_puts.pop(buffer)
         if self.clock() - since > NOTABLE:
             label = label_of("stall", f"back-pressure: memory for {event.name}", client=event.client)
-            self.levels.note(Row(label, since, self.clock(), quality=self.quality))
-        self.ended.ring()
+            self.memory_events.note(Row(label, since, self.clock(), quality=self.quality))
+        self.ended.notify_all()
 
     def _note_failed(self, run: Execution, error: Exception) -> None:
         """A program that fails as a whole, of which no node did, is an event without a duration."""
-        now, name = self.clock(), run.lowered.name
+        now, name = self.clock(), run.compiled_plan.name
         label = label_of("stall", f"{name} failed: {type(error).__name__}", name, run.client)
         run.record.add(Row(label, now, now, run.serial, self.quality, "failed"))
 
     def _bind_results(self, run: Execution, buffers: list[int]) -> None:
-        lowered = run.lowered
-        for buffer, slot, step in zip(buffers, lowered.plan.results, lowered.result_steps, strict=True):
-            entry = self.entries[buffer] = Entry(run=run, step=step, sharding=lowered.shardings[slot])
+        compiled_plan = run.compiled_plan
+        for buffer, slot, step in zip(buffers, compiled_plan.plan.results, compiled_plan.result_steps, strict=True):
+            entry = self.entries[buffer] = Entry(run=run, step=step, sharding=compiled_plan.shardings[slot])
             run.results.setdefault(slot, []).append(entry)

@@ -13,8 +13,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from pathways_nb.controller.messages import Event, Instruction, Opened, Released, Reserve, Stored, Submitted, Wake, Woke
-from pathways_nb.controller.state_machine import Machine
+from pathways_nb.controller.messages import (
+    Event,
+    Instruction,
+    Opened,
+    PutRequested,
+    Released,
+    Stored,
+    Submitted,
+    Wake,
+    Woke,
+)
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
 
 Clock = Callable[[], float]
@@ -23,7 +33,7 @@ Item = Event | deque[int] | Callable[[], None] | None
 """What comes to the engine's thread: an event, buffers that were released, an errand, or the end."""
 
 
-class Engine:
+class EventLoop:
     """The door to one controller's pure core.
 
     Args:
@@ -34,14 +44,18 @@ class Engine:
     """
 
     def __init__(
-        self, machine: Machine, clock: Clock, carry_out: Callable[[Instruction], None], on_failure: Callable[[], None]
+        self,
+        machine: StateMachine,
+        clock: Clock,
+        carry_out: Callable[[Instruction], None],
+        on_failure: Callable[[], None],
     ):
         self.machine, self.clock, self._carry_out, self._on_failure = machine, clock, carry_out, on_failure
         self.deciding = threading.Lock()
         """Held by the thread in which the controller decides something."""
         self.failure: BaseException | None = None
         self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._serve, name="pathways-engine", daemon=True)
+        self.thread = threading.Thread(target=self._serve, name="pathways-event-loop", daemon=True)
         self._decider = 0
         self._posted = self._taken = -1
         """The last run that was posted, and the last posted one that the controller knows of."""
@@ -57,7 +71,7 @@ class Engine:
         else:
             self.report(event)
 
-    def store(self, event: Stored | Opened | Reserve) -> None:
+    def store(self, event: Stored | Opened | PutRequested) -> None:
         """Hand on what need not be handled at once: a value that needs no room, who calls, who asks for room."""
         if _may_be_stopped():
             self.post(event)

@@ -44,7 +44,7 @@ class Executable:
 
 
 @dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """What to compile: a node's code, its devices, and how its inputs arrive."""
 
     code: Code
@@ -72,11 +72,11 @@ class Executables:
             max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="pathways-compile"
         )
 
-    def get(self, request: Request, record: Record) -> Future[Executable]:
+    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
         """Lower the node, and compile it unless the same text has been compiled for the same devices."""
         return self._pool.submit(self._get, request, record)
 
-    def _get(self, request: Request, record: Record) -> Executable:
+    def _get(self, request: CompileRequest, record: Record) -> Executable:
         start = self.clock()
         lowered = _lower(request)
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
@@ -100,7 +100,7 @@ class Executables:
         return ours.result()
 
 
-def _lower(request: Request) -> Any:
+def _lower(request: CompileRequest) -> Any:
     node = emit(request.code, request.mesh, request.arriving)
     jitted = jax.jit(
         node,
@@ -124,7 +124,7 @@ def _types(lowered: Any) -> str:
     )
 
 
-def _compile(lowered: Any, request: Request) -> Executable:
+def _compile(lowered: Any, request: CompileRequest) -> Executable:
     compiled = lowered.compile()
     shardings = tuple(jax.tree.leaves(compiled.output_shardings))
     cost = compiled.cost_analysis() or {}

@@ -18,7 +18,7 @@ from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
 from pathways_nb.program.specs import trimmed
-from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.sharding_propagation import Propagation
 
 Targets = Mapping[tuple[int, int], Any]
@@ -48,7 +48,7 @@ class Layouts:
     plan: Plan
     fixed: Targets
     undeclared: tuple[Undeclared, ...]
-    made: dict[Hashable, Lowered] = field(default_factory=dict)
+    made: dict[Hashable, CompiledPlan] = field(default_factory=dict)
     """The lowered program, by how the undeclared arguments lay in a call, and by the shardings that followed."""
 
     @classmethod

@@ -5,20 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pathways_nb.controller.messages import Level
+from pathways_nb.controller.messages import MemoryHeld
 from pathways_nb.trace.record import Row, label_of
 
 
-class Levels:
+class MemoryEvents:
     """Levels that hold now. ``note`` is told of each as an event when it ends; any thread may call."""
 
     def __init__(self, clock: Callable[[], float], note: Callable[[Row], None]):
         self.clock, self.note = clock, note
-        self._now: dict[tuple[int, str], dict[int, tuple[Level, float]]] = {}
+        self._now: dict[tuple[int, str], dict[int, tuple[MemoryHeld, float]]] = {}
         """By island and client: by first device, the level and since when it holds."""
         self._lock = threading.Lock()
 
-    def change(self, level: Level) -> None:
+    def change(self, level: MemoryHeld) -> None:
         """From now on this holds, on these devices."""
         with self._lock:
             now = self.clock()
@@ -39,7 +39,7 @@ class Levels:
                     self._end(level, since, now)
                     mine[first] = level, now
 
-    def _end(self, level: Level, since: float, now: float) -> None:
+    def _end(self, level: MemoryHeld, since: float, now: float) -> None:
         if now == since:  # several changes at one time, which are one
             return
         label = label_of("memory", "memory", client=level.client, island=level.island,

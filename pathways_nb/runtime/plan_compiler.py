@@ -15,28 +15,28 @@ from typing import Any, Protocol
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pathways_nb.plan.footprint import Sizes, needs_of
+from pathways_nb.plan.footprint import Sizes, footprint_of
 from pathways_nb.plan.graph import Node
 from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Aval
-from pathways_nb.runtime.compiled_plan import Action, Lowered
-from pathways_nb.runtime.executables import Executable, Request
+from pathways_nb.runtime.compiled_plan import CompiledPlan, CompiledStep
+from pathways_nb.runtime.executables import CompileRequest, Executable
 from pathways_nb.runtime.layouts import Targets
 from pathways_nb.runtime.transfers import translated
 from pathways_nb.trace.record import Label, Record
 from pathways_nb.util.progress import Progress
 
 
-class Compiler(Protocol):
+class NodeCompiler(Protocol):
     """Whoever makes an executable of a node, or what stands for one."""
 
-    def get(self, request: Request, record: Record) -> Future[Executable]:
+    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
         """The executable, when it is made."""
 
 
-class Lowering:
+class PlanCompiler:
     """Turns one plan into actions.
 
     Args:
@@ -44,7 +44,7 @@ class Lowering:
         islands: the controller's, in order. executables: makes executables of nodes.
     """
 
-    def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: Compiler):
+    def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: NodeCompiler):
         self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
         self.places = {place.serial: place for place in traced.places}
@@ -67,7 +67,7 @@ class Lowering:
         self.donated_by: dict[int, tuple[int, ...]] = {}
         """Slots whose memory a step takes over."""
 
-    def lower(self, record: Record, say: Callable[[str], object]) -> Lowered:
+    def lower(self, record: Record, say: Callable[[str], object]) -> CompiledPlan:
         """Compile what is not compiled yet; ``say`` tells of progress past two seconds."""
         self.progress = Progress(say)
         for index, step in enumerate(self.plan.steps):
@@ -80,7 +80,7 @@ class Lowering:
         results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
         taken_over = frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1}
         sizes = self._sizes()
-        return Lowered(
+        return CompiledPlan(
             self.plan,
             tuple(actions),
             tuple(self.shardings),
@@ -92,7 +92,7 @@ class Lowering:
             tuple(makers[slot] for slot in self.plan.results),
             results,
             tuple(aval.bytes for aval in results),
-            needs_of(self.plan, sizes, sorted(taken_over)),
+            footprint_of(self.plan, sizes, sorted(taken_over)),
             sizes.slots,
         )
 
@@ -126,7 +126,7 @@ class Lowering:
     def _start(self, index: int, step: Step, record: Record) -> None:
         """Begin to compile a node. Only layouts that are the compiler's choice must be waited for."""
         code, mesh = self.traced.codes[step.node], self.meshes[step.place]
-        request = Request(
+        request = CompileRequest(
             code,
             mesh,
             tuple(self.traced.avals[value].struct for value in code.inputs),
@@ -168,16 +168,16 @@ class Lowering:
                 self.shardings[output] = _named(sharding, mesh)
         return self.shardings[slot]
 
-    def _action(self, index: int, step: Step) -> Action:
+    def _action(self, index: int, step: Step) -> CompiledStep:
         if step.kind != "launch":
-            return Action(step, self.labels[index], target=self._sharding(step.outputs[0]))
+            return CompiledStep(step, self.labels[index], target=self._sharding(step.outputs[0]))
         for slot in step.outputs:
             self._sharding(slot)
         executable = self._executable(index)
         size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
         basis = executable.cost.origin if executable.cost is not None else ""
         label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops, basis)
-        return Action(
+        return CompiledStep(
             step,
             label,
             call=executable.call,

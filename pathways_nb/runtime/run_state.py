@@ -14,7 +14,7 @@ from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.trace.record import Record
 
 _reads = threading.Lock()
@@ -22,7 +22,7 @@ _HEARD = 0.5
 """Seconds after which an interrupt is heard at the latest."""
 
 
-class Bell:
+class Condition:
     """Rung when something changed: wakes those who waited for just that. Costs nothing while nobody waits.
 
     The one who rings asks what each waits for: to wake all of them, so that each asks itself, would make every client's
@@ -44,9 +44,9 @@ class Bell:
             yield
         finally:
             self._muffled.discard(threading.get_ident())
-            self.ring()
+            self.notify_all()
 
-    def ring(self) -> None:
+    def notify_all(self) -> None:
         """Wake those who need wait no longer."""
         if self._waiting and threading.get_ident() not in self._muffled:
             with self._changing:
@@ -117,7 +117,7 @@ class Entry:
             self.pending_reads -= 1
 
     @property
-    def settled(self) -> bool:
+    def resolved(self) -> bool:
         """Whether it is computed, or never will be."""
         return self.error is not None or self.run is None or self.run.finished or bool(self.run.done[self.step])
 
@@ -142,12 +142,12 @@ class Execution:
     """
 
     serial: int
-    lowered: Lowered
+    compiled_plan: CompiledPlan
     arguments: Sequence[Entry]
     results: dict[int, list[Entry]]
     record: Record
-    launched: Bell
-    ended: Bell
+    launched: Condition
+    ended: Condition
     client: str = ""
     buffers: Sequence[int] = ()
     """Of its results."""
@@ -164,38 +164,38 @@ class Execution:
     remaining_readers: dict[int, set[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        plan = self.lowered.plan
+        plan = self.compiled_plan.plan
         self.slots = [None] * len(plan.slots)
         self.done = bytearray(len(plan.steps))
         self.remaining_readers = {slot: set(islands) for slot, islands in plan.readers.items()}
 
     def fill(self, step: int, arrays: Sequence[Any]) -> None:
         """A step was launched: its outputs exist, computed or not."""
-        for slot, array in zip(self.lowered.plan.steps[step].outputs, arrays, strict=False):
+        for slot, array in zip(self.compiled_plan.plan.steps[step].outputs, arrays, strict=False):
             self.slots[slot] = array
             entries = self.results.get(slot, ())
-            source = self.lowered.plan.steps[step].argument
+            source = self.compiled_plan.plan.steps[step].argument
             for entry in entries:
                 entry.array, entry.shared = array, len(entries) > 1 or source >= 0
             if entries and source >= 0:
                 self.arguments[source].shared = True
-        if step in self.lowered.awaited:
-            self.launched.ring()
+        if step in self.compiled_plan.awaited:
+            self.launched.notify_all()
 
     def fail(self, step: int, error: PathwaysError) -> None:
         """A step has no outputs and never will."""
         self.errors.setdefault(step, error)
-        for slot in self.lowered.plan.steps[step].outputs:
+        for slot in self.compiled_plan.plan.steps[step].outputs:
             for entry in self.results.get(slot, ()):
                 entry.error = entry.error or error
         self.mark_done(step)
-        self.launched.ring()
+        self.launched.notify_all()
 
     def mark_done(self, step: int) -> None:
         """A step has ended, well or not."""
         self.done[step] = 1
-        if step in self.lowered.awaited:
-            self.ended.ring()
+        if step in self.compiled_plan.awaited:
+            self.ended.notify_all()
 
     def stop(self, reason: PathwaysError | None = None) -> None:
         """Skip what is not launched yet."""
@@ -205,14 +205,14 @@ class Execution:
     def finish(self) -> None:
         """Everything has ended: keep results only, or each run would keep the one before it alive."""
         self.finished = True
-        for argument in () if self.stopped else self.lowered.taken_over:
+        for argument in () if self.stopped else self.compiled_plan.taken_over:
             self.arguments[argument].array = None  # if the node that takes its memory failed, it is still there
         self.slots, self.arguments, self.results = [], (), {}
-        self.ended.ring()
+        self.ended.notify_all()
 
     def error_of(self, step: int) -> PathwaysError | None:
         """The error that a step inherits from the steps before it, if any."""
-        return next((self.errors[p] for p in self.lowered.plan.steps[step].producers if p in self.errors), None)
+        return next((self.errors[p] for p in self.compiled_plan.plan.steps[step].producers if p in self.errors), None)
 
     def reason_to_skip(self, step: int) -> PathwaysError | None:
         """Why a step that is due is not carried out: the run was cancelled, or an input will never come."""
@@ -224,12 +224,12 @@ class Execution:
     def inherited_error(self, step: int, patience: float = 20.0) -> PathwaysError | None:
         """The error that a failed step got from an input, once that input's own watcher has named it."""
         deadline = time.monotonic() + patience
-        plan = self.lowered.plan
+        plan = self.compiled_plan.plan
         for producer in (step, *plan.steps[step].producers):
             argument = plan.steps[producer].argument
             entry = self.arguments[argument] if argument >= 0 else None
             while time.monotonic() < deadline and not (
-                entry.settled if entry is not None else producer == step or self.done[producer]
+                entry.resolved if entry is not None else producer == step or self.done[producer]
             ):
                 time.sleep(5e-4)
             error = self.errors.get(producer) or (entry.error if entry is not None else None)
@@ -239,12 +239,12 @@ class Execution:
 
     def failed_results(self) -> tuple[int, ...]:
         """Buffers that will never hold anything."""
-        steps = zip(self.buffers, self.lowered.result_steps, strict=True)
+        steps = zip(self.buffers, self.compiled_plan.result_steps, strict=True)
         return tuple(buffer for buffer, step in steps if step in self.errors)
 
     def let_go(self, step: int, island: int) -> None:
         """Drop the slots that no later step on any island reads."""
-        for slot in self.lowered.plan.steps[step].last:
+        for slot in self.compiled_plan.plan.steps[step].last:
             others = self.remaining_readers.get(slot)
             if others is not None:
                 others.discard(island)
@@ -253,7 +253,7 @@ class Execution:
 
     def node_error(self, step: int, cause: BaseException) -> NodeError:
         """What to tell the user about a node that failed: which, where, and why."""
-        label = self.lowered.actions[step].label
+        label = self.compiled_plan.actions[step].label
         last = label.device + label.devices - 1
         devices = f"device {label.device}" if label.devices == 1 else f"devices {label.device}–{last}"
         at = f" ({label.line})" if label.line else ""
@@ -268,7 +268,7 @@ class Execution:
         """What to tell the user about a node that was not dispatched any more."""
         if self.reason is not None:
             return self.reason
-        label = self.lowered.actions[step].label
+        label = self.compiled_plan.actions[step].label
         return CancelledError(
             f"{label.name} of {label.program}, run {self.serial}, was cancelled before it was dispatched. "
             f"Call the program again to compute it."

@@ -24,7 +24,7 @@ from pathways_nb.jaxpr.flat import Walk, called
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, Item
 from pathways_nb.program.specs import trimmed
-from pathways_nb.util.primitives import CONTROL, kind_of
+from pathways_nb.util.primitives import CONTROL, op_class_of
 
 Shape = tuple[int, ...]
 
@@ -116,7 +116,7 @@ class Propagation(Walk[Hashable]):
             for branch in eqn.params["branches"]:
                 self._tie_all(outputs, self.run(branch, inputs[1:]))
         elif name not in CONTROL:
-            if kind_of(name) == "elementwise":
+            if op_class_of(name) == "elementwise":
                 for array in (*inputs, *outputs[1:]):
                     self._tie(array, outputs[0])
             self._others.append((eqn, inputs, outputs))  # shapes may differ: a reshape

@@ -9,7 +9,7 @@ from pathways_nb.controller.policies import Policy
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatorOptions:
     """What was asked for of simulated devices; see ``pw.attach``."""
 
     chip: Any = None
@@ -22,7 +22,7 @@ class Simulated:
 
 
 @dataclass(frozen=True)
-class Specification:
+class AttachOptions:
     """What was asked for; attaching the same again does nothing."""
 
     kind: str
@@ -33,7 +33,7 @@ class Specification:
     policy: str | Policy = "stride"
     hbm: float | None = None
     dcn_latency: float = 0.0
-    simulated: Simulated | None = None
+    simulated: SimulatorOptions | None = None
     """What else simulated devices are like."""
 
     def as_dict(self) -> dict[str, Any]:

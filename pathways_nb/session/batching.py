@@ -21,12 +21,12 @@ from pathways_nb.program import context
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
-from pathways_nb.session import tenants
+from pathways_nb.session import tenant_scope
 from pathways_nb.session.donation import check_futures, consume
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Pending, Session
 from pathways_nb.session.submit import dispatch
-from pathways_nb.session.tenants import Tenant
+from pathways_nb.session.tenant_scope import Tenant
 from pathways_nb.util import forks
 
 MOST = 512
@@ -114,7 +114,7 @@ class _Batch:
             future.consume("")
 
 
-class Gather:
+class CallBatcher:
     """Loose calls on one controller that have not gone out yet. Several threads may add calls and wait for them."""
 
     def __init__(self, session: Session):
@@ -126,14 +126,14 @@ class Gather:
 
     def _begin(self) -> _Batch:
         session = self.session
-        return _Batch(needs_values=session.specification.simulated is None or session.twin is not None)
+        return _Batch(needs_values=session.attach_options.simulated is None or session.twin is not None)
 
     def add(self, computation: Computation, call: Signature) -> Any:
         """Take a call; returns its outputs as futures that are not dispatched yet."""
         with self._alone():
-            if self.batch.calls and self.batch.tenant is not tenants.now():
+            if self.batch.calls and self.batch.tenant is not tenant_scope.current():
                 self.flush()
-            self.batch.tenant = tenants.now()
+            self.batch.tenant = tenant_scope.current()
             return self._add(computation, call)
 
     def _add(self, computation: Computation, call: Signature) -> Any:
@@ -175,7 +175,7 @@ class Gather:
             if is_outermost and self._owner == mine:
                 self._owner = 0
                 if (now := self.session.driver_or_none) is not None:
-                    now.ended.ring()
+                    now.ended.notify_all()
 
     def _is_free(self) -> bool:
         driver = self.session.driver_or_none
@@ -191,7 +191,7 @@ class Gather:
         """Send everything gathered as one program; the parent of a forked child does that."""
         if forks.is_child():
             return
-        with tenants.calling(self.session), self._alone():
+        with tenant_scope.calling(self.session), self._alone():
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
                 self._send(batch)
@@ -201,7 +201,7 @@ class Gather:
         try:
             program = _program(batch, wanted)
             call = program.signature(tuple(batch.outside), {})
-            with tenants.acting(batch.tenant):
+            with tenant_scope.acting(batch.tenant):
                 futures = dispatch(self.session, program, call, gathered=True)
         except BaseException as error:
             batch.fail(error)
@@ -226,7 +226,7 @@ class Gather:
 
 def pending(session: Session) -> Pending:
     """Where loose calls go now."""
-    return session.recordings[-1][1] if session.recordings else Gather(session)
+    return session.recordings[-1][1] if session.recordings else CallBatcher(session)
 
 
 def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:

@@ -22,10 +22,10 @@ from pathways_nb.program.program import Program
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
 from pathways_nb.session import default_controller, stored_values, submit
-from pathways_nb.session.batching import Gather, pending, refuse_tracers
+from pathways_nb.session.batching import CallBatcher, pending, refuse_tracers
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
-from pathways_nb.session.tenants import calling
+from pathways_nb.session.tenant_scope import calling
 from pathways_nb.trace.exact_stamps import make_exact
 from pathways_nb.util import forks
 
@@ -49,7 +49,7 @@ def _users_view(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-class Client:
+class EagerRunner:
     """Carries out calls made outside any trace, on the current controller."""
 
     @_users_view
@@ -59,10 +59,10 @@ class Client:
         refuse_tracers(call)
         session = default_controller.get()
         with calling(session):
-            gather = pending(session)
-            result = gather.add(computation, call)
+            batcher = pending(session)
+            result = batcher.add(computation, call)
             if not session.recordings:
-                gather.flush()
+                batcher.flush()
         return result
 
     @_users_view
@@ -93,10 +93,10 @@ class Client:
         """How much memory it needs for these arguments."""
         session, call = default_controller.get(), program.signature(args, kwargs)
         with calling(session):
-            return submit.lowered(session, submit.traced(session, program, call), call, refuse=False).peaks
+            return submit.compiled_plan(session, submit.traced(session, program, call), call, refuse=False).peaks
 
 
-context.set_runner(Client())
+context.set_runner(EagerRunner())
 
 
 def record(
@@ -132,7 +132,7 @@ def profile(
 def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profiler | None) -> Iterator[Run]:
     session = default_controller.get()
     session.flush()
-    about = {"options": session.specification.as_dict(), "source": source, "hbm": list(session.budgets)}
+    about = {"options": session.attach_options.as_dict(), "source": source, "hbm": list(session.budgets)}
     run = Run(name, session.islands, about=about)
     if profiler is not None:
         profiler.start()
@@ -140,7 +140,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     try:
         display = _display(run, show)
         run.record.origin = session.clock()  # the time axis begins when the picture is up, not while it is made
-        with _carried_out(session, run, Gather(session)):
+        with _carried_out(session, run, CallBatcher(session)):
             yield run
         if profiler is not None:
             _read(profiler, session, run)
@@ -155,9 +155,9 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
 
 
 @contextlib.contextmanager
-def _carried_out(session: Session, run: Run, gather: Gather) -> Iterator[None]:
+def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[None]:
     """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
-    entry = (run, gather)
+    entry = (run, batcher)
     entered = session.driver
     entered.enter()
     _mark(session)
@@ -166,10 +166,10 @@ def _carried_out(session: Session, run: Run, gather: Gather) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt as stop:
-            gather.cancel(stop)
+            batcher.cancel(stop)
             raise
         finally:
-            gather.flush()  # this one's, whatever the block has done to the others
+            batcher.flush()  # this one's, whatever the block has done to the others
         _wait_for(session, run)
     except KeyboardInterrupt:
         if (driver := session.driver_or_none) is not None:
@@ -223,7 +223,7 @@ def _display(run: Run, show: str | Sequence[str]) -> Any:
 def _mark(session: Session) -> None:
     """What memory is held now belongs to the record up to here."""
     if (driver := session.driver_or_none) is not None and not forks.is_child():
-        driver.levels.mark()
+        driver.memory_events.mark()
 
 
 def _wait_for(session: Session, run: Run) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathways_nb.session import default_controller, elasticity, tenants
+from pathways_nb.session import default_controller, elasticity, tenant_scope
 from pathways_nb.session.session import Session
 from pathways_nb.session.status import as_html, status_of
 
@@ -36,13 +36,13 @@ class Controller(Session):
         """
         return elasticity.add(self, devices, island)
 
-    def cancel(self, client: str | tenants.Tenant) -> None:
+    def cancel(self, client: str | tenant_scope.Tenant) -> None:
         """Give up a client's programs: nothing more of them is dispatched. The name ``""`` means those of no client.
 
         Raises:
             UsageError: there is no such client.
         """
-        tenants.cancel(self, client)
+        tenant_scope.cancel(self, client)
 
     def status(self) -> str:
         """Islands, devices, places, clients and memory as text."""

@@ -23,7 +23,7 @@ class _State:
 _state = _State()
 
 
-def settle() -> None:
+def close_replaced() -> None:
     """Let go of what a plain ``attach`` replaced."""
     if _state.replaced is not None and not forks.is_child():
         _, old = _state.replaced
@@ -42,7 +42,7 @@ def peek() -> Session | None:
     """The current controller, if one is attached and open; none in a forked child."""
     if forks.is_child():
         return None
-    settle()
+    close_replaced()
     session = _state.current
     return None if session is None or session.closed else session
 
@@ -84,7 +84,7 @@ def enter(session: Session) -> None:
         session.scopes.append(outside)
         _state.replaced = None
         return
-    settle()
+    close_replaced()
     if session is not _state.current or session.closed:
         raise NotAttachedError(
             f"with {session!r}: it is not the current controller, and its devices have been let go or set aside. "
@@ -97,7 +97,7 @@ def leave(session: Session) -> None:
     """A ``with`` block ends: let its controller go and restore the one before."""
     if forks.is_child():  # it is still under way in the parent
         return
-    settle()
+    close_replaced()
     previous = session.scopes.pop()
     if previous is not session:
         for inner in (session, _state.current):  # the second, if something was attached inside the block

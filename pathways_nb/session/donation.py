@@ -23,7 +23,7 @@ def consume(call: Signature) -> list[Future]:
     """Mark the donated futures of a call; returns them."""
     if not call.donated:
         return []
-    where = source_lines.here()
+    where = source_lines.user_line()
     futures = [call.leaves[index] for index in call.donated if isinstance(call.leaves[index], Future)]
     for future in futures:
         future.consume(where or "an earlier call")

@@ -48,7 +48,7 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
         session.driver.restore(island, session.budgets[island])
         session.resources.restore(island)
     else:
-        if session.specification.kind not in ("cpu", "sim"):
+        if session.attach_options.kind not in ("cpu", "sim"):
             raise UsageError(
                 f"add(): {session!r} has all devices that JAX shows. Give back removed ones with add(island=…)."
             )
@@ -69,14 +69,14 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
 def _check_added(session: Session, count: int) -> None:
     """As many as could have been attached together."""
     limits.check_counts("add", devices=count)
-    check = limits.check_simulated if session.specification.kind == "sim" else limits.check_virtual
+    check = limits.check_simulated if session.attach_options.kind == "sim" else limits.check_virtual
     check(f"add(devices={shortened(count)})", len(session.islands) + 1, sum(session.islands) + count)
 
 
 def _made(session: Session, island: int, devices: int) -> Any:
-    if session.specification.kind == "sim":
+    if session.attach_options.kind == "sim":
         return session.driver.attachment.one_more(devices)
-    return islands_module.one_more(island, devices, session.specification.pin)
+    return islands_module.one_more(island, devices, session.attach_options.pin)
 
 
 def _is_island(session: Session, island: object) -> bool:

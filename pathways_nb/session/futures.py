@@ -19,8 +19,8 @@ from pathways_nb.plan import source_lines
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.runtime.run_state import Entry, lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
-from pathways_nb.session import default_controller, tenants
-from pathways_nb.session.handle import Opaque
+from pathways_nb.session import default_controller, tenant_scope
+from pathways_nb.session.handle import NotAnArray
 from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Row, label_of
 from pathways_nb.util import forks
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathways_nb.plan.plan import Placement
 
 
-class Future(Unique, Opaque, Deferred):
+class Future(Unique, NotAnArray, Deferred):
     """The result of a call, perhaps not computed yet.
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
@@ -73,7 +73,7 @@ class Future(Unique, Opaque, Deferred):
     @property
     def shadow(self) -> Any:
         """Itself or, if it is simulated, what has its value; ``None`` if nothing has."""
-        if self._session.specification.simulated is None:
+        if self._session.attach_options.simulated is None:
             return self
         return self._entry.shadow if self._entry is not None else None
 
@@ -169,15 +169,15 @@ class Future(Unique, Opaque, Deferred):
         """
         if self._flush is not None:
             self._flush()
-        if not self._is_settled and (driver := self._session.driver_or_none) is not None:
-            driver.engine.refuse_policies()
+        if not self._is_resolved and (driver := self._session.driver_or_none) is not None:
+            driver.event_loop.refuse_policies()
             driver.poll()
             driver.check()
-        return self._is_settled
+        return self._is_resolved
 
     @property
-    def _is_settled(self) -> bool:
-        return self._flush is None and self._entry is not None and self._entry.settled
+    def _is_resolved(self) -> bool:
+        return self._flush is None and self._entry is not None and self._entry.resolved
 
     def result(self) -> Any:
         """Wait and return the value as NumPy (typed PRNG keys stay JAX's).
@@ -193,7 +193,7 @@ class Future(Unique, Opaque, Deferred):
         """Wait until it is computed, without fetching it. Raises as ``result``."""
         __tracebackhide__ = True
         entry = self._entry
-        if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.settled:
+        if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.resolved:
             self._wait(self._line())
 
     def array(self) -> jax.Array:
@@ -213,7 +213,7 @@ class Future(Unique, Opaque, Deferred):
 
     def _line(self) -> str:
         """The user's line that asks, where a record will tell it."""
-        return source_lines.here() if self._session.recordings else ""
+        return source_lines.user_line() if self._session.recordings else ""
 
     def _fetch(self, line: str) -> Any:
         """The host value, needed by the user's ``line``."""
@@ -228,7 +228,7 @@ class Future(Unique, Opaque, Deferred):
 
     def _wait(self, line: str, needed: bool = False) -> Any:
         __tracebackhide__ = True
-        default_controller.settle()
+        default_controller.close_replaced()
         self._dispatch()
         entry, driver = self._entry, self._session.driver_or_none
         if entry is None:
@@ -236,11 +236,11 @@ class Future(Unique, Opaque, Deferred):
         if needed:
             for run, _ in self._session.recordings:
                 run.need(entry, line)
-        if driver is not None and not entry.settled:
-            driver.engine.refuse_policies()
-            tenant = tenants.now()
+        if driver is not None and not entry.resolved:
+            driver.event_loop.refuse_policies()
+            tenant = tenant_scope.current()
             began = driver.reached_by(tenant.name if tenant is not None else "")
-            driver.ended.wait(lambda: entry.settled or driver.broken)
+            driver.ended.wait(lambda: entry.resolved or driver.broken)
             driver.check()
             self._note("wait", began, line)
         self.check_there()
@@ -259,7 +259,7 @@ class Future(Unique, Opaque, Deferred):
     @property
     def _lost(self) -> bool:
         """Whether its devices were let go, or its controller was reset, since it was computed."""
-        return self._entry is not None and self._entry.array is None and self._entry.settled
+        return self._entry is not None and self._entry.array is None and self._entry.resolved
 
     def _note(self, kind: str, began: float, line: str) -> None:
         driver = self._session.driver_or_none
@@ -269,7 +269,7 @@ class Future(Unique, Opaque, Deferred):
             self._session.active_record().add(Row(label, began, end, quality=driver.quality))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if self._session.specification.simulated is not None:
+        if self._session.attach_options.simulated is not None:
             return self._polled(self._line()).__await__()
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
 
@@ -288,7 +288,7 @@ class Future(Unique, Opaque, Deferred):
         elif self._lost:
             state = "lost: its devices have been let go"
         else:
-            state = "done" if self._is_settled else "not computed yet"
+            state = "done" if self._is_resolved else "not computed yet"
         return f"<future {self._name}: {shape}, {state}>"
 
     def __float__(self) -> float:
@@ -345,7 +345,7 @@ class Future(Unique, Opaque, Deferred):
 
 
 def _no_value(future: Future, line: str) -> UsageError:
-    line = line or source_lines.here()
+    line = line or source_lines.user_line()
     needed = f" at {line}" if line else ""
     return UsageError(
         f"the value of {future._name} is needed{needed}, and simulated devices compute none. Wait for it with "

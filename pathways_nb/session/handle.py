@@ -15,7 +15,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.program import context
 
 
-class Opaque:
+class NotAnArray:
     """Is not an array, and says so; ``_name`` is what errors call it."""
 
     _name: str
@@ -72,7 +72,7 @@ class NoAttributeError(UsageError, AttributeError):
 
 
 def _operator(name: str, symbol: str, swapped: bool) -> Callable[..., Any]:
-    def refuse(self: Opaque, other: Any = None) -> NoReturn:
+    def refuse(self: NotAnArray, other: Any = None) -> NoReturn:
         __tracebackhide__ = True
         text = "1" if not isinstance(other, (int, float)) else repr(other)
         value = "y.result()"
@@ -89,14 +89,14 @@ for _name, _symbol in {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
     "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
 }.items():  # fmt: skip
-    setattr(Opaque, f"__{_name}__", _operator(f"__{_name}__", _symbol, swapped=False))
-    setattr(Opaque, f"__r{_name}__", _operator(f"__r{_name}__", _symbol, swapped=True))
+    setattr(NotAnArray, f"__{_name}__", _operator(f"__{_name}__", _symbol, swapped=False))
+    setattr(NotAnArray, f"__r{_name}__", _operator(f"__r{_name}__", _symbol, swapped=True))
 for _name, _symbol in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
-    setattr(Opaque, f"__{_name}__", _operator(f"__{_name}__", _symbol, swapped=False))
+    setattr(NotAnArray, f"__{_name}__", _operator(f"__{_name}__", _symbol, swapped=False))
 for _name, _symbol in {"neg": "-y", "pos": "+y", "abs": "abs(y)", "invert": "~y"}.items():
 
-    def _unary(self: Opaque, symbol: str = _symbol) -> NoReturn:
+    def _unary(self: NotAnArray, symbol: str = _symbol) -> NoReturn:
         __tracebackhide__ = True
         self._refuse(symbol, symbol.replace("y", "y.result()"), symbol)
 
-    setattr(Opaque, f"__{_name}__", _unary)
+    setattr(NotAnArray, f"__{_name}__", _unary)

@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from pathways_nb.controller.policies import policy_of
 from pathways_nb.controller.resources import Resources
-from pathways_nb.controller.state_machine import Machine
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import NotAttachedError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -26,7 +26,7 @@ from pathways_nb.results.run import Run
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.gc_pauses import Pauses
-from pathways_nb.session.attach_options import Specification
+from pathways_nb.session.attach_options import AttachOptions
 from pathways_nb.trace.metrics import counted, duration
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
@@ -69,13 +69,13 @@ class Session(Unique):
 
     def __init__(
         self,
-        specification: Specification,
+        attach_options: AttachOptions,
         start: Callable[[Any], Driver],
         devices: tuple[int, ...],
         budgets: tuple[int, ...] = (),
         clock: Clock = time.perf_counter,
     ):
-        self.specification, self._start_driver = specification, start
+        self.attach_options, self._start_driver = attach_options, start
         self.clock = clock
         self.islands = devices
         self.budgets = budgets or (0,) * len(devices)
@@ -98,9 +98,9 @@ class Session(Unique):
         """By name: the tenant that the engine was told of last, until a client of that name is closed."""
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
 
-    def _machine(self) -> Machine:
-        asked = self.specification
-        return Machine(asked.dispatch, policy_of(asked.policy), self.islands, self.budgets)  # type: ignore[arg-type]
+    def _machine(self) -> StateMachine:
+        asked = self.attach_options
+        return StateMachine(asked.dispatch, policy_of(asked.policy), self.islands, self.budgets)  # type: ignore[arg-type]
 
     # ---- devices
 
@@ -162,7 +162,7 @@ class Session(Unique):
 
     def shares_devices_with(self, other: Session) -> bool:
         """Whether both hold the same physical devices; CPU islands are always a controller's own."""
-        kinds = {self.specification.kind, other.specification.kind}
+        kinds = {self.attach_options.kind, other.attach_options.kind}
         return not self.closed and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
 
     def settle(self) -> None:
@@ -171,7 +171,7 @@ class Session(Unique):
         driver, runs = self.driver, tuple(self.driver.runs)
         driver.ended.wait(lambda: driver.broken or not any(run in driver.runs for run in runs))
         if not driver.broken:
-            driver.engine.in_turn(lambda: None)
+            driver.event_loop.in_turn(lambda: None)
 
     # ---- records
 
@@ -217,7 +217,7 @@ class Session(Unique):
             self.recordings.clear()
             if self.twin is not None:
                 self.twin.reset()
-            if self.specification.simulated is not None:
+            if self.attach_options.simulated is not None:
                 _ = self.driver  # as at the beginning: this thread takes part
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ class Session(Unique):
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        asked = self.specification
+        asked = self.attach_options
         late = f", messages take {duration(asked.dcn_latency)}" if asked.dcn_latency else ""
         return f"<controller {asked.kind}: {self.size_text}, {asked.dispatch} dispatch{late}{state}>"
 

@@ -20,7 +20,7 @@ def status_of(session: Session) -> str:
     """Islands, devices, places, clients and the largest holders of memory."""
     driver = session.driver
     if not driver.broken:
-        driver.engine.in_turn(lambda: None)  # what was dropped just now is no longer held
+        driver.event_loop.in_turn(lambda: None)  # what was dropped just now is no longer held
     rows = [repr(session)]
     for island in driver.attachment.islands:
         devices = _ranges([device.id for device in island.devices])
@@ -77,9 +77,9 @@ def _store(session: Session) -> Iterator[str]:
 
 
 def _holder(entry: Buffer) -> str:
-    where = entry.holding
-    lies = f", {size(where.bytes)} on each of {where.placement}" if where is not None else ""
-    return f"{entry.name or 'argument'}{f' of {entry.owner}' if entry.owner else ''}: {size(entry.bytes)}{lies}"
+    where = entry.allocation
+    location = f", {size(where.bytes)} on each of {where.placement}" if where is not None else ""
+    return f"{entry.name or 'argument'}{f' of {entry.owner}' if entry.owner else ''}: {size(entry.bytes)}{location}"
 
 
 def _in_use(devices: Sequence[Any]) -> str:

@@ -10,15 +10,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
-from pathways_nb.plan.footprint import Holding
+from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
 from pathways_nb.program.signature import aval_of
-from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.plan_compiler import per_device
-from pathways_nb.session import tenants
+from pathways_nb.session import tenant_scope
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Row, label_of
@@ -60,12 +60,12 @@ def _copy(driver: Driver, leaf: Any, where: Placement) -> Future | None:
     return copy if copy is not None and copy.is_held_in(driver.entries) else None
 
 
-def lies(driver: Driver, leaf: Any) -> Hashable:
-    """Where and how an argument lies; see ``Driver.lies``."""
+def location(driver: Driver, leaf: Any) -> Hashable:
+    """Where and how an argument lies; see ``Driver.location``."""
     if isinstance(leaf, Future):
         buffer = leaf.held_in(driver.entries)
-        return None if buffer is None else driver.lies(driver.entry_of(buffer))
-    return driver.lies(leaf)
+        return None if buffer is None else driver.location(driver.entry_of(buffer))
+    return driver.location(leaf)
 
 
 def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
@@ -88,16 +88,16 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any) -> Any
     return jax.tree.unflatten(structure, placed)
 
 
-def futures(session: Session, lowered: Lowered, buffers: Sequence[int]) -> list[Future]:
+def futures(session: Session, compiled_plan: CompiledPlan, buffers: Sequence[int]) -> list[Future]:
     """The results of a run, held by these buffers; copies of small ones at other places go with them."""
     driver = session.driver
     made: list[Future] = []
-    for buffer, aval, slot in zip(buffers, lowered.results, lowered.plan.results, strict=True):
-        future = Future(session, aval, lowered.name)
-        future.bind(buffer, driver.entry_of(buffer), lowered.shardings[slot], driver.release)
-        future.place = lowered.plan.slots[slot].place
+    for buffer, aval, slot in zip(buffers, compiled_plan.results, compiled_plan.plan.results, strict=True):
+        future = Future(session, aval, compiled_plan.name)
+        future.bind(buffer, driver.entry_of(buffer), compiled_plan.shardings[slot], driver.release)
+        future.place = compiled_plan.plan.slots[slot].place
         made.append(future)
-    plan, count = lowered.plan, len(made) - len(lowered.plan.copies)
+    plan, count = compiled_plan.plan, len(made) - len(compiled_plan.plan.copies)
     for copy, slot, position in zip(made[count:], plan.results[count:], plan.copies, strict=True):
         made[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
     return made[:count]
@@ -111,12 +111,12 @@ def _put(session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement:
     driver, clock = session.driver, session.driver.clock
     value = driver.take(leaf, "put: the array")
     sharding = NamedSharding(mesh, spec or PartitionSpec())
-    name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.here()) else "")
+    name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
     began = clock()
     buffer = driver.place(
-        Holding(placement, per_device(aval, sharding)),
+        Allocation(placement, per_device(aval, sharding)),
         aval.bytes,
-        tenants.told(session),
+        tenant_scope.registered_name(session),
         name,
         lambda: driver.put(value, sharding),
     )

@@ -19,10 +19,10 @@ from pathways_nb.errors import OutOfMemoryError, UsageError, size
 from pathways_nb.plan.plan import Plan, lower
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
-from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.layouts import Layouts
-from pathways_nb.session import stored_values, tenants
+from pathways_nb.session import stored_values, tenant_scope
 from pathways_nb.session.donation import check_futures, consume
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
@@ -51,16 +51,16 @@ def dispatch(session: Session, program: Program, call: Signature, gathered: bool
     Raises:
         PathwaysError: the call cannot be carried out; nothing was submitted.
     """
-    session.driver.engine.refuse_policies()
+    session.driver.event_loop.refuse_policies()
     avals = call.avals()
     if not gathered:
         check_futures(call)
     record = session.active_record()
     traced = _traced(session, program, call, avals, record)
-    ready = lowered(session, traced, call)
-    client = tenants.told(session)
+    ready = compiled_plan(session, traced, call)
+    client = tenant_scope.registered_name(session)
     _refuse_for_tenant(session, ready, client)
-    _wait_for_room(session, program, client, record)
+    _wait_for_capacity(session, program, client, record)
     made = _submit(session, ready, call, client, record, gathered)
     if session.twin is not None:
         _compute_beside(session.twin, program, call, made)
@@ -106,15 +106,15 @@ def _traced_once(
     return traced
 
 
-def _refuse_for_tenant(session: Session, ready: Lowered, client: str) -> None:
-    tenant = tenants.now()
+def _refuse_for_tenant(session: Session, ready: CompiledPlan, client: str) -> None:
+    tenant = tenant_scope.current()
     if tenant is not None and tenant.memory:
         limits = [tenant.memory] * len(session.islands)
         _refuse_too_large(ready, limits, f"give {client!r} a larger memory=")
 
 
-def _wait_for_room(session: Session, program: Program, client: str, record: Record) -> None:
-    waited = session.driver.wait_for_room(client)
+def _wait_for_capacity(session: Session, program: Program, client: str, record: Record) -> None:
+    waited = session.driver.wait_for_capacity(client)
     if waited > 1e-3:
         now = session.clock()
         label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
@@ -122,7 +122,7 @@ def _wait_for_room(session: Session, program: Program, client: str, record: Reco
 
 
 def _submit(
-    session: Session, ready: Lowered, call: Signature, client: str, record: Record, gathered: bool
+    session: Session, ready: CompiledPlan, call: Signature, client: str, record: Record, gathered: bool
 ) -> list[Any]:
     """Queue a run; returns the futures of its results."""
     driver = session.driver
@@ -136,13 +136,13 @@ def _submit(
         consume(call)
     for recording, _ in session.recordings[-1:]:
         recording.add(run)
-        if session.specification.simulated is not None:
+        if session.attach_options.simulated is not None:
             sizes = [aval.bytes for aval in _without_values(ready, call)]
             recording.take_as_placed(len(sizes), sum(sizes))
     return stored_values.futures(session, ready, results)
 
 
-def _without_values(ready: Lowered, call: Signature) -> Iterator[Aval]:
+def _without_values(ready: CompiledPlan, call: Signature) -> Iterator[Aval]:
     """The arguments that a simulated call takes as lying where it needs them: those with a shape and no values."""
     for leaf in (call.leaves[argument] for argument in {ready.plan.leaves[argument] for argument in ready.brought}):
         if isinstance(leaf, jax.ShapeDtypeStruct) and (aval := aval_of(leaf)) is not None:
@@ -154,35 +154,35 @@ def traced(session: Session, program: Program, call: Signature) -> Traced:
     return _traced(session, program, call, call.avals(), None)
 
 
-def lowered(session: Session, traced: Traced, call: Signature, refuse: bool = True) -> Lowered:
+def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: bool = True) -> CompiledPlan:
     """Lower and compile a program for these devices, once for arguments that lie as the call's.
 
     Raises:
         OutOfMemoryError: it needs more memory than they have, unless ``refuse`` is false.
     """
     epoch = session.epoch  # before devices are chosen: they may change meanwhile
-    layouts = traced.lowered.get(epoch)
+    layouts = traced.layouts.get(epoch)
     if layouts is None:
         with _alone(traced):
-            layouts = traced.lowered.get(epoch)
+            layouts = traced.layouts.get(epoch)
             if layouts is None:
-                layouts = traced.lowered[epoch] = _place(session, traced)
+                layouts = traced.layouts[epoch] = _place(session, traced)
     leaves = stored_values.arguments(session.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
-    lies = tuple(stored_values.lies(session.driver, leaves[one.argument]) for one in layouts.undeclared)
-    found = layouts.made.get(lies)
+    location = tuple(stored_values.location(session.driver, leaves[one.argument]) for one in layouts.undeclared)
+    found = layouts.made.get(location)
     if found is None:
         with _alone(traced):  # of several threads that call it first, one lowers it
-            found = layouts.made.get(lies) or _lower_for(session, traced, layouts, lies)
+            found = layouts.made.get(location) or _lower_for(session, traced, layouts, location)
     if refuse:
         _refuse_too_large(found, session.budgets, "attach with a larger hbm=")
     return found
 
 
-def _lower_for(session: Session, traced: Traced, layouts: Layouts, lies: tuple[Any, ...]) -> Lowered:
+def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tuple[Any, ...]) -> CompiledPlan:
     """Lower a program for arguments that lie so, unless that has been done for others that are brought alike."""
-    brought = tuple(map(session.driver.laid, lies, layouts.undeclared))
+    brought = tuple(map(session.driver.sharding_for, location, layouts.undeclared))
     found = layouts.made.get(brought) or _lower(session, traced, layouts, brought)
-    layouts.made[lies] = layouts.made[brought] = found
+    layouts.made[location] = layouts.made[brought] = found
     return found
 
 
@@ -200,7 +200,7 @@ def _place(session: Session, traced: Traced) -> Layouts:
     return layouts
 
 
-def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[Any, ...]) -> Lowered:
+def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[Any, ...]) -> CompiledPlan:
     record, clock, targets = session.active_record(), session.clock, layouts.targets(brought)
     began = clock()
     try:
@@ -213,7 +213,7 @@ def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[An
     return found
 
 
-def _refuse_too_large(ready: Lowered, budgets: Sequence[int], fix: str) -> None:
+def _refuse_too_large(ready: CompiledPlan, budgets: Sequence[int], fix: str) -> None:
     """A program that could never finish is refused, with what it needs where."""
     for peak in ready.peaks:
         if 0 < (budget := budgets[peak.where.island]) < peak.bytes:

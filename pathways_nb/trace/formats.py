@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.errors import UsageError
-from pathways_nb.trace.memory_profile import memory_of
-from pathways_nb.trace.record import COLUMNS, LABEL_COLUMNS, LEVEL_KINDS, TUPLES, Events, Label, Row
+from pathways_nb.trace.memory_history import memory_of
+from pathways_nb.trace.record import COLUMNS, GAUGE_KINDS, LABEL_COLUMNS, TUPLES, Events, Label, Row
 
 MICROSECONDS = 1e6
 """Chrome's unit of time."""
@@ -64,7 +64,7 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
     metadata += [_sorted(pid) for pid in range(len(names))]
     metadata += [_named("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
     counters = list(_counters(events, islands))
-    levels = {"levels": [_plainly(event) for event in events.of_kind(*LEVEL_KINDS)]}
+    levels = {"levels": [_plainly(event) for event in events.of_kind(*GAUGE_KINDS)]}
     text = json.dumps({"traceEvents": metadata + bars + counters, "displayTimeUnit": "ms", "otherData": levels})
     data = text.encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
@@ -86,7 +86,7 @@ def from_chrome(path: str | Path) -> Events:
 
 def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
     first_pid = _first_pids(islands)
-    for event in events.without(LEVEL_KINDS):
+    for event in events.without(GAUGE_KINDS):
         plain = _plainly(event)
         island, device = plain["island"], plain["device"]
         on_devices = 0 <= island < len(islands) and plain["kind"] in ("compute", "collective", "transfer")

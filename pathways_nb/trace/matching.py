@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.trace.metrics import BUSY, duration, makes_span, summarise
-from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events, Label
+from pathways_nb.trace.record import GAUGE_KINDS, STORED, Events, Label
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
 TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
@@ -83,7 +83,7 @@ def together(first: Events, second: Events, islands: int) -> Events:
     labels: list[Label] = []
     parts = []
     for offset, events in ((0, first), (islands, second)):
-        ours, begin = events.of_kind(*_ON_DEVICES, *LEVEL_KINDS), beginning(events)
+        ours, begin = events.of_kind(*_ON_DEVICES, *GAUGE_KINDS), beginning(events)
         shifted = {"label": ours.label + len(labels), "start": ours["start"] - begin, "end": ours["end"] - begin}
         parts.append({name: ours.stored(name) for name in STORED} | shifted)
         labels += [

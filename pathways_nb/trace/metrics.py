@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from pathways_nb.errors import size, three_digits
-from pathways_nb.trace.memory_profile import HighWater, peak_of
+from pathways_nb.trace.memory_history import HighWaterMark, peak_of
 from pathways_nb.trace.record import Events
 
 BUSY = ("compute", "collective")
@@ -49,7 +49,7 @@ class Summary:
     failed: int
     clients: Mapping[str, float]
     waits: Mapping[str, Mapping[str, float]]
-    peak: HighWater | None = None
+    peak: HighWaterMark | None = None
     hbm: int = 0
     messages: float = 0.0
     simulated: bool = False

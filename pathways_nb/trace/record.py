@@ -23,7 +23,7 @@ QUALITIES = ("exact", "estimated", "interpolated", "simulated")
 STATUSES = ("ok", "draining", "failed")
 CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
 """Kinds drawn on the controller's lane; the others happen on devices."""
-LEVEL_KINDS = frozenset({"memory"})
+GAUGE_KINDS = frozenset({"memory"})
 """Kinds that are no happening but a level: ``bytes`` on each device are held by ``client`` from start to end."""
 
 

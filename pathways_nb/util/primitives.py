@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal[
+OpClass = Literal[
     "matmul", "conv", "elementwise", "transcendental", "reduction", "movement", "sort", "random", "collective", "other"
 ]
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute", "broadcast"]
@@ -77,7 +77,7 @@ FOLDS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "red
 NOT_IN_PLACE = frozenset({"dot_general", "conv_general_dilated", "gather", "sort", "transpose", "concatenate"})
 """What cannot write its output over an input."""
 
-_OF_KIND: dict[Kind, frozenset[str]] = {
+_OF_KIND: dict[OpClass, frozenset[str]] = {
     "elementwise": VIEWS | {"reduce_precision"},
     "reduction": FOLDS
     | frozenset("argmax argmin cumsum cumprod cummax cummin cumlogsumexp select_and_scatter_add".split()),
@@ -102,7 +102,7 @@ NAMES = frozenset({*CALLS, *CONTROL, *CARRIERS, *NO_ARITHMETIC, *TRANSCENDENTAL,
 """Every primitive in the table."""
 
 
-def kind_of(name: str) -> Kind:
+def op_class_of(name: str) -> OpClass:
     """The class of a primitive that runs no other jaxpr; what is transcendental is elementwise here."""
     return "reduction" if is_reduction(name) else _KINDS.get(name, "elementwise")
 

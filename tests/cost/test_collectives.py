@@ -14,7 +14,7 @@ import pathways_nb as pw
 from pathways_nb.cost.collectives import formulas
 from pathways_nb.cost.collectives.formulas import FREE, Cost
 from pathways_nb.cost.collectives.pricing import COLLECTIVES, collective
-from pathways_nb.cost.hardware.topology import Axis, lay_out
+from pathways_nb.cost.hardware.topology import Axis, make_topology
 
 GB = 1e9
 W, A = 50e9, 1e-6
@@ -31,7 +31,7 @@ ISLANDS = {
     "nodes": ("gpu_a100_80", 64),
     "racks": ("gpu_gb200_nvl72", 144),
 }
-islands = st.sampled_from(sorted(ISLANDS)).map(lambda name: lay_out(pw.chip(ISLANDS[name][0]), ISLANDS[name][1]))
+islands = st.sampled_from(sorted(ISLANDS)).map(lambda name: make_topology(pw.chip(ISLANDS[name][0]), ISLANDS[name][1]))
 kinds = st.sampled_from(COLLECTIVES)
 amounts = st.floats(0, 1e12)
 
@@ -115,9 +115,9 @@ def test_an_all_to_all_is_bound_by_its_busiest_link(axes) -> None:
 def test_an_all_to_all_is_the_published_bound_on_even_tori(axes, longest) -> None:
     P = math.prod(axis.length for axis in axes)
     assert formulas.torus_all_to_all(GB, axes, W, A).bandwidth == pytest.approx(GB * longest / (8 * P * W))
-    ring = [Axis(16, True)]
-    quarter = formulas.torus_all_to_all(GB, ring, W, A).bandwidth
-    assert quarter * 4 == pytest.approx(formulas.torus_gather(GB, ring, W, A).bandwidth * 16 / 15)
+    notify_all = [Axis(16, True)]
+    quarter = formulas.torus_all_to_all(GB, notify_all, W, A).bandwidth
+    assert quarter * 4 == pytest.approx(formulas.torus_gather(GB, notify_all, W, A).bandwidth * 16 / 15)
 
 
 def nominal(name: str) -> pw.Chip:
@@ -130,7 +130,7 @@ def nominal(name: str) -> pw.Chip:
 )
 def test_all_reduce_of_a_pod_reaches_the_published_bandwidth(name, published, within) -> None:
     """Google Cloud's figure per pod. Not tested on v3: its link speed is derived from that figure."""
-    pod = lay_out(nominal(name), math.prod(pw.chip(name).pod))
+    pod = make_topology(nominal(name), math.prod(pw.chip(name).pod))
     N, n = pod.devices, 1e6 * GB
     bus = 2 * (N - 1) / N * n / collective("all_reduce", n, pod).seconds
     assert N * bus == pytest.approx(published, rel=within)
@@ -143,7 +143,7 @@ def test_all_reduce_of_a_pod_reaches_the_published_bandwidth(name, published, wi
 def test_bisection_of_a_pod_is_near_the_published_one(name, published, within) -> None:
     """On v3 the two published figures give links of 83 and 100 GB/s; the table has the first."""
     chip = nominal(name)
-    pod = lay_out(chip, math.prod(chip.pod) * chip.devices_per_chip)
+    pod = make_topology(chip, math.prod(chip.pod) * chip.devices_per_chip)
     assert pod.bisection_bw == pytest.approx(published, rel=within)
     n = 1e6 * GB  # half of a global array's halves crosses the middle: n/4 each way
     assert collective("all_to_all", n, pod).bandwidth == pytest.approx(n / 4 / pod.bisection_bw)
@@ -151,13 +151,13 @@ def test_bisection_of_a_pod_is_near_the_published_one(name, published, within) -
 
 def test_h100_reaches_the_bus_bandwidth_that_was_measured() -> None:
     n = 1e4 * GB
-    seconds = collective("all_reduce", n, lay_out(pw.chip("gpu_h100_sxm"), 8)).seconds
+    seconds = collective("all_reduce", n, make_topology(pw.chip("gpu_h100_sxm"), 8)).seconds
     assert 2 * 7 / 8 * n / seconds == pytest.approx(370e9, rel=1e-3)
 
 
 def test_a_torus_broadcasts_in_pieces_by_every_way_or_whole_by_the_shortest() -> None:
-    ring, square = [Axis(8, True)], [Axis(4), Axis(8, True)]
-    much, little = (formulas.torus_broadcast(n, ring, W, A) for n in (GB, 1.0))
+    notify_all, square = [Axis(8, True)], [Axis(4), Axis(8, True)]
+    much, little = (formulas.torus_broadcast(n, notify_all, W, A) for n in (GB, 1.0))
     assert much.seconds == pytest.approx(7 * A + GB / (2 * W))
     assert little.seconds == pytest.approx(4 * A + 1 / W)
     assert (much.formula, little.formula) == (
@@ -224,7 +224,7 @@ def test_an_all_reduce_is_never_dearer_than_a_reduce_scatter_and_an_all_gather(i
 
 @given(amounts)
 def test_an_all_reduce_on_a_torus_is_exactly_both(n) -> None:
-    island = lay_out(pw.chip("tpu_v4"), 64)
+    island = make_topology(pw.chip("tpu_v4"), 64)
     both = [collective(kind, n, island).seconds for kind in ("reduce_scatter", "all_gather")]
     assert collective("all_reduce", n, island).seconds == pytest.approx(sum(both))
 

@@ -20,7 +20,7 @@ MODEL = model_of(fit(measured()), "known")
 def test_without_noise_every_parameter_comes_back() -> None:
     found = fit(measured())
     assert (found.node, found.node_alone) == pytest.approx((NODE, ALONE))
-    assert found.crowd == pytest.approx(CROWD)
+    assert found.oversubscription == pytest.approx(CROWD)
     for kind, line in LINES.items():
         assert found.rooflines[kind] == pytest.approx(line)
     assert found.exchanges[""] == pytest.approx(machines.START)
@@ -49,7 +49,7 @@ def test_stages_that_overlap_count_only_as_far_as_there_is_room() -> None:
 def test_noise_of_three_percent_moves_the_large_parameters_by_less_than_a_quarter(seed) -> None:
     found = fit(measured(0.03, seed))
     assert found.node == pytest.approx(NODE, rel=0.3)  # a difference of two programs
-    assert found.crowd == pytest.approx(CROWD, rel=0.15)
+    assert found.oversubscription == pytest.approx(CROWD, rel=0.15)
     assert found.rooflines["matmul"].per_flop == pytest.approx(LINES["matmul"].per_flop, rel=0.25)
     assert found.rooflines["sort"].per_flop == pytest.approx(LINES["sort"].per_flop, rel=0.25)
     for kind in COLLECTIVE:

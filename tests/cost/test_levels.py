@@ -9,14 +9,14 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.cost.collectives.formulas import Cost
 from pathways_nb.cost.collectives.pricing import COLLECTIVES, collective, over_dcn, over_links, over_pcie
-from pathways_nb.cost.hardware.topology import lay_out
+from pathways_nb.cost.hardware.topology import make_topology
 
 GB = 1e9
 
 
 def test_nodes_of_gpus_are_the_sum_of_their_parts() -> None:
     """Reduce-scatter in the node, all-reduce of an eighth per GPU over the NICs, all-gather in the node."""
-    island, n, d, m = lay_out(pw.chip("gpu_h100_sxm"), 64), 10 * GB, 8, 8
+    island, n, d, m = make_topology(pw.chip("gpu_h100_sxm"), 64), 10 * GB, 8, 8
     chip = island.chip
     W1, W2 = 18 * 25e9 * 0.822, 400e9 / 8
     cost = collective("all_reduce", n, island)
@@ -33,20 +33,20 @@ def test_nodes_of_gpus_are_the_sum_of_their_parts() -> None:
 
 
 def test_all_to_all_of_nodes_is_bound_by_a_nodes_nics() -> None:
-    island, n, M = lay_out(pw.chip("gpu_h100_sxm"), 64), 10 * GB, 8
+    island, n, M = make_topology(pw.chip("gpu_h100_sxm"), 64), 10 * GB, 8
     across, inside = collective("all_to_all", n, island).parts[1].parts
     assert across.bandwidth == pytest.approx(n * (M - 1) / (M**2 * 400e9))
     assert inside.bandwidth == pytest.approx(7 / 64 * (n / M**2) / island.switch_bw)
 
 
 def test_a_rack_leaves_by_all_its_hosts() -> None:
-    racks = lay_out(pw.chip("gpu_gb200_nvl72"), 144)
+    racks = make_topology(pw.chip("gpu_gb200_nvl72"), 144)
     across = collective("all_reduce", 100 * GB, racks).parts[1].parts[1]
     assert across.bandwidth == pytest.approx(2 * 1 / 2 * 100 * GB / 3.6e12)
 
 
 def test_one_gpu_of_every_node_gets_its_share_of_the_nic() -> None:
-    island = lay_out(pw.chip("gpu_h100_sxm"), 64)
+    island = make_topology(pw.chip("gpu_h100_sxm"), 64)
     across = collective("all_gather", GB, island, (1, 8)).parts[1]
     assert across.bandwidth == pytest.approx(7 / 8 * GB / (400e9 / 8))
 
@@ -54,7 +54,7 @@ def test_one_gpu_of_every_node_gets_its_share_of_the_nic() -> None:
 @pytest.mark.parametrize("flows", [1, 3])
 def test_two_islands_exchange_through_all_their_hosts(flows) -> None:
     """Pathways, section 5.3: the gradient of a host's part over its own NIC, shared by who else sends."""
-    island, n = lay_out(pw.chip("tpu_v3"), 512), 10 * GB
+    island, n = make_topology(pw.chip("tpu_v3"), 512), 10 * GB
     cost = collective("all_reduce", n, island, islands=2, flows=flows)
     scatter, across, gather = cost.parts
     assert cost.formula == "islands over DCN"
@@ -65,33 +65,33 @@ def test_two_islands_exchange_through_all_their_hosts(flows) -> None:
 
 
 def test_small_islands_of_one_host_have_its_whole_nic() -> None:
-    island = lay_out(pw.chip("tpu_v3"), 2)
+    island = make_topology(pw.chip("tpu_v3"), 2)
     across = collective("all_gather", GB, island, islands=2).parts[0]
     assert across.bandwidth == pytest.approx(GB / 2 / 25e9)
 
 
 def test_gathers_go_across_first_and_scatters_last() -> None:
-    island = lay_out(pw.chip("tpu_v4"), 64)
+    island = make_topology(pw.chip("tpu_v4"), 64)
     gather, scatter = (collective(kind, GB, island, islands=4) for kind in ("all_gather", "reduce_scatter"))
     assert "NICs" in gather.parts[0].formula
     assert gather.parts == scatter.parts[::-1]
 
 
 def test_two_cores_of_a_chip_exchange_through_its_memory() -> None:
-    cost = collective("all_gather", GB, lay_out(pw.chip("tpu_v3"), 2))
+    cost = collective("all_gather", GB, make_topology(pw.chip("tpu_v3"), 2))
     assert cost.formula == "on one chip, recursive doubling"
     assert cost.seconds == pytest.approx(GB / 2 / 225e9)
 
 
 def test_a_permute_moves_a_shard_over_one_link() -> None:
-    island = lay_out(pw.chip("tpu_v4"), 64)
+    island = make_topology(pw.chip("tpu_v4"), 64)
     near, far = (collective("permute", 64 * GB, island, hops=hops) for hops in (1, 3))
     assert near.seconds == pytest.approx(1e-6 + GB / 45e9)
     assert far.seconds == pytest.approx(3e-6 + 3 * GB / 45e9)
 
 
 def test_a_permute_over_nodes_takes_the_slower_of_switch_and_nic() -> None:
-    nodes, n = lay_out(pw.chip("gpu_h100_sxm"), 64), 64 * GB
+    nodes, n = make_topology(pw.chip("gpu_h100_sxm"), 64), 64 * GB
     _, near = collective("permute", n, nodes).parts
     assert near.formula == "shift by a switch"
     assert near.seconds == pytest.approx(1.5e-6 + GB / nodes.switch_bw)
@@ -103,11 +103,11 @@ def test_a_permute_over_nodes_takes_the_slower_of_switch_and_nic() -> None:
 
 
 def test_transfers() -> None:
-    v4 = lay_out(pw.chip("tpu_v4"), 64)
+    v4 = make_topology(pw.chip("tpu_v4"), 64)
     assert over_links(GB, v4, hops=v4.hops(0, 42)).seconds == pytest.approx(6e-6 + GB / 45e9)
     assert over_links(GB, v4, hops=2, ways=2).seconds == pytest.approx(2e-6 + GB / 90e9)
     assert over_links(GB, v4, hops=0) == Cost(GB / 600e9, "copy on one chip", 0.0, GB / 600e9)
-    gpus = lay_out(pw.chip("gpu_a100_80"), 8)
+    gpus = make_topology(pw.chip("gpu_a100_80"), 8)
     assert over_links(GB, gpus).seconds == pytest.approx(3.4e-6 + GB / 300e9)
     assert over_pcie(GB, v4.chip, flows=2).seconds == pytest.approx(v4.chip.pcie_latency + 2 * GB / 16e9)
     network = pw.network("tpu_dcn").replace(rtt=2e-3)
@@ -116,7 +116,7 @@ def test_transfers() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    island = lay_out(pw.chip("tpu_v4"), 64)
+    island = make_topology(pw.chip("tpu_v4"), 64)
     for call, message in [
         (lambda: collective("psum", 1, island), f"collective('psum'): choose one of {', '.join(map(repr, COLLECTIVES))}."),
         (lambda: collective("permute", -1, island), "permute: bytes is -1; write a finite number of bytes, 0 or more."),

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.cost.collectives.mesh_axes import STRIDED, UNKNOWN, Laid, group_of
+from pathways_nb.cost.collectives.mesh_axes import STRIDED, UNKNOWN, AxisGroup, group_of
 from pathways_nb.cost.collectives.pricing import collective
 from pathways_nb.cost.hardware.host import HOST
 from pathways_nb.cost.jaxpr.exchange import Collective
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
-from pathways_nb.cost.model import Efficiency, Model
+from pathways_nb.cost.model import CostModel, Efficiency
 
-V3, V5E, H100 = Model.of("tpu_v3"), Model.of("tpu_v5e"), Model.of("gpu_h100_sxm")
+V3, V5E, H100 = CostModel.of("tpu_v3"), CostModel.of("tpu_v5e"), CostModel.of("gpu_h100_sxm")
 KINDS = ("elementwise", "reduction", "movement", "sort", "random", "other")
 SIZES = st.floats(0, 1e15)
 
 
-def seconds(model: Model, *amounts: Amount, devices: int = 8) -> float:
+def seconds(model: CostModel, *amounts: Amount, devices: int = 8) -> float:
     return model.node(Work(amounts), model.topology(devices), {"x": devices}).seconds - model.host.device_launch
 
 
@@ -39,7 +39,7 @@ def test_other_classes_take_their_bytes_where_no_rate_is_known(kind, flops, read
 
 
 def test_a_class_with_a_rate_of_its_own_takes_the_longer_too() -> None:
-    model = Model.of("tpu_v5e", efficiency=V5E.efficiency.replace(sort_flops=1e9))
+    model = CostModel.of("tpu_v5e", efficiency=V5E.efficiency.replace(sort_flops=1e9))
     assert seconds(model, Amount("sort", "", 1e9, 8.0)) == pytest.approx(1.0)
     assert "sort by FLOP/s" in model.node(Work((Amount("sort", "", 1e9),)), model.topology(1), {"x": 1}).formula
 
@@ -86,7 +86,7 @@ def test_bytes_on_a_device_become_those_of_the_whole_array(kind, N, part) -> Non
 
 
 def test_a_share_of_the_bandwidth_is_as_if_links_and_nics_were_slower() -> None:
-    half = Model.of("gpu_h100_sxm", efficiency=V5E.efficiency.replace(all_gather=0.5))
+    half = CostModel.of("gpu_h100_sxm", efficiency=V5E.efficiency.replace(all_gather=0.5))
     work = Work((), (Collective("all-gather", 10**9, ("x",), 16),))
     full, slower = (m.node(work, m.topology(16), {"x": 16}) for m in (H100, half))
     closed = collective("all_gather", 1e9, H100.topology(16))
@@ -96,15 +96,15 @@ def test_a_share_of_the_bandwidth_is_as_if_links_and_nics_were_slower() -> None:
 @given(st.integers(1, 16))
 def test_devices_that_share_cores_take_turns(devices) -> None:
     """Two at a time: beyond that, each takes its share."""
-    crowded = Model.of("tpu_v5e", efficiency=V5E.efficiency.replace(at_once=2.0))
+    is_dense = CostModel.of("tpu_v5e", efficiency=V5E.efficiency.replace(at_once=2.0))
     work = Work((Amount("elementwise", "", 0.0, 1e9),))
-    alone, among = (m.node(work, m.topology(16), {"x": devices}) for m in (V5E, crowded))
+    alone, among = (m.node(work, m.topology(16), {"x": devices}) for m in (V5E, is_dense))
     assert among.compute == pytest.approx(alone.compute * max(1, devices / 2))
     assert among.launch == pytest.approx(alone.launch * max(1, devices / 2))
 
 
 def test_answers_are_kept_and_models_can_be_sent() -> None:
-    work, model = Work((Amount("matmul", "bfloat16", 1e9),)), Model.of("tpu_v3")
+    work, model = Work((Amount("matmul", "bfloat16", 1e9),)), CostModel.of("tpu_v3")
     island = model.topology(8)
     assert model.topology(8) is island
     assert model.node(work, island, {"x": 8}) is model.node(work, island, {"x": 8})
@@ -146,7 +146,7 @@ def test_within_an_island_of_gpus_a_domain_is_left_over_nics() -> None:
 
 def test_a_move_within_an_island_reaches_what_a_permute_reaches_and_shares_cores() -> None:
     shares = V5E.efficiency.replace(permute=0.5, at_once=2.0)
-    slower = Model.of("tpu_v5e", efficiency=shares)
+    slower = CostModel.of("tpu_v5e", efficiency=shares)
     full, found = (m.transfer(10**9, "ICI", m.topology(16), 4, 4) for m in (V5E, slower))
     assert found.bandwidth == pytest.approx(full.bandwidth * 4 / 2 / 0.5)
     assert slower.transfer(10**9, "host", slower.topology(16), 0, 4).bandwidth == pytest.approx(
@@ -162,21 +162,21 @@ def test_an_unknown_route_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model", "devices", "sizes", "axes", "size", "wanted"),
     [
-        (V5E, 16, {"x": 16}, ("x",), 16, Laid((4, 4))),
-        (V5E, 16, {"a": 4, "b": 4}, ("b",), 4, Laid((1, 4))),
-        (V5E, 16, {"a": 4, "b": 4}, ("a",), 4, Laid((4, 1))),
-        (V5E, 16, {"a": 2, "b": 8}, ("b",), 8, Laid((2, 4))),
-        (V5E, 16, {"a": 2, "b": 8}, ("a",), 2, Laid((2, 1), 2, STRIDED)),
-        (V5E, 16, {"a": 4, "b": 2, "c": 2}, ("a", "c"), 8, Laid((4, 2))),
-        (V5E, 16, {"a": 4, "b": 2, "c": 2}, ("a", "b"), 8, Laid((4, 2), 2, STRIDED)),
-        (V5E, 16, {"a": 3, "b": 5}, ("b",), 5, Laid(5, note=STRIDED)),
-        (V3, 8, {"a": 4, "b": 2}, ("b",), 2, Laid(2)),
-        (V3, 8, {"a": 4, "b": 2}, ("a",), 4, Laid((2, 2), 2, STRIDED)),
-        (V5E, 16, {"x": 16}, (), 4, Laid(4, note=UNKNOWN)),
-        (V5E, 16, {"x": 16}, (), 16, Laid(16)),
-        (H100, 16, {"a": 2, "b": 8}, ("b",), 8, Laid(8)),
-        (H100, 16, {"a": 2, "b": 8}, ("a",), 2, Laid((1, 2))),
-        (H100, 16, {"a": 8, "b": 2}, ("a",), 8, Laid((4, 2))),
+        (V5E, 16, {"x": 16}, ("x",), 16, AxisGroup((4, 4))),
+        (V5E, 16, {"a": 4, "b": 4}, ("b",), 4, AxisGroup((1, 4))),
+        (V5E, 16, {"a": 4, "b": 4}, ("a",), 4, AxisGroup((4, 1))),
+        (V5E, 16, {"a": 2, "b": 8}, ("b",), 8, AxisGroup((2, 4))),
+        (V5E, 16, {"a": 2, "b": 8}, ("a",), 2, AxisGroup((2, 1), 2, STRIDED)),
+        (V5E, 16, {"a": 4, "b": 2, "c": 2}, ("a", "c"), 8, AxisGroup((4, 2))),
+        (V5E, 16, {"a": 4, "b": 2, "c": 2}, ("a", "b"), 8, AxisGroup((4, 2), 2, STRIDED)),
+        (V5E, 16, {"a": 3, "b": 5}, ("b",), 5, AxisGroup(5, note=STRIDED)),
+        (V3, 8, {"a": 4, "b": 2}, ("b",), 2, AxisGroup(2)),
+        (V3, 8, {"a": 4, "b": 2}, ("a",), 4, AxisGroup((2, 2), 2, STRIDED)),
+        (V5E, 16, {"x": 16}, (), 4, AxisGroup(4, note=UNKNOWN)),
+        (V5E, 16, {"x": 16}, (), 16, AxisGroup(16)),
+        (H100, 16, {"a": 2, "b": 8}, ("b",), 8, AxisGroup(8)),
+        (H100, 16, {"a": 2, "b": 8}, ("a",), 2, AxisGroup((1, 2))),
+        (H100, 16, {"a": 8, "b": 2}, ("a",), 8, AxisGroup((4, 2))),
     ],
 )
 def test_groups_of_a_mesh_lie_where_their_devices_are(model, devices, sizes, axes, size, wanted) -> None:

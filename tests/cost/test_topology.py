@@ -8,7 +8,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.cost.hardware.tables import names
-from pathways_nb.cost.hardware.topology import Axis, lay_out
+from pathways_nb.cost.hardware.topology import Axis, make_topology
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from pathways_nb.cost.hardware.topology import Axis, lay_out
     ],
 )
 def test_islands_are_nearly_square_and_wrap_by_their_chips_rule(name, devices, shape, wraps, hosts) -> None:
-    island = lay_out(pw.chip(name), devices)
+    island = make_topology(pw.chip(name), devices)
     assert island.shape == shape
     assert "".join(".w"[axis.wrap] for axis in island.axes) == wraps
     assert island.hosts == hosts
@@ -46,7 +46,7 @@ def test_every_arrangement_holds_its_chips_and_fits_a_pod(name) -> None:
     chip = pw.chip(name)
     for chips in range(1, 257):
         try:
-            shape = lay_out(chip, chips * chip.devices_per_chip).shape
+            shape = make_topology(chip, chips * chip.devices_per_chip).shape
         except pw.PlaceError:
             assert any(chips % p == 0 for p in range(max(chip.pod) + 1, chips + 1)), "a factor longer than any axis"
             continue
@@ -55,20 +55,20 @@ def test_every_arrangement_holds_its_chips_and_fits_a_pod(name) -> None:
 
 
 def test_axes_of_v4_wrap_where_whole_cubes_stand_in_a_row() -> None:
-    island = lay_out(pw.chip("tpu_v4"), 4 * 6 * 8, topology=(4, 6, 8))
+    island = make_topology(pw.chip("tpu_v4"), 4 * 6 * 8, topology=(4, 6, 8))
     assert [axis.wrap for axis in island.axes] == [True, False, True]
 
 
 def test_an_explicit_topology_and_hosts_of_another_size() -> None:
-    island = lay_out(pw.chip("tpu_v5e"), 32, topology=[2, 16], devices_per_host=4)
+    island = make_topology(pw.chip("tpu_v5e"), 32, topology=[2, 16], devices_per_host=4)
     assert (island.axes, island.hosts) == ((Axis(2, False), Axis(16, True)), 8)
-    assert lay_out(pw.chip("tpu_v3"), 2048, devices_per_host=4).hosts == 512
+    assert make_topology(pw.chip("tpu_v3"), 2048, devices_per_host=4).hosts == 512
 
 
 def test_the_network_is_that_of_the_chip_unless_another_is_named() -> None:
     chip, slow = pw.chip("tpu_v3"), pw.network("tpu_dcn").replace(rtt=1.0)
-    assert lay_out(chip, 8).network == chip.network
-    assert lay_out(chip, 8, network=slow).network is slow
+    assert make_topology(chip, 8).network == chip.network
+    assert make_topology(chip, 8, network=slow).network is slow
 
 
 V3 = "tpu_v3 has 2 devices a chip"
@@ -97,21 +97,21 @@ V3 = "tpu_v3 has 2 devices a chip"
 )  # fmt: skip
 def test_impossible_islands_are_refused_with_numbers_and_a_fix(name, devices, topology, message) -> None:
     with pytest.raises(pw.PlaceError) as error:
-        lay_out(pw.chip(name), devices, topology=topology)
+        make_topology(pw.chip(name), devices, topology=topology)
     assert str(error.value) == message
 
 
 def test_hosts_of_no_devices_are_refused() -> None:
     with pytest.raises(pw.PlaceError, match="^devices_per_host=-1: write a whole number of at least 1.$"):
-        lay_out(pw.chip("tpu_v4"), 8, devices_per_host=-1)
+        make_topology(pw.chip("tpu_v4"), 8, devices_per_host=-1)
 
 
 def test_hops_count_the_links_of_the_shortest_way() -> None:
-    ring = lay_out(pw.chip("tpu_v5e"), 256)
-    assert [ring.hops(0, other) for other in (0, 1, 15, 8, 16, 17, 255, 136)] == [0, 1, 1, 8, 1, 2, 2, 16]
-    cores = lay_out(pw.chip("tpu_v3"), 32)
+    notify_all = make_topology(pw.chip("tpu_v5e"), 256)
+    assert [notify_all.hops(0, other) for other in (0, 1, 15, 8, 16, 17, 255, 136)] == [0, 1, 1, 8, 1, 2, 2, 16]
+    cores = make_topology(pw.chip("tpu_v3"), 32)
     assert [cores.hops(0, other) for other in (1, 2, 7, 8, 31)] == [0, 1, 3, 1, 6]
-    assert lay_out(pw.chip("gpu_b200"), 8).hops(0, 5) == 1
+    assert make_topology(pw.chip("gpu_b200"), 8).hops(0, 5) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_hops_count_the_links_of_the_shortest_way() -> None:
     ],
 )
 def test_a_group_takes_whole_axes_first(size, axes) -> None:
-    group = lay_out(pw.chip("tpu_v5e"), 256).group(size)
+    group = make_topology(pw.chip("tpu_v5e"), 256).group(size)
     shown = [f"{axis.length}{'.w'[axis.wrap]}" for axis in group.axes]
     assert sorted(shown) == sorted(axes.split())
     assert group.devices == (size if isinstance(size, int) else math.prod(size))
 
 
 def test_groups_of_gpus_cross_domains() -> None:
-    island = lay_out(pw.chip("gpu_h100_sxm"), 64)
+    island = make_topology(pw.chip("gpu_h100_sxm"), 64)
     assert island.group()[1:] == (8, 64, 8)
     assert island.group(4)[1:] == (1, 4, 4)
     assert island.group(32)[1:] == (4, 32, 8)
@@ -154,5 +154,5 @@ def test_groups_of_gpus_cross_domains() -> None:
 )
 def test_groups_that_the_island_does_not_have(size, message) -> None:
     with pytest.raises(pw.PlaceError) as error:
-        lay_out(pw.chip("tpu_v5e"), 256).group(size)
+        make_topology(pw.chip("tpu_v5e"), 256).group(size)
     assert str(error.value) == message

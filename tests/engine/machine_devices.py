@@ -17,10 +17,10 @@ from pathways_nb.controller.messages import (
     Free,
     Grant,
     Launch,
-    Level,
     Lose,
+    MemoryHeld,
+    PutRequested,
     Refuse,
-    Reserve,
     Stop,
     Submitted,
     Voided,
@@ -28,10 +28,10 @@ from pathways_nb.controller.messages import (
     Wake,
 )
 from pathways_nb.errors import LostError, OutOfMemoryError, PolicyError
-from pathways_nb.plan.footprint import Holding, Sizes, covers, overlap
+from pathways_nb.plan.footprint import Allocation, Sizes, covers, overlap
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Slot, Step
-from pathways_nb.runtime.memory_events import Levels
+from pathways_nb.runtime.memory_events import MemoryEvents
 
 ONE_EACH = {island: Placement(island, 0, 1) for island in range(3)}
 """A place on each of three islands of one device."""
@@ -95,7 +95,7 @@ class Devices:
         """By island: steps not done yet, in the order they were told, with the launch that told them."""
         self.enqueued: dict[int, list[tuple[int, int]]] = {}
         """By island: all steps that it was ever told, by run."""
-        self.reserving: dict[int, Reserve] = {}
+        self.reserving: dict[int, PutRequested] = {}
         """By buffer: values that wait for room."""
         self.passed: dict[int, int] = {}
         """By buffer: programs and values that began while it waited for room."""
@@ -113,11 +113,11 @@ class Devices:
         """Buffers whose memory was taken over, perhaps before the run that made them has finished."""
         self.finished: set[int] = set()
         self.stopped: set[int] = set()
-        self.live: dict[tuple[str, int, int], Holding] = {}
+        self.live: dict[tuple[str, int, int], Allocation] = {}
         """What really takes memory: arrays of buffers, slots of runs, and copies of arguments."""
         self.arrays: dict[int, int] = {}
         """By buffer: the first buffer that was the same array."""
-        self.levels = Levels(lambda: self.now, lambda row: None)
+        self.memory_events = MemoryEvents(lambda: self.now, lambda row: None)
         self.obeyed: Counter[str] = Counter()
         """Instructions by kind."""
         self.failed: Counter[str] = Counter()
@@ -136,7 +136,7 @@ class Devices:
         for buffer in event.arguments:
             self.to_read.setdefault(buffer, set()).add(event.run)
 
-    def reserve(self, event: Reserve) -> None:
+    def reserve(self, event: PutRequested) -> None:
         """Room is about to be asked for."""
         self.reserving[event.buffer], self.passed[event.buffer] = event, 0
 
@@ -164,9 +164,9 @@ class Devices:
                     self.reserving.pop(buffer, None)
             case Grant(buffer, since):
                 assert since <= self.now
-                holding = self.reserving.pop(buffer).holding
-                self.hold(buffer, holding)
-                self._check_room(holding.placement, 0)
+                allocation = self.reserving.pop(buffer).allocation
+                self.hold(buffer, allocation)
+                self._check_room(allocation.placement, 0)
                 self._passes()
             case Refuse(buffer, since, error):
                 assert since <= self.now
@@ -186,8 +186,8 @@ class Devices:
                 assert isinstance(error, (LostError, OutOfMemoryError, PolicyError))
                 self.stopped.add(run)
                 self.failed[type(error).__name__] += 1
-            case Level():
-                self.levels.change(instruction)
+            case MemoryHeld():
+                self.memory_events.change(instruction)
             case Waited(run, since, reason):
                 assert since <= self.now
                 assert reason
@@ -220,7 +220,7 @@ class Devices:
         buffer = event.arguments[step.argument]
         if buffer in self.makers and buffer not in self.lost:
             yield self.makers[buffer]
-        if step.argument in event.needs.taken:
+        if step.argument in event.footprint.taken:
             for other in self.submitted.values():
                 if other.run < run and buffer in other.arguments:
                     yield other.run, _bringing(other, buffer)
@@ -236,10 +236,10 @@ class Devices:
         island, position = self.submitted[run].plan.position(step)
         return position < self.told.get((run, island), 0)
 
-    def hold(self, buffer: int, holding: Holding) -> None:
+    def hold(self, buffer: int, allocation: Allocation) -> None:
         """A buffer is an array of its own."""
         self.arrays[buffer] = buffer
-        self.live["buffer", buffer, 0] = holding
+        self.live["buffer", buffer, 0] = allocation
 
     def _drop(self, buffers: Iterable[int]) -> None:
         for buffer in buffers:
@@ -253,7 +253,7 @@ class Devices:
         assert all((run, step) in self.done for step in range(len(event.plan.steps)))
         self.finished.add(run)
         if run not in self.stopped:
-            taken = {event.arguments[i] for i in event.needs.taken}
+            taken = {event.arguments[i] for i in event.footprint.taken}
             self.taken |= taken
             self._drop(taken)
         for buffer, slot in zip(event.results, event.plan.results, strict=True):
@@ -264,11 +264,11 @@ class Devices:
     def _keep(self, run: int, buffer: int, slot: int) -> None:
         """A result is what is in its slot, or the argument that lay at its place already."""
         event = self.submitted[run]
-        holding, first = self.live.get(("slot", run, slot)), event.results[event.plan.results.index(slot)]
+        allocation, first = self.live.get(("slot", run, slot)), event.results[event.plan.results.index(slot)]
         if first in self.arrays:
             self.arrays[buffer] = self.arrays[first]
-        elif holding is not None:
-            self.hold(buffer, holding)
+        elif allocation is not None:
+            self.hold(buffer, allocation)
         elif (run, slot) in self.made and event.plan.steps[slot].kind == "bring":
             argument = event.arguments[event.plan.steps[slot].argument]
             if argument in self.arrays:
@@ -289,7 +289,7 @@ class Devices:
         if what.kind != "bring" or run in self.stopped:
             return True
         buffer = event.arguments[what.argument]
-        if what.argument in event.needs.taken and self.to_read[buffer] != {run}:
+        if what.argument in event.footprint.taken and self.to_read[buffer] != {run}:
             return False  # its memory is taken over: all others must have read it
         return buffer in self.lost or buffer not in self.makers or self.makers[buffer] in self.done
 
@@ -332,7 +332,7 @@ class Devices:
                 return
         place = plan.placements[what.place]
         for slot in what.outputs:
-            self.live["slot", run, slot] = Holding(place, sizes.slots[slot])
+            self.live["slot", run, slot] = Allocation(place, sizes.slots[slot])
         self._check_room(place, sizes.temporary.get(step, 0))
 
     def _let_go(self, run: int, step: int) -> None:
@@ -347,7 +347,7 @@ class Devices:
         """Whether it takes an argument over that others have, too."""
         event = self.submitted[run]
         array = self.arrays.get(event.arguments[argument])
-        return argument in event.needs.taken and list(self.arrays.values()).count(array) > 1
+        return argument in event.footprint.taken and list(self.arrays.values()).count(array) > 1
 
     def _check_room(self, place: Placement, temporary: int) -> None:
         if budget := self.budgets[place.island]:
@@ -357,13 +357,13 @@ class Devices:
 
     def used(self, island: int, device: int) -> int:
         """Bytes of all buffers on a device."""
-        mine = (holding for (kind, *_), holding in self.live.items() if kind == "buffer")
+        mine = (allocation for (kind, *_), allocation in self.live.items() if kind == "buffer")
         return sum(h.bytes for h in mine if covers(h.placement, island, device))
 
     def told_of(self, island: int, devices: int) -> list[dict[str, int]]:
         """For each device of an island, what each client holds there by the levels that were told."""
         found: list[dict[str, int]] = [{} for _ in range(devices)]
-        for (where, client), mine in self.levels._now.items():
+        for (where, client), mine in self.memory_events._now.items():
             for level, _ in mine.values() if where == island else ():
                 for device in range(level.first, level.first + level.count):
                     found[device][client] = level.bytes

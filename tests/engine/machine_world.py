@@ -22,17 +22,17 @@ from pathways_nb.controller.messages import (
     Closed,
     Grant,
     Opened,
+    PutRequested,
     Released,
     Removed,
-    Reserve,
     Stored,
     Submitted,
     Woke,
 )
 from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
-from pathways_nb.controller.state_machine import Machine
-from pathways_nb.plan.footprint import Holding, Needs, Sizes, needs_of, overlap
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.plan.footprint import Allocation, Footprint, Sizes, footprint_of, overlap
 from pathways_nb.plan.plan import Placement, Plan
 from tests.engine.machine_devices import Devices, plan_of
 
@@ -90,7 +90,7 @@ class World(RuleBasedStateMachine):
         """Of these, those whose memory a program has been given to take over."""
         self.stale: list[int] = []
         """Handles to what is no longer there."""
-        self.where: dict[int, Holding | None] = {}
+        self.where: dict[int, Allocation | None] = {}
         """Where each buffer lies, or will."""
         self.too_large = 0
         """Programs refused when they were lowered."""
@@ -98,8 +98,8 @@ class World(RuleBasedStateMachine):
         """Programs and values that waited for memory at one time."""
         self.log: list[tuple[Any, float]] = []
 
-    def fresh(self) -> Machine:
-        machine = Machine(self.dispatch, self.policy, (DEVICES,) * ISLANDS, self.budgets)
+    def fresh(self) -> StateMachine:
+        machine = StateMachine(self.dispatch, self.policy, (DEVICES,) * ISLANDS, self.budgets)
         machine.admission.most_passed = self.most_passed
         return machine
 
@@ -119,17 +119,17 @@ class World(RuleBasedStateMachine):
             self.devices.obey(instruction)
             if isinstance(instruction, Grant):
                 granted = reserving[instruction.buffer]
-                self.handles[granted.buffer], self.where[granted.buffer] = granted.client, granted.holding
+                self.handles[granted.buffer], self.where[granted.buffer] = granted.client, granted.allocation
         self.devices.check_order()
         for buffer in self.devices.lost & self.where.keys():
             self.where[buffer] = None
 
-    def twin(self) -> Machine:
+    def twin(self) -> StateMachine:
         """A copy of the machine that shares only what never changes."""
         shared: list[Any] = []
         for event in self.devices.submitted.values():
-            shared += (event, event.plan, event.needs, *event.needs.results)
-            shared += itertools.chain.from_iterable(event.needs.courses.values())
+            shared += (event, event.plan, event.footprint, *event.footprint.results)
+            shared += itertools.chain.from_iterable(event.footprint.profiles.values())
         return copy.deepcopy(self.machine, {id(each): each for each in shared})
 
     def step(self, island: int, seconds: float, fails: bool = False) -> None:
@@ -159,7 +159,7 @@ class World(RuleBasedStateMachine):
         waited = set(self.devices.reserving)  # these may be put there yet
         self.send(Removed(where))
         for entry in (entry for buffer, entry in self.machine.store.buffers.items() if buffer not in waited):
-            assert not (entry.holding and overlap(entry.holding.placement, where))
+            assert not (entry.allocation and overlap(entry.allocation.placement, where))
 
     @precondition(lambda self: self.devices.gone)
     @rule(data=st.data())
@@ -201,7 +201,7 @@ class World(RuleBasedStateMachine):
     def put(self, size: int, place: int, client: str) -> None:
         """Put a value onto devices, as soon as there is room."""
         buffer = next(self.buffers)
-        event = Reserve(buffer, client, 8, f"put {buffer}", Holding(self.place(place), size))
+        event = PutRequested(buffer, client, 8, f"put {buffer}", Allocation(self.place(place), size))
         self.devices.reserve(event)
         self.send(event)
 
@@ -248,33 +248,35 @@ class World(RuleBasedStateMachine):
             tuple(data.draw(st.integers(0, 2)) for _ in plan.slots), {i: i % 2 for i in range(len(plan.steps))}, {}
         )
         taken = tuple(i for i in range(len(arguments)) if data.draw(st.booleans()) and i not in plan.results)
-        needs = [needs_of(plan, sizes, taken if last else ()) for last in [*[False] * (times - 1), True]]
-        if self.is_too_large(needs[0], client):
+        footprint = [footprint_of(plan, sizes, taken if last else ()) for last in [*[False] * (times - 1), True]]
+        if self.is_too_large(footprint[0], client):
             self.too_large += 1
             return
-        for each in needs:
+        for each in footprint:
             self.submit_once(plan, sizes, each, arguments, client)
             assert not gone or max(self.devices.submitted) in self.devices.stopped
         self.given |= {arguments[i] for i in taken}
 
-    def is_too_large(self, needs: Needs, client: str) -> bool:
+    def is_too_large(self, footprint: Footprint, client: str) -> bool:
         """Whether lowering or the call would refuse it."""
         limit = self.machine.clients[client].memory if client in self.machine.clients else 0
-        for island, courses in needs.courses.items():
-            for course in courses:
-                assert course.peaks == tuple(sorted(course.peaks[:-1], reverse=True)) + course.peaks[-1:]
-                peak = course.peaks[0] + needs.input_bytes(island, course.first)
+        for island, profiles in footprint.profiles.items():
+            for profile in profiles:
+                assert profile.peaks == tuple(sorted(profile.peaks[:-1], reverse=True)) + profile.peaks[-1:]
+                peak = profile.peaks[0] + footprint.input_bytes(island, profile.first)
                 if any(0 < most < peak for most in (self.devices.budgets[island], limit)):
                     return True
         return False
 
-    def submit_once(self, plan: Plan, sizes: Sizes, needs: Needs, arguments: tuple[int, ...], client: str) -> None:
-        moved = tuple(i for i, b in enumerate(arguments) if self.where[b] != needs.inputs[i])
+    def submit_once(
+        self, plan: Plan, sizes: Sizes, footprint: Footprint, arguments: tuple[int, ...], client: str
+    ) -> None:
+        moved = tuple(i for i, b in enumerate(arguments) if self.where[b] != footprint.inputs[i])
         results = tuple(next(self.buffers) for _ in plan.results)
-        event = Submitted(next(self.serials), client, plan, arguments, results, (8,) * len(results), needs, moved)
+        event = Submitted(next(self.serials), client, plan, arguments, results, (8,) * len(results), footprint, moved)
         self.devices.submit(event, sizes)
-        for buffer, holding in zip(results, needs.results, strict=True):
-            self.handles[buffer], self.where[buffer] = client, holding
+        for buffer, allocation in zip(results, footprint.results, strict=True):
+            self.handles[buffer], self.where[buffer] = client, allocation
         self.send(event)
 
     @precondition(lambda self: self.handles)
@@ -337,7 +339,7 @@ class World(RuleBasedStateMachine):
         """Beyond the limit, only by those that waited before: as many as ever waited at one time."""
         if hasattr(self, "machine"):
             blocked = self.machine.admission.blocked
-            waiting = {*blocked, *self.machine.reservations.waiting.values()}
+            waiting = {*blocked, *self.machine.put_requests.waiting.values()}
             self.most_waiting = max(self.most_waiting, len(waiting))
             most = self.most_passed + self.most_waiting
             assert all(waits.passed <= most for waits in blocked.values())
@@ -346,7 +348,7 @@ class World(RuleBasedStateMachine):
     @invariant()
     def who_waits_for_room_is_known(self) -> None:
         if hasattr(self, "machine"):
-            assert self.machine.reservations.waiting.keys() == self.devices.reserving.keys()
+            assert self.machine.put_requests.waiting.keys() == self.devices.reserving.keys()
 
     @invariant()
     def sequential_means_one_gang_at_a_time(self) -> None:
@@ -382,8 +384,8 @@ class World(RuleBasedStateMachine):
         assert not self.machine.runs
         assert not self.machine.store.buffers
         assert not any(any(island.totals) for island in self.machine.memory.islands), "bytes are left"
-        assert not self.machine.reservations.waiting
-        assert not any(lane.in_flight for lane in self.machine.lanes.values())
+        assert not self.machine.put_requests.waiting
+        assert not any(lane.in_flight for lane in self.machine.queues.values())
         assert find_cycle(self.devices.orders()) is None
         assert not self.machine.precedence.touching
         assert not self.machine.store.same

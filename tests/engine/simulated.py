@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 import pathways_nb as pw
 from pathways_nb.cost.hardware.host import HOST
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 
 X = jax.ShapeDtypeStruct((8,), jnp.float32)
 COSTS = ("call", "message", "per_host", "launch", "notice", "device_launch")
-NO_HOSTS = Model.of("tpu_v3", host=HOST.replace(**dict.fromkeys(COSTS, 0.0)))
+NO_HOSTS = CostModel.of("tpu_v3", host=HOST.replace(**dict.fromkeys(COSTS, 0.0)))
 """A chip whose controller and hosts take no time: what is left is what nodes and transfers take."""
 
 left = pw.virtual_slice(4, island=0, name="left")
@@ -36,7 +36,7 @@ both = pw.program(lambda x: b(a(x)), name="both")
 def settled(controller: pw.Controller) -> None:
     """Whatever has been called or dropped by now has come to its end."""
     controller.settle()
-    controller.driver.engine.in_turn(lambda: None)
+    controller.driver.event_loop.in_turn(lambda: None)
 
 
 def is_empty(controller: pw.Controller) -> bool:
@@ -45,5 +45,7 @@ def is_empty(controller: pw.Controller) -> bool:
     driver: Any = controller.driver
     left_over = driver.runs, driver.entries, driver._virtual, driver._expecting, driver.agenda.next
     return (
-        not any(left_over) and not controller.machine.store.buffers and not (driver.engine._used or driver.engine._made)
+        not any(left_over)
+        and not controller.machine.store.buffers
+        and not (driver.event_loop._used or driver.event_loop._made)
     )

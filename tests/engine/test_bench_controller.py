@@ -9,7 +9,7 @@ import pytest
 
 from pathways_nb.bench.controller import Story
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.messages import Finish, Free, Launch, Level
+from pathways_nb.controller.messages import Finish, Free, Launch, MemoryHeld
 
 LARGE = (2048, 65_536)
 
@@ -34,7 +34,7 @@ def test_graph_plan_and_needs_do_not_grow_with_the_shards(stories: dict[int, Sto
     assert len([*large.graph.edges()]) == len([*small.graph.edges()])
     assert shape(large) == shape(small)
     assert {place.count for place in large.plan.placements.values()} == {shards}
-    peaks = [[replace(course, count=0) for course in story.needs.courses[0]] for story in (small, large)]
+    peaks = [[replace(course, count=0) for course in story.footprint.profiles[0]] for story in (small, large)]
     assert peaks[0] == peaks[1]
     assert len(peaks[0]) == 1
 
@@ -44,10 +44,10 @@ def test_the_controller_says_the_same_whatever_the_number_of_shards(stories: dic
         told: dict[int, list[Any]] = {}
         for shards, story in stories.items():
             said = story.tell()
-            assert {i.count for i in said if isinstance(i, Level)} == {shards}
-            told[shards] = [replace(i, count=0) if isinstance(i, Level) else i for i in said]
+            assert {i.count for i in said if isinstance(i, MemoryHeld)} == {shards}
+            told[shards] = [replace(i, count=0) if isinstance(i, MemoryHeld) else i for i in said]
             check_invariants(story.machine)
             assert not story.machine.runs
         assert told[2] == told[2048] == told[65_536]
-        assert {Launch, Finish, Free, Level} <= {type(i) for i in told[2]}
+        assert {Launch, Finish, Free, MemoryHeld} <= {type(i) for i in told[2]}
     assert len({story.messages for story in stories.values()}) == 1

@@ -11,7 +11,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.notebook.magics import PathwaysMagics
 from pathways_nb.runtime import islands as islands_module
-from pathways_nb.runtime.sim.simulated_pod import Pod
+from pathways_nb.runtime.sim.simulated_pod import SimulatedPod
 from pathways_nb.util import limits
 
 HUGE = 10**400
@@ -67,7 +67,7 @@ def nothing_made(monkeypatch):
         raise AssertionError(f"made {args} {kwargs}")
 
     monkeypatch.setattr(islands_module, "_make_client", made)
-    monkeypatch.setattr(Pod, "__init__", made)
+    monkeypatch.setattr(SimulatedPod, "__init__", made)
 
 
 @pytest.mark.parametrize(("kind", "options", "text"), TOO_MANY)

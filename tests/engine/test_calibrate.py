@@ -196,12 +196,12 @@ def test_an_interrupt_leaves_nothing_behind(small, monkeypatch, tmp_path) -> Non
 
 
 def test_simulated_devices_cannot_be_measured(small, monkeypatch) -> None:
-    object.__setattr__(small.specification, "kind", "sim")
+    object.__setattr__(small.attach_options, "kind", "sim")
     try:
         with pytest.raises(pw.UsageError, match=r'has no devices to measure. Attach some: pw.attach\("cpu"\)'):
             pw.calibrate()
     finally:
-        object.__setattr__(small.specification, "kind", "cpu")
+        object.__setattr__(small.attach_options, "kind", "cpu")
 
 
 def test_the_model_of_a_calibration_is_for_the_same_shape() -> None:

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import pathways_nb.cost.hlo.compiled as compiling
 from pathways_nb.cost.collectives.groups import axes_of, groups_of
-from pathways_nb.cost.hlo.compiled import Compiled, collectives_by_compiling, cpu_devices
+from pathways_nb.cost.hlo.compiled import CompiledFacts, collectives_by_compiling, cpu_devices
 from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.jaxpr.exchange import Collective
@@ -64,7 +64,7 @@ def fsdp(dtype: Any) -> Case:
 CASES = {"data": data_parallel, "tensor": tensor_parallel, "fsdp": fsdp}
 
 
-def compiled(case: Case, sizes: dict[str, int], **options: Any) -> Compiled:
+def compiled(case: Case, sizes: dict[str, int], **options: Any) -> CompiledFacts:
     fn, args, in_specs, out_specs = case
     return collectives_by_compiling(fn, args, in_specs, out_specs, sizes, **options)
 
@@ -294,7 +294,7 @@ def test_text_that_is_no_module_is_refused() -> None:
 
 
 def test_an_option_that_this_jax_lacks_is_left_out_from_then_on(monkeypatch) -> None:
-    class Lowered:
+    class CompiledPlan:
         def __init__(self, unknown: str):
             self.unknown, self.tried = unknown, []
 
@@ -305,8 +305,8 @@ def test_an_option_that_this_jax_lacks_is_left_out_from_then_on(monkeypatch) -> 
             return "compiled"
 
     monkeypatch.setattr(compiling, "_quick", {"known": 0, "gone": 1})
-    lowered = Lowered("gone")
+    lowered = CompiledPlan("gone")
     assert compiling._compile(lowered) == compiling._compile(lowered) == "compiled"
     assert lowered.tried == [["known", "gone"], ["known"], ["known"]]
     with pytest.raises(jax.errors.JaxRuntimeError, match="memory"):  # whatever else goes wrong is told
-        compiling._compile(Lowered("memory"))
+        compiling._compile(CompiledPlan("memory"))

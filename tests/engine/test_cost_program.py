@@ -61,7 +61,7 @@ def test_every_node_takes_the_operations_that_its_executable_takes(
     call = step.signature((WEIGHTS, X), {})
     traced = submit.traced(controller, step, call)
     ours = works(traced, {"x": 4})
-    launches = [action for action in submit.lowered(controller, traced, call).actions if action.call is not None]
+    launches = [action for action in submit.compiled_plan(controller, traced, call).actions if action.call is not None]
     assert {action.label.name for action in launches} >= {"first", "second", "second (bwd)", "first (bwd)"}
     for action in launches:
         assert ours[action.step.node].flops == pytest.approx(action.label.flops / 4, rel=0.05), action.label.name

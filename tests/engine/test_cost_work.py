@@ -190,12 +190,12 @@ def per_shard(fn: Callable[..., Any], *args: Any, in_specs: Any, out_specs: Any,
 
 def test_every_collective_of_per_shard_code() -> None:
     def body(x: Any) -> Any:
-        ring = [(i, (i + 1) % 4) for i in range(4)]
+        notify_all = [(i, (i + 1) % 4) for i in range(4)]
         return (
             lax.psum(x, "data"), lax.pmean(x, ("data", "model")), lax.pmax(x, "model"),
             lax.all_gather(x, "data"), lax.all_gather(x, "data", axis_index_groups=[[0, 1], [2, 3]]),
             lax.psum_scatter(x, "data", tiled=True), lax.all_to_all(x, "data", 0, 0, tiled=True),
-            lax.ppermute(x, ("data",), ring), lax.pbroadcast(x, ("data",), 0),
+            lax.ppermute(x, ("data",), notify_all), lax.pbroadcast(x, ("data",), 0),
         )  # fmt: skip
 
     shard = 4 * 4 * 8

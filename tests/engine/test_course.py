@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.course.check import QUESTIONS
+from pathways_nb.course.answer_check import QUESTIONS
 from pathways_nb.examples import mixture, two_stages
 from pathways_nb.parallel.experts import Chosen, Experts
 

@@ -16,7 +16,7 @@ from pathways_nb.cost.calibration import calibrated
 from pathways_nb.cost.calibration.fitted import Check
 from pathways_nb.cost.efficiency import EFFICIENCY
 from pathways_nb.cost.hardware.host import HOST
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 from tests.engine.damaged_runs import FOREIGN, NASTY
 
 BRACKETS, DIGITS = "[" * 100_000, "9" * 5_000
@@ -147,7 +147,7 @@ SOUND: dict[str, dict[str, Any]] = {
 def sound(tmp_path_factory) -> dict[str, dict[str, Any]]:
     """What a file of each kind holds."""
     path = tmp_path_factory.mktemp("sound") / "calibration.json"
-    model = Model(pw.chip("tpu_v3"), pw.network("tpu_dcn"), HOST, EFFICIENCY, "mine")
+    model = CostModel(pw.chip("tpu_v3"), pw.network("tpu_dcn"), HOST, EFFICIENCY, "mine")
     calibrated.Calibration(model, (Check("matmul", 3, 0.1, None),), {"cores": 2}).save(path)
     return SOUND | {"calibration": json.loads(path.read_text())}
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb.cost.fixed_order as fixed
-from pathways_nb.controller.state_machine import Machine
-from pathways_nb.cost.fixed_order import Edges, FixedOrder, evaluate
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.cost.fixed_order import FixedOrder, OrderEdges, evaluate
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Step
-from pathways_nb.runtime.sim.makespan import Clockwork
-from pathways_nb.runtime.sim.virtual_islands import Task
+from pathways_nb.runtime.sim.makespan import MakespanSimulator
+from pathways_nb.runtime.sim.simulated_islands import Task
 
 DEVICES = 4
 """Of each of two islands."""
@@ -32,9 +32,9 @@ class Drawn:
     lasts: list[float] = field(default_factory=list)
 
     @property
-    def edges(self) -> Edges:
+    def edges(self) -> OrderEdges:
         pairs = [(source, target) for target, sources in enumerate(self.needs) for source in sources]
-        return Edges([s for s, _ in pairs], [t for _, t in pairs])
+        return OrderEdges([s for s, _ in pairs], [t for _, t in pairs])
 
     @property
     def orders(self) -> list[list[int]]:
@@ -71,7 +71,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
     return made
 
 
-class Watched(Clockwork):
+class Watched(MakespanSimulator):
     """The event loop, asked when each step began and ended."""
 
     spans: dict[int, tuple[float, float]]
@@ -83,7 +83,7 @@ class Watched(Clockwork):
 
 @given(drawn(), st.booleans())
 def test_exactly_what_the_event_loop_finds(tasks: Drawn, narrow: bool) -> None:
-    loop = Watched(Machine(devices=(DEVICES, DEVICES)), dict(enumerate(tasks.lasts)))
+    loop = Watched(StateMachine(devices=(DEVICES, DEVICES)), dict(enumerate(tasks.lasts)))
     loop.spans = {}
     loop.submit(tasks.plan)
     makespan = loop.run()
@@ -112,13 +112,13 @@ def test_no_task_begins_before_what_it_waits_for_and_each_as_soon_as_it_can(task
 @given(st.integers(1, 7), st.integers(1, 12), st.integers(1, 9), st.integers(0, 5))
 def test_the_forward_wave_of_gpipe(stages: int, microbatches: int, lasts: int, transfer: int) -> None:
     task = np.arange(stages * microbatches).reshape(stages, microbatches)
-    found = evaluate(np.full(task.size, lasts), Edges(task[:-1], task[1:], transfer), task)
+    found = evaluate(np.full(task.size, lasts), OrderEdges(task[:-1], task[1:], transfer), task)
     stage, microbatch = np.indices(task.shape)
     assert (found.start.reshape(task.shape) == (stage + microbatch) * lasts + stage * transfer).all()
     assert found.makespan == (microbatches + stages - 1) * lasts + (stages - 1) * transfer
 
 
-def one_f_one_b(stages: int, microbatches: int) -> tuple[Edges, np.ndarray]:
+def one_f_one_b(stages: int, microbatches: int) -> tuple[OrderEdges, np.ndarray]:
     """Forward tasks, then backward ones, by stage and microbatch; each stage warms up with those that lie below it."""
     task = np.arange(2 * stages * microbatches).reshape(2, stages, microbatches)
     forward, backward = task
@@ -131,7 +131,7 @@ def one_f_one_b(stages: int, microbatches: int) -> tuple[Edges, np.ndarray]:
         for m in range(microbatches):
             order += [backward[stage, m], *forward[stage, m + ahead : m + ahead + 1]]
         orders.append(order)
-    return Edges(np.concatenate(source), np.concatenate(target)), np.array(orders)
+    return OrderEdges(np.concatenate(source), np.concatenate(target)), np.array(orders)
 
 
 @given(st.integers(1, 6), st.integers(0, 10), st.integers(1, 5), st.integers(1, 5))
@@ -144,18 +144,18 @@ def test_1f1b_has_the_bubble_of_its_closed_form(stages: int, more: int, forward:
 
 
 def test_an_order_is_evaluated_again_with_other_durations() -> None:
-    order = FixedOrder.of(3, Edges([0], [2], 0.5), [[0, 1], [2]])
+    order = FixedOrder.of(3, OrderEdges([0], [2], 0.5), [[0, 1], [2]])
     start, end, makespan = order.evaluate([1, 2, 3])
     assert (start.tolist(), end.tolist(), makespan) == ([0, 1, 1.5], [1, 3, 4.5], 4.5)
     assert order.evaluate([4, 0, 0]).makespan == 4.5
-    assert evaluate([], Edges([], []), []).makespan == 0.0
+    assert evaluate([], OrderEdges([], []), []).makespan == 0.0
 
 
 @pytest.mark.parametrize("narrow", [0, 1000])
 def test_two_devices_that_enqueue_two_gangs_in_opposite_orders_are_found(monkeypatch, narrow: int) -> None:
     monkeypatch.setattr(fixed, "_NARROW", narrow)
     with pytest.raises(UsageError) as error:
-        FixedOrder.of(3, Edges([], []), [[0, 1], [2, 1, 0]], ["all-reduce", "all-gather", "add"].__getitem__)
+        FixedOrder.of(3, OrderEdges([], []), [[0, 1], [2, 1, 0]], ["all-reduce", "all-gather", "add"].__getitem__)
     assert "all-gather waits for all-reduce (before it on device 0)" in str(error.value)
     assert "all-reduce waits for all-gather (before it on device 1)" in str(error.value)
     assert "add" not in str(error.value)
@@ -165,18 +165,18 @@ def test_an_order_against_the_data_is_found_behind_what_can_go_on() -> None:
     with pytest.raises(
         UsageError, match=r"task 2 waits for task 1 \(whose output it needs\); task 1 waits for task 2 "
     ):
-        evaluate(np.ones(4), Edges([0, 1, 2], [1, 2, 3]), [[0, 3], [2, 1]])
+        evaluate(np.ones(4), OrderEdges([0, 1, 2], [1, 2, 3]), [[0, 3], [2, 1]])
 
 
 def test_of_a_long_circle_six_tasks_are_named() -> None:
     with pytest.raises(UsageError, match="and so on, 9 tasks in all. Change the order"):
-        evaluate(np.ones(9), Edges(range(9), [*range(1, 9), 0]), [])
+        evaluate(np.ones(9), OrderEdges(range(9), [*range(1, 9), 0]), [])
 
 
 def test_tasks_that_do_not_exist_are_refused() -> None:
     with pytest.raises(UsageError, match="edges speak of task 2, but there are 2 tasks"):
-        evaluate([1, 1], Edges([0], [2]), [])
+        evaluate([1, 1], OrderEdges([0], [2]), [])
     with pytest.raises(UsageError, match=r"orders\[1\] speak of task -1, but"):
-        evaluate([1, 1], Edges([], []), [[0], [-1]])
+        evaluate([1, 1], OrderEdges([], []), [[0], [-1]])
     with pytest.raises(UsageError, match=r"durations of shape \(3,\): there are 2 tasks"):
-        FixedOrder.of(2, Edges([], []), []).evaluate([1, 1, 1])
+        FixedOrder.of(2, OrderEdges([], []), []).evaluate([1, 1, 1])

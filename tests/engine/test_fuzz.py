@@ -26,7 +26,7 @@ def test_it_counts_what_it_handled(monkeypatch: pytest.MonkeyPatch, capsys: Any)
 
 
 def test_a_bug_is_told_with_its_seed_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Admission, "went_on", lambda self, run, island: None)
+    monkeypatch.setattr(Admission, "progressed", lambda self, run, island: None)
     finish = Admission.finish
     monkeypatch.setattr(
         Admission, "finish", lambda self, what: None if isinstance(what, RunState) else finish(self, what)

@@ -11,7 +11,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.controller.messages import Completed, Event, Submitted
-from pathways_nb.runtime.run_state import Bell
+from pathways_nb.runtime.run_state import Condition
 from tests.waiting import until
 
 v = np.arange(8, dtype=np.float32)
@@ -60,14 +60,14 @@ def test_the_main_thread_posts_and_others_hand_over_themselves(controller, add, 
     add(v).wait()
     quiet(controller)  # now the engine thread has done with what was posted
     in_thread(lambda: add(v).wait())
-    assert [thread for thread, _ in submitted(handed)] == ["pathways-engine", "client"]
+    assert [thread for thread, _ in submitted(handed)] == ["pathways-event-loop", "client"]
     ended = {thread for thread, event in handed if isinstance(event, Completed)}
     assert ended <= {"pathways-watch-0", "pathways-island-0"}  # whichever is last: the end, or the row that says it
 
 
 def test_a_threads_call_does_not_overtake_one_that_was_posted(controller, add, left, handed, quiet) -> None:
     x = pw.put(v, on=left, shardings=pw.P("x"))
-    with controller.driver.engine.deciding:  # the engine thread can take what is posted, and no more
+    with controller.driver.event_loop.deciding:  # the engine thread can take what is posted, and no more
         y = add(x)
         z = in_thread(lambda: add(y))  # it returns: what it called has been posted, too
     quiet(controller)
@@ -76,7 +76,7 @@ def test_a_threads_call_does_not_overtake_one_that_was_posted(controller, add, l
     np.testing.assert_array_equal(w.result(), v + 3)
     order = submitted(handed)
     assert [run for _, run in order] == sorted(run for _, run in order)
-    assert [thread for thread, _ in order] == ["pathways-engine", "pathways-engine", "client"]
+    assert [thread for thread, _ in order] == ["pathways-event-loop", "pathways-event-loop", "client"]
 
 
 def test_calls_of_many_threads_reach_the_controller_in_the_order_of_their_numbers(add, handed) -> None:
@@ -136,41 +136,41 @@ def test_a_thread_whose_program_lacks_memory_is_told_so(watchdog) -> None:
 
 class TestBell:
     def test_wakes_those_only_whose_wait_is_over(self) -> None:
-        bell, over = Bell(), set[str]()
+        bell, over = Condition(), set[str]()
         threads = {n: threading.Thread(target=bell.wait, args=(lambda n=n: n in over,)) for n in ("ann", "bob")}
         for thread in threads.values():
             thread.start()
         until(lambda: len(bell._waiting) == 2)
         over.add("bob")
-        bell.ring()
+        bell.notify_all()
         threads["bob"].join()
         assert threads["ann"].is_alive()
         assert len(bell._waiting) == 1
         over.add("ann")
-        bell.ring()
+        bell.notify_all()
         threads["ann"].join()
         assert not bell._waiting
 
     def test_what_happens_between_the_question_and_the_sleep_is_not_missed(self) -> None:
-        bell, answers = Bell(), iter([False, True])
+        bell, answers = Condition(), iter([False, True])
         assert bell.wait(lambda: next(answers))
         assert not bell._waiting
 
     def test_gives_up_in_time(self) -> None:
-        bell = Bell()
+        bell = Condition()
         assert not bell.wait(lambda: False, timeout=0.01)
         assert not bell._waiting
 
     def test_rings_that_are_put_off_are_heard_at_the_end(self) -> None:
-        bell, over = Bell(), set[str]()
+        bell, over = Condition(), set[str]()
         asleep = threading.Thread(target=bell.wait, args=(lambda: "ann" in over,))
         asleep.start()
         until(lambda: bool(bell._waiting))
         with bell.once():
             over.add("ann")
-            bell.ring()
+            bell.notify_all()
             assert bell._waiting, "it was woken before the end"
-            in_thread(bell.ring)  # another thread's rings are its own
+            in_thread(bell.notify_all)  # another thread's rings are its own
             asleep.join()
-        bell.ring()
+        bell.notify_all()
         assert not bell._muffled

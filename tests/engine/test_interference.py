@@ -6,14 +6,14 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.cost.hardware.host import HOST
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 
 TAKES, TAKEN, NODES = 1e-2, 1e-3, 3
 
 
 def _seconds(count: int, interference: float) -> list[float]:
     """Of the nodes of a chain on each of so many islands of two."""
-    model = Model.of("tpu_v3", host=HOST.replace(interference=interference, message=1e-4))
+    model = CostModel.of("tpu_v3", host=HOST.replace(interference=interference, message=1e-4))
     with pw.attach("sim", chip=model, islands=2, devices_per_island=2):
         works = [pw.work(TAKES, on=pw.virtual_slice(2, island=island)) for island in range(count)]
 

@@ -113,7 +113,7 @@ def test_another_delay_is_another_controller(controller) -> None:
     second = pw.attach("cpu", islands=1, devices_per_island=1)
     assert second is not first
     assert pw.attach("cpu", islands=1, devices_per_island=1, dcn_latency=0) is second
-    assert first.specification.as_dict()["dcn_latency"] == 1e-3
+    assert first.attach_options.as_dict()["dcn_latency"] == 1e-3
 
 
 @pytest.mark.parametrize("latency", [-1e-3, float("nan"), float("inf"), "1 ms", None, True])

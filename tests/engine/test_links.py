@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_nb.trace.what_if import what_if
 from tests.engine.simulated import NO_HOSTS
 
 DISPATCH = st.sampled_from(["parallel", "sequential"])
-MODEL = st.sampled_from([NO_HOSTS, Model.of("tpu_v3")])
+MODEL = st.sampled_from([NO_HOSTS, CostModel.of("tpu_v3")])
 FASTER = st.sampled_from([0.5, 2.0, 8.0])
 WHOLE = [pw.virtual_slice(4, island=island, name=f"island {island}") for island in range(3)]
 HALVES = [pw.virtual_slice(2, island=0, name=f"half {half}") for half in range(2)]
@@ -46,7 +46,7 @@ def random_nodes(seed: int, places: list[pw.VirtualSlice]) -> list[Node]:
     ]
 
 
-def run(nodes: list[Node], model: Model, dispatch: str, fast: int = -1, faster: float = 1.0) -> pw.Run:
+def run(nodes: list[Node], model: CostModel, dispatch: str, fast: int = -1, faster: float = 1.0) -> pw.Run:
     """All of them, one of them faster."""
     works = [
         pw.work(node.seconds / (faster if at == fast else 1.0), on=node.place, output_bytes=node.bytes, name=f"n{at}")
@@ -65,7 +65,7 @@ def run(nodes: list[Node], model: Model, dispatch: str, fast: int = -1, faster: 
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**9), DISPATCH, MODEL)
-def test_no_hole_is_left_where_a_transfer_waited_for_its_link(seed: int, dispatch: str, model: Model) -> None:
+def test_no_hole_is_left_where_a_transfer_waited_for_its_link(seed: int, dispatch: str, model: CostModel) -> None:
     found = run(random_nodes(seed, WHOLE + HALVES), model, dispatch)
     path, makespan = found.critical_path(), found.summary().makespan
     assert path.length == pytest.approx(makespan, rel=1e-12)
@@ -77,7 +77,7 @@ def test_no_hole_is_left_where_a_transfer_waited_for_its_link(seed: int, dispatc
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**9), DISPATCH, MODEL, FASTER)
-def test_a_node_that_is_faster(seed: int, dispatch: str, model: Model, faster: float) -> None:
+def test_a_node_that_is_faster(seed: int, dispatch: str, model: CostModel, faster: float) -> None:
     nodes = random_nodes(seed, WHOLE + HALVES)
     fast = seed % len(nodes)
     found = run(nodes, model, dispatch).what_if(node=f"n{fast}", faster=faster)
@@ -94,7 +94,7 @@ def test_a_network_that_is_faster(seed: int, dispatch: str, faster: float) -> No
     found = run(nodes, NO_HOSTS, dispatch)
     if found.events.is_("kind", "transfer").any():
         told = found.what_if(kind="transfer", faster=faster)
-        simulated = run(nodes, Model.of("tpu_v3", quick, host=NO_HOSTS.host), dispatch).summary().makespan
+        simulated = run(nodes, CostModel.of("tpu_v3", quick, host=NO_HOSTS.host), dispatch).summary().makespan
         assert told.after == pytest.approx(simulated, rel=1e-9) or not told.exact, told.summary_line()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.plan.footprint import Course, Sizes, needs_of
+from pathways_nb.plan.footprint import MemoryProfile, Sizes, footprint_of
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Slot, Step
 from pathways_nb.session import default_controller
@@ -75,16 +75,16 @@ def chain(sizes: list[int], islands: list[int], results: tuple[int, ...] = ()) -
 
 def test_a_chain_holds_two_values_at_a_time_and_its_result_to_the_end() -> None:
     sizes = [5, 3, 4]
-    needs = needs_of(chain(sizes, [0, 0, 0], (2,)), Sizes(tuple(sizes), {1: 10}, {}))
-    assert needs.courses == {0: (Course(0, 2, (18, 18, 7, 4), 1, 10),)}
+    footprint = footprint_of(chain(sizes, [0, 0, 0], (2,)), Sizes(tuple(sizes), {1: 10}, {}))
+    assert footprint.profiles == {0: (MemoryProfile(0, 2, (18, 18, 7, 4), 1, 10),)}
 
 
 def test_what_another_island_reads_stays_until_a_later_step_depends_on_it() -> None:
     plan = chain([4, 1, 2], [0, 1, 0], (2,))
-    needs = needs_of(plan, Sizes((4, 1, 2), {}, {}))
-    assert needs.courses[0][0].peaks == (6, 6, 2)  # step 2 waits for step 1, which reads what step 0 made
-    unread = needs_of(chain([4, 1], [0, 1], (1,)), Sizes((4, 1), {}, {}))
-    assert unread.courses[0][0].peaks == (4, 4)  # nothing later on island 0 says that island 1 has read it
+    footprint = footprint_of(plan, Sizes((4, 1, 2), {}, {}))
+    assert footprint.profiles[0][0].peaks == (6, 6, 2)  # step 2 waits for step 1, which reads what step 0 made
+    unread = footprint_of(chain([4, 1], [0, 1], (1,)), Sizes((4, 1), {}, {}))
+    assert unread.profiles[0][0].peaks == (4, 4)  # nothing later on island 0 says that island 1 has read it
 
 
 def test_memory_taken_over_is_counted_once(small) -> None:

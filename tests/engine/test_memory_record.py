@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.trace.formats import from_chrome
-from pathways_nb.trace.memory_profile import Held, HighWater, memory_of, peak_of
+from pathways_nb.trace.memory_history import HighWaterMark, MemoryHistory, memory_of, peak_of
 from pathways_nb.trace.record import COLUMNS, Events, Label, Record, Row
 
 DEVICES, ISLANDS, CLIENTS, END = 6, 2, ("ann", "", "bob"), 12
@@ -31,7 +31,7 @@ def test_levels_are_stacked_by_client_and_hold_until_the_next() -> None:
     assert (held.island, held.devices, held.clients) == (0, ((0, 4),), ("ann", "bob"))
     assert held.times.tolist() == [0, 1, 2, 3, 4, 6, 7]
     assert held.levels.tolist() == [[5, 0], [5, 7], [3, 7], [0, 7], [0, 0], [9, 0], [0, 0]]
-    assert held.peak == HighWater(0, 0, 12, 1.0, 2.0, {"ann": 5, "bob": 7})
+    assert held.peak == HighWaterMark(0, 0, 12, 1.0, 2.0, {"ann": 5, "bob": 7})
 
 
 def test_devices_that_are_divided_later_and_stay_alike_are_one() -> None:
@@ -58,8 +58,8 @@ def test_nothing_held_is_nothing_and_other_kinds_do_not_count() -> None:
 
 def test_the_peak_is_that_of_the_fullest_device_of_all_islands() -> None:
     rows = [level("ann", 5, 0, 2), level("bob", 9, 3, 4, 1, 1, island=1), level("ann", 9, 5, 6)]
-    assert peak_of(Events.from_rows(rows)) == HighWater(0, 0, 9, 5.0, 6.0, {"ann": 9})
-    assert peak_of(Events.from_rows(rows[:2])) == HighWater(1, 1, 9, 3.0, 4.0, {"bob": 9})
+    assert peak_of(Events.from_rows(rows)) == HighWaterMark(0, 0, 9, 5.0, 6.0, {"ann": 9})
+    assert peak_of(Events.from_rows(rows[:2])) == HighWaterMark(1, 1, 9, 3.0, 4.0, {"bob": 9})
 
 
 def test_thousands_of_equal_devices_are_one_row() -> None:
@@ -118,7 +118,7 @@ def test_every_device_holds_what_its_rows_add_up_to(rows: list[Row]) -> None:
         assert brute[top.island, top.device, at].sum() == top.bytes == sum(top.by_client.values())
 
 
-def sampled(held: Held) -> np.ndarray:
+def sampled(held: MemoryHistory) -> np.ndarray:
     """Levels at 0, 1, 2 … by client of ``CLIENTS``."""
     table = np.zeros((END, len(CLIENTS)), np.int64)
     for at in range(END):

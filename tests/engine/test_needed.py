@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.results.ran_program import RanProgram
+from pathways_nb.results.executed_program import ExecutedProgram
 
 v = np.arange(8, dtype=np.float32)
 
@@ -24,7 +24,7 @@ def step(a, total) -> pw.Program:
     return pw.program(lambda v: (a(v), total(a(v))), name="step")
 
 
-def marks(program: RanProgram) -> list[tuple[str, str, int]]:
+def marks(program: ExecutedProgram) -> list[tuple[str, str, int]]:
     """(place of the node, line, count) of each mark."""
     place = {node.id: node.place.label if node.place else node.name for node in program.graph.nodes}
     return [(place[node], line, count) for node, (line, count) in program.needed.items()]

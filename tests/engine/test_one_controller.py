@@ -62,7 +62,7 @@ class Gate:
 
     def open(self) -> None:
         """All has been called: let it happen."""
-        self.driver.engine.in_turn(self._release)
+        self.driver.event_loop.in_turn(self._release)
 
     def _release(self) -> None:
         held, self._held = self._held or [], None
@@ -105,7 +105,7 @@ def keep_busy(controller: pw.Controller) -> None:
     for computation in (COMPUTATIONS[place][2] for place in PLACES[:2] * 2):
         computation(v)
         controller.flush()
-    controller.driver.engine.in_turn(lambda: None)
+    controller.driver.event_loop.in_turn(lambda: None)
 
 
 def _end_of(future: pw.Future) -> str:
@@ -194,13 +194,13 @@ def feed_footprints(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
     def lower_real(self: Any, traced: Any, *rest: Any) -> Any:
         lowered = real(self, traced, *rest)
-        needs[traced.name].append(lowered.needs)
+        needs[traced.name].append(lowered.footprint)
         return lowered
 
     def lower_simulated(self: Any, traced: Any, *rest: Any) -> Any:
         lowered = simulated(self, traced, *rest)
         fed[traced.name] += 1
-        return replace(lowered, needs=needs[traced.name][fed[traced.name] - 1])
+        return replace(lowered, footprint=needs[traced.name][fed[traced.name] - 1])
 
     monkeypatch.setattr(LocalDriver, "lower", lower_real)
     monkeypatch.setattr(SimDriver, "lower", lower_simulated)

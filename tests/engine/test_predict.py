@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import pathways_nb as pw
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.controller.state_machine import Machine
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Step
-from pathways_nb.runtime.sim.makespan import Clockwork, makespan
+from pathways_nb.runtime.sim.makespan import MakespanSimulator, makespan
 from tests.engine.computations import v
 
 times = st.floats(1e-4, 1e-1)
@@ -66,8 +66,8 @@ def test_a_pipeline_of_two_stages(microbatches: int, first: float, second: float
 
 @given(st.integers(1, 4), st.sampled_from(["parallel", "sequential"]), times)
 def test_several_programs_leave_the_machine_whole(count: int, dispatch, latency: float) -> None:
-    machine = Machine(dispatch, devices=(1, 1))
-    driver = Clockwork(machine, dict.fromkeys(range(4), 1e-3), latency)
+    machine = StateMachine(dispatch, devices=(1, 1))
+    driver = MakespanSimulator(machine, dict.fromkeys(range(4), 1e-3), latency)
     for _ in range(count):
         driver.submit(chain(4))
     ended = driver.run()

@@ -23,7 +23,7 @@ from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.jaxpr.flat import called
 from pathways_nb.program.items import FlatProgram
-from pathways_nb.util.primitives import CALLS, COLLECTIVES, NAMES, VIEWS, kind_of
+from pathways_nb.util.primitives import CALLS, COLLECTIVES, NAMES, VIEWS, op_class_of
 
 MESH = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
 V = jax.ShapeDtypeStruct((64,), np.float32)
@@ -54,7 +54,7 @@ def test_every_name_of_the_table_is_a_primitive_of_jax() -> None:
 def test_every_collective_of_jax_is_in_the_table() -> None:
     others = {"axis_index", "precv"} | VIEWS
     assert primitives_of(parallel) <= others | COLLECTIVES.keys()
-    assert all(kind_of(name) == "collective" for name in COLLECTIVES)
+    assert all(op_class_of(name) == "collective" for name in COLLECTIVES)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)

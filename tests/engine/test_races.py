@@ -25,8 +25,8 @@ from pathways_nb.controller.messages import (
     Wake,
     Woke,
 )
-from pathways_nb.controller.state_machine import Machine
-from pathways_nb.plan.footprint import Holding, Sizes, needs_of
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.plan.footprint import Allocation, Sizes, footprint_of
 from pathways_nb.plan.plan import Placement
 from tests.conftest import settled
 from tests.engine.computations import on
@@ -34,7 +34,7 @@ from tests.engine.machine_devices import plan_of
 from tests.waiting import LIMIT, Unseen, until, until_freed
 
 v = np.arange(8, dtype=np.float32)
-whole = Holding(Placement(0, 0, 1), 4)
+whole = Allocation(Placement(0, 0, 1), 4)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def double(left: pw.VirtualSlice) -> pw.Program:
 
 
 def test_a_call_whose_argument_goes_with_its_client_on_the_way_fails_and_leaves_nothing() -> None:
-    machine = Machine()
+    machine = StateMachine()
     machine.handle(Stored(5, "ann", 8, "hers", whole))
     machine.handle(Closed("ann"))
     submitted = Submitted(0, "bob", plan_of([0, 1], 1, 2), (5, 6), (7,), (8,))
@@ -65,11 +65,11 @@ def test_a_call_whose_argument_goes_with_its_client_on_the_way_fails_and_leaves_
 
 
 def test_the_same_of_a_program_that_hands_back_what_has_gone() -> None:
-    machine, plan = Machine(), plan_of([0], [0, 1], 2)
+    machine, plan = StateMachine(), plan_of([0], [0, 1], 2)
     machine.handle(Stored(5, "ann", 8, "hers", whole))
     machine.handle(Stored(6, "bob", 8, "his", whole))
     machine.handle(Closed("ann"))
-    needs = needs_of(plan, Sizes((4, 4, 4), {}, {}), [1])
+    needs = footprint_of(plan, Sizes((4, 4, 4), {}, {}), [1])
     machine.handle(Submitted(0, "bob", plan, (5, 6), (7, 8), (8, 8), needs))
     machine.handle(Voided((7, 8)))
     assert Finish(0) in machine.handle(Completed(0, 0, 0, 3))
@@ -98,7 +98,7 @@ def test_a_taker_that_is_given_up_does_not_keep_the_reader_before_it_waiting(con
 
 
 def test_a_result_that_outlives_its_client_in_a_run_is_lost_by_name_when_the_run_ends() -> None:
-    machine = Machine()
+    machine = StateMachine()
     machine.handle(Stored(5, "ann", 8, "hers", whole))
     machine.handle(Submitted(0, "bob", plan_of([0], 1, 1), (5,), (6,), (8,)))
     assert not any(isinstance(i, (Lose, Free)) for i in machine.handle(Closed("ann")))
@@ -113,14 +113,14 @@ def test_a_client_that_closes_while_another_is_calling_with_its_result(controlle
         hers = double(v)
     hers.wait()
     settled(controller)
-    driver, post = controller.driver, controller.driver.engine.submit
+    driver, post = controller.driver, controller.driver.event_loop.submit
 
     def close_first(event: Any) -> None:
         ann.close()
         post(event)
 
     with monkeypatch.context() as patched:
-        patched.setattr(driver.engine, "submit", close_first)
+        patched.setattr(driver.event_loop, "submit", close_first)
         his = double(hers)
     with pytest.raises(pw.LostError, match="belonged to the client 'ann', which has closed"):
         his.result()
@@ -159,7 +159,7 @@ def test_what_is_read_and_dropped_at_once_is_not_freed_before_it_is_read(control
     """A handle that another thread drops while a call is posted must not carry the call's own in front of it."""
     x, other = pw.put(v, on=left, shardings=pw.P("x")), pw.put(v, on=left)
     settled(controller)
-    driver, inbox = controller.driver, controller.driver.engine.inbox
+    driver, inbox = controller.driver, controller.driver.event_loop.inbox
     dropped = [other]
     del other
 
@@ -174,10 +174,10 @@ def test_what_is_read_and_dropped_at_once_is_not_freed_before_it_is_read(control
         def __getattr__(self, name: str) -> Any:
             return getattr(inbox, name)
 
-    with driver.engine.deciding:  # the engine is busy meanwhile
+    with driver.event_loop.deciding:  # the engine is busy meanwhile
         inbox.put(Closed("nobody"))
         with monkeypatch.context() as patched:
-            patched.setattr(driver.engine, "inbox", Busy())
+            patched.setattr(driver.event_loop, "inbox", Busy())
             y = double(x)
         del x
     np.testing.assert_array_equal(y.result(), v * 2)
@@ -221,7 +221,7 @@ def test_memory_given_up_is_free_even_if_who_takes_it_fails(controller, left) ->
 def test_a_client_that_closes_before_a_call_has_returned(controller, double, monkeypatch) -> None:
     """Another thread closes it, and all is gone when the futures are made."""
     ann, driver = pw.client("ann"), controller.driver
-    submit, make_room = driver.submit, driver._make_room
+    submit, make_room = driver.submit, driver._wait_for_memory
 
     def gone(result: Any) -> Any:
         ann.close()

@@ -151,7 +151,7 @@ def test_a_finalizer_in_the_midst_of_placing_changes_nothing_there() -> None:
     resources = Resources((2,), threading.RLock())
     old, new = pw.virtual_slice(2), pw.virtual_slice(1)
     resources.place([old])
-    with resources._settled():
+    with resources._up_to_date():
         resources.forget(old.serial)
         assert list(resources._placements) == [old.serial]
     assert resources.place([new])[new.serial] == Placement(0, 0, 1)

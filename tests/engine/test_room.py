@@ -30,10 +30,10 @@ from pathways_nb.controller.messages import (
     Instruction,
     Launch,
     Opened,
+    PutRequested,
     Refuse,
     Released,
     Removed,
-    Reserve,
     Submitted,
     Voided,
     Wake,
@@ -42,10 +42,10 @@ from pathways_nb.controller.messages import (
 from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.controller.precedence import Precedence
-from pathways_nb.controller.requests import Reservation
+from pathways_nb.controller.requests import PutRequest
 from pathways_nb.controller.state import RunState
-from pathways_nb.controller.state_machine import Machine
-from pathways_nb.plan.footprint import Holding, Sizes, needs_of
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.plan.footprint import Allocation, Sizes, footprint_of
 from pathways_nb.plan.plan import Placement
 from tests.conftest import settled
 from tests.engine.machine_devices import Devices, plan_of
@@ -60,7 +60,7 @@ class Core:
     """The core with one device of ``BUDGET`` bytes, on which programs take turns, and a clock of its own."""
 
     def __init__(self, **options: Any):
-        self.machine = Machine(devices=(1,), budgets=(BUDGET,), **options)
+        self.machine = StateMachine(devices=(1,), budgets=(BUDGET,), **options)
         self.now = self.free = 0.0
         self.agenda: list[tuple[float, int, Event]] = []
         self.numbers = itertools.count()
@@ -110,14 +110,14 @@ class Core:
         run = result = next(self.numbers)
         self.clients[run] = client
         plan = plan_of([0], 1, len(arguments), {0: DEVICE})
-        needs = needs_of(plan, Sizes((0,) * len(arguments) + (size,), {}, {}))
+        needs = footprint_of(plan, Sizes((0,) * len(arguments) + (size,), {}, {}))
         self.send(Submitted(run, client, plan, arguments, (result,), (8,), needs))
         if not keep:
             self.send(Released((result,)))
         return result
 
-    def reserve(self, client: str, size: int) -> Reserve:
-        event = Reserve(next(self.numbers), client, 8, "put", Holding(DEVICE, size))
+    def reserve(self, client: str, size: int) -> PutRequested:
+        event = PutRequested(next(self.numbers), client, 8, "put", Allocation(DEVICE, size))
         self.send(event)
         return event
 
@@ -190,7 +190,7 @@ def test_the_answer_of_a_value_that_waits() -> None:
     core.now = 0.5
     core.send(Released((held,)))
     assert core.answers == [Grant(waits.buffer, 0.0)]
-    assert core.machine.store.buffers[waits.buffer].holding == Holding(DEVICE, 4)
+    assert core.machine.store.buffers[waits.buffer].allocation == Allocation(DEVICE, 4)
 
 
 def refusal(core: Core, event: Event) -> str:
@@ -198,7 +198,7 @@ def refusal(core: Core, event: Event) -> str:
     core.send(event)
     (refuse,) = core.answers
     assert isinstance(refuse, Refuse)
-    assert not core.machine.reservations.waiting
+    assert not core.machine.put_requests.waiting
     assert not core.machine.admission.blocked
     return f"{type(refuse.error).__name__}: {refuse.error}"
 
@@ -223,7 +223,7 @@ def test_what_lies_on_lost_devices_is_no_longer_in_the_way() -> None:
 
 def test_a_value_that_can_never_fit_is_refused_at_once() -> None:
     assert "put needs 9 B on each device of island 0, dev 0, which is more than the 8 B" in refusal(
-        Core(), Reserve(9, "bob", 8, "put", Holding(DEVICE, 9))
+        Core(), PutRequested(9, "bob", 8, "put", Allocation(DEVICE, 9))
     )
 
 
@@ -314,7 +314,7 @@ def test_a_run_that_overtakes_what_makes_its_argument_is_seen_as_a_cycle(monkeyp
     """The worlds check at their end that no orders of enqueues contradict each other: that can fail."""
 
     def orders() -> Any:
-        machine, devices = Machine(policy=POLICIES["priority"]), Devices((0,) * 3)
+        machine, devices = StateMachine(policy=POLICIES["priority"]), Devices((0,) * 3)
         for name, priority in (("low", 0), ("high", 1)):
             machine.handle(Opened(name, 1, priority))
         tell(Submitted(10, "high", plan_of([2]), (), (10,), (8,)), machine, devices)  # from now on gangs go one by one
@@ -331,7 +331,7 @@ def test_a_run_that_overtakes_what_makes_its_argument_is_seen_as_a_cycle(monkeyp
     assert find_cycle(orders())
 
 
-def tell(event: Any, machine: Machine, devices: Devices) -> None:
+def tell(event: Any, machine: StateMachine, devices: Devices) -> None:
     if isinstance(event, Submitted):
         devices.submit(event, Sizes((0,) * len(event.plan.slots), {}, {}))
     else:
@@ -358,8 +358,8 @@ def small(watchdog: None) -> Iterator[pw.Controller]:
         gc.collect()
         settled(controller)
         driver = controller.driver
-        assert not any((driver.entries, driver._reserving))
-        assert not any((controller.machine.store.buffers, controller.machine.reservations.waiting))
+        assert not any((driver.entries, driver._requested_puts))
+        assert not any((controller.machine.store.buffers, controller.machine.put_requests.waiting))
 
 
 @pytest.fixture
@@ -369,7 +369,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     def told(self: Admission, request: Any, *rest: Any) -> None:
         block(self, request, *rest)
-        if isinstance(request, Reservation):
+        if isinstance(request, PutRequest):
             found.set()
 
     monkeypatch.setattr(Admission, "block", told)
@@ -393,7 +393,7 @@ def test_a_value_beside_a_stream_of_programs_gets_its_room(
     streaming, stop = threading.Semaphore(0), threading.Event()
 
     def counted(self: Admission, request: Any) -> None:
-        if isinstance(request, RunState) and small.machine.reservations.waiting:
+        if isinstance(request, RunState) and small.machine.put_requests.waiting:
             passed.append(next(begun))
         admit(self, request)
 

@@ -54,7 +54,7 @@ def devices() -> Iterator[pw.Controller]:
 
 
 def is_real(controller: pw.Controller) -> bool:
-    return controller.specification.kind == "cpu"
+    return controller.attach_options.kind == "cpu"
 
 
 def parameters() -> dict[str, Any]:
@@ -203,7 +203,7 @@ def test_the_first_step_already_brings_state_as_the_parameter_that_it_mirrors(co
     step, params = pw.program(updating(one_place(), optimizer), name="step"), parameters()
     given = params, optimizer.init(params), *batch()
     call = step.signature(given, {})
-    lowered = submit.lowered(controller, submit.traced(controller, step, call), call)
+    lowered = submit.compiled_plan(controller, submit.traced(controller, step, call), call)
     laid = {argument: to.spec for argument, to in zip(lowered.brought, lowered.targets, strict=True)}
     assert laid[2] == P(), "the count of steps"
     assert laid[3] == laid[5] == P(None, "x"), "mu and nu of a"

@@ -20,8 +20,8 @@ from jax.sharding import NamedSharding
 
 import pathways_nb as pw
 from pathways_nb.cost.collectives.pricing import collective
-from pathways_nb.cost.hlo.compiled import Compiled
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.hlo.compiled import CompiledFacts
+from pathways_nb.cost.model import CostModel
 from pathways_nb.runtime.sim import mesh_compiler
 from tests.engine.simulated import NO_HOSTS, X, a, b, both, is_empty, left
 from tests.engine.test_interrupt import python_handles_interrupts  # noqa: F401
@@ -240,7 +240,7 @@ def test_collectives_of_per_shard_code_take_their_time(sim: pw.Controller) -> No
             pw.wait(pw.shard_map(code, on=left, in_specs=pw.P("x"), out_specs=pw.P("x"))(x, x))
         (event,) = run.events.of_kind("compute", "collective")
         seconds.append(event["end"] - event["start"])
-    model: Model = sim.driver.model  # type: ignore[attr-defined]
+    model: CostModel = sim.driver.model  # type: ignore[attr-defined]
     expected = collective("all_reduce", (1 << 20) / model.efficiency.all_reduce, model.topology(4), 4)
     assert seconds[1] - seconds[0] == pytest.approx(expected.seconds)
 
@@ -251,7 +251,7 @@ def test_of_code_that_was_compiled_what_was_used_last_is_remembered(sim: pw.Cont
     shift: int
     monkeypatch.setattr(mesh_compiler, "_compiled", remembered)
     monkeypatch.setattr(mesh_compiler, "_REMEMBERED", 2)
-    monkeypatch.setattr(mesh_compiler, "_compile", lambda *asked: compiled.append(shift) or Compiled((), ()))
+    monkeypatch.setattr(mesh_compiler, "_compile", lambda *asked: compiled.append(shift) or CompiledFacts((), ()))
     for shift in (1, 2, 1, 3, 1, 2):
         pw.wait(pw.jit(lambda x, n=shift: jnp.roll(x, n), on=left, in_shardings=pw.P("x"))(X))
     assert compiled == [1, 2, 3, 2]
@@ -331,7 +331,7 @@ def test_the_status_of_simulated_devices_says_nothing_of_watching(sim: pw.Contro
 
 def test_nodes_that_were_to_run_on_lost_devices_fail(sim: pw.Controller) -> None:
     y = both(X)
-    sim.driver.engine.in_turn(lambda: None)
+    sim.driver.event_loop.in_turn(lambda: None)
     sim.remove(island=1)
     with pytest.raises(pw.NodeError, match=r"left → right of both, run 0, failed on right .*LostError: device 0, 1, "):
         y.wait()
@@ -340,7 +340,7 @@ def test_nodes_that_were_to_run_on_lost_devices_fail(sim: pw.Controller) -> None
 @pytest.mark.parametrize("way", ["lost", "cancelled", "struck"])
 def test_what_happens_before_a_host_has_enqueued_a_node_touches_it(way: str) -> None:
     first, second = (pw.work(0.1, on=left, name=name) for name in ("first", "second"))
-    slow = Model.of("tpu_v3", host=NO_HOSTS.host.replace(launch=1.0))
+    slow = CostModel.of("tpu_v3", host=NO_HOSTS.host.replace(launch=1.0))
     with pw.attach("sim", chip=slow, islands=1, devices_per_island=4) as controller:
         done, late = pw.program(lambda: (first(), second()), name="pair")()
         done.wait()
@@ -450,7 +450,7 @@ def test_no_time_passes_for_a_thread_that_was_interrupted_before_it_could(
     python_handles_interrupts: None,  # noqa: F811
 ) -> None:
     program = pw.program(pw.work(1.0, on=left), name="long")
-    engine, gate = sim.driver.engine, threading.Event()
+    engine, gate = sim.driver.event_loop, threading.Event()
     y = program(X)
     engine.inbox.put(gate.wait)  # its thread is busy: what the wait asks of it lies there
     until(lambda: engine.inbox.empty())

@@ -8,7 +8,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.cost.hardware.host import HOST
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 
 X = jax.ShapeDtypeStruct((), jnp.float32)
 NOTHING = dict.fromkeys(("call", "message", "per_host", "launch", "notice", "device_launch"), 0.0)
@@ -16,7 +16,7 @@ NOTHING = dict.fromkeys(("call", "message", "per_host", "launch", "notice", "dev
 
 def attached(**costs: float) -> pw.Controller:
     """Eight hosts of four devices; a host costs what is said and nothing else."""
-    model = Model.of("tpu_v3", host=HOST.replace(**NOTHING | costs))
+    model = CostModel.of("tpu_v3", host=HOST.replace(**NOTHING | costs))
     return pw.attach("sim", chip=model, devices_per_island=32, devices_per_host=4)
 
 

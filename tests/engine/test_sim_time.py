@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.runtime.sim.virtual_islands import Agenda
+from pathways_nb.runtime.sim.simulated_islands import EventQueue
 from tests.engine.random_programs import random_calls, random_program
 from tests.engine.simulated import NO_HOSTS, X, a, both, is_empty
 from tests.engine.test_one_controller import carried_out
@@ -208,16 +208,16 @@ def test_other_seeds_give_other_times_and_a_reset_begins_anew() -> None:
 def test_the_number_of_devices_changes_neither_events_nor_what_the_agenda_holds(
     monkeypatch: pytest.MonkeyPatch, noise: float
 ) -> None:
-    step = Agenda.step
+    step = EventQueue.step
     steps = Counter[int]()
     counted = []
     for devices in (8, 2048):
 
-        def count(self: Agenda, devices: int = devices) -> bool:
+        def count(self: EventQueue, devices: int = devices) -> bool:
             steps[devices] += 1
             return step(self)
 
-        monkeypatch.setattr(Agenda, "step", count)
+        monkeypatch.setattr(EventQueue, "step", count)
         place = pw.virtual_slice(devices)
         first = pw.jit(lambda x: x * 2, on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
         summed = pw.shard_map(lambda x: jax.lax.psum(x, "x"), on=place, in_specs=pw.P("x"), out_specs=pw.P())

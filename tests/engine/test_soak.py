@@ -32,13 +32,19 @@ def test_four_hundred_programs_of_eight_users_end_right_or_explained(watchdog: N
 
 def test_a_wrong_value_and_an_unknown_error_are_not_explained() -> None:
     """A soak that explains everything would prove nothing."""
-    crowd = Crowd((), 0)
-    crowd.sort(pw.CancelledError("f of p, run 3, was cancelled before it was dispatched. Call it again."))
-    crowd.sort(pw.NodeError("f of p, run 3, failed on left (island 0, devices 0–3): ValueError: no"))
-    crowd.sort(pw.LostError("f was held on devices that have been let go (attached again, reset or closed)."))
-    crowd.sort(AssertionError("wrong"))
-    assert crowd.outcomes == {"cancelled": 1}
-    assert [line.partition(":")[0] for line in crowd.unexplained] == ["NodeError", "LostError", "AssertionError"]
+    oversubscription = Crowd((), 0)
+    oversubscription.sort(pw.CancelledError("f of p, run 3, was cancelled before it was dispatched. Call it again."))
+    oversubscription.sort(pw.NodeError("f of p, run 3, failed on left (island 0, devices 0–3): ValueError: no"))
+    oversubscription.sort(
+        pw.LostError("f was held on devices that have been let go (attached again, reset or closed).")
+    )
+    oversubscription.sort(AssertionError("wrong"))
+    assert oversubscription.outcomes == {"cancelled": 1}
+    assert [line.partition(":")[0] for line in oversubscription.unexplained] == [
+        "NodeError",
+        "LostError",
+        "AssertionError",
+    ]
 
 
 def test_what_is_left_is_counted(controller: pw.Controller, left: pw.VirtualSlice, monkeypatch) -> None:

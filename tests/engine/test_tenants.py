@@ -20,8 +20,8 @@ from pathways_nb.controller import scheduler
 from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.messages import Cancelled, Completed, Fail, Launch, Opened, Submitted, Waited
 from pathways_nb.controller.policies import POLICIES
-from pathways_nb.controller.state_machine import Machine
-from pathways_nb.session import tenants
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.session import tenant_scope
 from tests.engine.machine_devices import plan_of
 from tests.waiting import Unseen
 
@@ -30,7 +30,7 @@ matrix = np.full((8, 8), 0.01, np.float32)
 
 
 def test_what_was_cancelled_is_not_held_against_its_client() -> None:
-    machine, plan = Machine(devices=(1,)), plan_of([0])
+    machine, plan = StateMachine(devices=(1,)), plan_of([0])
     order: list[str] = []
 
     def launched(out: list[Any]) -> list[Launch]:
@@ -69,7 +69,7 @@ def test_who_stands_still_while_others_go_on_is_said_to_wait_and_nobody_else() -
     def bob_first(ready: Any, state: Any) -> Any:
         return next((gang for gang in ready if gang.client == "bob"), ready[0])
 
-    machine, long = Machine(devices=(1,), policy=bob_first), plan_of([0])
+    machine, long = StateMachine(devices=(1,), policy=bob_first), plan_of([0])
     queue: list[Launch] = []
     waited: dict[str, list[tuple[float, float]]] = {"ann": [], "bob": []}
     now = 0.0
@@ -100,7 +100,7 @@ def test_who_stands_still_while_others_go_on_is_said_to_wait_and_nobody_else() -
 
 
 def test_a_first_run_that_failed_says_nothing_about_the_next() -> None:
-    machine, plan = Machine(devices=(1,)), plan_of([0])
+    machine, plan = StateMachine(devices=(1,)), plan_of([0])
     for run, seconds in enumerate([0.0, 1.0, 1.0]):
         machine.handle(Submitted(run, "ann", plan, (), (run,), (8,)))
         machine.handle(Completed(run, 0, 0, 1, seconds))
@@ -111,7 +111,7 @@ class Backlogged:
     """Clients that always have programs waiting, on one island whose gangs last as long as their client's say."""
 
     def __init__(self, shares: dict[str, float], seconds: dict[str, float], policy: Any = POLICIES["stride"]):
-        self.machine = Machine(policy=policy, devices=(1,))
+        self.machine = StateMachine(policy=policy, devices=(1,))
         self.seconds, self.serials, self.order = seconds, itertools.count(), deque[Launch]()
         self.owner: dict[int, str] = {}
         self.served: list[tuple[str, float]] = []
@@ -172,7 +172,7 @@ def test_shares_hold_in_every_window_of_400_gangs_however_short(shares: tuple[in
 
 
 def test_who_was_away_cannot_save_up() -> None:
-    machine = Machine(devices=(1,))
+    machine = StateMachine(devices=(1,))
     for run in range(3):
         machine.handle(Submitted(run, "early", plan_of([0]), (), (run,), (8,)))
     machine.clients["early"].charge(100.0, contended=True)
@@ -180,15 +180,15 @@ def test_who_was_away_cannot_save_up() -> None:
     assert machine.clients["late"].passed == pytest.approx(machine.clients["early"].passed, abs=0.01)
 
 
-def waiting_three(policy: Any) -> tuple[Machine, list[Any]]:
+def waiting_three(policy: Any) -> tuple[StateMachine, list[Any]]:
     """A machine with two gangs in flight and three programs waiting: of ann, bob (more urgent) and eve."""
-    machine = Machine(policy=policy, devices=(1,))
+    machine = StateMachine(policy=policy, devices=(1,))
     for client, priority in (("ann", 0.0), ("bob", 5.0), ("eve", 0.0)):
         machine.handle(Opened(client, 1.0, priority))
     plan = plan_of([0])
     machine.handle(Submitted(0, "ann", plan, (), (), ()))
     machine.handle(Submitted(1, "eve", plan, (), (), ()))
-    for lane in machine.lanes.values():
+    for lane in machine.queues.values():
         lane.work = 1.0  # busy for long
     for run, client in ((2, "ann"), (3, "bob"), (4, "eve")):
         assert machine.handle(Submitted(run, client, plan, (), (), ())) == []
@@ -371,7 +371,7 @@ def test_one_client_may_be_entered_by_threads_and_tasks_at_once(controller, left
         with bob, ann:
             both.wait()
             add(v).wait()
-            names.append(tenants.now())
+            names.append(tenant_scope.current())
             both.wait()
 
     async def task(first: asyncio.Event, second: asyncio.Event) -> None:
@@ -379,7 +379,7 @@ def test_one_client_may_be_entered_by_threads_and_tasks_at_once(controller, left
             first.set()
             await second.wait()  # the other enters before either ends
             add(v).wait()
-        names.append(tenants.now())
+        names.append(tenant_scope.current())
 
     async def tasks() -> None:
         one, two = asyncio.Event(), asyncio.Event()
@@ -393,7 +393,7 @@ def test_one_client_may_be_entered_by_threads_and_tasks_at_once(controller, left
     asyncio.run(tasks())
     assert names == [ann, ann, None, None]
     assert controller.opened == {}, "the last block has closed it"
-    assert "ann" not in tenants._blocks
+    assert "ann" not in tenant_scope._blocks
 
 
 def test_first_calls_of_several_threads_find_one_engine(controller, left) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.sim import asleep, turns
+from pathways_nb.runtime.sim import blocked_threads, thread_turns
 from tests.engine import same_trace
 from tests.engine.simulated import X, is_empty, left, right
 from tests.waiting import LIMIT, until
@@ -164,7 +164,7 @@ def test_a_thread_that_sleeps_until_another_wakes_it_lets_time_pass(sim: pw.Cont
 def test_what_a_thread_lets_go_of_after_its_block_is_gone_at_the_time_at_which_it_left(
     sim: pw.Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "NAMED_AFTER", LIMIT)
+    monkeypatch.setattr(thread_turns, "NAMED_AFTER", LIMIT)
     seen: list[float] = []
 
     def leaver() -> None:
@@ -199,7 +199,7 @@ def test_two_threads_never_look_at_each_other() -> None:
         assert len(looks) == 1, "another thread looks, too"
         looks.pop()
 
-    first, second = (threading.Thread(target=asleep.look, args=(looks_at,)) for _ in range(2))
+    first, second = (threading.Thread(target=blocked_threads.look, args=(looks_at,)) for _ in range(2))
     first.start()
     inside.acquire()
     second.start()
@@ -220,7 +220,7 @@ def test_a_condition_on_which_threads_come_and_go_can_be_looked_at() -> None:
     for thread in threads:
         thread.start()
     for _ in range(2000):
-        asleep.look(lambda at: [asleep.is_asleep(at[thread.ident or 0]) for thread in threads])
+        blocked_threads.look(lambda at: [blocked_threads.is_asleep(at[thread.ident or 0]) for thread in threads])
     over.append(True)
     for thread in threads:
         thread.join()
@@ -229,7 +229,7 @@ def test_a_condition_on_which_threads_come_and_go_can_be_looked_at() -> None:
 def test_who_begins_while_others_are_looked_at_is_waited_for(
     sim: pw.Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    event, frames = threading.Event(), asleep._frames
+    event, frames = threading.Event(), blocked_threads._frames
     late = threading.Thread(target=event.wait)
 
     def before_it_begins() -> Any:
@@ -239,7 +239,7 @@ def test_who_begins_while_others_are_looked_at_is_waited_for(
         return found
 
     with monkeypatch.context() as looked:
-        looked.setattr(asleep, "_frames", before_it_begins)
+        looked.setattr(blocked_threads, "_frames", before_it_begins)
         looked.setattr(threading, "enumerate", lambda: [late])
         assert sim.driver._turns._running() is late
     event.set()
@@ -251,15 +251,15 @@ def test_who_thinks_that_it_is_alone_has_looked_who_came_meanwhile(
 ) -> None:
     """Bob asks whether another thread runs just as ann comes to her call; she is before him in the order."""
     order: list[str] = []
-    running, asked = turns.Turns._running, threading.Event()
+    running, asked = thread_turns.Turns._running, threading.Event()
 
-    def meanwhile(self: turns.Turns, mine: threading.Thread | None = None) -> threading.Thread | None:
+    def meanwhile(self: thread_turns.Turns, mine: threading.Thread | None = None) -> threading.Thread | None:
         if mine is bob and not asked.is_set():
             asked.set()
             until(lambda: ann in self._points)
         return running(self, mine)
 
-    monkeypatch.setattr(turns.Turns, "_running", meanwhile)
+    monkeypatch.setattr(thread_turns.Turns, "_running", meanwhile)
 
     def client(name: str) -> None:
         work = pw.work(1e-3, on=left, name=name)
@@ -280,7 +280,7 @@ def test_who_thinks_that_it_is_alone_has_looked_who_came_meanwhile(
 def test_a_thread_that_has_left_and_does_something_else_is_not_waited_for_for_long(
     sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(turns, "NAMED_AFTER", 0.05)
+    monkeypatch.setattr(thread_turns, "NAMED_AFTER", 0.05)
     gate = threading.Lock()
     gate.acquire()
     left_it = threading.Event()
@@ -317,7 +317,7 @@ def test_a_daemon_that_never_calls_and_sleeps_is_no_client(sim: pw.Controller) -
 def test_a_thread_that_never_calls_is_named_and_not_waited_for(
     sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(turns, "NAMED_AFTER", 0.05)
+    monkeypatch.setattr(thread_turns, "NAMED_AFTER", 0.05)
     one, other = socket.socketpair()
     thread = threading.Thread(target=lambda: one.recv(1), name="reader", daemon=True)
     thread.start()
@@ -334,8 +334,8 @@ def test_a_thread_that_never_calls_is_named_and_not_waited_for(
 def test_a_thread_that_holds_the_others_up_is_named(
     sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(turns, "NAMED_AFTER", 0.05)
-    monkeypatch.setattr(turns, "REFUSED_AFTER", 0.3)
+    monkeypatch.setattr(thread_turns, "NAMED_AFTER", 0.05)
+    monkeypatch.setattr(thread_turns, "REFUSED_AFTER", 0.3)
     gate, inside = threading.Lock(), threading.Event()
     gate.acquire()
 
@@ -367,7 +367,7 @@ def test_a_thread_that_holds_the_others_up_is_named(
 def test_a_thread_that_calls_again_and_again_beside_one_that_waits_for_long_holds_nobody_up(
     sim: pw.Controller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(turns, "monotonic", lambda: 1000 * sim.clock())  # each of her calls takes a second
+    monkeypatch.setattr(thread_turns, "monotonic", lambda: 1000 * sim.clock())  # each of her calls takes a second
     long, short = pw.work(2.0, on=right), pw.work(1e-3, on=left)
 
     def waits() -> None:
@@ -387,9 +387,9 @@ def test_an_event_loop_that_another_thread_has_given_something_is_awake() -> Non
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    until(lambda: asleep.look(lambda at: asleep.is_asleep(at[thread.ident or 0])))
+    until(lambda: blocked_threads.look(lambda at: blocked_threads.is_asleep(at[thread.ident or 0])))
     loop._ready.append(asyncio.Handle(loop.stop, (), loop))  # as call_soon_threadsafe does, before it wakes the loop
-    assert not asleep.look(lambda at: asleep.is_asleep(at[thread.ident or 0]))
+    assert not blocked_threads.look(lambda at: blocked_threads.is_asleep(at[thread.ident or 0]))
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
@@ -403,14 +403,14 @@ def test_a_thread_that_compiles_for_long_is_not_taken_for_one_that_holds_the_oth
     def slow(x: Any) -> Any:
         until(lambda: len(sim.driver._turns._points) > 0)
         with monkeypatch.context() as patience:
-            patience.setattr(turns, "NAMED_AFTER", 0.0)
-            patience.setattr(turns, "REFUSED_AFTER", 0.0)
+            patience.setattr(thread_turns, "NAMED_AFTER", 0.0)
+            patience.setattr(thread_turns, "REFUSED_AFTER", 0.0)
             looks = len(looked)
             until(lambda: len(looked) > looks + 3)
         return x + 1
 
-    hold = turns.Turns._hold
-    monkeypatch.setattr(turns.Turns, "_hold", lambda self, thread: (looked.append(1), hold(self, thread))[1])
+    hold = thread_turns.Turns._hold
+    monkeypatch.setattr(thread_turns.Turns, "_hold", lambda self, thread: (looked.append(1), hold(self, thread))[1])
     program = pw.program(pw.jit(slow, on=left), name="slow")
 
     def compiles() -> None:
@@ -483,17 +483,17 @@ def test_a_block_leaves_the_controller_that_it_entered(sim: pw.Controller) -> No
 def test_who_polls_learns_that_the_engine_has_failed(watchdog: None) -> None:
     with pw.attach("sim:tpu_v3:1x4") as controller:
         y = pw.work(1.0, on=pw.virtual_slice(4))(X)
-        controller.driver.engine.failure = ValueError("broken on purpose")
+        controller.driver.event_loop.failure = ValueError("broken on purpose")
         with pytest.raises(RuntimeError, match="the controller's engine has stopped"):
             y.done()
-        controller.driver.engine.failure = None
+        controller.driver.event_loop.failure = None
 
 
 def test_a_frame_that_runs_is_awake_and_one_that_sleeps_is_asleep() -> None:
     event = threading.Event()
     thread = threading.Thread(target=event.wait)
     thread.start()
-    until(lambda: asleep.look(lambda at: asleep.is_asleep(at[thread.ident or 0])))
-    assert asleep.look(lambda at: threading.get_ident() not in at)
+    until(lambda: blocked_threads.look(lambda at: blocked_threads.is_asleep(at[thread.ident or 0])))
+    assert blocked_threads.look(lambda at: threading.get_ident() not in at)
     event.set()
     thread.join()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pathways_nb.controller.messages import Launch
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime.sim.virtual_islands import Agenda
+from pathways_nb.runtime.sim.simulated_islands import EventQueue
 from tests.engine.virtual_world import Played, World, plan_of, random_world, worked_out
 
 WHOLE, LOW, HIGH, MIDDLE, LAST = 0, 1, 2, 3, 4
@@ -29,7 +29,7 @@ def spans_of(steps, seconds, launch: float = 0.0, leaves: float = 0.0, late=None
 
 
 def test_of_equal_times_what_was_put_down_first_happens_first() -> None:
-    agenda, said = Agenda(), []
+    agenda, said = EventQueue(), []
     for number, time in enumerate((2.0, 1.0, 1.0, 0.0)):
         agenda.at(time, said.append, number)
     assert agenda.next == 0.0
@@ -41,7 +41,7 @@ def test_of_equal_times_what_was_put_down_first_happens_first() -> None:
 
 
 def test_time_never_goes_back() -> None:
-    agenda = Agenda()
+    agenda = EventQueue()
     agenda.now = 5.0
     agenda.at(1.0, lambda: None)
     assert agenda.step()

@@ -13,7 +13,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
 from pathways_nb.runtime.local.watcher import Launched, LaunchWatcher, _failures
-from pathways_nb.runtime.run_state import Bell
+from pathways_nb.runtime.run_state import Condition
 from pathways_nb.trace.record import Label, Record
 from tests.waiting import Unseen, launched, until
 
@@ -164,7 +164,7 @@ def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
     lowered = SimpleNamespace(actions=actions, lasts={0: 0.04, 1: 0.01})
     record = Record()
     run: Any = SimpleNamespace(
-        lowered=lowered, record=record, ended=Bell(), ends={}, stopped=False, client="", serial=0,
+        lowered=lowered, record=record, ended=Condition(), ends={}, stopped=False, client="", serial=0,
         mark_done=lambda step: None,
     )  # fmt: skip
     portion: Any = SimpleNamespace(run=run, device_seconds=0.0, step_done=lambda: None)

@@ -109,7 +109,7 @@ def test_the_all_reduce_has_the_size_asked_for(left, controller) -> None:
         program = pw.program(pw.work(1e-5, on=left, **options))
         program().wait()
         call = program.signature((), {})
-        lowered = submit.lowered(controller, submit.traced(controller, program, call), call)
+        lowered = submit.compiled_plan(controller, submit.traced(controller, program, call), call)
         return str(lowered.actions[0].call.as_text())
 
     assert "f32[1024]{0} all-reduce" in text(collective_bytes=4096)
@@ -128,7 +128,7 @@ def test_none_is_optimised_away_where_several_are_one_node(left, controller) -> 
         program = pw.program(body, fuse=True)
         program(v).wait()
         call = program.signature((v,), {})
-        lowered = submit.lowered(controller, submit.traced(controller, program, call), call)
+        lowered = submit.compiled_plan(controller, submit.traced(controller, program, call), call)
         (launched,) = (action.call for action in lowered.actions if action.call is not None)
         assert launched.as_text().count(" while(") == count
 

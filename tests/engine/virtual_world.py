@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathways_nb.controller.messages import Launch
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.plan import Placement, Plan, Slot, Step
-from pathways_nb.runtime.sim.virtual_islands import Agenda, Islands, Portion, Task, Timed, VirtualRun
+from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, TimedPlan, VirtualRun
 
 ISLANDS, DEVICES = 3, 4
 Key = tuple[int, int]
@@ -108,7 +108,7 @@ class Played:
     """An owner that remembers what islands tell it."""
 
     world: World
-    agenda: Agenda = field(default_factory=Agenda)
+    agenda: EventQueue = field(default_factory=EventQueue)
     spans: dict[Key, tuple[float, float]] = field(default_factory=dict)
     ended: list[Launch] = field(default_factory=list)
     judged: dict[Key, float] = field(default_factory=dict)
@@ -120,7 +120,8 @@ class Played:
         """Let everything happen."""
         self.islands = Islands(self.agenda, self, self.world.launch)
         runs = [
-            VirtualRun(number, Timed(plan, self.world.seconds[number])) for number, plan in enumerate(self.world.plans)
+            VirtualRun(number, TimedPlan(plan, self.world.seconds[number]))
+            for number, plan in enumerate(self.world.plans)
         ]
         for time, launch in self.world.arrivals:
             self.agenda.at(time, self.islands.arrive, runs[launch.run], launch)
@@ -150,7 +151,7 @@ class Played:
         assert key not in self.spans, "each step ends once"
         self.spans[key] = task.start, self.agenda.now
 
-    def launch_ended(self, portion: Portion) -> None:
+    def launch_ended(self, portion: OngoingLaunch) -> None:
         assert not portion.left
         self.ended.append(portion.launch)
 

@@ -142,7 +142,7 @@ def test_a_picture_has_the_height_that_goes_with_its_width(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", palette.KINDS, ids=lambda kind: kind.name)
-def test_a_png_has_the_palettes_colours(kind: palette.Kind) -> None:
+def test_a_png_has_the_palettes_colours(kind: palette.EventStyle) -> None:
     with Image.open(io.BytesIO(scene_of(fake_run()).png(1.5))) as image:
         pixels = np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0).astype(int)
     wanted = np.array([int(kind.colour[i : i + 2], 16) for i in (1, 3, 5)])

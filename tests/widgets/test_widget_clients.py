@@ -16,7 +16,7 @@ from pathways_widgets import figure_of
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import Rect, Text
 from pathways_widgets.figures.run_still import scene_of
-from pathways_widgets.timeline.clients import TINTS, legend_of, sharing
+from pathways_widgets.timeline.client_shares import TINTS, legend_of, sharing
 from pathways_widgets.timeline.level_of_detail import MOST_BOXES
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.widgets.fake_run import FakeRun, fake_run

@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import pathways_nb as pw
 from pathways_nb.parallel.schedule_explorer import CHOICES
 from pathways_nb.parallel.schedules import registry
-from pathways_nb.parallel.schedules.picture import Picture
+from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_widgets.explorers import schedule_controls as panel_module
 from pathways_widgets.explorers.schedule_controls import ExplorerPanel
 from pathways_widgets.figures import output
@@ -212,7 +212,7 @@ _HOVER = """() => {
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_hover_says_what_the_timing_says(opened: Any, tmp_path: Path, scheme: str) -> None:
-    pictures = [Picture.of(pw.schedule(name, 4, 8), transfer=0.25) for name in ("dualpipe", "seq1f1b")]
+    pictures = [SchedulePicture.of(pw.schedule(name, 4, 8), transfer=0.25) for name in ("dualpipe", "seq1f1b")]
     tab = opened(ScheduleFigure(pictures).json_item_with_data(), color_scheme=scheme)
     expected = []
     for one in pictures:

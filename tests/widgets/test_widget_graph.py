@@ -14,7 +14,7 @@ from pathways_nb.trace.metrics import duration, size
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.graph.folding import drawn
-from pathways_widgets.graph.graph_labels import Curve, Labels
+from pathways_widgets.graph.graph_labels import EdgeCurve, Labels
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.graph.layered_layout import layered, layers_of
 from tests.widgets.fake_run import FakeProgram, FakeRun, fake_run, training_step, unrolled
@@ -231,8 +231,8 @@ def test_a_place_keeps_its_colour_from_picture_to_picture() -> None:
 
 
 def test_a_label_stands_on_its_edge_where_it_covers_neither_box_nor_label() -> None:
-    flat, after = Curve(0, 0, 100, 0, 50, 0, 50, 0), Curve(100, 0, 200, 0, 150, 0, 150, 0)
+    flat, after = EdgeCurve(0, 0, 100, 0, 50, 0, 50, 0), EdgeCurve(100, 0, 200, 0, 150, 0, 150, 0)
     labels = Labels([{"x": 50, "y": 0, "width": 100, "height": 30}])
     assert labels.place([flat, after], "2 KB ICI") == (150, -9)
-    assert labels.place([Curve(100, 0, 200, 0, 100, 0, 250, 0), after], "2 KB DCN")[0] > 190
+    assert labels.place([EdgeCurve(100, 0, 200, 0, 100, 0, 250, 0), after], "2 KB DCN")[0] > 190
     assert Labels([]).place([flat], "1 B ICI") == (50, -9)

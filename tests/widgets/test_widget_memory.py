@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pathways_nb.trace.memory_profile import memory_of
-from pathways_nb.trace.record import LEVEL_KINDS, Events, Label, Row
+from pathways_nb.trace.memory_history import memory_of
+from pathways_nb.trace.record import GAUGE_KINDS, Events, Label, Row
 from pathways_widgets import LiveFigure, figure_of
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import Curve, Rect, Text
 from pathways_widgets.drawing.views import Columns, Moment
 from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel
 from pathways_widgets.figures.run_still import scene_of
-from pathways_widgets.memory.memory_columns import MOST_ROWS, MOST_STEPS, Layout
+from pathways_widgets.memory.memory_columns import MOST_ROWS, MOST_STEPS, MemoryLayout
 from pathways_widgets.memory.memory_view import MemoryView
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.widgets.fake_run import FakeRun, fake_run, memory_run
@@ -148,7 +148,7 @@ def test_thinning_never_hides_a_peak(peak_at: int) -> None:
     assert columns["left"][highest] <= (peak_at + 0.5) * 1e-3 <= columns["right"][highest]
 
 
-def heights(layout: Layout, held: float) -> float:
+def heights(layout: MemoryLayout, held: float) -> float:
     return float(layout.y(0, 0) - layout.y(0, held))
 
 
@@ -202,7 +202,7 @@ def test_the_timeline_is_the_same_with_and_without_levels() -> None:
     plain, full = Timeline((4, 4)).update(fake_run()), Timeline((4, 4)).update(memory_run())
     for name in ("left", "right", "top", "bottom", "code", "name"):
         assert list(plain["timeline_boxes"][name]) == list(full["timeline_boxes"][name]), name
-    assert len(memory_run().events.without(LEVEL_KINDS)) == len(fake_run().events)
+    assert len(memory_run().events.without(GAUGE_KINDS)) == len(fake_run().events)
     assert "memory" not in DEFAULT_SHOW
 
 

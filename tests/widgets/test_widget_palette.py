@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_widgets
-from pathways_nb.trace.record import CONTROLLER_KINDS, KINDS, LEVEL_KINDS
+from pathways_nb.trace.record import CONTROLLER_KINDS, GAUGE_KINDS, KINDS
 from pathways_widgets.drawing import palette
 from pathways_widgets.timeline.lanes import CONTROLLER_ROWS
 from tests.widgets.colour_science import ciede2000, contrast, least_distance, lightness
@@ -27,7 +27,7 @@ def test_distance_agrees_with_published_pairs() -> None:
 
 
 @pytest.mark.parametrize("group", [palette.DEVICE_KINDS, palette.CONTROLLER_KINDS])
-def test_kinds_of_one_lane_can_be_told_apart(group: tuple[palette.Kind, ...]) -> None:
+def test_kinds_of_one_lane_can_be_told_apart(group: tuple[palette.EventStyle, ...]) -> None:
     for one, other in itertools.combinations(group, 2):
         assert least_distance(one.colour, other.colour) >= 10, (one, other)
 
@@ -38,7 +38,7 @@ WORKING = [kind for kind in palette.CONTROLLER_KINDS if kind.name not in CONTROL
 
 
 @pytest.mark.parametrize("lane", [DEVICE_LANE, WAITING, WORKING])
-def test_kinds_of_one_row_can_be_told_apart_in_grey(lane: list[palette.Kind]) -> None:
+def test_kinds_of_one_row_can_be_told_apart_in_grey(lane: list[palette.EventStyle]) -> None:
     for one, other in itertools.combinations(lane, 2):
         apart = abs(lightness(one.colour) - lightness(other.colour))
         assert apart >= 10 or one.pattern != other.pattern, (one, other, apart)
@@ -92,7 +92,7 @@ def test_the_first_two_clients_stand_out_from_the_ground(theme: dict[str, str]) 
 
 
 def test_every_kind_of_event_has_a_letter_and_a_colour() -> None:
-    assert {kind.name for kind in palette.KINDS} == {*KINDS, "backward"} - LEVEL_KINDS, "a level is no box"
+    assert {kind.name for kind in palette.KINDS} == {*KINDS, "backward"} - GAUGE_KINDS, "a level is no box"
     assert {kind.name for kind in palette.CONTROLLER_KINDS} == CONTROLLER_KINDS
     letters = [kind.letter for kind in palette.KINDS]
     assert len(set(letters)) == len(letters)

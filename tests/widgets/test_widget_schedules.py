@@ -9,9 +9,9 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.parallel.schedules.actions import Action, actions_of
-from pathways_nb.parallel.schedules.picture import Picture
+from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_widgets.drawing import palette, style
-from pathways_widgets.schedules.schedule_columns import COLOURS, LEVELS, Step
+from pathways_widgets.schedules.schedule_columns import COLOURS, LEVELS, CellPointer
 from pathways_widgets.schedules.schedule_display import ScheduleFigure
 from pathways_widgets.schedules.schedule_view import Schedules
 from tests.widgets.test_widget_live import unpack
@@ -20,11 +20,13 @@ NAMES = ("gpipe", "interleaved-1f1b", "zb-v", "dualpipe", "seq1f1b")
 TIMES = {"F": 1.0, "I": 1.5, "W": 0.5, "transfer": 0.25}
 
 
-def picture(name: str, devices: int = 4, microbatches: int = 8, cap: float | None = None, **times: float) -> Picture:
-    return Picture.of(pw.schedule(name, devices, microbatches), cap, **times)
+def picture(
+    name: str, devices: int = 4, microbatches: int = 8, cap: float | None = None, **times: float
+) -> SchedulePicture:
+    return SchedulePicture.of(pw.schedule(name, devices, microbatches), cap, **times)
 
 
-def drawn(*pictures: Picture, **options: float) -> Schedules:
+def drawn(*pictures: SchedulePicture, **options: float) -> Schedules:
     view = Schedules(len(pictures), **options)
     view.update(pictures)
     return view
@@ -51,7 +53,7 @@ def test_boxes_are_where_and_when_the_timing_says(name: str) -> None:
     assert boxes["microbatch"].tolist() == [action.microbatch for action in actions(one)]
 
 
-def actions(one: Picture) -> list[Action]:
+def actions(one: SchedulePicture) -> list[Action]:
     return [action for cell in one.timing.tasks.cells for action in actions_of(cell)]
 
 
@@ -184,7 +186,7 @@ def test_two_schedules_have_one_axis_and_one_scale_of_memory() -> None:
 
 
 def test_a_refused_size_is_words_in_its_place() -> None:
-    refused = Picture("dualpipe", error="schedule 'dualpipe': devices=3 is odd. " * 6)
+    refused = SchedulePicture("dualpipe", error="schedule 'dualpipe': devices=3 is odd. " * 6)
     view = drawn(refused, picture("1f1b", 3, 8))
     lines = view.properties["schedules_words0"]["text"].split("\n")
     assert len(lines) > 1
@@ -198,13 +200,13 @@ def test_a_step_marks_a_cell_and_what_released_it_and_veils_the_rest() -> None:
     above, below = picture("gpipe"), picture("1f1b")
     view = drawn(above, below)
     cell = below.timing.tasks.cells.index(actions(below)[9])
-    view.point(Step(1, cell))
+    view.point(CellPointer(1, cell))
     now, later, wire = (view.sources[f"schedules_{name}"] for name in ("now", "later", "wire"))
     source = int(below.timing.released.source[cell])
     assert now["left"].tolist() == [below.timing.start[cell], below.timing.start[source]]
     assert later["left"].tolist() == [below.timing.end[cell]] * 2
     assert wire["x0"].tolist() == [below.timing.end[source]]
-    view.point(Step(0, 0))
+    view.point(CellPointer(0, 0))
     assert len(view.sources["schedules_now"]["left"]) == 1, "nothing to wait for"
     view.point(None)
     assert not any(len(view.sources[f"schedules_{name}"][key]) for name, key in (("now", "left"), ("later", "left")))
@@ -240,7 +242,7 @@ def test_a_redrawn_figure_sends_only_what_changed() -> None:
     figure.observe(lambda change: changed.append(change["name"]))
     figure.draw([picture("gpipe", cap=3), picture("1f1b", cap=3)])
     assert changed == []
-    figure.point(Step(0, 5))
+    figure.point(CellPointer(0, 5))
     assert set(changed) == {"_data_schedules_now", "_data_schedules_later", "_data_schedules_wire"}
     figure.point(None)
     changed.clear()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
-from pathways_nb.parallel.schedules.picture import Picture
+from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_widgets.drawing import palette
 from pathways_widgets.schedules import schedule_dense as dense
 from pathways_widgets.schedules import schedule_display
@@ -54,13 +54,13 @@ def test_pixels_have_of_each_colour_what_boxes_cover_of_them(name: str, window: 
 def test_many_boxes_are_pixels_and_few_are_boxes_also_of_a_part_of_the_same() -> None:
     view = Schedules(1)
     sources = view.update([picture("gpipe", 16, 128)])
-    assert view.crowded
+    assert view.is_dense
     assert not sum(len(sources[f"schedules_fill{code}"]["left"]) for code in range(len(COLOURS)))
     assert (sources["schedules_lanes"]["x"][0], sources["schedules_lanes"]["dw"][0]) == pytest.approx(
         (view.properties["timeline_x"]["start"], 1.01 * view.extent)
     )
     found = view.look((10.0, 30.0))
-    assert not view.crowded
+    assert not view.is_dense
     assert len(found["schedules_lanes"]["x"]) == 0
     boxes = view.sources["schedules_boxes"]
     seen = np.count_nonzero((boxes["right"] >= 0) & (boxes["left"] <= 40))
@@ -100,7 +100,7 @@ def test_what_a_hover_says_follows_once_nothing_changes(monkeypatch: pytest.Monk
         monkeypatch.setattr(made[-1], "start", lambda: None)
         return made[-1]
 
-    pictures = [Picture.of(pw.schedule("gpipe", 16, 128), F=time) for time in (1.0, 2.0)]
+    pictures = [SchedulePicture.of(pw.schedule("gpipe", 16, 128), F=time) for time in (1.0, 2.0)]
     figure = ScheduleFigure(pictures[:1])
     count = len(unpack(figure._data_schedules_boxes)["left"])
     assert count == 4096

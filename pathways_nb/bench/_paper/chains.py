@@ -17,7 +17,16 @@ import jax.numpy as jnp
 
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
-from pathways_nb.bench._paper.pods import JAX_CALL, PAPER, Line, Pod, in_turn, line, multi_controller, side_by_side
+from pathways_nb.bench._paper.pods import (
+    JAX_CALL,
+    PAPER,
+    Line,
+    PodSetting,
+    in_turn,
+    line,
+    multi_controller,
+    side_by_side,
+)
 from pathways_nb.cost.hardware.host import HOST
 
 LENGTH = int(PAPER["figure 5"]["chain"]["value"])
@@ -53,7 +62,7 @@ def chain(devices: int, form: Form) -> pw.Program:
 @cache
 def seconds_of(form: Form, hosts: int, system: System) -> float:
     """Seconds of each computation of Figure 5, on hosts with 4 cores."""
-    pod = Pod(hosts)
+    pod = PodSetting(hosts)
     with pod.attached(line().host("client", hosts) if system == "Pathways" else multi_controller()):
         seconds = in_turn(chain(pod.devices, form), _SCALAR, _CALLS)
     return seconds / (1 if form == "OpByOp" else LENGTH)
@@ -122,7 +131,7 @@ def figure_5() -> dict[str, Found]:
     }
 
 
-def smallest(pod: Pod, fitted: Line) -> float:
+def smallest(pod: PodSetting, fitted: Line) -> float:
     """Figure 6: seconds of the smallest computation at which calls of one keep up with JAX's."""
 
     def keeps_up(seconds: float) -> bool:
@@ -142,7 +151,7 @@ def smallest(pod: Pod, fitted: Line) -> float:
 
 def figure_6() -> dict[str, Found]:
     """Both points, fitted; the baseline is a cost proportional to hosts, through the larger one."""
-    pods = {"16 hosts": Pod(16, 8), "512 hosts": Pod(512, 4)}
+    pods = {"16 hosts": PodSetting(16, 8), "512 hosts": PodSetting(512, 4)}
     largest = PAPER["figure 6"]["512 hosts"]["value"]
     fitted = line()
     says = f"{fitted.fixed * 1e3:.3f} ms + {fitted.per_host * 1e6:.1f} µs a host: 2 parameters, 2 points, no freedom"
@@ -164,7 +173,7 @@ def pipeline(stages: int, seconds: float = 0.0) -> pw.Program:
 
 def seconds_of_stages(stages: int, dispatch: str, seconds: float = 0.0) -> float:
     """Seconds from one program of so many stages to the next."""
-    with Pod(stages).attached(line().host("controller", stages), dispatch=dispatch):
+    with PodSetting(stages).attached(line().host("controller", stages), dispatch=dispatch):
         return side_by_side(pipeline(stages, seconds), _SCALAR, 4 if dispatch == "sequential" else 2 * _CALLS)
 
 

@@ -16,10 +16,10 @@ import numpy as np
 
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
-from pathways_nb.bench._paper.pods import JAX_CALL, PAPER, Pod, Reading, line
+from pathways_nb.bench._paper.pods import JAX_CALL, PAPER, PodSetting, Reading, line
 from pathways_nb.trace.record import Events
 
-POD = Pod(16, 8)
+POD = PodSetting(16, 8)
 """Figure 6's smaller machine; which one Figures 8 and 11 were measured on is not known here."""
 TIMES = {"0.04 ms": 0.04e-3, "0.33 ms": 0.33e-3, "1.04 ms": 1.04e-3, "2.4 ms": 2.4e-3}
 COUNTS, MANY = (1, 4, 8, 16), 64

@@ -13,7 +13,7 @@ Role = Literal["fitted", "predicted", "relation", "by construction", "inverse"]
 no evidence. ``inverse``: what is not published is solved for what is."""
 
 
-class Fit(NamedTuple):
+class PaperFit(NamedTuple):
     """Parameters, and the points, as (figure, name), that they are fitted on."""
 
     name: str
@@ -36,17 +36,17 @@ class Point(NamedTuple):
 
 
 FITS = (
-    Fit("dispatch", ("fixed seconds of a call", "seconds of a call for each host"),
+    PaperFit("dispatch", ("fixed seconds of a call", "seconds of a call for each host"),
         (("figure 6", "16 hosts"), ("figure 6", "512 hosts"))),
-    Fit("work", ("core-seconds for each token",), (("table 2", "S=4 M=16"),)),
-    Fit("work and width", ("core-seconds for each token", "cost of each further core of a stage"),
+    PaperFit("work", ("core-seconds for each token",), (("table 2", "S=4 M=16"),)),
+    PaperFit("work and width", ("core-seconds for each token", "cost of each further core of a stage"),
         (("table 2, with width", "S=4 M=16"), ("table 2, with width", "S=8 M=32"))),
 )  # fmt: skip
 
 _TABLE_2 = ("S=4 M=16", "S=8 M=32", "S=16 M=64", "S=16 M=64, 512 cores", "SPMD")
 
 
-def _table_2(fit: Fit) -> tuple[Point, ...]:
+def _table_2(fit: PaperFit) -> tuple[Point, ...]:
     figure = fit.points[0][0]
     return tuple(
         Point(figure, name, "fitted" if (figure, name) in fit.points else "predicted", fit.name) for name in _TABLE_2

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
-from pathways_nb.bench._paper.pods import PAPER, Pod
+from pathways_nb.bench._paper.pods import PAPER, PodSetting
 
 TOKENS = 2**18
 """Of a step on 128 cores, assumed: it decides how much a step's dispatch and latencies count, little here."""
@@ -26,13 +26,13 @@ _FORWARD = 1 / 3
 """Of a microbatch's work; backward takes twice as long."""
 
 
-class Work(NamedTuple):
+class CoreWork(NamedTuple):
     """Core-seconds for each token, and by what part each further core of a stage adds to that."""
 
     per_token: float
     width_cost: float = 0.0
 
-    def stage(self, row: Row) -> float:
+    def stage(self, row: TableRow) -> float:
         """Seconds that one microbatch takes a stage, forward and backward."""
         slower = 1 + self.width_cost * (row.cores // row.stages - 1)
         return self.per_token * slower * row.tokens / row.cores / row.microbatches
@@ -43,7 +43,7 @@ _TOKENS = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One row of Table 2."""
 
     stages: int
@@ -52,7 +52,7 @@ class Row:
     islands: int = 1
 
     @classmethod
-    def of(cls, name: str) -> Row:
+    def of(cls, name: str) -> TableRow:
         """As the table calls it: ``"S=16 M=64, 512 cores"``; SPMD is a single stage."""
         found = re.fullmatch(r"S=(\d+) M=(\d+)(?:, (\d+) cores)?", name)
         return cls(*(int(number or 128) for number in found.groups())) if found else cls(1, 1)
@@ -76,7 +76,7 @@ class Row:
         ]
 
 
-def step_of(row: Row, stage_seconds: float) -> tuple[pw.Program, Any]:
+def step_of(row: TableRow, stage_seconds: float) -> tuple[pw.Program, Any]:
     """One training step, and its microbatches."""
     places, size = row.places(), row.tokens // row.microbatches * WIDTH * 2  # bytes of activations, split over cores
 
@@ -98,9 +98,9 @@ def step_of(row: Row, stage_seconds: float) -> tuple[pw.Program, Any]:
 
 
 @cache
-def tokens_per_second(row: Row, stage_seconds: float) -> float:
+def tokens_per_second(row: TableRow, stage_seconds: float) -> float:
     """Of a step through the controller, from the first launch to the last end."""
-    pod = Pod(row.cores // row.islands // _PER_HOST, _PER_HOST, row.islands)
+    pod = PodSetting(row.cores // row.islands // _PER_HOST, _PER_HOST, row.islands)
     with pod.attached():
         step, microbatches = step_of(row, stage_seconds)
         run = step.run(microbatches)
@@ -110,40 +110,40 @@ def tokens_per_second(row: Row, stage_seconds: float) -> float:
 
 def fitted_stage(name: str) -> float:
     """Seconds of a stage for each token, core and microbatch at which a row comes out as published."""
-    row, wanted = Row.of(name), PAPER["table 2"][name]["value"]
-    guess = Work(row.cores / wanted / row.bubble)
+    row, wanted = TableRow.of(name), PAPER["table 2"][name]["value"]
+    guess = CoreWork(row.cores / wanted / row.bubble)
     return guess.per_token * tokens_per_second(row, guess.stage(row)) / wanted
 
 
-def fit_work() -> Work:
+def fit_work() -> CoreWork:
     """One parameter on one row."""
-    return Work(fitted_stage("S=4 M=16"))
+    return CoreWork(fitted_stage("S=4 M=16"))
 
 
-def fit_work_and_width() -> Work:
+def fit_work_and_width() -> CoreWork:
     """Two parameters on two rows: stages of 32 and of 16 cores."""
     wide, narrow = fitted_stage("S=4 M=16"), fitted_stage("S=8 M=32")
     slope = (wide - narrow) / (32 - 16)
     per_token = wide - 31 * slope
-    return Work(per_token, slope / per_token)
+    return CoreWork(per_token, slope / per_token)
 
 
-def table_2(work: Work) -> dict[str, Found]:
+def table_2(work: CoreWork) -> dict[str, Found]:
     """Every row; the baseline is the bubble's closed form, scaled on the first row."""
     rows = [name for name, known in PAPER["table 2"].items() if known["unit"] == "tokens/s"]
-    first = Row.of("S=4 M=16")
+    first = TableRow.of("S=4 M=16")
     scale = PAPER["table 2"]["S=4 M=16"]["value"] * first.bubble / first.cores
     found = {}
     for name in rows:
-        row = Row.of(name)
+        row = TableRow.of(name)
         says = "the pipelines' rows cannot tell what SPMD over all cores costs" if name == "SPMD" else ""
         found[name] = Found(tokens_per_second(row, work.stage(row)), scale * row.cores / row.bubble, says)
     return found
 
 
-def figure_10(work: Work) -> dict[str, Found]:
+def figure_10(work: CoreWork) -> dict[str, Found]:
     """16 stages over four islands, and on one; the baseline is that DCN costs nothing."""
-    row = Row.of("S=16 M=64")
+    row = TableRow.of("S=16 M=64")
     seconds, sent = work.stage(row), row.tokens // row.microbatches * WIDTH * 2
     apart = tokens_per_second(replace(row, islands=4), seconds)
     says = f"{sent / 1e6:.0f} MB travel between stages that take {seconds * 1e3:.0f} ms, forward and backward"

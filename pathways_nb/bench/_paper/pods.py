@@ -16,7 +16,7 @@ import numpy as np
 import pathways_nb as pw
 from pathways_datasets import published
 from pathways_nb.cost.hardware.host import HOST, Host
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 from pathways_nb.results.run import Run
 
 CHIP = "tpu_v3"
@@ -56,7 +56,7 @@ def multi_controller() -> Host:
 
 
 @dataclass(frozen=True)
-class Pod:
+class PodSetting:
     """Islands of ``hosts`` hosts with ``per_host`` devices each."""
 
     hosts: int
@@ -73,7 +73,7 @@ class Pod:
         self, host: Host | None = None, network: pw.Network | None = None, **options: Any
     ) -> Iterator[pw.Controller]:
         """Its controller, for the length of a block; without a host or a network, the usual ones."""
-        model = Model.of(CHIP, network, host)
+        model = CostModel.of(CHIP, network, host)
         options |= {"islands": self.islands, "devices_per_island": self.devices, "devices_per_host": self.per_host}
         with pw.attach("sim", chip=model, **options) as controller:
             try:

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
-from pathways_nb.bench._paper.pods import CHIP, PAPER, Pod
+from pathways_nb.bench._paper.pods import CHIP, PAPER, PodSetting
 from pathways_nb.trace.metrics import counted
 
-POD = Pod(128, 4, islands=2)
+POD = PodSetting(128, 4, islands=2)
 """Hosts of each island are assumed."""
 CASES = (("not hidden", 1, 25e9), ("hidden", 8, 25e9), ("hidden", 8, 12.5e9))
 """Into how many buckets gradients are cut, each sent as soon as it is there, and bytes/s of a host."""

@@ -19,7 +19,7 @@ from pathways_nb.cost.hardware import tables
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.host import Host
 from pathways_nb.cost.hardware.networks import Network
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError, is_index, is_number
 from pathways_nb.util import json_text
 
@@ -52,7 +52,7 @@ class Calibration:
         quick: whether it was the short one.
     """
 
-    model: Model
+    model: CostModel
     checks: tuple[Check, ...]
     machine: Mapping[str, Any]
     quick: bool = False
@@ -135,7 +135,7 @@ def load(path: str | Path) -> Calibration:
         part: tables.built(cls, f"{where}: {part}", content["name"], content[part]) for part, cls in _PARTS.items()
     }
     checks = tuple(Check(*check) for check in content["checks"])
-    return Calibration(Model(**parts, name=content["name"]), checks, content["machine"], bool(content.get("quick")))
+    return Calibration(CostModel(**parts, name=content["name"]), checks, content["machine"], bool(content.get("quick")))
 
 
 _NONE = "this is no calibration, or it is damaged. Measure again: pw.calibrate()."

@@ -63,7 +63,7 @@ class Fit:
         return self.measured.parted_solo.seconds
 
     @cached_property
-    def crowd(self) -> float:
+    def oversubscription(self) -> float:
         """How many times longer a device takes while all others of its island work, too."""
         ratios = [together / alone for alone, together in self.measured.alone]
         most = float(self.measured.devices)

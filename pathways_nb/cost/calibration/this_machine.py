@@ -16,10 +16,10 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.host import Host
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.parameters import Origin, rules
-from pathways_nb.cost.hardware.topology import lay_out
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.hardware.topology import make_topology
+from pathways_nb.cost.model import CostModel
 
-HERE = "here"
+THIS_MACHINE = "here"
 """The chip that stands for what is attached, as it was measured."""
 MEASURED = Origin("measured here")
 _COUNTED = Origin("measured here", "counted")
@@ -34,17 +34,17 @@ def fit(measured: Measured) -> Fit:
     bandwidths = dict.fromkeys(("hbm_bytes", "hbm_bw", "link_bw", "nic_bw", "pcie_bw"), (1.0, MEASURED))
     latencies = dict.fromkeys(("start_latency", "nic_rtt", "pcie_latency"), (0.0, MEASURED))
     unit: Chip = _made(Chip, "a byte a second", _joined(measured) | bandwidths | latencies)
-    return Fit(measured, lay_out(unit, measured.devices))
+    return Fit(measured, make_topology(unit, measured.devices))
 
 
-def model_of(fitted: Fit, name: str) -> Model:
+def model_of(fitted: Fit, name: str) -> CostModel:
     """What everything costs here, while all devices of all islands work."""
     memory = _memory(fitted)
     network: Network = _made(Network, name, _network(fitted, memory))
     chip: Chip = _made(Chip, name, _chip(fitted, memory, network))
     host: Host = _made(Host, name, _host(fitted))
     efficiency: Efficiency = _made(Efficiency, name, _shares(fitted, chip))
-    return Model(chip, network, host, efficiency, name)
+    return CostModel(chip, network, host, efficiency, name)
 
 
 def _made(cls: type[Any], name: str, values: _Values) -> Any:
@@ -65,7 +65,9 @@ def _memory(fitted: Fit) -> float:
     Of a class whose bytes never decide that is what it moves beside its operations, or they would decide in the model.
     """
     lines = fitted.rooflines.items()
-    return max((fitted.crowd * _rate(line.per_byte, _beside(fitted, kind)) for kind, line in lines), default=1e9)
+    return max(
+        (fitted.oversubscription * _rate(line.per_byte, _beside(fitted, kind)) for kind, line in lines), default=1e9
+    )
 
 
 def _beside(fitted: Fit, kind: str) -> float:
@@ -94,7 +96,9 @@ def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
     products = {
         field: (_products(fitted, kind), MEASURED) for kind, field in _PRODUCTS.items() if kind in fitted.rooflines
     }
-    links = max((fitted.crowd / one for kind, one in fitted.exchanges.items() if kind and one), default=memory)
+    links = max(
+        (fitted.oversubscription / one for kind, one in fitted.exchanges.items() if kind and one), default=memory
+    )
     return {
         **_joined(measured),
         **products,
@@ -104,7 +108,7 @@ def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
         "start_latency": (fitted.exchanges.get("", 0.0), MEASURED if fitted.exchanges else _TAKEN),
         "nic_bw": (network.host_bw, network.origin("host_bw")),
         "nic_rtt": (network.rtt, network.origin("rtt")),
-        "pcie_bw": (_rate(byte * measured.devices / fitted.crowd, memory), MEASURED),
+        "pcie_bw": (_rate(byte * measured.devices / fitted.oversubscription, memory), MEASURED),
         "pcie_latency": (anyway, MEASURED),
     }
 
@@ -113,7 +117,7 @@ def _products(fitted: Fit, kind: str) -> float:
     """FLOP/s of one device alone; the best that was seen where bytes decide throughout."""
     line, samples = fitted.rooflines[kind], fitted.measured.samples[kind]
     reached = max(sample.work.flops / sample.seconds for sample in samples)
-    return fitted.crowd * (1 / line.per_flop if line.per_flop else reached)
+    return fitted.oversubscription * (1 / line.per_flop if line.per_flop else reached)
 
 
 def _host(fitted: Fit) -> _Values:
@@ -125,7 +129,7 @@ def _host(fitted: Fit) -> _Values:
 def _nodes(fitted: Fit) -> _Values:
     """What a node takes of a device beside its own work, alone and among others."""
     return {
-        "device_launch": (fitted.node_alone / fitted.crowd, MEASURED),
+        "device_launch": (fitted.node_alone / fitted.oversubscription, MEASURED),
         "interference": (fitted.node - fitted.node_alone, MEASURED),
     }
 
@@ -133,12 +137,12 @@ def _nodes(fitted: Fit) -> _Values:
 def _shares(fitted: Fit, chip: Chip) -> _Values:
     values: _Values = {name: (getattr(EFFICIENCY, name), _usual(name)) for name in _CLASSES}
     for kind, line in fitted.rooflines.items():
-        values |= _share(kind, fitted.crowd, line.per_flop, line.per_byte, chip)
+        values |= _share(kind, fitted.oversubscription, line.per_flop, line.per_byte, chip)
     for kind in COLLECTIVE:
         values[kind.replace("-", "_")] = _of_links(fitted, kind, chip)
     values["broadcast"] = values["all_gather"][0], Origin("assumed", _NOT_MEASURED + "as an all-gather")
     if fitted.measured.shared:
-        values["at_once"] = (fitted.measured.devices / fitted.crowd, MEASURED)
+        values["at_once"] = (fitted.measured.devices / fitted.oversubscription, MEASURED)
     return values
 
 
@@ -152,16 +156,23 @@ def _usual(name: str) -> Origin:
     return Origin("assumed", _NOT_MEASURED + EFFICIENCY.origin(name).source)
 
 
-def _share(kind: str, crowd: float, per_flop: float, per_byte: float, chip: Chip) -> _Values:
+def _share(kind: str, oversubscription: float, per_flop: float, per_byte: float, chip: Chip) -> _Values:
     """What one class reaches of the peaks, and FLOP/s of its own where its operations decide."""
-    reached = min(1.0, crowd / per_byte / chip.hbm_bw) if per_byte else 1.0
+    reached = min(1.0, oversubscription / per_byte / chip.hbm_bw) if per_byte else 1.0
     bandwidth = (reached, MEASURED if per_byte else Origin("measured here", "its bytes never decide"))
     if kind in _PRODUCTS:
         return {"matmul": (1.0, MEASURED), "matmul_bw": bandwidth} if kind == "matmul" else {}
     if kind == "conv":
         peak = chip.fp32_flops or chip.flops("fp32")
-        return {"conv": (min(1.0, crowd / per_flop / peak) if per_flop else 1.0, MEASURED), "conv_bw": bandwidth}
-    own = {f"{kind}_flops": (crowd / per_flop, MEASURED)} if per_flop and f"{kind}_flops" in rules(Efficiency) else {}
+        return {
+            "conv": (min(1.0, oversubscription / per_flop / peak) if per_flop else 1.0, MEASURED),
+            "conv_bw": bandwidth,
+        }
+    own = (
+        {f"{kind}_flops": (oversubscription / per_flop, MEASURED)}
+        if per_flop and f"{kind}_flops" in rules(Efficiency)
+        else {}
+    )
     return {kind: bandwidth, **own}
 
 
@@ -169,4 +180,4 @@ def _of_links(fitted: Fit, kind: str, chip: Chip) -> tuple[float, Origin]:
     seconds = fitted.exchanges.get(kind)
     if seconds is None:
         return 1.0, _TAKEN
-    return (min(1.0, fitted.crowd / seconds / chip.link_bw), MEASURED) if seconds else (1.0, MEASURED)
+    return (min(1.0, fitted.oversubscription / seconds / chip.link_bw), MEASURED) if seconds else (1.0, MEASURED)

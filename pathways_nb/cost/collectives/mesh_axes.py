@@ -19,7 +19,7 @@ STRIDED = "strided groups are taken as boxes that share their links"
 UNKNOWN = "groups that follow no axis are taken as neighbours"
 
 
-class Laid(NamedTuple):
+class AxisGroup(NamedTuple):
     """One group of a collective: ``group`` as ``Topology.group`` takes it, and by how many groups links are shared.
 
     ``note`` says what had to be assumed; empty if nothing.
@@ -31,7 +31,7 @@ class Laid(NamedTuple):
 
 
 @cache
-def group_of(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...], size: int) -> Laid:
+def group_of(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...], size: int) -> AxisGroup:
     """Where the devices of one collective lie.
 
     Args:
@@ -41,13 +41,13 @@ def group_of(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple
     """
     members = _members(dict(sizes), axes)
     if members is None or len(members) != size or members[-1] >= topology.devices:
-        return Laid(size, note="" if size == topology.devices else UNKNOWN)
+        return AxisGroup(size, note="" if size == topology.devices else UNKNOWN)
     if topology.chip.interconnect == "torus":
         return _on_torus(topology, members)
     domains = len(np.unique(members // topology.domain))
     if domains == 1:
-        return Laid(size)
-    return Laid(size, note=UNKNOWN) if size % domains else Laid((size // domains, domains))
+        return AxisGroup(size)
+    return AxisGroup(size, note=UNKNOWN) if size % domains else AxisGroup((size // domains, domains))
 
 
 def _members(sizes: dict[str, int], axes: tuple[str, ...]) -> np.ndarray | None:
@@ -59,17 +59,17 @@ def _members(sizes: dict[str, int], axes: tuple[str, ...]) -> np.ndarray | None:
     return ids[tuple(slice(None) if axis in chosen else 0 for axis in sizes)].ravel()
 
 
-def _on_torus(topology: Topology, members: np.ndarray) -> Laid:
+def _on_torus(topology: Topology, members: np.ndarray) -> AxisGroup:
     each = topology.chip.devices_per_chip
     chips = np.unique(members // each)
     if len(chips) == 1:
-        return Laid(len(members))
+        return AxisGroup(len(members))
     along = [np.unique(coordinate) for coordinate in np.unravel_index(chips, topology.shape)]
     strides = [_stride(coordinates) for coordinates in along]
     if math.prod(map(len, along)) != len(chips) or not all(strides):
-        return Laid(len(members), note=STRIDED)
+        return AxisGroup(len(members), note=STRIDED)
     share = math.prod(strides) * each * len(chips) // len(members)
-    return Laid(tuple(map(len, along)), share, STRIDED if share > 1 else "")
+    return AxisGroup(tuple(map(len, along)), share, STRIDED if share > 1 else "")
 
 
 def _stride(coordinates: np.ndarray) -> int:

@@ -14,7 +14,7 @@ from pathways_nb.cost.collectives.formulas import FREE, SWITCH, TORUS, Cost, sum
 from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.parameters import is_count
-from pathways_nb.cost.hardware.topology import Group, Topology
+from pathways_nb.cost.hardware.topology import DeviceGroup, Topology
 from pathways_nb.errors import UsageError, is_number
 
 COLLECTIVES = (*SWITCH, "permute")
@@ -60,7 +60,7 @@ def collective(
     return together(f"start and {main.formula}", summed("start", start, 0.0), main)
 
 
-def _island(kind: str, n: float, topology: Topology, where: Group, flows: int) -> Cost:
+def _island(kind: str, n: float, topology: Topology, where: DeviceGroup, flows: int) -> Cost:
     """Within one island: one domain, or several that NICs join."""
     nics = _nics(topology, where.within, topology.domain) / flows
 
@@ -89,7 +89,7 @@ def _levels(
     return together(formula, inner("reduce_scatter", n), across, inner("all_gather", n))
 
 
-def _domain(kind: str, n: float, topology: Topology, where: Group) -> Cost:
+def _domain(kind: str, n: float, topology: Topology, where: DeviceGroup) -> Cost:
     """Over links or a switch. Devices of one chip use its memory, hidden behind the links where others take part."""
     chip = topology.chip
     if where.within == 1:
@@ -101,7 +101,7 @@ def _domain(kind: str, n: float, topology: Topology, where: Group) -> Cost:
     return TORUS[kind](n, where.axes, topology.axis_bw, chip.hop_latency)
 
 
-def _permute(n: float, topology: Topology, where: Group, islands: int, flows: int, hops: int) -> Cost:
+def _permute(n: float, topology: Topology, where: DeviceGroup, islands: int, flows: int, hops: int) -> Cost:
     """A shift: every link on the way carries ``hops`` shards. The slower of links and NICs counts."""
     chip, devices = topology.chip, where.devices * islands
     shard, far = n / devices, min(hops, devices - 1)

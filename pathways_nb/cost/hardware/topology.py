@@ -1,6 +1,6 @@
 """How the chips of an island are joined: a torus with or without wrap, a switch, and NICs beyond it.
 
-``lay_out`` arranges an island; ``Topology.group`` says which part of it the devices of one collective take. Chips are
+``make_topology`` arranges an island; ``Topology.group`` says which part of it the devices of one collective take. Chips are
 numbered along the last axis first, and devices within their chip first, as JAX numbers them.
 """
 
@@ -35,7 +35,7 @@ class Axis(NamedTuple):
         return 0 if self.length == 1 else 2 if self.wrap else 1
 
 
-class Group(NamedTuple):
+class DeviceGroup(NamedTuple):
     """The devices of one collective: ``axes`` of chips in each of so many ``domains`` that NICs join.
 
     ``devices`` is their number, ``within`` how many of them share a domain.
@@ -107,7 +107,7 @@ class Topology:
             chips = [chip // axis.length for chip in chips]
         return distance
 
-    def group(self, size: int | Sequence[int] | None = None) -> Group:
+    def group(self, size: int | Sequence[int] | None = None) -> DeviceGroup:
         """Where the devices of one collective lie.
 
         Args:
@@ -119,16 +119,16 @@ class Topology:
             PlaceError: the island does not have so many.
         """
         if size is None:
-            return Group(self.axes, self.domains, self.devices, self.domain)
+            return DeviceGroup(self.axes, self.domains, self.devices, self.domain)
         if isinstance(size, Sequence):
             return self._box(tuple(size))
         if not is_count(size) or size > self.devices:
             raise PlaceError(f"a group of {size!r} devices: the island has {self.devices}; write 1 to {self.devices}.")
         within = min(size, self.domain)
         chips = math.ceil(within / self.chip.devices_per_chip)
-        return Group(_part(self.axes, chips), math.ceil(size / self.domain), size, within)
+        return DeviceGroup(_part(self.axes, chips), math.ceil(size / self.domain), size, within)
 
-    def _box(self, box: tuple[int, ...]) -> Group:
+    def _box(self, box: tuple[int, ...]) -> DeviceGroup:
         switched = self.domains > 1 or self.chip.interconnect == "switch"
         most = (self.domain, self.domains) if switched else self.shape
         if len(box) != len(most) or not all(is_count(n) and n <= limit for n, limit in zip(box, most, strict=True)):
@@ -137,12 +137,12 @@ class Topology:
         if switched:
             within, domains = box
             chips = math.ceil(within / self.chip.devices_per_chip)
-            return Group(_part(self.axes, chips), domains, within * domains, within)
+            return DeviceGroup(_part(self.axes, chips), domains, within * domains, within)
         devices = min(self.devices, math.prod(box) * self.chip.devices_per_chip)
-        return Group(_cut(self.axes, box), 1, devices, devices)
+        return DeviceGroup(_cut(self.axes, box), 1, devices, devices)
 
 
-def lay_out(
+def make_topology(
     chip: Chip,
     devices: int,
     *,

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from pathways_nb.cost.hlo.hlo_collectives import Exchange, exchanges_of
+from pathways_nb.cost.hlo.hlo_collectives import HloCollective, exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.jaxpr.exchange import Collective, Origin, merged
 from pathways_nb.errors import UsageError
@@ -51,7 +51,7 @@ _GROWTH: dict[CollectiveKind, int] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class CompiledMemory:
     """What one compilation says of memory on each device, in bytes.
 
     Args:
@@ -65,13 +65,13 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledFacts:
     """Collectives of a node, the axis sizes it was compiled for, what could not be known, and memory for the last."""
 
     collectives: tuple[Collective, ...]
     sizes: tuple[dict[str, int], ...]
     notes: tuple[str, ...] = ()
-    memory: Memory | None = None
+    memory: CompiledMemory | None = None
 
 
 def collectives_by_compiling(
@@ -84,7 +84,7 @@ def collectives_by_compiling(
     most_devices: int = 16,
     for_mesh: bool = False,
     donated: Sequence[int] = (),
-) -> Compiled:
+) -> CompiledFacts:
     """The collectives of whole-array code on a mesh of ``axis_sizes``.
 
     A mesh of up to ``most_devices`` devices is compiled as it is. For a larger one each axis is cut to its smallest
@@ -117,14 +117,14 @@ def collectives_by_compiling(
     for axis, longer in _lengthened(small, axis_sizes) if base else ():
         known = all(e.kind in _SUMS and axis in e.axes for e in base)
         fits = math.prod(longer.values()) <= most_devices and not known
-        other: list[Exchange] = []
+        other: list[HloCollective] = []
         if fits:
             (other, memory), sizes = compile_for(longer), [*sizes, longer]
         if not known and not _alike(base, other):
             notes.append(f"how collectives scale with {axis!r} is a rule, not measured")
         _fill(powers, base, other, axis, longer[axis] / small[axis])
     found = (_scaled(e, p, small, axis_sizes) for e, p in zip(base, powers, strict=True))
-    return Compiled(merged(found), tuple(sizes), tuple(notes), memory)
+    return CompiledFacts(merged(found), tuple(sizes), tuple(notes), memory)
 
 
 def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:
@@ -161,7 +161,7 @@ def _partitioned(
     devices: Sequence[Any] | None,
     donated: Sequence[int],
     sizes: Mapping[str, int],
-) -> tuple[list[Exchange], Memory]:
+) -> tuple[list[HloCollective], CompiledMemory]:
     """Compile for a mesh of these sizes."""
     count = math.prod(sizes.values())
     chosen = (devices if devices is not None and len(devices) >= count else cpu_devices(count))[:count]
@@ -180,11 +180,11 @@ def _partitioned(
     return sorted(exchanges_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
 
 
-def _memory(compiled: Any) -> Memory:
+def _memory(compiled: Any) -> CompiledMemory:
     """As the local driver takes it for an executable: from the analysis, not its peak field."""
     found = compiled.memory_analysis()
     specs = tuple(map(_spec, jax.tree.leaves(compiled.output_shardings)))
-    return Memory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
+    return CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
 
 
 def _spec(sharding: Any) -> PartitionSpec | None:
@@ -236,22 +236,26 @@ def _client(count: int, there: int) -> Sequence[Any]:
     return maker(num_devices=count, node_id=_NODE + count).devices()
 
 
-def _alike(one: Sequence[Exchange], other: Sequence[Exchange]) -> bool:
+def _alike(one: Sequence[HloCollective], other: Sequence[HloCollective]) -> bool:
     return [_form(e) for e in one] == [_form(e) for e in other]
 
 
-def _order(exchange: Exchange) -> tuple[Any, ...]:
+def _order(exchange: HloCollective) -> tuple[Any, ...]:
     """The same for each mesh, so that one module's collectives are found again in another's."""
     sizes = [math.prod(dims) for _, dims in exchange.parts]
     return exchange.kind, exchange.axes, exchange.times, len(sizes), sum(sizes)
 
 
-def _form(exchange: Exchange) -> tuple[Any, ...]:
+def _form(exchange: HloCollective) -> tuple[Any, ...]:
     return exchange.kind, exchange.axes, exchange.times, [bits for bits, _ in exchange.parts]
 
 
 def _fill(
-    powers: list[list[dict[str, int]]], base: Sequence[Exchange], other: Sequence[Exchange], axis: str, ratio: float
+    powers: list[list[dict[str, int]]],
+    base: Sequence[HloCollective],
+    other: Sequence[HloCollective],
+    axis: str,
+    ratio: float,
 ) -> None:
     """Note with which power of the axis each part grows."""
     measured = _alike(base, other)
@@ -265,7 +269,7 @@ def _fill(
 
 
 def _scaled(
-    exchange: Exchange, powers: Iterable[Mapping[str, int]], small: Mapping[str, int], wanted: Mapping[str, int]
+    exchange: HloCollective, powers: Iterable[Mapping[str, int]], small: Mapping[str, int], wanted: Mapping[str, int]
 ) -> Collective:
     total = 0.0
     for (bits, dims), power in zip(exchange.parts, powers, strict=True):

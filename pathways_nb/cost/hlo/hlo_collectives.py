@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pathways_nb.cost.collectives.groups import axes_of, groups_of
-from pathways_nb.cost.hlo.hlo_text import Computation, Instruction, Module, Shape
+from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
 from pathways_nb.util.primitives import CollectiveKind
 
 _KINDS: dict[str, CollectiveKind] = {
@@ -28,7 +28,7 @@ _SAME = frozenset({"bitcast", "copy", "reshape", "transpose", "convert", "slice"
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class HloCollective:
     """One collective of a module.
 
     Args:
@@ -44,7 +44,7 @@ class Exchange:
     sure: bool
 
 
-def exchanges_of(module: Module, sizes: Mapping[str, int]) -> list[Exchange]:
+def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollective]:
     """The collectives of a module, those of a loop's body as often as it runs.
 
     Args:
@@ -59,12 +59,12 @@ def exchanges_of(module: Module, sizes: Mapping[str, int]) -> list[Exchange]:
         axes = axes_of(groups, sizes, pairs=kind == "permute")
         group = math.prod(sizes[axis] for axis in axes) if kind == "permute" else groups.shape[1]
         for made, parts in _by_kind(module, computation, instruction, kind, group).items():
-            found.append(Exchange(made, tuple(parts), axes, group, *runs))
+            found.append(HloCollective(made, tuple(parts), axes, group, *runs))
     return found
 
 
 def _by_kind(
-    module: Module, computation: Computation, instruction: Instruction, kind: CollectiveKind, group: int
+    module: HloModule, computation: HloComputation, instruction: HloInstruction, kind: CollectiveKind, group: int
 ) -> dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]]:
     """The arrays that one instruction exchanges, those apart of which each device keeps a part."""
     found: dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]] = {}
@@ -84,13 +84,13 @@ def _by_kind(
     return found
 
 
-def _own_part(end: Instruction | None, shape: Shape, group: int) -> bool:
+def _own_part(end: HloInstruction | None, shape: HloShape, group: int) -> bool:
     return end is not None and end.opcode == "dynamic-slice" and end.shapes[0].size * group == shape.size
 
 
 def _ends(
-    module: Module, computation: Computation, name: str, element: int | None, bits: int
-) -> Iterator[tuple[Instruction | None, int]]:
+    module: HloModule, computation: HloComputation, name: str, element: int | None, bits: int
+) -> Iterator[tuple[HloInstruction | None, int]]:
     """Who reads a value in the end, past what only moves or converts it; and the fewest bits on the way there.
 
     ``None`` stands for the computation's own result.
@@ -111,8 +111,8 @@ def _ends(
 
 
 def _through(
-    module: Module, computation: Computation, fusion: Instruction, name: str, bits: int
-) -> Iterator[tuple[Instruction | None, int]]:
+    module: HloModule, computation: HloComputation, fusion: HloInstruction, name: str, bits: int
+) -> Iterator[tuple[HloInstruction | None, int]]:
     inner = module.computations[fusion.called[0]]
     for number, operand in enumerate(fusion.operands):
         if operand == name and number in inner.parameters:
@@ -123,17 +123,17 @@ def _through(
                     yield end, fewest
 
 
-def _narrower(instruction: Instruction, bits: int) -> int:
+def _narrower(instruction: HloInstruction, bits: int) -> int:
     converts = instruction.opcode == "convert" and not _asked_for(instruction)
     return min(bits, instruction.shapes[0].bits or bits) if converts else bits
 
 
-def _asked_for(convert: Instruction) -> bool:
+def _asked_for(convert: HloInstruction) -> bool:
     """Whether the program converts here, not the compiler."""
     return convert.operation == "convert_element_type"
 
 
-def _widened_from(module: Module, computation: Computation, name: str, bits: int) -> int:
+def _widened_from(module: HloModule, computation: HloComputation, name: str, bits: int) -> int:
     """Bits of what a value was converted from, if it was only moved since, and the program did not ask for it."""
     while True:
         instruction = computation.instructions[name]

@@ -24,7 +24,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class HloShape:
     """One array of a type."""
 
     dtype: str
@@ -43,11 +43,11 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class HloInstruction:
     """One line of a computation."""
 
     name: str
-    shapes: tuple[Shape, ...]
+    shapes: tuple[HloShape, ...]
     opcode: str
     inside: str
     """What stands between its parentheses: operands, or the number of a parameter."""
@@ -79,16 +79,16 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Computation:
+class HloComputation:
     """Instructions by name, in order."""
 
     name: str
-    instructions: dict[str, Instruction] = field(default_factory=dict)
+    instructions: dict[str, HloInstruction] = field(default_factory=dict)
 
     @cached_property
-    def users(self) -> dict[str, list[Instruction]]:
+    def users(self) -> dict[str, list[HloInstruction]]:
         """Who reads each instruction."""
-        found: dict[str, list[Instruction]] = {}
+        found: dict[str, list[HloInstruction]] = {}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
                 found.setdefault(operand, []).append(instruction)
@@ -109,15 +109,15 @@ class Runs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Module:
+class HloModule:
     """Computations by name."""
 
-    computations: dict[str, Computation]
+    computations: dict[str, HloComputation]
     entry: str
 
     def runs(
         self, name: str = "", times: int = 1, sure: bool = True
-    ) -> Iterator[tuple[Computation, Instruction, Runs]]:
+    ) -> Iterator[tuple[HloComputation, HloInstruction, Runs]]:
         """Each instruction that runs, from the entry on, and how often; a fusion as one instruction."""
         computation = self.computations[name or self.entry]
         for instruction in computation.instructions.values():
@@ -129,18 +129,18 @@ class Module:
                     yield from self.runs(called, times * (1 if trips is None else trips), known)
 
 
-def parse(text: str) -> Module:
+def parse(text: str) -> HloModule:
     """Read a compiled module, as ``compiled.as_text()`` gives it.
 
     Raises:
         ValueError: it has no entry, or a line within a computation is none of the grammar.
     """
-    computations: dict[str, Computation] = {}
+    computations: dict[str, HloComputation] = {}
     entry, current = "", None
     for line in text.splitlines():
         head = _HEAD.match(line)
         if head:
-            current = computations[head[2]] = Computation(head[2])
+            current = computations[head[2]] = HloComputation(head[2])
             entry = head[2] if head[1] else entry
         elif line.startswith("}"):
             current = None
@@ -149,10 +149,10 @@ def parse(text: str) -> Module:
             current.instructions[instruction.name] = instruction
     if not entry:
         raise ValueError("This is no compiled XLA module: it has no line that begins with ENTRY.")
-    return Module(computations, entry)
+    return HloModule(computations, entry)
 
 
-def _instruction(line: str) -> Instruction:
+def _instruction(line: str) -> HloInstruction:
     found = _LINE.match(line)
     if not found:
         raise ValueError(f"No instruction of a compiled XLA module: {line.strip()[:120]!r}.")
@@ -161,8 +161,8 @@ def _instruction(line: str) -> Instruction:
     kind, rest = rest[:end], rest[end:].strip()
     opcode, _, rest = rest.partition("(")
     end = _closing("(" + rest) - 2
-    shapes = tuple(Shape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(kind))
-    return Instruction(found[2], shapes, opcode, rest[:end], rest[end + 1 :], bool(found[1]))
+    shapes = tuple(HloShape(dtype, _dims(dims)) for dtype, dims in _SHAPE.findall(kind))
+    return HloInstruction(found[2], shapes, opcode, rest[:end], rest[end + 1 :], bool(found[1]))
 
 
 def _dims(text: str) -> tuple[int, ...]:

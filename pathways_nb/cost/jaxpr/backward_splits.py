@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, inverted, propagate, unsplit
-from pathways_nb.util.primitives import ARRANGES, LOOPS, SCATTERS, VIEWS, kind_of
+from pathways_nb.util.primitives import ARRANGES, LOOPS, SCATTERS, VIEWS, op_class_of
 
 _CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random", "matmul", "conv"})
 
 
-def adopt(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
+def propagate_from_readers(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
     """The same list with such arrays split, and the work on them divided, where all who need them agree how.
 
     Args:
@@ -60,7 +60,7 @@ def _is_free(op: Op) -> bool:
         return False
     if op.name in SCATTERS:  # rows of a whole array are changed, each by the device that has them
         return True
-    return op.ways == 1 and (kind_of(op.name) in _CAN_BE_MADE_IN_PARTS or op.name in ARRANGES)
+    return op.ways == 1 and (op_class_of(op.name) in _CAN_BE_MADE_IN_PARTS or op.name in ARRANGES)
 
 
 def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split | None]]:
@@ -76,7 +76,7 @@ def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split |
             yield value, None
         elif (split := inverted(op.name, op.params, at, _operands(op), op.outputs[0].shape, splits[0])) is not None:
             yield value, split
-        elif kind_of(op.name) != "reduction":  # which takes whatever comes
+        elif op_class_of(op.name) != "reduction":  # which takes whatever comes
             yield value, None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pathways_nb.cost.jaxpr.backward_splits import adopt
+from pathways_nb.cost.jaxpr.backward_splits import propagate_from_readers
 from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, propagate, read_spec, unsplit
 from pathways_nb.cost.jaxpr.trip_counts import trips
@@ -75,7 +75,7 @@ class _Walk(Walk[Value]):
         inner = _Walk(self.sizes)
         outputs = inner.run(jaxpr, inputs)
         flat = Flat(alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)
-        return adopt(flat, wanted or [None] * len(outputs))
+        return propagate_from_readers(flat, wanted or [None] * len(outputs))
 
     def repeated(self, jaxpr: Any, inputs: Sequence[Value], first: int, carried: int) -> Flat:
         """The body of a loop: what it carries, ``inputs[first:]``, enters each turn as the last one has left it."""

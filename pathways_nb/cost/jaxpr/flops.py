@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pathways_nb.cost.jaxpr.operations import Op
-from pathways_nb.util.primitives import NO_ARITHMETIC, kind_of
+from pathways_nb.util.primitives import NO_ARITHMETIC, op_class_of
 
 
 def flops_of(op: Op) -> float:
@@ -14,7 +14,7 @@ def flops_of(op: Op) -> float:
     A product of matrices takes 2·batch·m·n·k, a convolution two for every pair of an input and a kernel element that
     meet, so none for padding; a sort n·log2(n). Operations of class ``other`` count none.
     """
-    kind = kind_of(op.name)
+    kind = op_class_of(op.name)
     made = sum(value.size for value in op.outputs)
     if kind == "matmul":
         return _matmul(op) / op.ways

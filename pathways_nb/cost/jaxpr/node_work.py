@@ -17,7 +17,7 @@ from pathways_nb.cost.jaxpr.flops import flops_of
 from pathways_nb.cost.jaxpr.operations import Flat, Op
 from pathways_nb.cost.jaxpr.splits import Split, read_spec
 from pathways_nb.cost.jaxpr.traffic import traffic_of
-from pathways_nb.util.primitives import TRANSCENDENTAL, Kind, kind_of
+from pathways_nb.util.primitives import TRANSCENDENTAL, OpClass, op_class_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Amount:
         flops: floating-point operations. read, written: bytes from and to memory.
     """
 
-    kind: Kind
+    kind: OpClass
     dtype: str = ""
     flops: float = 0.0
     read: float = 0.0
@@ -66,7 +66,7 @@ class Work:
         """Bytes written to memory."""
         return sum(amount.written for amount in self.amounts)
 
-    def of(self, kind: Kind, dtype: str | None = None) -> Amount:
+    def of(self, kind: OpClass, dtype: str | None = None) -> Amount:
         """What the operations of one class do, of one dtype or of all together."""
         chosen = [a for a in self.amounts if a.kind == kind and dtype in (None, a.dtype)]
         return _sum(chosen, kind, dtype or "")
@@ -130,13 +130,13 @@ def layouts_of(
     return tuple(value.split for value in flatten(jaxpr, axis_sizes or {}, in_specs).outputs)
 
 
-def _sum(amounts: Iterable[Amount], kind: Kind, dtype: str) -> Amount:
+def _sum(amounts: Iterable[Amount], kind: OpClass, dtype: str) -> Amount:
     listed = list(amounts)
     return Amount(kind, dtype, *(sum(getattr(a, n) for a in listed) for n in ("flops", "read", "written")))
 
 
 def _total(works: Sequence[Work]) -> Work:
-    classes: dict[tuple[Kind, str], list[Amount]] = {}
+    classes: dict[tuple[OpClass, str], list[Amount]] = {}
     for amount in (amount for work in works for amount in work.amounts):
         classes.setdefault((amount.kind, amount.dtype), []).append(amount)
     amounts = tuple(_sum(classes[key], *key) for key in sorted(classes))
@@ -150,10 +150,10 @@ def _work(flat: Flat) -> Work:
     for op in flat.ops:
         if op.bodies:
             parts.append(_within(op))
-        elif kind_of(op.name) == "collective":
+        elif op_class_of(op.name) == "collective":
             parts.append(Work(collectives=merged([read_op(op, flat.sizes)])))
         else:
-            kind: Kind = "transcendental" if op.name in TRANSCENDENTAL else kind_of(op.name)
+            kind: OpClass = "transcendental" if op.name in TRANSCENDENTAL else op_class_of(op.name)
             amount = Amount(kind, _dtype(op), flops_of(op), traffic.read[op], traffic.written[op])
             parts.append(Work((amount,), notes=_notes(op)))
     return _total(parts)
@@ -170,10 +170,10 @@ def _within(op: Op) -> Work:
 
 def _dtype(op: Op) -> str:
     """Of the wider factor."""
-    if kind_of(op.name) not in ("matmul", "conv"):
+    if op_class_of(op.name) not in ("matmul", "conv"):
         return ""
     return max(op.inputs, key=lambda value: value.itemsize).dtype
 
 
 def _notes(op: Op) -> tuple[str, ...]:
-    return (f"{op.name}: its operations are not counted",) if kind_of(op.name) == "other" else ()
+    return (f"{op.name}: its operations are not counted",) if op_class_of(op.name) == "other" else ()

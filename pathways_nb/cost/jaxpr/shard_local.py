@@ -14,7 +14,7 @@ from typing import Any
 
 from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.operations import Op, Value
-from pathways_nb.util.primitives import FOLDS, RESHAPES, kind_of
+from pathways_nb.util.primitives import FOLDS, RESHAPES, op_class_of
 
 
 def needs_no_exchange(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Sequence[Any] | None = None) -> bool:
@@ -28,7 +28,9 @@ def needs_no_exchange(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Seque
 
 def is_one_fusion(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Sequence[Any] | None = None) -> bool:
     """Whether all of it is made element by element, so that nothing but inputs and outputs takes memory."""
-    return all(not op.bodies and kind_of(op.name) == "elementwise" for op in flatten(jaxpr, axis_sizes, in_specs).ops)
+    return all(
+        not op.bodies and op_class_of(op.name) == "elementwise" for op in flatten(jaxpr, axis_sizes, in_specs).ops
+    )
 
 
 def _is_local(op: Op, sizes: Mapping[str, int]) -> bool:
@@ -41,7 +43,7 @@ def _is_local(op: Op, sizes: Mapping[str, int]) -> bool:
     if op.name == "gather":
         table, indices = op.inputs
         return not _axes(table) and _axes(indices) == _axes(op.outputs[0])
-    return kind_of(op.name) == "elementwise" and all(_is_alike(value, op.outputs[0]) for value in op.inputs)
+    return op_class_of(op.name) == "elementwise" and all(_is_alike(value, op.outputs[0]) for value in op.inputs)
 
 
 def _is_alike(value: Value, made: Value) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
-from pathways_nb.util.primitives import ACCUMULATES, SLICES, TRANSCENDENTAL, UPDATES, VIEWS, kind_of
+from pathways_nb.util.primitives import ACCUMULATES, SLICES, TRANSCENDENTAL, UPDATES, VIEWS, op_class_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Traffic:
 
 def traffic_of(flat: Flat) -> Traffic:
     """The bytes of each operation of a list; of a fusion, those of each of its members."""
-    levels = _Levels(flat)
+    levels = _FusionDepths(flat)
     stored = _stored(flat, levels)
     read, written = dict.fromkeys(flat.ops, 0), dict.fromkeys(flat.ops, 0)
     seen: set[tuple[int, Value]] = set()
@@ -60,7 +60,7 @@ def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, in
 
 def _read(op: Op, value: Value) -> int:
     """Of a whole array next to split ones of its size, a device reads its own part."""
-    if not op.outputs or kind_of(op.name) != "elementwise":
+    if not op.outputs or op_class_of(op.name) != "elementwise":
         return value.bytes
     out = op.outputs[0]
     alike = value.shape == out.shape
@@ -68,7 +68,7 @@ def _read(op: Op, value: Value) -> int:
 
 
 @dataclass
-class _Levels:
+class _FusionDepths:
     """How many ends of fusions lie before each operation, and which fusion it belongs to."""
 
     flat: Flat
@@ -92,7 +92,7 @@ class _Levels:
 
     def fused(self, op: Op) -> bool:
         """Whether it can be a member of a fusion."""
-        return not op.bodies and kind_of(op.name) in ("elementwise", "reduction")
+        return not op.bodies and op_class_of(op.name) in ("elementwise", "reduction")
 
     def _join(self, op: Op) -> None:
         for value in op.inputs if self.fused(op) else ():
@@ -123,7 +123,7 @@ class _Levels:
 
     def continues(self, op: Op) -> bool:
         """Whether a fusion may go on behind it."""
-        return not op.bodies and kind_of(op.name) == "elementwise"
+        return not op.bodies and op_class_of(op.name) == "elementwise"
 
     def find(self, op: Op) -> Op:
         """The member that stands for its fusion."""
@@ -141,7 +141,7 @@ class _Levels:
         return -1 if maker is None else self.fusion(maker)
 
 
-def _stored(flat: Flat, levels: _Levels) -> set[Value]:
+def _stored(flat: Flat, levels: _FusionDepths) -> set[Value]:
     """Arrays that somebody needs outside of the fusion that makes them."""
     stored = {value.root for value in (*flat.inputs, *flat.outputs)}
     for op in flat.ops:
@@ -163,8 +163,8 @@ def _beside_products(flat: Flat) -> set[Op]:
         if op.name == "transpose":
             before = makers.get(op.inputs[0])
             after = readers.get(op.outputs[0], [])
-            if (before is not None and kind_of(before.name) == "matmul") or (
-                after and all(kind_of(reader.name) == "matmul" for reader in after)
+            if (before is not None and op_class_of(before.name) == "matmul") or (
+                after and all(op_class_of(reader.name) == "matmul" for reader in after)
             ):
                 found.add(op)
     return found

@@ -12,7 +12,7 @@ import numpy as np
 
 from pathways_nb.parallel.schedules.actions import OPERATIONS
 from pathways_nb.parallel.schedules.boxes import boxes_of
-from pathways_nb.parallel.schedules.picture import Picture
+from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing
 
@@ -86,8 +86,8 @@ class ScheduleComparison:
         matched = f"{len(found.table['stage'])} actions matched, {found.only_a} and {found.only_b} without partner"
         return " · ".join([*words, matched])
 
-    def _pictures(self, cap: float | None = None, **times: Any) -> list[Picture]:
-        both = (Picture.of(one, cap, **times) for one in (self.a, self.b))
+    def _pictures(self, cap: float | None = None, **times: Any) -> list[SchedulePicture]:
+        both = (SchedulePicture.of(one, cap, **times) for one in (self.a, self.b))
         return [replace(one, name=name) for one, name in zip(both, self._names, strict=True)]
 
     @property

@@ -18,7 +18,7 @@ from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.trace.metrics import counted
 
 
-class Costs(NamedTuple):
+class ActionDurations(NamedTuple):
     """Seconds of each part of the work, ``(stages, slices)``, and of sending, ``(stages - 1, slices)``."""
 
     F: np.ndarray
@@ -27,7 +27,9 @@ class Costs(NamedTuple):
     transfer: np.ndarray
 
     @classmethod
-    def of(cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Costs:  # noqa: E741
+    def of(
+        cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike
+    ) -> ActionDurations:  # noqa: E741
         """Bring times into one form.
 
         Raises:

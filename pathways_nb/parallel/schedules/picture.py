@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 from pathways_nb.errors import UsageError, is_number
 from pathways_nb.parallel.schedules.boxes import boxes_of, varieties
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
-from pathways_nb.parallel.schedules.registry import Kind
+from pathways_nb.parallel.schedules.registry import ScheduleKind
 from pathways_nb.parallel.schedules.timing import Timing, activations
 
 
-class Timed(Protocol):
+class HasTiming(Protocol):
     """What a picture needs of a schedule."""
 
     @property
@@ -29,7 +29,7 @@ class Timed(Protocol):
         """What it is called."""
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> ScheduleKind | None:
         """What made it, if a generator did."""
 
     def timing(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> Timing:  # noqa: E741
@@ -37,7 +37,7 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class SchedulePicture:
     """A schedule with its times, or why there is none.
 
     Args:
@@ -48,13 +48,13 @@ class Picture:
 
     name: str
     timing: Timing | None = None
-    kind: Kind | None = None
+    kind: ScheduleKind | None = None
     times: Mapping[str, ArrayLike] = field(default_factory=dict)
     cap: float | None = None
     error: str = ""
 
     @classmethod
-    def of(cls, schedule: Timed, cap: float | None = None, **times: ArrayLike) -> Self:
+    def of(cls, schedule: HasTiming, cap: float | None = None, **times: ArrayLike) -> Self:
         """Evaluate a schedule with these times.
 
         Raises:

@@ -22,7 +22,7 @@ Generator = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ScheduleKind:
     """A schedule that can be made in any size.
 
     Args:
@@ -90,7 +90,7 @@ class Kind:
 _MOST = 2_000_000
 """Forward passes of a schedule: so many are made in some seconds."""
 
-_kinds: dict[str, Kind] = {}
+_kinds: dict[str, ScheduleKind] = {}
 _watching: WeakSet[Any] = WeakSet()
 
 
@@ -104,7 +104,7 @@ def register_schedule(
     registered again is replaced, so that a cell can be run again.
 
     Args:
-        name: of the schedule. bubble, peak: its closed forms, if it has any; see ``Kind``.
+        name: of the schedule. bubble, peak: its closed forms, if it has any; see ``ScheduleKind``.
 
     Raises:
         UsageError: no name or that of a built-in schedule, a function without the parameters ``devices`` and
@@ -117,7 +117,7 @@ def register_schedule(
         if name in _kinds and _is_built_in(_kinds[name].generate) and not _is_built_in(generate):
             raise UsageError(f"register_schedule({name!r}): that is a built-in schedule; give yours another name.")
         _check(f"register_schedule({name!r})", generate)
-        _kinds[name] = Kind(name, generate, bubble, peak)
+        _kinds[name] = ScheduleKind(name, generate, bubble, peak)
         for one in list(_watching):
             one.registered()
         return generate
@@ -141,7 +141,7 @@ def _check(where: str, generate: Generator) -> None:
             raise UsageError(f"{said}: give {size!r} the number that is meant if nobody says one, as in {size}=2.")
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> ScheduleKind:
     """The schedule of this name.
 
     Raises:
@@ -154,7 +154,7 @@ def kind_of(name: str) -> Kind:
     return _kinds[name]
 
 
-def known(name: str | None) -> Kind | None:
+def known(name: str | None) -> ScheduleKind | None:
     """The schedule of this name, if there is one."""
     return None if name is None else _kinds.get(name)
 

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pathways_nb.cost.fixed_order import Edges, FixedOrder
+from pathways_nb.cost.fixed_order import FixedOrder, OrderEdges
 from pathways_nb.errors import ScheduleError, UsageError
 from pathways_nb.parallel.schedules import export
 from pathways_nb.parallel.schedules.actions import Action, Cell, Overlap, Rows, parse_cell, parse_row, parse_rows
-from pathways_nb.parallel.schedules.check import Proof, require_order
+from pathways_nb.parallel.schedules.checker import Proof, require_order
 from pathways_nb.parallel.schedules.closed_forms import Size
-from pathways_nb.parallel.schedules.durations import Costs
-from pathways_nb.parallel.schedules.picture import Picture
-from pathways_nb.parallel.schedules.registry import Kind, kind_of, known
+from pathways_nb.parallel.schedules.durations import ActionDurations
+from pathways_nb.parallel.schedules.picture import SchedulePicture
+from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, known
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.trace.metrics import counted
@@ -38,7 +38,7 @@ class Schedule:
 
     rows: tuple[tuple[Cell, ...], ...]
     name: str = field(default="own", compare=False)
-    kind: Kind | None = field(default=None, compare=False, repr=False)
+    kind: ScheduleKind | None = field(default=None, compare=False, repr=False)
     asked: Size | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -111,14 +111,14 @@ class Schedule:
         Raises:
             ScheduleError: the schedule cannot be carried out. UsageError: times of a wrong shape.
         """
-        costs = Costs.of(self.size, self.stages, F, I, W, transfer)
+        costs = ActionDurations.of(self.size, self.stages, F, I, W, transfer)
         return Timing.of(self.tasks, self.size, self._order(costs), costs.of_parts(self.tasks))
 
-    def _order(self, costs: Costs) -> FixedOrder:
+    def _order(self, costs: ActionDurations) -> FixedOrder:
         """Who waits for whom, brought into levels; that of the last transfer times is kept."""
         edges, sent = self.dependencies, costs.transfer.tobytes()
         if sent not in self._kept:
-            waits = Edges(edges.source, edges.target, costs.of_edges(edges))
+            waits = OrderEdges(edges.source, edges.target, costs.of_edges(edges))
             self._kept.clear()
             try:
                 self._kept[sent] = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)
@@ -156,13 +156,13 @@ class Schedule:
         """
         from pathways_widgets.schedules.schedule_display import show
 
-        show([Picture.of(self, **times)])
+        show([SchedulePicture.of(self, **times)])
 
     def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
         """Write its picture as SVG or PNG; see ``show`` and ``Run.savefig``."""
         from pathways_widgets.schedules.schedule_display import write
 
-        write([Picture.of(self, **times)], path, width)
+        write([SchedulePicture.of(self, **times)], path, width)
 
     def _ipython_display_(self) -> None:
         """Its picture; of a schedule that cannot be carried out, what is wrong with it."""
@@ -223,7 +223,7 @@ def schedule(
     return Schedule(_generated(kind, size), name, kind, size)
 
 
-def _generated(kind: Kind, size: Size) -> tuple[tuple[Cell, ...], ...]:
+def _generated(kind: ScheduleKind, size: Size) -> tuple[tuple[Cell, ...], ...]:
     rows = kind.rows(size)
     rows = rows.strip().splitlines() if isinstance(rows, str) else rows
     if not isinstance(rows, Sequence) or len(rows) != size.devices:

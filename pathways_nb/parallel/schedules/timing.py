@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.cost.fixed_order import Evaluated, FixedOrder, Released
+from pathways_nb.cost.fixed_order import Evaluated, FixedOrder, StartCause
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.actions import Cell
 from pathways_nb.parallel.schedules.closed_forms import Size
@@ -43,7 +43,7 @@ class IdleSplit(NamedTuple):
         return np.sum(self, axis=0)
 
 
-class Step(NamedTuple):
+class PathCell(NamedTuple):
     """One cell of a path through a schedule: when, where, and how long what it waited for was on the wire."""
 
     cell: Cell
@@ -65,7 +65,7 @@ class Timing:
     tasks: Tasks
     size: Size
     found: Evaluated
-    released: Released
+    released: StartCause
     forward: np.ndarray
 
     @classmethod
@@ -146,9 +146,9 @@ class Timing:
         return times.ravel(), np.cumsum(change.ravel())
 
     @cached_property
-    def critical_path(self) -> list[Step]:
+    def critical_path(self) -> list[PathCell]:
         """The chain of cells that decides the makespan, first to last: with its transfers it is exactly as long."""
-        cell, path = int(np.argmax(self.end)), list[Step]()
+        cell, path = int(np.argmax(self.end)), list[PathCell]()
         while cell >= 0:
             path.append(self._step(cell))
             cell = int(self.released.source[cell])
@@ -164,9 +164,9 @@ class Timing:
         sent = f", {self.released.seconds[cell]:g} on the way" if self.released.seconds[cell] else ""
         return f"waited for {self.tasks.cells[source]} on device {self.tasks.owner[source]}{sent}"
 
-    def _step(self, cell: int) -> Step:
+    def _step(self, cell: int) -> PathCell:
         span = float(self.start[cell]), float(self.end[cell])
-        return Step(self.tasks.cells[cell], int(self.tasks.owner[cell]), *span, float(self.released.seconds[cell]))
+        return PathCell(self.tasks.cells[cell], int(self.tasks.owner[cell]), *span, float(self.released.seconds[cell]))
 
     @cached_property
     def gaps(self) -> np.ndarray:

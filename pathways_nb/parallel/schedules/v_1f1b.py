@@ -57,7 +57,7 @@ def one_forward_one_backward_v(devices: int, microbatches: int, chunks: int = 2)
         for number in range(microbatches)
     )
     rows: list[list[tuple[int, Action]]] = [[] for _ in range(devices)]
-    for (_, device, hop, number), slot in zip(passes, settled(passes, devices), strict=True):
+    for (_, device, hop, number), slot in zip(passes, assign_slots(passes, devices), strict=True):
         rows[device].append((slot, Action(stages[hop], "F" if hop < 2 * devices else "B", number)))
     return [[action for _, action in sorted(row)] for row in rows]
 
@@ -73,36 +73,40 @@ def block(devices: int) -> list[int]:
     return [*range(forward), *(turn + 2 * hop + 3 * ((hop + before) // 3) for hop in range(forward))]
 
 
-def settled(passes: list[Pass], devices: int) -> list[int]:
+def assign_slots(passes: list[Pass], devices: int) -> list[int]:
     """The slot where each pass starts once it has moved as far forward as it can.
 
     Args:
         passes: of the repeated block, in order of time. devices: p.
     """
-    lanes = lanes_of(passes, devices)
-    most = max(max(lane.kept) for lane in lanes)
+    slot_rows = slots_of(passes, devices)
+    most = max(max(slot_row.kept) for slot_row in slot_rows)
     came: dict[int, int] = {}  # for each microbatch, when its last hop ended
     latest = [-1] * (4 * devices)
     slots = []
     for start, device, hop, number in passes:
         earliest = max(latest[hop] + 1, came.get(number, 0))
         backward = hop >= 2 * devices
-        slot = lanes[device].backward(earliest, start) if backward else lanes[device].forward(earliest, start, most)
+        slot = (
+            slot_rows[device].backward(earliest, start)
+            if backward
+            else slot_rows[device].forward(earliest, start, most)
+        )
         latest[hop], came[number] = slot, slot + 1 + backward
         slots.append(slot)
     return slots
 
 
-def lanes_of(passes: list[Pass], devices: int) -> list[Lane]:
+def slots_of(passes: list[Pass], devices: int) -> list[DeviceSlots]:
     """The slots of all devices, with what they keep if each pass stays where it is."""
     change = [[0] * (passes[-1].start + 2) for _ in range(devices)]
     for start, device, hop, _ in passes:
         backward = hop >= 2 * devices
         change[device][start + backward] += -1 if backward else 1
-    return [Lane(bytearray(len(each)), list(accumulate(each))) for each in change]
+    return [DeviceSlots(bytearray(len(each)), list(accumulate(each))) for each in change]
 
 
-class Lane(NamedTuple):
+class DeviceSlots(NamedTuple):
     """The slots of one device.
 
     Args:

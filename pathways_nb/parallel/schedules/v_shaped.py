@@ -51,8 +51,8 @@ def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action
     wait = 3 if devices % 2 == 0 and devices > 2 else 0
     turn = 3 * devices + wait - 1
     block = [(2 * r, 3 * devices - 2 - r, turn + 2 * r, turn + 3 * devices - 1 - r) for r in range(devices)]
-    room = 2 * (devices // 2 + 1)
-    return squeezed(block, microbatches, room, room)
+    capacity = 2 * (devices // 2 + 1)
+    return squeezed(block, microbatches, capacity, capacity)
 
 
 @register_schedule(
@@ -79,14 +79,14 @@ def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]
     return squeezed(block, microbatches, 2 * ((devices + 4) // 3), first)
 
 
-def squeezed(block: Block, microbatches: int, room: int, first: int) -> list[list[Action]]:
+def squeezed(block: Block, microbatches: int, capacity: int, first: int) -> list[list[Action]]:
     """Repeat a block for each microbatch, everything as early as its inputs and memory allow.
 
     Args:
         block: of each device. microbatches: m. room: how many passes' activations a device can keep.
         first: as many before the way back of microbatch 0 reaches it; on device 0, always.
     """
-    devices = [Device(r, block, microbatches, room, first) for r in range(len(block))]
+    devices = [DeviceRow(r, block, microbatches, capacity, first) for r in range(len(block))]
     for device in devices:
         device.connect(devices)
     while any(device.left for device in devices):
@@ -96,24 +96,24 @@ def squeezed(block: Block, microbatches: int, room: int, first: int) -> list[lis
     return [device.row for device in devices]
 
 
-class Device:
+class DeviceRow:
     """One device of a V while its row is made: what it has done, what it keeps, what its block would do next.
 
     Args:
         number: r. block, microbatches, room, first: see ``squeezed``.
     """
 
-    def __init__(self, number: int, block: Block, microbatches: int, room: int, first: int) -> None:
+    def __init__(self, number: int, block: Block, microbatches: int, capacity: int, first: int) -> None:
         stages = number, 2 * len(block) - 1 - number
         self.stages = (stages[0], stages[1], stages[1], stages[0])
         self.microbatches, self.left = microbatches, PERIOD * microbatches
         self.done = [0, 0, 0, 0]
         self.due: list[float] = list(block[number])
         limit = microbatches + 1 + number  # with fewer microbatches than fill the V, more would gain nothing
-        self.first, self.room = min(first, limit), min(room if number else first, limit)
+        self.first, self.capacity = min(first, limit), min(capacity if number else first, limit)
         self.kept, self.weights, self.row = 0, deque[Action](), list[Action]()
 
-    def connect(self, devices: list[Device]) -> None:
+    def connect(self, devices: list[DeviceRow]) -> None:
         """Find where the input of each pass comes from: the device, and which of its passes; none for the first."""
         number = self.stages[0]
         above = devices[number - 1].done if number else None
@@ -144,7 +144,7 @@ class Device:
             return True
         other = self.due[UP - step]
         reserved = max(0, ceil((self.due[step] - other) / PERIOD)) if other < inf else 0
-        return self.kept + reserved < (self.room if self.done[BACK_UP] else self.first)
+        return self.kept + reserved < (self.capacity if self.done[BACK_UP] else self.first)
 
     def take(self, step: int | None) -> None:
         """Do this pass, or W if there is any, or nothing."""

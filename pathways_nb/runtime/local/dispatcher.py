@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pathways_nb.errors import LostError, PathwaysError
-from pathways_nb.runtime.compiled_plan import Action
+from pathways_nb.runtime.compiled_plan import CompiledStep
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
-from pathways_nb.runtime.local.watcher import Launched, LaunchWatcher, Portion, TransferWatcher, owned
+from pathways_nb.runtime.local.watcher import Launched, LaunchRange, LaunchWatcher, TransferWatcher, owned
 from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.runtime.transfers import bring, send
 from pathways_nb.trace.record import Row, label_of
@@ -40,7 +40,7 @@ class Dispatcher(threading.Thread):
         island: int,
         devices: int,
         clock: Clock,
-        on_done: Callable[[Portion, int], None],
+        on_done: Callable[[LaunchRange, int], None],
         faults: Sequence[Fault] = (),
         latency: float = 0.0,
     ):
@@ -48,7 +48,7 @@ class Dispatcher(threading.Thread):
         self.island, self.clock, self.faults, self.latency = island, clock, faults, latency
         self.gone: set[int] = set()
         """Devices that were lost."""
-        self.on_done: Callable[[Portion], None] = lambda portion: on_done(portion, island)
+        self.on_done: Callable[[LaunchRange], None] = lambda launch_range: on_done(launch_range, island)
         self.inbox: queue.SimpleQueue[tuple[Execution, int, int, float] | None] = queue.SimpleQueue()
         self.window = threading.Semaphore(IN_FLIGHT)
         self._waited = 0.0
@@ -89,60 +89,60 @@ class Dispatcher(threading.Thread):
             run, start, stop, sent = order
             if self.latency:
                 self._arrive(run, sent)
-            self._portion(run, start, stop)
+            self._launch_range(run, start, stop)
         return order is not None
 
     def _arrive(self, run: Execution, sent: float) -> None:
         """Wait until what was sent at ``sent`` would be here; nobody waits for what was given up."""
         run.launched.wait(lambda: run.stopped, max(sent + self.latency - self.clock(), 0.0))
-        label = label_of("stall", f"message to island {self.island} on its way", run.lowered.name, run.client,
+        label = label_of("stall", f"message to island {self.island} on its way", run.compiled_plan.name, run.client,
                          island=self.island, route="DCN")  # fmt: skip
         run.record.add(Row(label, sent, min(sent + self.latency, self.clock()), run.serial, "exact"))
 
-    def _portion(self, run: Execution, start: int, stop: int) -> None:
+    def _launch_range(self, run: Execution, start: int, stop: int) -> None:
         # One more than its steps: the portion is over when its own enqueue is recorded, too.
-        portion = Portion(run, start, stop, stop - start + 1, self.on_done, threading.Lock())
-        name = run.lowered.name
+        launch_range = LaunchRange(run, start, stop, stop - start + 1, self.on_done, threading.Lock())
+        name = run.compiled_plan.name
         label = label_of("enqueue", name, name, run.client, island=self.island)
         began = self.clock()
         at_once = 0
-        for step in run.lowered.plan.orders[self.island][start:stop]:
+        for step in run.compiled_plan.plan.orders[self.island][start:stop]:
             if self._is_there(run, step):
                 at_once += 1
                 continue
-            waited = self._step(portion, step)
+            waited = self._step(launch_range, step)
             if waited > _LONG_WAIT:  # waiting is not dispatching: it is left out of the lane
                 now = self.clock()
                 run.record.add(Row(label, began, max(began, now - waited), run.serial, "exact"))
                 began = now
         run.record.add(Row(label, began, self.clock(), run.serial, "exact"))
-        portion.step_done(at_once + 1)
+        launch_range.step_done(at_once + 1)
 
     def _is_there(self, run: Execution, step: int) -> bool:
         """The common case in short: an argument that lies at its place already. Nothing happens or is recorded."""
-        action = run.lowered.actions[step]
-        if action.step.argument < 0 or step in run.lowered.awaited or self.gone:
+        action = run.compiled_plan.actions[step]
+        if action.step.argument < 0 or step in run.compiled_plan.awaited or self.gone:
             return False
         entry = run.arguments[action.step.argument]
         array = entry.array
         if array is None or run.stopped or entry.error is not None or getattr(array, "sharding", None) != action.target:
             return False
-        if action.step.argument in run.lowered.taken_over and (entry.shared or entry.pending_reads > 1):
+        if action.step.argument in run.compiled_plan.taken_over and (entry.shared or entry.pending_reads > 1):
             return False
         run.slots[action.step.outputs[0]] = array
         entry.has_read()
-        run.launched.ring()
+        run.launched.notify_all()
         run.done[step] = 1
         return True
 
-    def _step(self, portion: Portion, step: int) -> float:
+    def _step(self, launch_range: LaunchRange, step: int) -> float:
         """Carry one step out; returns the seconds spent waiting."""
-        run = portion.run
-        action = run.lowered.actions[step]
+        run = launch_range.run
+        action = run.compiled_plan.actions[step]
         carry_out = {"bring": self._bring, "move": self._move, "launch": self._launch}[action.step.kind]
         self._waited = 0.0
         try:
-            error = carry_out(portion, step, action)
+            error = carry_out(launch_range, step, action)
         except Exception as cause:  # whatever it raised is the user's to see; JAX may raise what an input got earlier
             own = isinstance(cause, (InjectedFault, LostError))
             error = None if own else run.inherited_error(step)
@@ -152,17 +152,17 @@ class Dispatcher(threading.Thread):
         if error is not None:
             run.fail(step, error)
             run.let_go(step, self.island)
-            portion.step_done()
+            launch_range.step_done()
         return self._waited
 
-    def _record_failed(self, run: Execution, action: Action) -> None:
+    def _record_failed(self, run: Execution, action: CompiledStep) -> None:
         """What never came to be launched is an event without a duration."""
         label = owned(action.label, run.client) if run.client else action.label
         now = self.clock()
         run.record.add(Row(label, now, now, run.serial, status="failed"))
 
-    def _launch(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
-        run = portion.run
+    def _launch(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
+        run = launch_range.run
         if (error := run.reason_to_skip(step)) is not None:
             return error
         assert action.call is not None
@@ -182,15 +182,15 @@ class Dispatcher(threading.Thread):
             raise
         run.fill(step, arrays)
         run.let_go(step, self.island)
-        self.computing.inbox.put(Launched(portion, step, arrays[action.witness], dispatched))
+        self.computing.inbox.put(Launched(launch_range, step, arrays[action.witness], dispatched))
         return None
 
-    def _bring(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
+    def _bring(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
         """Bring an argument to its place: most often it is there already."""
-        run = portion.run
+        run = launch_range.run
         argument = action.step.argument
         entry = run.arguments[argument]
-        taken_over = argument in run.lowered.taken_over
+        taken_over = argument in run.compiled_plan.taken_over
 
         def ready() -> bool:
             exists = entry.array is not None or entry.error is not None
@@ -210,19 +210,19 @@ class Dispatcher(threading.Thread):
                 entry.array = None  # its handle is consumed: what was copied is of no use to anybody
         finally:
             entry.has_read()
-            run.launched.ring()
+            run.launched.notify_all()
         run.fill(step, [array])
         run.let_go(step, self.island)
         if moved:
-            self._follow(Launched(portion, step, array, dispatched, self._route_from(entry), entry))
+            self._follow(Launched(launch_range, step, array, dispatched, self._route_from(entry), entry))
         else:  # nothing happened, nothing is recorded
             run.mark_done(step)
-            portion.step_done()
+            launch_range.step_done()
         return None
 
-    def _move(self, portion: Portion, step: int, action: Action) -> PathwaysError | None:
+    def _move(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
         """Send a value from another place."""
-        run = portion.run
+        run = launch_range.run
         (slot,) = action.step.inputs
         (producer,) = action.step.producers
         self._wait(run, lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
@@ -233,14 +233,14 @@ class Dispatcher(threading.Thread):
         array = send(run.slots[slot], action.target)
         run.fill(step, [array])
         run.let_go(step, self.island)
-        self._follow(Launched(portion, step, array, dispatched))
+        self._follow(Launched(launch_range, step, array, dispatched))
         return None
 
     def _route_from(self, entry: Entry) -> str:
         """How an argument travelled: from the host, within this island, or from another."""
         if entry.run is None:
             return "host"
-        made_on = entry.run.lowered.plan.steps[entry.step].island
+        made_on = entry.run.compiled_plan.plan.steps[entry.step].island
         return "ICI" if made_on == self.island else "DCN"
 
     def _follow(self, launched: Launched) -> None:

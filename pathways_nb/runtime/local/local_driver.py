@@ -10,21 +10,21 @@ from typing import Any
 import jax
 
 from pathways_nb.controller.messages import Completed, Launch, Voided
-from pathways_nb.controller.state_machine import Machine
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, snapshot
-from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.executables import Executables
 from pathways_nb.runtime.islands import Attachment, Island
 from pathways_nb.runtime.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.local.dispatcher import Dispatcher
-from pathways_nb.runtime.local.watcher import Portion
-from pathways_nb.runtime.plan_compiler import Lowering
-from pathways_nb.runtime.run_state import Bell, Entry, Execution
+from pathways_nb.runtime.local.watcher import LaunchRange
+from pathways_nb.runtime.plan_compiler import PlanCompiler
+from pathways_nb.runtime.run_state import Condition, Entry, Execution
 from pathways_nb.runtime.transfers import lies_at
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
@@ -51,34 +51,36 @@ class LocalDriver(Driver):
     def __init__(
         self,
         attachment: Attachment,
-        machine: Machine,
+        machine: StateMachine,
         clock: Clock,
         executables: Executables,
         note: Callable[[Row], None] = lambda row: None,
         dcn_latency: float = 0.0,
     ):
-        super().__init__(attachment, machine, clock, note, dcn_latency, Bell())
+        super().__init__(attachment, machine, clock, note, dcn_latency, Condition())
         self.executables = executables
         self._dispatchers = [self._dispatcher(island) for island in attachment.islands]
-        for thread in (self.engine.thread, *self._dispatchers):
+        for thread in (self.event_loop.thread, *self._dispatchers):
             thread.start()
         _open.add(self)
 
     def lower(
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
-    ) -> Lowered:
+    ) -> CompiledPlan:
         """A plan with executables; compiles what is not compiled yet."""
-        return Lowering(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
+        return PlanCompiler(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
 
-    def lies(self, value: Any) -> Hashable:
+    def location(self, value: Any) -> Hashable:
         """A sharding, which names its devices."""
         return getattr(value, "sharding", None)
 
-    def laid(self, lies: Any, argument: Undeclared) -> Any:
+    def sharding_for(self, location: Any, argument: Undeclared) -> Any:
         """As it lies, if it lies in the memory of the place's devices."""
         mesh, mine = argument.otherwise.mesh, argument.otherwise
-        there = lies is not None and lies.device_set == mine.device_set and lies.memory_kind == mine.memory_kind
-        return (kept(lies, mesh) if there else None) or mine
+        there = (
+            location is not None and location.device_set == mine.device_set and location.memory_kind == mine.memory_kind
+        )
+        return (kept(location, mesh) if there else None) or mine
 
     def take(self, leaf: Any, name: str) -> Any:
         """A copy of what its owner may change."""
@@ -107,8 +109,8 @@ class LocalDriver(Driver):
     def _launch(self, run: Execution, launch: Launch) -> None:
         self._dispatchers[launch.island].send(run, launch.start, launch.stop)
 
-    def _lies_at(self, entry: Entry, lowered: Lowered, position: int) -> bool:
-        return lies_at(entry.sharding, lowered.targets[position], lowered.ranks[position])
+    def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
+        return lies_at(entry.sharding, compiled_plan.targets[position], compiled_plan.ranks[position])
 
     def _lost(self, where: Placement) -> None:
         self._dispatchers[where.island].gone |= set(range(where.first, where.first + where.count))
@@ -122,13 +124,17 @@ class LocalDriver(Driver):
 
     def _dispatcher(self, island: Island) -> Dispatcher:
         return Dispatcher(
-            island.index, len(island.devices), self.clock, self._portion_done, self.faults, self.dcn_latency
+            island.index, len(island.devices), self.clock, self._range_done, self.faults, self.dcn_latency
         )
 
-    def _portion_done(self, portion: Portion, island: int) -> None:
-        if portion.run.errors:
-            self.engine.report(Voided(portion.run.failed_results()))
-        self.engine.report(Completed(portion.run.serial, island, portion.start, portion.stop, portion.device_seconds))
+    def _range_done(self, launch_range: LaunchRange, island: int) -> None:
+        if launch_range.run.errors:
+            self.event_loop.report(Voided(launch_range.run.failed_results()))
+        self.event_loop.report(
+            Completed(
+                launch_range.run.serial, island, launch_range.start, launch_range.stop, launch_range.device_seconds
+            )
+        )
 
     def _end(self, patience: float) -> None:
         for dispatcher in self._dispatchers:

@@ -34,14 +34,14 @@ _PATIENCE = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class Portion:
+class LaunchRange:
     """A range of an island's order under way; tells the controller when its last step is done."""
 
     run: Execution
     start: int
     stop: int
     remaining: int
-    on_done: Callable[[Portion], None]
+    on_done: Callable[[LaunchRange], None]
     lock: Any
     device_seconds: float = 0.0
     """What its launches have taken."""
@@ -62,7 +62,7 @@ class Launched:
     For an argument, ``route`` says how it travelled and ``source`` where it came from.
     """
 
-    portion: Portion
+    launch_range: LaunchRange
     step: int
     witness: Any
     dispatched: float
@@ -120,7 +120,7 @@ class Watcher(threading.Thread, ABC):
         failures = _failures(batch)
         now = self.clock()
         self._row = self._row + 1 if len(batch) == 1 else 0
-        with batch[-1].portion.run.ended.once():
+        with batch[-1].launch_range.run.ended.once():
             self._stamp(batch, failures, now)
         self.on_ended(len(batch))
         self.watched, self.seen = self.watched + 1, self.seen + len(batch)
@@ -133,7 +133,7 @@ class Watcher(threading.Thread, ABC):
             watched = position == len(batch)
             guess = first + (now - first) * float(parts[position - 1] / parts[-1])
             end = launched.ended or max(now if watched else guess, launched.dispatched)
-            launched.portion.run.ends[launched.step] = end
+            launched.launch_range.run.ends[launched.step] = end
             self._end(launched, end, failure, "estimated" if watched or launched.ended else "interpolated")
 
     def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
@@ -162,7 +162,7 @@ class Watcher(threading.Thread, ABC):
     def _record(
         launched: Launched, label: Label, start: float, end: float, quality: str, failure: BaseException | None
     ) -> None:
-        run, step = launched.portion.run, launched.step
+        run, step = launched.launch_range.run, launched.step
         status = "failed" if failure is not None else "draining" if run.stopped else "ok"
         label = owned(label, run.client) if run.client else label
         run.record.add(Row(label, min(start, end), end, run.serial, quality, status))
@@ -170,7 +170,7 @@ class Watcher(threading.Thread, ABC):
             run.fail(step, run.inherited_error(step) or run.node_error(step, failure))
         else:
             run.mark_done(step)
-        launched.portion.step_done()
+        launched.launch_range.step_done()
 
 
 class LaunchWatcher(Watcher):
@@ -187,25 +187,25 @@ class LaunchWatcher(Watcher):
         """When what ran last on each device ended."""
 
     def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
-        label = launched.portion.run.lowered.actions[launched.step].label
+        label = launched.launch_range.run.compiled_plan.actions[launched.step].label
         start = max(self._ready_at(launched), launched.dispatched)
         self.free_at[label.device : label.device + label.devices] = [end] * label.devices
-        launched.portion.device_seconds += max(end - start, 0.0) * label.devices
+        launched.launch_range.device_seconds += max(end - start, 0.0) * label.devices
         if self._row > 1:
-            launched.portion.run.lowered.lasts[launched.step] = max(end - start, 0.0)
+            launched.launch_range.run.compiled_plan.lasts[launched.step] = max(end - start, 0.0)
         self._record(launched, label, start, end, quality, failure)
 
     def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
         """As long as each took when it was watched itself; what never was is taken to be as long as the others."""
-        known = [launched.portion.run.lowered.lasts.get(launched.step) for launched in batch]
+        known = [launched.launch_range.run.compiled_plan.lasts.get(launched.step) for launched in batch]
         seen = [seconds for seconds in known if seconds is not None]
         usual = sum(seen) / len(seen) if seen else 1.0
         return [max(usual if seconds is None else seconds, 1e-7) for seconds in known]
 
     def _ready_at(self, launched: Launched) -> float:
         """When it could begin: its devices are free and what it needs from elsewhere has arrived."""
-        run = launched.portion.run
-        action = run.lowered.actions[launched.step]
+        run = launched.launch_range.run
+        action = run.compiled_plan.actions[launched.step]
         ready = max(self.free_at[action.label.device : action.label.device + action.label.devices])
         for step in action.waits_for:
             ready = max(ready, run.ends.get(step, 0.0))
@@ -223,7 +223,7 @@ class TransferWatcher(Watcher):
     def note_now(self, launched: Launched) -> None:
         """A transfer that had ended when it was dispatched; called by the dispatcher."""
         failure = _wait(launched.witness)
-        launched.ended = launched.portion.run.ends[launched.step] = self.clock()
+        launched.ended = launched.launch_range.run.ends[launched.step] = self.clock()
         if not self._note(launched, launched.ended, failure, "estimated", launched.ended + _PATIENCE):
             self.inbox.put(launched)
 
@@ -249,16 +249,16 @@ class TransferWatcher(Watcher):
         ready = self._ready_at(launched)
         if ready is None and failure is None and self.clock() < deadline:
             return False
-        label = launched.portion.run.lowered.actions[launched.step].label
+        label = launched.launch_range.run.compiled_plan.actions[launched.step].label
         label = routed(label, launched.route) if launched.route else label
         self._record(launched, label, max(ready or 0.0, launched.dispatched), end, quality, failure)
         return True
 
     def _ready_at(self, launched: Launched) -> float | None:
-        run, source = launched.portion.run, launched.source
+        run, source = launched.launch_range.run, launched.source
         if source is not None:
             return 0.0 if source.run is None else source.run.ends.get(source.step)
-        producers = run.lowered.actions[launched.step].step.producers
+        producers = run.compiled_plan.actions[launched.step].step.producers
         return max(run.ends[p] for p in producers) if _all_in(producers, run.ends) else None
 
 
@@ -284,11 +284,11 @@ def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
     What a later one of the batch has read needs no look of its own, unless that one failed: each look gives Python's
     lock away and takes it back, which costs more than the launch's whole record.
     """
-    run = batch[-1].portion.run
-    steps = {launched.step for launched in batch if launched.portion.run is run}
+    run = batch[-1].launch_range.run
+    steps = {launched.step for launched in batch if launched.launch_range.run is run}
     found = [_wait(batch[-1].witness)]
     for launched in batch[-2::-1]:
-        was_read = launched.portion.run is run and run.lowered.actions[launched.step].reader in steps
+        was_read = launched.launch_range.run is run and run.compiled_plan.actions[launched.step].reader in steps
         found.append(None if was_read and not any(found) else _wait(launched.witness))
     return found[::-1]
 

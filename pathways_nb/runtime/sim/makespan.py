@@ -9,12 +9,12 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from pathways_nb.controller.messages import Completed, Event, Launch, Submitted
 from pathways_nb.controller.scheduler import Dispatch
-from pathways_nb.controller.state_machine import Machine
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.plan import Plan
-from pathways_nb.runtime.sim.virtual_islands import Agenda, Islands, Portion, Task, Timed, VirtualRun
+from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, TimedPlan, VirtualRun
 
 
-class Clockwork:
+class MakespanSimulator:
     """A controller on islands without hosts or links, for programs whose nodes are known to last so long.
 
     Args:
@@ -22,16 +22,16 @@ class Clockwork:
         dcn_latency: seconds that a message takes to its island.
     """
 
-    def __init__(self, machine: Machine, seconds: Mapping[int, float], dcn_latency: float = 0.0):
+    def __init__(self, machine: StateMachine, seconds: Mapping[int, float], dcn_latency: float = 0.0):
         self.machine, self.seconds, self.dcn_latency = machine, seconds, dcn_latency
-        self.agenda = Agenda()
+        self.agenda = EventQueue()
         self._islands = Islands(self.agenda, self)
         self._runs: list[VirtualRun] = []
 
     def submit(self, plan: Plan) -> None:
         """A client calls a program now."""
         lasts = [self.seconds[step.node] if step.kind == "launch" else 0.0 for step in plan.steps]
-        self._runs.append(VirtualRun(len(self._runs), Timed(plan, lasts)))
+        self._runs.append(VirtualRun(len(self._runs), TimedPlan(plan, lasts)))
         self._tell(Submitted(self._runs[-1].serial, "", plan, (), (), ()))
 
     def run(self) -> float:
@@ -54,7 +54,7 @@ class Clockwork:
 
     def lasts(self, task: Task) -> float:
         """As was said."""
-        return task.portion.run.timed.seconds[task.index]
+        return task.ongoing.run.timed.seconds[task.index]
 
     def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
         """Each transfer has one of its own."""
@@ -62,14 +62,14 @@ class Clockwork:
 
     def step_ended(self, task: Task) -> None:
         """Count its device time."""
-        timed = task.portion.run.timed
+        timed = task.ongoing.run.timed
         step = timed.plan.steps[task.index]
-        task.portion.device_seconds += timed.seconds[task.index] * timed.plan.placements[step.place].count
+        task.ongoing.device_seconds += timed.seconds[task.index] * timed.plan.placements[step.place].count
 
-    def launch_ended(self, portion: Portion) -> None:
+    def launch_ended(self, ongoing: OngoingLaunch) -> None:
         """Tell the controller."""
-        launch = portion.launch
-        self._tell(Completed(launch.run, launch.island, launch.start, launch.stop, portion.device_seconds))
+        launch = ongoing.launch
+        self._tell(Completed(launch.run, launch.island, launch.start, launch.stop, ongoing.device_seconds))
 
 
 def makespan(plan: Plan, seconds: Mapping[int, float], dispatch: Dispatch, dcn_latency: float = 0.0) -> float:
@@ -85,6 +85,6 @@ def makespan(plan: Plan, seconds: Mapping[int, float], dispatch: Dispatch, dcn_l
     for placement in plan.placements.values():
         sizes[placement.island] = max(sizes.get(placement.island, 1), placement.first + placement.count)
     devices = tuple(sizes.get(island, 1) for island in range(max(plan.islands, default=0) + 1))
-    clockwork = Clockwork(Machine(dispatch, devices=devices), seconds, dcn_latency)
+    clockwork = MakespanSimulator(StateMachine(dispatch, devices=devices), seconds, dcn_latency)
     clockwork.submit(plan)
     return clockwork.run()

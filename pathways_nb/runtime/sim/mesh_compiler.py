@@ -15,12 +15,12 @@ from typing import Any
 
 from jax.sharding import Mesh, NamedSharding
 
-from pathways_nb.cost.hlo.compiled import Compiled, collectives_by_compiling
+from pathways_nb.cost.hlo.compiled import CompiledFacts, collectives_by_compiling
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import emit, out_shardings
 from pathways_nb.program.items import Const, equations
 from pathways_nb.program.specs import trimmed
-from pathways_nb.runtime.executables import Request
+from pathways_nb.runtime.executables import CompileRequest
 
 _AT_LEAST, _FOR_EACH_EQUATION = 512, 8
 """Devices that a client is made of in a quarter of a second, and while one equation is compiled for small meshes."""
@@ -31,11 +31,11 @@ _FEW_DEVICES = 16
 _REMEMBERED = 256
 """Compiled nodes that are remembered: those used last."""
 
-_compiled: dict[Hashable, Future[Compiled]] = {}
+_compiled: dict[Hashable, Future[CompiledFacts]] = {}
 _lock = threading.Lock()
 
 
-def can_compile(request: Request, may_not_fit: bool = False) -> bool:
+def can_compile(request: CompileRequest, may_not_fit: bool = False) -> bool:
     """Whether a node is compiled for the mesh it runs on, by the rule above."""
     count, devices = sum(1 for item in request.code.items for _ in equations(item.jaxpr)), request.mesh.size
     if count > _MOST_EQUATIONS or devices > _MOST_DEVICES:
@@ -43,7 +43,7 @@ def can_compile(request: Request, may_not_fit: bool = False) -> bool:
     return may_not_fit or devices <= max(_AT_LEAST, _FOR_EACH_EQUATION * count)
 
 
-def compiled(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Compiled:
+def compiled(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) -> CompiledFacts:
     """What the compiler makes of a node; equal nodes are compiled once.
 
     Args:
@@ -57,7 +57,7 @@ def compiled(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Comp
     with _lock:
         found = _compiled.pop(key, None)
         ours = found is None
-        made: Future[Compiled] = Future() if found is None else found
+        made: Future[CompiledFacts] = Future() if found is None else found
         _compiled[key] = made  # what was used last is last
         if len(_compiled) > _REMEMBERED:
             del _compiled[next(iter(_compiled))]
@@ -71,7 +71,7 @@ def compiled(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Comp
     return made.result()
 
 
-def _compile(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Compiled:
+def _compile(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) -> CompiledFacts:
     specs = [trimmed(spec_of(sharding)) for sharding in request.arriving]
     outputs = [spec_of(sharding) for sharding in out_shardings(request.code, request.mesh, request.replicated)]
     traced = tuple(sizes.items())
@@ -88,7 +88,7 @@ def _compile(request: Request, sizes: Mapping[str, int], as_it_is: bool) -> Comp
     )
 
 
-def _key(request: Request, sizes: Mapping[str, int]) -> Hashable:
+def _key(request: CompileRequest, sizes: Mapping[str, int]) -> Hashable:
     """The text of the code and how it is laid out."""
     code, names = request.code, dict[int, int]()
     bodies = tuple(str(item.jaxpr) for item in code.items)

@@ -17,17 +17,17 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.cost.hardware.topology import Topology
-from pathways_nb.cost.hlo.compiled import Compiled, Memory
+from pathways_nb.cost.hlo.compiled import CompiledFacts, CompiledMemory
 from pathways_nb.cost.jaxpr.liveness import peak_bytes
 from pathways_nb.cost.jaxpr.node_work import Work, layouts_of, work_of
 from pathways_nb.cost.jaxpr.shard_local import is_one_fusion, needs_no_exchange
 from pathways_nb.cost.jaxpr.splits import bytes_on_device, read_spec
-from pathways_nb.cost.model import Model, NodeCost
+from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import UsageError
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const, Item
 from pathways_nb.program.specs import trimmed
-from pathways_nb.runtime.executables import Executable, Request
+from pathways_nb.runtime.executables import CompileRequest, Executable
 from pathways_nb.runtime.sim.mesh_compiler import can_compile, compiled, is_per_shard, spec_of
 from pathways_nb.trace.record import Record
 
@@ -38,18 +38,18 @@ _MAY_NOT_FIT = 1 / 8
 ESTIMATED = "memory estimated from the jaxpr"
 
 
-class Estimates:
+class NodeEstimator:
     """Costs of nodes on islands of one kind of chip.
 
     Args:
         model: what everything costs. topology_of: an island, by its index.
     """
 
-    def __init__(self, model: Model, topology_of: Callable[[int], Topology]):
+    def __init__(self, model: CostModel, topology_of: Callable[[int], Topology]):
         self.model, self.topology_of = model, topology_of
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="pathways-estimate")
 
-    def get(self, request: Request, record: Record) -> Future[Executable]:
+    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
         """What stands for an executable: it has a cost, and cannot be called."""
         if request.code.seconds is None:  # the compiler may be asked: whoever waits can say so meanwhile
             return self._pool.submit(self._estimate, request)
@@ -60,36 +60,36 @@ class Estimates:
             made.set_exception(error)
         return made
 
-    def _declared(self, request: Request, seconds: float) -> Executable:
+    def _declared(self, request: CompileRequest, seconds: float) -> Executable:
         """Of a node that says how long it lasts."""
-        laid = _Layouts(request)
+        layout = _NodeLayout(request)
         cost = NodeCost(seconds, 0.0, seconds, 0.0, "declared", "declared")
-        return Executable(None, laid.outputs(), 0.0, laid.temporary(), laid.taken_over(), None, cost)
+        return Executable(None, layout.outputs(), 0.0, layout.temporary(), layout.taken_over(), None, cost)
 
-    def _estimate(self, request: Request) -> Executable:
-        laid = _Layouts(request)
-        found = self._compiled(request, laid)
-        work = laid.work() + Work((), () if laid.per_shard else found.collectives, found.notes)
-        memory, said = _memory(laid, found, work)
-        cost = self.model.node(work, self.topology_of(request.label.island), laid.sizes)
+    def _estimate(self, request: CompileRequest) -> Executable:
+        layout = _NodeLayout(request)
+        found = self._compiled(request, layout)
+        work = layout.work() + Work((), () if layout.per_shard else found.collectives, found.notes)
+        memory, said = _memory(layout, found, work)
+        cost = self.model.node(work, self.topology_of(request.label.island), layout.sizes)
         cost = cost._replace(origin=_basis(cost, work, said))
-        outputs, flops = laid.outputs(memory.out_specs), work.flops * request.mesh.size
+        outputs, flops = layout.outputs(memory.out_specs), work.flops * request.mesh.size
         return Executable(None, outputs, flops, memory.temporary, memory.reused, None, cost)
 
-    def _compiled(self, request: Request, laid: _Layouts) -> Compiled:
+    def _compiled(self, request: CompileRequest, layout: _NodeLayout) -> CompiledFacts:
         """What the compiler says, where it must be asked or may as well be; else nothing."""
-        as_it_is = can_compile(request) or (can_compile(request, may_not_fit=True) and self._may_not_fit(laid))
-        if not laid.exchanges() and (laid.ends() < _SMALL or laid.is_one_fusion() or not as_it_is):
-            return Compiled((), ())
+        as_it_is = can_compile(request) or (can_compile(request, may_not_fit=True) and self._may_not_fit(layout))
+        if not layout.exchanges() and (layout.ends() < _SMALL or layout.is_one_fusion() or not as_it_is):
+            return CompiledFacts((), ())
         try:
-            return compiled(request, laid.sizes, as_it_is)
+            return compiled(request, layout.sizes, as_it_is)
         except UsageError as error:
-            return Compiled((), (), (f"collectives unknown: {error}",))
+            return CompiledFacts((), (), (f"collectives unknown: {error}",))
         except Exception as error:  # of code for other chips, such as a Pallas kernel, the CPU's compiler knows nothing
-            return Compiled((), (), (f"not compiled for CPU devices: {type(error).__name__}",))
+            return CompiledFacts((), (), (f"not compiled for CPU devices: {type(error).__name__}",))
 
-    def _may_not_fit(self, laid: _Layouts) -> bool:
-        return laid.ends() + laid.temporary() > _MAY_NOT_FIT * self.model.chip.device.hbm_bytes
+    def _may_not_fit(self, layout: _NodeLayout) -> bool:
+        return layout.ends() + layout.temporary() > _MAY_NOT_FIT * self.model.chip.device.hbm_bytes
 
 
 def _basis(cost: NodeCost, work: Work, memory: str) -> str:
@@ -98,29 +98,29 @@ def _basis(cost: NodeCost, work: Work, memory: str) -> str:
     return "; ".join(filter(None, (cost.origin, share, memory, *work.notes)))
 
 
-def _memory(laid: _Layouts, found: Compiled, work: Work) -> tuple[Memory, str]:
+def _memory(layout: _NodeLayout, found: CompiledFacts, work: Work) -> tuple[CompiledMemory, str]:
     """What a node needs, and where that is from.
 
     An estimate for a large mesh is corrected by how far it would be off for the small one that was compiled.
     """
-    if found.memory is not None and found.sizes[-1] == laid.sizes:
-        return found.memory, f"memory compiled for {laid.request.mesh.size} devices"
+    if found.memory is not None and found.sizes[-1] == layout.sizes:
+        return found.memory, f"memory compiled for {layout.request.mesh.size} devices"
     gathered = max((one.bytes for one in work.collectives if one.kind == "all-gather"), default=0)
-    temporary = laid.temporary() + gathered
+    temporary = layout.temporary() + gathered
     if found.memory is None:
-        return Memory(temporary, laid.taken_over(), ()), ESTIMATED
-    small = _Layouts(laid.request, found.sizes[-1])
+        return CompiledMemory(temporary, layout.taken_over(), ()), ESTIMATED
+    small = _NodeLayout(layout.request, found.sizes[-1])
     by = (small.ends() + found.memory.temporary) / max(small.ends() + small.temporary(), 1)
-    corrected = max(by * (laid.ends() + temporary) - laid.ends(), 0)
+    corrected = max(by * (layout.ends() + temporary) - layout.ends(), 0)
     count = math.prod(found.sizes[-1].values())
     said = f"{ESTIMATED}, times {by:.2f} as compiled for {count} devices"
-    return Memory(round(corrected), laid.taken_over(), found.memory.out_specs), said
+    return CompiledMemory(round(corrected), layout.taken_over(), found.memory.out_specs), said
 
 
-class _Layouts:
+class _NodeLayout:
     """How the values of a node are split, and what follows from that, item by item."""
 
-    def __init__(self, request: Request, sizes: Mapping[str, int] | None = None):
+    def __init__(self, request: CompileRequest, sizes: Mapping[str, int] | None = None):
         self.request, self.sizes = request, dict(sizes or request.mesh.shape)
         self.per_shard = is_per_shard(request.code)
         """Whether its collectives are written in its code."""
@@ -144,15 +144,15 @@ class _Layouts:
         """The layout in which an item takes an operand: as it declares, else as the operand lies."""
         operand = item.inputs[at]
         declared = item.in_specs[at] if at < len(item.in_specs) else None
-        lies = None if isinstance(operand, Const) else self.specs.get(operand)
+        location = None if isinstance(operand, Const) else self.specs.get(operand)
         if not isinstance(operand, Const):
-            self._compare(declared, lies)
-        return lies if declared is None else declared
+            self._compare(declared, location)
+        return location if declared is None else declared
 
-    def _compare(self, declared: Any, lies: Any) -> None:
-        if declared is not None and not _same(declared, lies):
+    def _compare(self, declared: Any, location: Any) -> None:
+        if declared is not None and not _same(declared, location):
             self.resharded = True
-            self.rejoined |= trimmed(lies) != PartitionSpec()
+            self.rejoined |= trimmed(location) != PartitionSpec()
 
     def work(self) -> Work:
         """Of all items."""

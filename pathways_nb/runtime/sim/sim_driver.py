@@ -14,25 +14,25 @@ from typing import Any
 
 import jax
 
-from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, Reserve, Voided
-from pathways_nb.controller.state_machine import Machine
-from pathways_nb.cost.model import Model
+from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened, PutRequested, Voided
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, aval_of
-from pathways_nb.runtime.compiled_plan import Lowered
+from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import QUEUED, Driver
 from pathways_nb.runtime.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.local.watcher import owned
-from pathways_nb.runtime.plan_compiler import Lowering
+from pathways_nb.runtime.plan_compiler import PlanCompiler
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.runtime.sim.node_estimates import Estimates
+from pathways_nb.runtime.sim.node_estimates import NodeEstimator
 from pathways_nb.runtime.sim.sim_failures import Failures
-from pathways_nb.runtime.sim.simulated_pod import Abstract, Pod
-from pathways_nb.runtime.sim.step_costs import Costs, beside_others, brought, links_of
-from pathways_nb.runtime.sim.turns import Say, Turns
-from pathways_nb.runtime.sim.virtual_islands import Agenda, Islands, Portion, Task, VirtualRun
-from pathways_nb.runtime.sim.virtual_loop import VirtualEngine
+from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, VirtualRun
+from pathways_nb.runtime.sim.simulated_pod import Abstract, SimulatedPod
+from pathways_nb.runtime.sim.step_costs import StepCosts, beside_others, brought, links_of
+from pathways_nb.runtime.sim.thread_turns import Say, Turns
+from pathways_nb.runtime.sim.virtual_event_loop import VirtualEventLoop
 from pathways_nb.runtime.transfers import lies_at
 from pathways_nb.trace.record import Record, Row, label_of
 
@@ -52,10 +52,10 @@ class SimDriver(Driver):
 
     def __init__(
         self,
-        pod: Pod,
-        machine: Machine,
-        model: Model,
-        agenda: Agenda,
+        pod: SimulatedPod,
+        machine: StateMachine,
+        model: CostModel,
+        agenda: EventQueue,
         note: Callable[[Row], None] = lambda row: None,
         dcn_latency: float = 0.0,
         noise: float = 0.0,
@@ -63,11 +63,11 @@ class SimDriver(Driver):
         say: Say = lambda line: False,
     ):
         self.noise, self._random = noise, random.Random(seed)
-        self.engine: VirtualEngine
+        self.event_loop: VirtualEventLoop
         self.agenda, self.model = agenda, model
-        self._turns = Turns(agenda, lambda: self.engine, model.host.notice, say)
-        super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._turns, VirtualEngine)
-        self.estimates, self.costs = Estimates(model, self._topology), Costs(model, self._topology)
+        self._turns = Turns(agenda, lambda: self.event_loop, model.host.notice, say)
+        super().__init__(pod, machine, agenda.clock, note, dcn_latency, self._turns, VirtualEventLoop)
+        self.estimates, self.costs = NodeEstimator(model, self._topology), StepCosts(model, self._topology)
         self._failures = Failures(self.faults, agenda.clock)
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
@@ -77,29 +77,29 @@ class SimDriver(Driver):
         self._interferes = model.host.interference > 0
         self._at_work = [0] * len(pod.islands)
         """By island: nodes that have begun and not ended."""
-        self.engine.begin(agenda, self._turns, model.host.call)
+        self.event_loop.begin(agenda, self._turns, model.host.call)
         self._turns.enter()
 
     # ---- for the client
 
     def lower(
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
-    ) -> Lowered:
+    ) -> CompiledPlan:
         """A plan with what each of its steps costs."""
-        lowered = Lowering(traced, plan, targets, self.attachment.islands, self.estimates).lower(record, say)
-        lowered = self.costs.based(lowered)
-        self.costs.timed(lowered)
-        return lowered
+        compiled_plan = PlanCompiler(traced, plan, targets, self.attachment.islands, self.estimates).lower(record, say)
+        compiled_plan = self.costs.based(compiled_plan)
+        self.costs.timed(compiled_plan)
+        return compiled_plan
 
-    def lies(self, value: Any) -> Hashable:
+    def location(self, value: Any) -> Hashable:
         """Devices and a sharding, which names none; what comes from outside lies on none of them."""
         where = _whereabouts(value) if isinstance(value, Entry) else None
         return None if where is None else (where, value.sharding)
 
-    def laid(self, lies: Any, argument: Undeclared) -> Any:
+    def sharding_for(self, location: Any, argument: Undeclared) -> Any:
         """As it lies, if it lies on the place's devices."""
-        there = lies is not None and lies[0] == argument.where and lies[1] is not None
-        return (kept(lies[1], argument.otherwise.mesh) if there else None) or argument.otherwise
+        there = location is not None and location[0] == argument.where and location[1] is not None
+        return (kept(location[1], argument.otherwise.mesh) if there else None) or argument.otherwise
 
     def take(self, leaf: Any, name: str) -> Any:
         """Shape and type of an argument; its values are not looked at, but an array travels and a shape need not."""
@@ -118,20 +118,20 @@ class SimDriver(Driver):
 
     def cancel(self, runs: Sequence[int]) -> None:
         """Give up runs, when the client's thread gets there."""
-        self.engine.post(Cancelled(tuple(runs)))
+        self.event_loop.post(Cancelled(tuple(runs)))
 
-    def wait_for_room(self, client: str) -> float:
+    def wait_for_capacity(self, client: str) -> float:
         """See ``Driver``; what is called later, in virtual time, is not queued yet."""
         if len(self._queued.get(client, ())) < QUEUED:
             return 0.0
         began = self.reached_by(client)
         self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken, began - self.clock())
-        super().wait_for_room(client)
+        super().wait_for_capacity(client)
         return max(self.clock() - began, 0.0)
 
     def reached_by(self, client: str) -> float:
         """See ``Driver``."""
-        return self.engine.now(lambda: self.engine.gets_there(client))
+        return self.event_loop.now(lambda: self.event_loop.gets_there(client))
 
     def enter(self) -> None:
         """See ``Driver``."""
@@ -156,36 +156,36 @@ class SimDriver(Driver):
 
     def open(self, client: str, share: float, priority: float, memory: int) -> None:
         """See ``Driver``."""
-        self.engine.store(Opened(client, share, priority, memory))
+        self.event_loop.store(Opened(client, share, priority, memory))
 
     @property
     def sampled(self) -> float:
         """Every end is known."""
         return 1.0
 
-    def _reserve(self, event: Reserve) -> None:
+    def _request_put(self, event: PutRequested) -> None:
         """Ask when the client's thread gets there; where there is room, no time passes until it is granted."""
-        self.engine.store(event)
+        self.event_loop.store(event)
         self.ended.wait(lambda: self.broken, timeout=max(self.reached_by(event.client) - self.clock(), 0.0))
 
-    def _lies_at(self, entry: Entry, lowered: Lowered, position: int) -> bool:
-        where = lowered.plan.placements[lowered.plan.steps[lowered.brings[position]].place]
+    def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
+        where = compiled_plan.plan.placements[compiled_plan.plan.steps[compiled_plan.brings[position]].place]
         at_home = _whereabouts(entry) == where
-        return at_home and lies_at(entry.sharding, lowered.targets[position], lowered.ranks[position])
+        return at_home and lies_at(entry.sharding, compiled_plan.targets[position], compiled_plan.ranks[position])
 
     # ---- launches
 
     def _launch(self, run: Execution, launch: Launch) -> None:
         """One message after another leaves the controller; all of them travel at the same time."""
         now, host = self.agenda.now, self.model.host
-        hosts = self.costs.hosts_of(run.lowered, launch)
+        hosts = self.costs.hosts_of(run.compiled_plan, launch)
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
         if run.serial not in self._virtual:
-            self._virtual[run.serial] = VirtualRun(run.serial, self.costs.timed(run.lowered), run)
+            self._virtual[run.serial] = VirtualRun(run.serial, self.costs.timed(run.compiled_plan), run)
         self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
-        name, now = run.lowered.name, self.agenda.now
+        name, now = run.compiled_plan.name, self.agenda.now
         label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
                          island=launch.island, route="DCN", basis=f"host: {self.model.host.base}",
                          latency=self.dcn_latency)  # fmt: skip
@@ -198,27 +198,27 @@ class SimDriver(Driver):
 
     def prepared(self, task: Task) -> int:
         """An argument may be another run's result that is not there yet."""
-        run: Execution = task.portion.run.execution
-        position = run.lowered.plan.steps[task.index].argument
+        run: Execution = task.ongoing.run.execution
+        position = run.compiled_plan.plan.steps[task.index].argument
         if position < 0:
             return 0
         entry = run.arguments[position]
-        if entry.run is None or entry.settled:
+        if entry.run is None or entry.resolved:
             return 0
         self._expecting[entry.run.serial, entry.step].append(task)
         return 1
 
     def lasts(self, task: Task) -> float:
         """Seconds of a step; none of what is skipped, fails, or is there already."""
-        run: Execution = task.portion.run.execution
-        task.label = run.lowered.actions[task.index].label
-        seconds = task.portion.run.timed.seconds[task.index]
+        run: Execution = task.ongoing.run.execution
+        task.label = run.compiled_plan.actions[task.index].label
+        seconds = task.ongoing.run.timed.seconds[task.index]
         if run.stopped or run.errors or self._failures.gone or self.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
         if self._interferes and task.queues:
-            if seconds and self._is_interfered(task.portion.launch.island):
+            if seconds and self._is_interfered(task.ongoing.launch.island):
                 seconds, task.label = seconds + self.model.host.interference, beside_others(task.label)
-            self._at_work[task.portion.launch.island] += 1
+            self._at_work[task.ongoing.launch.island] += 1
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
     def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
@@ -226,7 +226,7 @@ class SimDriver(Driver):
         label, task.label = task.label, None
         if self._failures.stop(run, task.index, label):
             return 0.0
-        if run.lowered.plan.steps[task.index].argument >= 0:
+        if run.compiled_plan.plan.steps[task.index].argument >= 0:
             return self._bring(run, task)
         task.label = label
         return seconds
@@ -242,56 +242,58 @@ class SimDriver(Driver):
 
     def step_ended(self, task: Task) -> None:
         """What it makes is there."""
-        run, index = task.portion.run.execution, task.index
+        run, index = task.ongoing.run.execution, task.index
         label = task.label
         if self._interferes and task.queues:
-            self._at_work[task.portion.launch.island] -= 1
+            self._at_work[task.ongoing.launch.island] -= 1
         if label is not None:
             start, end = task.start, self.agenda.now
             if task.queues:
-                task.portion.device_seconds += (end - start) * label.devices
+                task.ongoing.device_seconds += (end - start) * label.devices
             status = "draining" if run.stopped else "ok"
             run.record.add(
                 Row(owned(label, run.client) if run.client else label, start, end, run.serial, "simulated", status)
             )
         if index not in run.errors:
             run.done[index] = 1
-            if index in run.lowered.awaited:
+            if index in run.compiled_plan.awaited:
                 self._fill(run, index)
         if self._expecting:
             for waiting in self._expecting.pop((run.serial, index), ()):
                 self._islands.supply(waiting)
 
-    def launch_ended(self, portion: Portion) -> None:
+    def launch_ended(self, ongoing: OngoingLaunch) -> None:
         """Tell the controller."""
-        launch = portion.launch
-        run: Execution = portion.run.execution
+        launch = ongoing.launch
+        run: Execution = ongoing.run.execution
         if run.errors:
-            self.engine.obey(Voided(run.failed_results()))
-        self.engine.obey(Completed(launch.run, launch.island, launch.start, launch.stop, portion.device_seconds))
+            self.event_loop.obey(Voided(run.failed_results()))
+        self.event_loop.obey(Completed(launch.run, launch.island, launch.start, launch.stop, ongoing.device_seconds))
         if launch.run not in self.runs:
             del self._virtual[launch.run]
 
     def _fill(self, run: Execution, index: int) -> None:
-        plan = run.lowered.plan
+        plan = run.compiled_plan.plan
         for slot in plan.steps[index].outputs:
             entries = run.results.get(slot, ())
             for entry in entries:
-                entry.array = Abstract(run.lowered.result_avals[slot], run.lowered.shardings[slot])
+                entry.array = Abstract(run.compiled_plan.result_avals[slot], run.compiled_plan.shardings[slot])
                 entry.shared = len(entries) > 1 or plan.steps[index].argument >= 0
-        self.ended.ring()
+        self.ended.notify_all()
 
     def _bring(self, run: Execution, task: Task) -> float:
         """Seconds of bringing an argument: most often it is there already, or taken as being there."""
-        lowered, step = run.lowered, run.lowered.plan.steps[task.index]
-        entry, where = run.arguments[step.argument], lowered.plan.placements[step.place]
-        is_copied = entry.shared and step.argument in lowered.taken_over
-        is_there = self._lies_at(entry, lowered, lowered.bring_positions[task.index]) and not is_copied
+        compiled_plan, step = run.compiled_plan, run.compiled_plan.plan.steps[task.index]
+        entry, where = run.arguments[step.argument], compiled_plan.plan.placements[step.place]
+        is_copied = entry.shared and step.argument in compiled_plan.taken_over
+        is_there = self._is_at(entry, compiled_plan, compiled_plan.bring_positions[task.index]) and not is_copied
         if is_there or (isinstance(entry.array, Abstract) and entry.array.anywhere):
             return 0.0
         route, source = _route(entry, where)
-        cost = self.costs.transfer(lowered, task.index, route, source.count if source else 1, where)
-        task.label = brought(lowered.actions[task.index].label, route, cost.formula, links_of(route, source, where))
+        cost = self.costs.transfer(compiled_plan, task.index, route, source.count if source else 1, where)
+        task.label = brought(
+            compiled_plan.actions[task.index].label, route, cost.formula, links_of(route, source, where)
+        )
         return cost.seconds
 
     # ---- devices
@@ -316,7 +318,7 @@ def _whereabouts(entry: Entry) -> Placement | None:
     """The devices that a value lies on; ``None`` for the host."""
     if entry.run is None:
         return entry.where
-    plan = entry.run.lowered.plan
+    plan = entry.run.compiled_plan.plan
     return plan.placements[plan.steps[entry.step].place]
 
 

@@ -41,7 +41,7 @@ class Failures:
         """Whether a step that is about to begin is not carried out; then its run knows why."""
         if (run.stopped or run.errors) and self._is_given_up(run, index):
             return True
-        if run.lowered.plan.steps[index].argument >= 0 and self._is_missing(run, index):
+        if run.compiled_plan.plan.steps[index].argument >= 0 and self._is_missing(run, index):
             return True
         return bool(self.gone or self.faults) and self._is_struck(run, index, label)
 
@@ -49,7 +49,7 @@ class Failures:
         """Whether its run was cancelled, or an input will never come."""
         error = run.reason_to_skip(index)
         if error is not None:
-            step = run.lowered.plan.steps[index]
+            step = run.compiled_plan.plan.steps[index]
             if step.argument >= 0:
                 run.arguments[step.argument].has_read()
             run.fail(index, error)
@@ -57,7 +57,7 @@ class Failures:
 
     def _is_missing(self, run: Execution, index: int) -> bool:
         """Whether the argument that a step brings, which it reads now, never came to be."""
-        step = run.lowered.plan.steps[index]
+        step = run.compiled_plan.plan.steps[index]
         entry = run.arguments[step.argument]
         entry.has_read()
         if entry.error is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh
 
-from pathways_nb.cost.hardware.topology import Topology, lay_out, times
+from pathways_nb.cost.hardware.topology import Topology, make_topology, times
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Aval
@@ -68,7 +68,7 @@ class SimulatedIsland:
 
 
 @dataclass(frozen=True)
-class Pod:
+class SimulatedPod:
     """The simulated islands of one controller."""
 
     islands: tuple[SimulatedIsland, ...]
@@ -79,7 +79,7 @@ class Pod:
         """An island like the others, of so many devices."""
         like = self.islands[0].topology
         per_host = min(like.devices_per_host, devices)
-        topology = lay_out(like.chip, devices, devices_per_host=per_host, network=like.network)
+        topology = make_topology(like.chip, devices, devices_per_host=per_host, network=like.network)
         return SimulatedIsland(len(self.islands), topology)
 
     def release(self) -> None:

@@ -14,81 +14,85 @@ from functools import lru_cache
 from pathways_nb.controller.messages import Launch
 from pathways_nb.cost.collectives.formulas import FREE, Cost
 from pathways_nb.cost.hardware.topology import Topology
-from pathways_nb.cost.model import Model
+from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime.compiled_plan import Lowered
-from pathways_nb.runtime.sim.virtual_islands import Timed
+from pathways_nb.runtime.compiled_plan import CompiledPlan
+from pathways_nb.runtime.sim.simulated_islands import TimedPlan
 from pathways_nb.trace.record import Label
 from pathways_nb.trace.same_decisions import INTERFERENCE
 
 
-class Costs:
+class StepCosts:
     """Costs of lowered programs, each found once.
 
     Args:
         model: what everything costs. topology_of: an island, by its index.
     """
 
-    def __init__(self, model: Model, topology_of: Callable[[int], Topology]):
+    def __init__(self, model: CostModel, topology_of: Callable[[int], Topology]):
         self.model, self.topology_of = model, topology_of
-        self._timed: weakref.WeakKeyDictionary[Lowered, Timed] = weakref.WeakKeyDictionary()
-        self._reached: weakref.WeakKeyDictionary[Lowered, dict[tuple[int, int, int], int]] = weakref.WeakKeyDictionary()
+        self._timed: weakref.WeakKeyDictionary[CompiledPlan, TimedPlan] = weakref.WeakKeyDictionary()
+        self._reached: weakref.WeakKeyDictionary[CompiledPlan, dict[tuple[int, int, int], int]] = (
+            weakref.WeakKeyDictionary()
+        )
         """By program and launch: how many hosts it is for."""
 
-    def based(self, lowered: Lowered) -> Lowered:
+    def based(self, compiled_plan: CompiledPlan) -> CompiledPlan:
         """The same, with labels that say what the seconds of a move come from."""
-        labels = [self._based(lowered, index) for index in range(len(lowered.plan.steps))]
-        actions = tuple(replace(action, label=label) for action, label in zip(lowered.actions, labels, strict=True))
-        return replace(lowered, actions=actions)
+        labels = [self._based(compiled_plan, index) for index in range(len(compiled_plan.plan.steps))]
+        actions = tuple(
+            replace(action, label=label) for action, label in zip(compiled_plan.actions, labels, strict=True)
+        )
+        return replace(compiled_plan, actions=actions)
 
-    def timed(self, lowered: Lowered) -> Timed:
+    def timed(self, compiled_plan: CompiledPlan) -> TimedPlan:
         """Its plan, with the seconds of each step."""
-        found = self._timed.get(lowered)
+        found = self._timed.get(compiled_plan)
         if found is None:
-            seconds = [self._seconds(lowered, index) for index in range(len(lowered.plan.steps))]
-            found = self._timed[lowered] = Timed(lowered.plan, seconds)
+            seconds = [self._seconds(compiled_plan, index) for index in range(len(compiled_plan.plan.steps))]
+            found = self._timed[compiled_plan] = TimedPlan(compiled_plan.plan, seconds)
         return found
 
-    def hosts_of(self, lowered: Lowered, launch: Launch) -> int:
+    def hosts_of(self, compiled_plan: CompiledPlan, launch: Launch) -> int:
         """How many hosts have devices that a launch is for."""
         key = launch.island, launch.start, launch.stop
-        known = self._reached.setdefault(lowered, {})
+        known = self._reached.setdefault(compiled_plan, {})
         if key not in known:
-            plan, each = lowered.plan, self.topology_of(launch.island).devices_per_host
+            plan, each = compiled_plan.plan, self.topology_of(launch.island).devices_per_host
             steps = plan.orders[launch.island][launch.start : launch.stop]
             places = [plan.placements[place] for place in {plan.steps[index].place for index in steps}]
             spans = [range(p.first // each, (p.first + p.count - 1) // each + 1) for p in places]
             known[key] = len({host for span in spans for host in span})
         return known[key]
 
-    def move(self, lowered: Lowered, index: int) -> Cost:
+    def move(self, compiled_plan: CompiledPlan, index: int) -> Cost:
         """Of a step that moves a value; nothing of any other."""
-        plan, step = lowered.plan, lowered.plan.steps[index]
+        plan, step = compiled_plan.plan, compiled_plan.plan.steps[index]
         if step.kind != "move":
             return FREE
         source, target = plan.placements[plan.slots[step.inputs[0]].place], plan.placements[step.place]
-        return self.transfer(lowered, index, step.route, source.count, target)
+        return self.transfer(compiled_plan, index, step.route, source.count, target)
 
-    def transfer(self, lowered: Lowered, index: int, route: str, sources: int, target: Placement) -> Cost:
+    def transfer(self, compiled_plan: CompiledPlan, index: int, route: str, sources: int, target: Placement) -> Cost:
         """Of what travels to all devices of a place; over NICs, to each host once what its devices share."""
-        step, topology = lowered.plan.steps[index], self.topology_of(target.island)
-        each, whole = lowered.slot_bytes[step.outputs[0]], lowered.actions[index].label.bytes
+        step, topology = compiled_plan.plan.steps[index], self.topology_of(target.island)
+        each, whole = compiled_plan.slot_bytes[step.outputs[0]], compiled_plan.actions[index].label.bytes
         copies = min(topology.hosts, target.count) if route == "DCN" else target.count
         return self.model.transfer(max(whole, each * copies), route, topology, sources, target.count)
 
-    def _seconds(self, lowered: Lowered, index: int) -> float:
-        action = lowered.actions[index]
+    def _seconds(self, compiled_plan: CompiledPlan, index: int) -> float:
+        action = compiled_plan.actions[index]
         if action.step.kind == "launch":
             assert action.cost is not None
             return action.cost.seconds
-        return self.move(lowered, index).seconds
+        return self.move(compiled_plan, index).seconds
 
-    def _based(self, lowered: Lowered, index: int) -> Label:
+    def _based(self, compiled_plan: CompiledPlan, index: int) -> Label:
         """The label of a step; that of a move says what its seconds come from, and what it takes turns on."""
-        label, plan, step = lowered.actions[index].label, lowered.plan, lowered.plan.steps[index]
+        label, plan, step = compiled_plan.actions[index].label, compiled_plan.plan, compiled_plan.plan.steps[index]
         if step.kind != "move":
             return label
-        cost, source = self.move(lowered, index), plan.placements[plan.slots[step.inputs[0]].place]
+        cost, source = self.move(compiled_plan, index), plan.placements[plan.slots[step.inputs[0]].place]
         links = links_of(label.route, source, plan.placements[step.place]) if cost.seconds else ()
         return replace(label, basis=cost.formula, links=links, latency=cost.latency)
 

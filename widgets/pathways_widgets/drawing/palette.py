@@ -19,7 +19,7 @@ INK = "#111111"
 """Text on any coloured box, in both themes."""
 
 
-class Kind(NamedTuple):
+class EventStyle(NamedTuple):
     """How one category of events is drawn: the word for it, its letter, its colour, and a pattern (see ``HATCHES``).
 
     Kinds of one lane that are alike in grey differ in their pattern.
@@ -32,19 +32,19 @@ class Kind(NamedTuple):
 
 
 DEVICE_KINDS = (
-    Kind("compute", "F", SKY),
-    Kind("backward", "B", GREEN),
-    Kind("collective", "C", ORANGE, "upright"),
-    Kind("transfer", "T", PURPLE),
+    EventStyle("compute", "F", SKY),
+    EventStyle("backward", "B", GREEN),
+    EventStyle("collective", "C", ORANGE, "upright"),
+    EventStyle("transfer", "T", PURPLE),
 )
 CONTROLLER_KINDS = (
-    Kind("trace", "r", PURPLE, "level"),
-    Kind("lower", "l", YELLOW),
-    Kind("compile", "c", ORANGE, "upright"),
-    Kind("enqueue", "e", SKY),
-    Kind("wait", "w", GREY),
-    Kind("stall", "s", VERMILION, "level"),
-    Kind("fetch", "f", GREEN),
+    EventStyle("trace", "r", PURPLE, "level"),
+    EventStyle("lower", "l", YELLOW),
+    EventStyle("compile", "c", ORANGE, "upright"),
+    EventStyle("enqueue", "e", SKY),
+    EventStyle("wait", "w", GREY),
+    EventStyle("stall", "s", VERMILION, "level"),
+    EventStyle("fetch", "f", GREEN),
 )
 KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 """What a box can be; its position here is the ``code`` of a box. ``backward`` is compute of a backward pass."""
@@ -52,7 +52,7 @@ KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 CODES = {kind.name: code for code, kind in enumerate(KINDS)}
 
 
-class Operation(NamedTuple):
+class ActionStyle(NamedTuple):
     """What a pipeline schedule does with a stage: the word, its letter, its colour, and its palest shade."""
 
     name: str
@@ -62,10 +62,10 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = (
-    Operation("forward", "F", SKY, "#BDE7FF"),
-    Operation("gradient by the input", "I", PURPLE, "#E4B8C8"),
-    Operation("gradient by the weights", "W", YELLOW, "#EBF2C2"),
-    Operation("both gradients", "B", GREEN, "#86B352"),
+    ActionStyle("forward", "F", SKY, "#BDE7FF"),
+    ActionStyle("gradient by the input", "I", PURPLE, "#E4B8C8"),
+    ActionStyle("gradient by the weights", "W", YELLOW, "#EBF2C2"),
+    ActionStyle("both gradients", "B", GREEN, "#86B352"),
 )
 """In the order of their codes; all shades of one can be told from all shades of another."""
 
@@ -94,7 +94,7 @@ BOX_EDGE = "#3A3A3A"
 """Thin line around an event's box where it is wide enough."""
 
 HATCHES = {"draining": "/", "failed": "x", "upright": "|", "level": "-"}
-"""Patterns over boxes: by the status of an event that did not end well, and by ``Kind.pattern``."""
+"""Patterns over boxes: by the status of an event that did not end well, and by ``EventStyle.pattern``."""
 
 HATCH_ALPHA = 0.35
 """How dark they are."""

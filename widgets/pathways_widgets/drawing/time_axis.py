@@ -11,7 +11,7 @@ import numpy as np
 from bokeh.models import CustomJSHover, CustomJSTickFormatter, GlyphRenderer, HoverTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 
-from pathways_nb.trace.record import LEVEL_KINDS, STORED, Events
+from pathways_nb.trace.record import GAUGE_KINDS, STORED, Events
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import CLIPPED, Window
 
@@ -53,7 +53,7 @@ def time_span(events: Events) -> dict[str, float]:
 
 def last_end(events: Events) -> float:
     """When the last of ``events`` ended, in seconds; 1 if none took time. Levels count if there is nothing else."""
-    happened = events.without(LEVEL_KINDS)
+    happened = events.without(GAUGE_KINDS)
     last = float((happened if len(happened) else events)["end"].max(initial=0.0))
     return last if last > _SHORTEST else 1.0
 

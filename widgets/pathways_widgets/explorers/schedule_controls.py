@@ -14,7 +14,7 @@ import ipywidgets as w
 import traitlets
 
 from pathways_widgets.figures.output import put_out, show_still
-from pathways_widgets.schedules.schedule_columns import Step
+from pathways_widgets.schedules.schedule_columns import CellPointer
 from pathways_widgets.schedules.schedule_display import ScheduleFigure, describe
 from pathways_widgets.schedules.schedule_still import scene_of_schedules
 
@@ -146,8 +146,8 @@ class ExplorerPanel(w.VBox):
             self.explorer.why or f"{self.explorer.steps} steps, in the order of time: each says what let its cell start"
         )
 
-    def _step(self) -> Step | None:
-        return Step(*self.explorer.pointed) if self.explorer.pointed else None
+    def _step(self) -> CellPointer | None:
+        return CellPointer(*self.explorer.pointed) if self.explorer.pointed else None
 
     def _renew(self) -> None:
         """Make the still picture anew once nothing has changed for a while."""

@@ -31,7 +31,7 @@ _BOKEH: dict[Align, str] = {"start": "left", "middle": "center", "end": "right"}
 _ROLES = roles(_NAME) | {f"{_NAME}_label": {"text_color": "text"}}
 
 
-class Label(NamedTuple):
+class PointLabel(NamedTuple):
     """A name beside its point: how many pixels right of it and below, and which end of the name is there."""
 
     name: str
@@ -76,7 +76,7 @@ def stairs(best: Sequence[Point], axes: Axes) -> list[Point]:
     return corners
 
 
-def labels_of(points: Mapping[str, Point], axes: Axes) -> list[Label]:
+def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
     """Names beside their points, where they cover no mark, not the stairs, and no other name."""
     at, names = pixels_of(axes), dict[Point, list[str]]()
     for name, point in points.items():
@@ -100,18 +100,18 @@ def _grown(one: Point, other: Point, by: float) -> Box:
     return left - by, top - by, right + by, bottom + by
 
 
-def _around(name: str, point: Point) -> Iterator[Label]:
+def _around(name: str, point: Point) -> Iterator[PointLabel]:
     beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.now().font / 2
-    yield Label(name, point, beside, 0.0, "start")
-    yield Label(name, point, -beside, 0.0, "end")
+    yield PointLabel(name, point, beside, 0.0, "start")
+    yield PointLabel(name, point, -beside, 0.0, "end")
     for down in (-above, above):
-        yield Label(name, point, 0.0, down, "middle")
+        yield PointLabel(name, point, 0.0, down, "middle")
     for down in (-above, above):
-        yield Label(name, point, beside, down, "start")
-        yield Label(name, point, -beside, down, "end")
+        yield PointLabel(name, point, beside, down, "start")
+        yield PointLabel(name, point, -beside, down, "end")
 
 
-def _box(label: Label, at: Point) -> Box:
+def _box(label: PointLabel, at: Point) -> Box:
     font = style.now().font
     width, x, y = text_width(label.name, font), at[0] + label.right, at[1] + label.down
     left = x - {"start": 0.0, "middle": width / 2, "end": width}[label.align]
@@ -122,11 +122,11 @@ def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _colour(label: Label, best: Sequence[Point]) -> str:
+def _colour(label: PointLabel, best: Sequence[Point]) -> str:
     return _BEST if label.point in best else _OTHER
 
 
-def _draw(plot: figure, labels: Sequence[Label], best: Sequence[Point], line: Sequence[Point]) -> None:
+def _draw(plot: figure, labels: Sequence[PointLabel], best: Sequence[Point], line: Sequence[Point]) -> None:
     plot.line(*zip(*line, strict=True), color=_BEST, line_width=1.5, line_dash=[5, 3])
     source = ColumnDataSource({
         "name": [one.name for one in labels],
@@ -145,7 +145,7 @@ def _draw(plot: figure, labels: Sequence[Label], best: Sequence[Point], line: Se
     plot.hover.tooltips = [("", "@name"), (plot.xaxis[0].axis_label, "@x"), (plot.yaxis[0].axis_label, "@y{0.0000}")]
 
 
-def _scene(labels: Sequence[Label], best: Sequence[Point], axes: Axes) -> Scene:
+def _scene(labels: Sequence[PointLabel], best: Sequence[Point], axes: Axes) -> Scene:
     """The same for where no scripts run."""
     scene, at = still(axes), pixels_of(axes)
     font, ink = style.now().font, palette.THEMES["light"]["text"]

@@ -34,12 +34,12 @@ def pack(columns: Columns) -> bytes:
 
 def _joined(head: dict[str, dict[str, Any]], blocks: list[bytes]) -> bytes:
     """Starts count from the first byte of all, so the head must know its own length: leave it room."""
-    room = len(json.dumps(head)) + 16 * len(head)
-    room += -(room + 4) % 8
+    head_length = len(json.dumps(head)) + 16 * len(head)
+    head_length += -(head_length + 4) % 8
     for entry in head.values():
-        entry["start"] += room + 4
-    text = json.dumps(head).encode().ljust(room)
-    return b"".join([struct.pack("<I", room), text, *blocks])
+        entry["start"] += head_length + 4
+    text = json.dumps(head).encode().ljust(head_length)
+    return b"".join([struct.pack("<I", head_length), text, *blocks])
 
 
 def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:

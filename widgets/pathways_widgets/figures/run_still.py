@@ -19,7 +19,7 @@ from pathways_widgets.drawing.views import FULL_WIDTH, Columns, Moment, RunLike
 from pathways_widgets.figures.panel import DEFAULT_SHOW, check_show
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.memory.memory_still import memory_shapes
-from pathways_widgets.timeline.clients import TINTS, legend_of
+from pathways_widgets.timeline.client_shares import TINTS, legend_of
 from pathways_widgets.timeline.critical_view import ENDS, PATH, WIDTH, CriticalTimeline
 from pathways_widgets.timeline.timeline_view import Timeline
 
@@ -38,8 +38,8 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
         scene.shapes += shapes
         scene.height += height
     font, factor = style.now().font, style.now().factor
-    room = width - _MARGIN - RIGHT
-    for line in wrapped(moment.summary_line(), lambda words: text_width(words, font) <= room):
+    max_width = width - _MARGIN - RIGHT
+    for line in wrapped(moment.summary_line(), lambda words: text_width(words, font) <= max_width):
         scene.shapes.append(Text(_MARGIN, scene.height + factor * LINE / 2, line, font, LIGHT["soft"]))
         scene.height += factor * LINE
     scene.height += 4
@@ -196,7 +196,7 @@ def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = T
     return shapes, bottom + factor * AXIS - top
 
 
-def _swatches(kinds: Sequence[palette.Kind]) -> list[Swatch]:
+def _swatches(kinds: Sequence[palette.EventStyle]) -> list[Swatch]:
     return [Swatch(f"{kind.letter} {kind.name}", kind.colour, palette.HATCHES.get(kind.pattern, "")) for kind in kinds]
 
 

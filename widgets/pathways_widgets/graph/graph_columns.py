@@ -13,8 +13,8 @@ from pathways_nb.trace.metrics import size
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns, DrawnProgram, node_id
 from pathways_widgets.graph.folding import DrawnEdge, DrawnNode, drawn
-from pathways_widgets.graph.graph_labels import Curve, Labels
-from pathways_widgets.graph.layered_layout import Layout, layered
+from pathways_widgets.graph.graph_labels import EdgeCurve, Labels
+from pathways_widgets.graph.layered_layout import LayeredLayout, layered
 
 MARGIN = 12.0
 WIDEST = 1080.0
@@ -29,7 +29,7 @@ _TAB = 28.0
 
 
 @dataclass
-class Picture:
+class ProgramPicture:
     """One program drawn with its upper left corner at (0, 0): rows by source, and its size in pixels."""
 
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -79,15 +79,15 @@ class _Box(NamedTuple):
         return self.sub.count("\n") + 1 if self.sub else 0
 
 
-def picture(program: DrawnProgram, colours: Mapping[int, str], room: float = FULL_WIDTH) -> Picture:
-    """Lay out and draw one program in about ``room`` pixels; ``colours`` is by serial of place.
+def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float = FULL_WIDTH) -> ProgramPicture:
+    """Lay out and draw one program in about ``max_width`` pixels; ``colours`` is by serial of place.
 
     What would be too wide for the screen has boxes with their name alone, in two lines; then repeats are folded.
     """
     for folded, with_place in itertools.product((False, True), (True, False)):
         nodes, edges = drawn(program, folded)
-        found = _picture(program, colours, nodes, edges, with_place, room)
-        if found.width + 2 * MARGIN <= WIDEST / FULL_WIDTH * room:
+        found = _picture(program, colours, nodes, edges, with_place, max_width)
+        if found.width + 2 * MARGIN <= WIDEST / FULL_WIDTH * max_width:
             break
     return found
 
@@ -98,13 +98,13 @@ def _picture(
     nodes: list[DrawnNode],
     edges: list[DrawnEdge],
     with_place: bool,
-    room: float,
-) -> Picture:
+    max_width: float,
+) -> ProgramPicture:
     boxes = [_box(node, program, with_place) for node in nodes]
     pairs = [(edge.source, edge.target) for edge in edges]
     layout = layered([box.height + box.below for box in boxes], pairs)
-    spans = _spans([box.width for box in boxes], layout, edges, room)
-    result = Picture(width=spans[-1][1] if spans else 0.0, height=layout.height)
+    spans = _spans([box.width for box in boxes], layout, edges, max_width)
+    result = ProgramPicture(width=spans[-1][1] if spans else 0.0, height=layout.height)
     spots = []
     for node, box, layer, centre in zip(nodes, boxes, layout.layer, layout.y, strict=True):
         x, y = sum(spans[layer]) / 2, centre - box.below / 2
@@ -175,9 +175,9 @@ def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str])
 
 
 def _spans(
-    widths: Sequence[float], layout: Layout, edges: Iterable[DrawnEdge], room: float
+    widths: Sequence[float], layout: LayeredLayout, edges: Iterable[DrawnEdge], max_width: float
 ) -> list[tuple[float, float]]:
-    """Left and right edge of each layer; spaces shrink as far as they can to fit into ``room``."""
+    """Left and right edge of each layer; spaces shrink as far as they can to fit into ``max_width``."""
     layers = max(layout.layer, default=-1) + 1
     wide = [0.0] * layers
     for width, layer in zip(widths, layout.layer, strict=True):
@@ -185,7 +185,7 @@ def _spans(
     labelled = {layout.layer[edge.source] for edge in edges if edge.is_transfer}
     gaps = [_LABEL_GAP if layer in labelled else _GAP for layer in range(layers - 1)]
     least, natural = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
-    left_over = room - 2 * MARGIN - sum(wide)
+    left_over = max_width - 2 * MARGIN - sum(wide)
     share = min(max((left_over - least) / (natural - least), 0.0), 1.0) if gaps else 0.0
     spans, left = [], 0.0
     for layer in range(layers):
@@ -194,13 +194,15 @@ def _spans(
     return spans
 
 
-def _curves(edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]], layout: Layout) -> list[Curve]:
+def _curves(
+    edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]], layout: LayeredLayout
+) -> list[EdgeCurve]:
     """From the right of the source through the layers between to the left of the target."""
     source, target = spots[edge.source], spots[edge.target]
     if layout.layer[edge.source] >= layout.layer[edge.target]:
         low = max(source.y, target.y) + 60
         right, left = source.right, target.left
-        return [Curve(right, source.y, left, target.y, right + 40, low, left - 40, low)]
+        return [EdgeCurve(right, source.y, left, target.y, right + 40, low, left - 40, low)]
     stops = [(source.right, source.y)]
     for layer, y in layout.bends.get((edge.source, edge.target), []):
         stops += [(spans[layer][0], y), (spans[layer][1], y)]
@@ -208,12 +210,12 @@ def _curves(edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]
     return [_smooth(*start, *end) for start, end in pairwise(stops)]
 
 
-def _smooth(x0: float, y0: float, x1: float, y1: float) -> Curve:
+def _smooth(x0: float, y0: float, x1: float, y1: float) -> EdgeCurve:
     middle = (x0 + x1) / 2
-    return Curve(x0, y0, x1, y1, middle, y0, middle, y1)
+    return EdgeCurve(x0, y0, x1, y1, middle, y0, middle, y1)
 
 
-def _add_edge(result: Picture, edge: DrawnEdge, curves: list[Curve], labels: Labels) -> None:
+def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], labels: Labels) -> None:
     last = curves[-1]
     if not edge.is_transfer:
         for curve in curves:
@@ -229,9 +231,11 @@ def _add_edge(result: Picture, edge: DrawnEdge, curves: list[Curve], labels: Lab
     result.add("graph_labels", x=x, y=y, text=text)
 
 
-def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str], room: float) -> tuple[Picture, float]:
-    """Chips with the places' names and devices, in rows no wider than ``room``, and the height of all rows."""
-    result, x, y = Picture(), MARGIN, _LEGEND_ROW / 2 + 2
+def legend(
+    programs: Iterable[DrawnProgram], colours: Mapping[int, str], max_width: float
+) -> tuple[ProgramPicture, float]:
+    """Chips with the places' names and devices, in rows no wider than ``max_width``, and the height of all rows."""
+    result, x, y = ProgramPicture(), MARGIN, _LEGEND_ROW / 2 + 2
     named: dict[int, str] = {}
     for program in programs:
         for place in program.graph.places:
@@ -240,7 +244,7 @@ def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str], room: f
             named.setdefault(place.serial, f"{label} · {where}" if where else label)
     for serial, text in sorted(named.items()):
         width = 34 + len(text) * _LEGEND_LETTER
-        if x > MARGIN and x + width > room:
+        if x > MARGIN and x + width > max_width:
             x, y = MARGIN, y + _LEGEND_ROW
         result.add("graph_chips", x=x + 6, y=y, fill=palette.pale(colours[serial]), outline=colours[serial])
         result.add("graph_legend", x=x + 17, y=y, text=text)
@@ -248,9 +252,9 @@ def legend(programs: Iterable[DrawnProgram], colours: Mapping[int, str], room: f
     return result, y + _LEGEND_ROW / 2 if named else 0.0
 
 
-def stacked(pictures: Sequence[Picture], titles: Sequence[str], top: float) -> tuple[Picture, float]:
+def stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: float) -> tuple[ProgramPicture, float]:
     """All pictures below one another with their titles, from ``top`` on, and the height of the whole."""
-    whole, y = Picture(), top
+    whole, y = ProgramPicture(), top
     for one, title in zip(pictures, titles, strict=True):
         whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
         y += _TITLE
@@ -260,7 +264,7 @@ def stacked(pictures: Sequence[Picture], titles: Sequence[str], top: float) -> t
     return whole, y
 
 
-def columns_of(whole: Picture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
+def columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
     """Turn rows into the columns of each source."""
     return {
         source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}

@@ -16,7 +16,7 @@ _LABEL_COUNTS = 3.0
 """How many times as bad as a box it is to cover another label, whose text is all there is of it."""
 
 
-class Curve(NamedTuple):
+class EdgeCurve(NamedTuple):
     """A cubic Bézier curve."""
 
     x0: float
@@ -43,7 +43,7 @@ class Labels:
     def __init__(self, boxes: Iterable[Mapping[str, Any]]):
         self._taken = [(box["x"], box["y"], box["width"], box["height"], 1.0) for box in boxes]
 
-    def place(self, curves: Sequence[Curve], text: str) -> tuple[float, float]:
+    def place(self, curves: Sequence[EdgeCurve], text: str) -> tuple[float, float]:
         """The centre of a new label on the edge that consists of ``curves``."""
         width = _LETTER * len(text)
         points = [_beside(curve, t) for t in _ALONG for curve in curves]
@@ -62,7 +62,7 @@ class Labels:
         return np.asarray((np.maximum(across, 0.0) * np.maximum(down, 0.0) * counts).sum(1))
 
 
-def _beside(curve: Curve, t: float) -> tuple[float, float]:
+def _beside(curve: EdgeCurve, t: float) -> tuple[float, float]:
     """A point on the curve, or just above where that is flat."""
     x, y = curve.at(t)
     return x, y - (9.0 if abs(curve.y1 - curve.y0) < 2 * HEIGHT else 0.0)

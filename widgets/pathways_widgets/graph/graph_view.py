@@ -16,7 +16,7 @@ from bokeh.plotting import figure
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import CLIPPED, DIMMED, FULL_WIDTH, Columns, DrawnProgram, RunLike, View, Window
-from pathways_widgets.graph.graph_columns import MARGIN, WIDEST, Picture, columns_of, legend, picture, stacked
+from pathways_widgets.graph.graph_columns import MARGIN, WIDEST, ProgramPicture, columns_of, legend, picture, stacked
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
@@ -53,10 +53,10 @@ class GraphView(View):
     def __init__(self, islands: tuple[int, ...] = (), names: tuple[str, ...] = (), page: float | None = None):
         super().__init__(_SOURCES, _roles())
         # Everything is laid out for text of the screen's size; larger text means fewer such pixels in the same cell.
-        self._room = (page or FULL_WIDTH) / self.style.factor
-        self._widest = math.inf if page else self._room * WIDEST / FULL_WIDTH
+        self._max_width = (page or FULL_WIDTH) / self.style.factor
+        self._widest = math.inf if page else self._max_width * WIDEST / FULL_WIDTH
         self._drawn: object = None
-        self._pictures: dict[object, Picture] = {}
+        self._pictures: dict[object, ProgramPicture] = {}
 
     @cached_property
     def root(self) -> figure:
@@ -79,26 +79,31 @@ class GraphView(View):
         colours = _colours(dict(sorted(places.items())))
         known, self._pictures = self._pictures, {}
         pictures = [self._picture(program, colours, known) for program in shown]
-        chips, top = legend(shown, colours, self._room)
+        chips, top = legend(shown, colours, self._max_width)
         titles = [_title(program, one, self._widest) for program, one in zip(shown, pictures, strict=True)]
         if len(programs) > len(shown):
-            pictures, titles = [*pictures, Picture()], [*titles, f"… and {len(programs) - len(shown)} more programs"]
+            pictures, titles = (
+                [*pictures, ProgramPicture()],
+                [*titles, f"… and {len(programs) - len(shown)} more programs"],
+            )
         whole, height = stacked(pictures, titles, top)
         whole.rows |= chips.rows
         self.sources = columns_of(whole, _SOURCES)
         self.sources["graph_nodes"]["lift"] = [self.style.factor * lift for lift in self.sources["graph_nodes"]["lift"]]
         factor = self.style.factor
         seen = min(height, TALLEST / factor)
-        width = max([self._room, *(one.width + 2 * MARGIN for one in pictures)])
+        width = max([self._max_width, *(one.width + 2 * MARGIN for one in pictures)])
         self.properties = {
             "graph": {"height": int(factor * seen) + 8},
-            "graph_x": {"start": 0.0, "end": width if width <= self._widest else self._room},
+            "graph_x": {"start": 0.0, "end": width if width <= self._widest else self._max_width},
             "graph_y": {"start": seen, "end": 0.0},
         }
 
-    def _picture(self, program: DrawnProgram, colours: dict[int, str], known: dict[object, Picture]) -> Picture:
+    def _picture(
+        self, program: DrawnProgram, colours: dict[int, str], known: dict[object, ProgramPicture]
+    ) -> ProgramPicture:
         key = (_key(program), tuple(colours[place.serial] for place in program.graph.places))
-        self._pictures[key] = known.get(key) or picture(program, colours, self._room)
+        self._pictures[key] = known.get(key) or picture(program, colours, self._max_width)
         return self._pictures[key]
 
 
@@ -116,7 +121,7 @@ def _colours(places: dict[int, str]) -> dict[int, str]:
     return found
 
 
-def _title(program: DrawnProgram, one: Picture, most: float) -> str:
+def _title(program: DrawnProgram, one: ProgramPicture, most: float) -> str:
     title = f"{program.graph.name} ×{program.runs}" if program.runs > 1 else program.graph.name
     return title + ("  (drag to see the rest)" if one.width + 2 * MARGIN > most else "")
 

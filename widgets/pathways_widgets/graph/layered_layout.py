@@ -22,7 +22,7 @@ _BEND_HEIGHT = 10.0
 
 
 @dataclass(frozen=True)
-class Layout:
+class LayeredLayout:
     """Layer and centre height of every node, and the (layer, height) where edges pass through layers between."""
 
     layer: list[int]
@@ -31,7 +31,7 @@ class Layout:
     height: float
 
 
-def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> Layout:
+def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> LayeredLayout:
     """Lay out nodes of these ``heights``; ``gap`` is the least space between two of the same layer, in pixels."""
     count = len(heights)
     layer = layers_of(count, edges)
@@ -50,7 +50,7 @@ def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> Layout
     y = _straighten(rows, above, below, sizes, gap)
     y -= min((y - sizes / 2).tolist(), default=0.0)
     through = {edge: [(layer[bend], float(y[bend])) for bend in chain] for edge, chain in bends.items()}
-    return Layout(layer[:count], y[:count].tolist(), through, float(max((y + sizes / 2).tolist(), default=0.0)))
+    return LayeredLayout(layer[:count], y[:count].tolist(), through, float(max((y + sizes / 2).tolist(), default=0.0)))
 
 
 def layers_of(count: int, edges: Edges) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.memory_profile import Held
+from pathways_nb.trace.memory_history import MemoryHistory
 from pathways_nb.trace.metrics import of_budget, size
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.time_axis import round_steps
@@ -42,12 +42,12 @@ class Strip(NamedTuple):
 
     name: str
     where: str
-    held: Held
+    held: MemoryHistory
     hbm: int
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryLayout:
     """How the rows share the picture.
 
     Args:
@@ -98,7 +98,9 @@ class Layout:
         return found
 
 
-def layout_of(found: Sequence[Held], names: Sequence[str], hbm: Sequence[int], lane: float, font: float) -> Layout:
+def layout_of(
+    found: Sequence[MemoryHistory], names: Sequence[str], hbm: Sequence[int], lane: float, font: float
+) -> MemoryLayout:
     """The rows for what devices held: one for each group of equal devices, or where these are many one for each island.
 
     Args:
@@ -114,11 +116,11 @@ def layout_of(found: Sequence[Held], names: Sequence[str], hbm: Sequence[int], l
     strips = [_strip(held, names, budgets.get(held.island, 0), bool(chosen)) for held in found]
     highest = max((strip.held.peak.bytes for strip in strips), default=1)
     top = max([highest, *(strip.hbm for strip in strips if strip.hbm <= IN_SIGHT * highest)])
-    return Layout(strips, chosen, lane * (4 if len(strips) <= 4 else 3), font, float(top))
+    return MemoryLayout(strips, chosen, lane * (4 if len(strips) <= 4 else 3), font, float(top))
 
 
 def columns_of(
-    layout: Layout, clients: Sequence[str], window: Window, around: Window, pixels: float
+    layout: MemoryLayout, clients: Sequence[str], window: Window, around: Window, pixels: float
 ) -> dict[str, Columns]:
     """The columns of every source.
 
@@ -151,16 +153,16 @@ def colour_of(client: str, clients: Sequence[str]) -> str:
     return palette.client_colour(named.index(client)) if client else palette.NEUTRAL
 
 
-def _fullest(found: Sequence[Held]) -> list[Held]:
+def _fullest(found: Sequence[MemoryHistory]) -> list[MemoryHistory]:
     """Of each island the devices with the highest peak."""
-    best: dict[int, Held] = {}
+    best: dict[int, MemoryHistory] = {}
     for held in found:
         if held.island not in best or held.peak.bytes > best[held.island].peak.bytes:
             best[held.island] = held
     return list(best.values())
 
 
-def _strip(held: Held, names: Sequence[str], hbm: int, fullest: bool) -> Strip:
+def _strip(held: MemoryHistory, names: Sequence[str], hbm: int, fullest: bool) -> Strip:
     ranges = [f"{low}" if high - low == 1 else f"{low}–{high - 1}" for low, high in held.devices]
     island, devices = names[held.island], f"dev {', '.join(ranges)}"
     if len(ranges) > 2:
@@ -169,7 +171,7 @@ def _strip(held: Held, names: Sequence[str], hbm: int, fullest: bool) -> Strip:
     return Strip(f"{island}, fullest" if fullest else where, where, held, hbm)
 
 
-def _levels(layout: Layout, clients: Sequence[str], around: Window, pixels: float) -> Columns:
+def _levels(layout: MemoryLayout, clients: Sequence[str], around: Window, pixels: float) -> Columns:
     layers = sum(len(strip.held.clients) for strip in layout.strips)
     most = int(min(pixels, max(MOST_STEPS / max(layers, 1), 100)))
     parts = [np.zeros((9, 0))]
@@ -194,7 +196,7 @@ def _levels(layout: Layout, clients: Sequence[str], around: Window, pixels: floa
     }
 
 
-def _seen(held: Held, window: Window, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _seen(held: MemoryHistory, window: Window, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """From where to where which step is drawn: those in ``window``, or of each of ``most`` parts of it the fullest."""
     times = held.times
     first = max(int(np.searchsorted(times, window[0], "right")) - 1, 0)
@@ -225,7 +227,7 @@ def _span(times: np.ndarray, level: np.ndarray, first: np.ndarray, last: np.ndar
     return times[changes[np.searchsorted(changes, first, "right") - 1]], times[after]
 
 
-def _peaks(layout: Layout, window: Window) -> Columns:
+def _peaks(layout: MemoryLayout, window: Window) -> Columns:
     peaks = [strip.held.peak for strip in layout.strips]
     x = [(peak.start + peak.end) / 2 for peak in peaks]
     shares = [(time - window[0]) / (window[1] - window[0]) for time in x]

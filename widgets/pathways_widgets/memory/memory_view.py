@@ -24,7 +24,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from pathways_nb.trace.memory_profile import Held, memory_of
+from pathways_nb.trace.memory_history import MemoryHistory, memory_of
 from pathways_nb.trace.metrics import clients_of
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
@@ -38,7 +38,7 @@ from pathways_widgets.drawing.time_axis import (
     time_span,
 )
 from pathways_widgets.drawing.views import Columns, RunLike, View, Window
-from pathways_widgets.memory.memory_columns import SIDES, SOURCES, WORDS_ABOVE, Layout, columns_of, layout_of
+from pathways_widgets.memory.memory_columns import SIDES, SOURCES, WORDS_ABOVE, MemoryLayout, columns_of, layout_of
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS
 
@@ -60,11 +60,11 @@ class MemoryView(View):
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES, _roles())
-        self.layout = Layout((), "", self.style.lane, self.style.font, 1.0)
+        self.layout = MemoryLayout((), "", self.style.lane, self.style.font, 1.0)
         lanes = Lanes(islands, names)
         self._names, self._pixels = [lanes.name(island) for island in range(len(islands))], pixels
         self._known: tuple[int, int] | None = None
-        self._held: list[Held] = []
+        self._held: list[MemoryHistory] = []
 
     @cached_property
     def root(self) -> figure:
@@ -93,13 +93,15 @@ class MemoryView(View):
         return self.sources
 
 
-def _height(layout: Layout, entries: int, style: Style) -> int:
+def _height(layout: MemoryLayout, entries: int, style: Style) -> int:
     """Pixels of the figure; its legend has so many entries."""
     more = max(entries - 1, 0) // LEGEND_COLUMNS
     return round(max(len(layout.strips), 1) * layout.row + (80 + 22 * more) * style.factor)
 
 
-def _properties(name: str, layout: Layout, sources: dict[str, Columns], style: Style) -> dict[str, dict[str, Any]]:
+def _properties(
+    name: str, layout: MemoryLayout, sources: dict[str, Columns], style: Style
+) -> dict[str, dict[str, Any]]:
     entries = len(sources["memory_clients"]["client"]) + bool(sources["memory_budgets"]["y"])
     rows = max(len(layout.strips), 1)
     lines = [layout.y(position, step) for position in range(len(layout.strips)) for step in layout.steps]
@@ -113,7 +115,7 @@ def _properties(name: str, layout: Layout, sources: dict[str, Columns], style: S
     }
 
 
-def title_of(layout: Layout) -> str:
+def title_of(layout: MemoryLayout) -> str:
     """What is drawn."""
     if not layout.strips:
         return "no levels of memory were recorded"

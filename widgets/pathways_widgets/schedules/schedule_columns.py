@@ -14,7 +14,7 @@ import numpy as np
 
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns, Window
-from pathways_widgets.schedules.schedule_layout import Board, Drawable, Layout
+from pathways_widgets.schedules.schedule_layout import Board, Drawable, ScheduleLayout
 
 SIDES = ("left", "right", "top", "bottom")
 LEVELS = 5
@@ -44,7 +44,7 @@ SOURCES = {
 }  # fmt: skip
 
 
-class Scale(NamedTuple):
+class ScheduleScale(NamedTuple):
     """What a pixel is worth along the time axis, and the height of text in pixels."""
 
     time: float
@@ -54,14 +54,14 @@ class Scale(NamedTuple):
 Placed = tuple[Board, Drawable]
 
 
-class Step(NamedTuple):
+class CellPointer(NamedTuple):
     """One cell to point at: of which picture, and its position among the cells of that."""
 
     picture: int
     cell: int
 
 
-def boxes_columns(pictures: Sequence[Drawable], layout: Layout) -> Columns:
+def boxes_columns(pictures: Sequence[Drawable], layout: ScheduleLayout) -> Columns:
     """All boxes, picture by picture; ``by`` and ``pair`` are rows of these columns, or -1."""
     parts, first = [], 0
     for board, one in zip(layout.boards, pictures, strict=True):
@@ -94,7 +94,7 @@ def _partners(boxes: dict[str, np.ndarray], first: int) -> np.ndarray:
     return np.where(boxes["pair"], first + other, -1).astype(np.int32)
 
 
-def ground_columns(pictures: Sequence[Drawable], layout: Layout) -> dict[str, Columns]:
+def ground_columns(pictures: Sequence[Drawable], layout: ScheduleLayout) -> dict[str, Columns]:
     """What lies under the boxes (idle until shown otherwise), peaks and caps."""
     shown, capped = _shown(pictures, layout)
     return {
@@ -104,7 +104,7 @@ def ground_columns(pictures: Sequence[Drawable], layout: Layout) -> dict[str, Co
     }
 
 
-def memory_columns(pictures: Sequence[Drawable], layout: Layout, scale: Scale) -> dict[str, Columns]:
+def memory_columns(pictures: Sequence[Drawable], layout: ScheduleLayout, scale: ScheduleScale) -> dict[str, Columns]:
     """What each device holds, and what of it is above the cap."""
     shown, capped = _shown(pictures, layout)
     above = [_steps(board, one, _above(one.cap), scale) for board, one in capped]
@@ -112,7 +112,7 @@ def memory_columns(pictures: Sequence[Drawable], layout: Layout, scale: Scale) -
     return {"schedules_held": _joined(held, "xy"), "schedules_over": _joined(above, "xy")}
 
 
-def _shown(pictures: Sequence[Drawable], layout: Layout) -> tuple[list[Placed], list[Placed]]:
+def _shown(pictures: Sequence[Drawable], layout: ScheduleLayout) -> tuple[list[Placed], list[Placed]]:
     """Pictures that there are, each with its place; and those of them that have a cap."""
     shown = [(board, one) for board, one in zip(layout.boards, pictures, strict=True) if one.devices]
     return shown, [(board, one) for board, one in shown if one.cap is not None]
@@ -143,7 +143,7 @@ def fullest(times: np.ndarray, held: np.ndarray, pixel: float) -> tuple[np.ndarr
     return times[changes], held[changes]
 
 
-def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarray], scale: Scale) -> Columns:
+def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarray], scale: ScheduleScale) -> Columns:
     """The outline of what each device holds, a gap between two devices."""
     xs, ys = [], []
     for device in range(one.devices):
@@ -181,14 +181,14 @@ def fill_columns(boxes: Columns, window: Window) -> dict[str, Columns]:
     return {f"schedules_fill{code}": {side: boxes[side][mine] for side in SIDES} for code, mine in enumerate(of_code)}
 
 
-def edge_columns(boxes: Columns, scale: Scale, window: Window) -> Columns:
+def edge_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Columns:
     """Borders of boxes in sight that are wide enough for one and not of a pair."""
     wide = boxes["right"] - boxes["left"] >= _NARROW * scale.time
     seen = (boxes["pair"] < 0) & (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
     return {side: boxes[side][wide & seen] for side in SIDES}
 
 
-def mark_columns(boxes: Columns, scale: Scale, window: Window) -> Columns:
+def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Columns:
     """What is written on boxes in sight: operation, microbatch and slice, or less where there is no room."""
     wide = (boxes["right"] - boxes["left"]) / scale.time
     high = boxes["bottom"] - boxes["top"]
@@ -196,19 +196,19 @@ def mark_columns(boxes: Columns, scale: Scale, window: Window) -> Columns:
     seen &= (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
     rows = np.flatnonzero(seen)[:MOST_MARKS]
     facts = (boxes[name][rows].tolist() for name in ("operation", "microbatch", "token_slice"))
-    rooms = (wide[rows] - 2) / (0.62 * scale.font)
-    texts = [_mark(*one) for one in zip(rooms.tolist(), *facts, strict=True)]
+    widths = (wide[rows] - 2) / (0.62 * scale.font)
+    texts = [_mark(*one) for one in zip(widths.tolist(), *facts, strict=True)]
     x, y = ((boxes[a][rows] + boxes[b][rows]) / 2 for a, b in (SIDES[:2], SIDES[2:]))
     return {"x": x, "y": y, "text": texts}
 
 
-def _mark(room: float, operation: int, microbatch: int, part: int) -> str:
+def _mark(characters: float, operation: int, microbatch: int, part: int) -> str:
     full = f"{microbatch}.{part}" if part >= 0 else f"{microbatch}"
     choices = (palette.OPERATIONS[operation].letter + full, full, f"{microbatch}")
-    return next((text for text in choices if len(text) <= room), "")
+    return next((text for text in choices if len(text) <= characters), "")
 
 
-def step_columns(pictures: Sequence[Drawable], layout: Layout, step: Step | None) -> dict[str, Columns]:
+def step_columns(pictures: Sequence[Drawable], layout: ScheduleLayout, step: CellPointer | None) -> dict[str, Columns]:
     """A border around one cell and around what released it, a line between them, and a veil over all that is later."""
     now: list[dict[str, float]] = []
     later, wire = list[dict[str, float]](), list[dict[str, float]]()

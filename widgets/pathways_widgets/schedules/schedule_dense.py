@@ -19,7 +19,7 @@ NEVER: Window = (np.inf, -np.inf)
 _RGBA = np.array([[*palette.channels(colour), 255] for colour in COLOURS]) / 255
 
 
-def crowded(boxes: Columns, window: Window) -> bool:
+def is_dense(boxes: Columns, window: Window) -> bool:
     """Whether more boxes are in ``window`` than are drawn one by one."""
     return int(np.count_nonzero((boxes["right"] >= window[0]) & (boxes["left"] <= window[1]))) > MOST_BOXES
 

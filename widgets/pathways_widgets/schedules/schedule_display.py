@@ -18,7 +18,7 @@ from pathways_widgets.drawing.views import Window
 from pathways_widgets.figures.live import Figure
 from pathways_widgets.figures.packing import pack
 from pathways_widgets.figures.run_still import write_scene
-from pathways_widgets.schedules.schedule_columns import Step, nothing
+from pathways_widgets.schedules.schedule_columns import CellPointer, nothing
 from pathways_widgets.schedules.schedule_layout import Drawable
 from pathways_widgets.schedules.schedule_still import scene_of_schedules
 from pathways_widgets.schedules.schedule_view import PIXELS, Schedules
@@ -51,7 +51,7 @@ class ScheduleFigure(Figure):
             self.comm._reply_subshell_for = None  # otherwise `view` would wait for the running cell to end
         self.observe(self._look_elsewhere, ["view", "pixels"])
 
-    def draw(self, pictures: Sequence[Drawable], step: Step | None = None) -> None:
+    def draw(self, pictures: Sequence[Drawable], step: CellPointer | None = None) -> None:
         """Show these instead, at most as many as before."""
         with self._lock, self.hold_sync():
             self._pictures = pictures
@@ -62,7 +62,7 @@ class ScheduleFigure(Figure):
             self._properties = json.dumps(self.drawing.properties)
             self.description = describe(pictures)
 
-    def point(self, step: Step | None) -> None:
+    def point(self, step: CellPointer | None) -> None:
         """Point at one cell and at what let it start."""
         with self._lock, self.hold_sync():
             self._ship(self.drawing.point(step))
@@ -89,7 +89,7 @@ class ScheduleFigure(Figure):
         if self._timer is not None:
             self._timer.cancel()
         boxes = self.drawing.sources[BOXES]
-        if not self.drawing.crowded or pack(boxes) == self._data_schedules_boxes:
+        if not self.drawing.is_dense or pack(boxes) == self._data_schedules_boxes:
             return {}
         self._timer = threading.Timer(_SETTLED, self._complete)
         self._timer.daemon = True

@@ -108,14 +108,14 @@ class Board:
         return floor - amount / self.most * self.strip
 
 
-class Layout(NamedTuple):
+class ScheduleLayout(NamedTuple):
     """All boards, and the height of all in pixels."""
 
     boards: tuple[Board, ...]
     height: float
 
 
-def layout_of(pictures: Sequence[Drawable], width: float, style: Style) -> Layout:
+def layout_of(pictures: Sequence[Drawable], width: float, style: Style) -> ScheduleLayout:
     """Place pictures below one another; their words are broken to fit ``width`` pixels."""
     most = max([1.0, *(float(max([*one.peaks, one.cap or 0.0])) for one in pictures if one.devices)])
     boards, top, line = list[Board](), 0.0, LINE * style.font
@@ -125,7 +125,7 @@ def layout_of(pictures: Sequence[Drawable], width: float, style: Style) -> Layou
         rows = words + len(lines) * line + 5 * style.factor
         boards.append(Board(top, words, rows, heading, lines, one.devices, _unit(one.devices, style), most))
         top = boards[-1].bottom + _GAP * style.factor
-    return Layout(tuple(boards), top)
+    return ScheduleLayout(tuple(boards), top)
 
 
 def _broken(text: str, width: float, style: Style) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def _unit(devices: int, style: Style) -> float:
     return max(min(1.7 * style.lane, _TALLEST * style.factor / max(devices, 1)), _LOWEST * style.factor)
 
 
-def labels_of(layout: Layout, pictures: Sequence[Drawable], style: Style) -> Iterator[tuple[float, str, str]]:
+def labels_of(layout: ScheduleLayout, pictures: Sequence[Drawable], style: Style) -> Iterator[tuple[float, str, str]]:
     """Where devices are named, their names, and what they hold at most; some are left out where rows are low."""
     for board, one in zip(layout.boards, pictures, strict=True):
         step = max(int(np.ceil(1.15 * style.font / board.unit)), 1)

@@ -41,8 +41,8 @@ from pathways_widgets.schedules.schedule_columns import (
     LEVELS,
     SIDES,
     SOURCES,
-    Scale,
-    Step,
+    CellPointer,
+    ScheduleScale,
     boxes_columns,
     edge_columns,
     fill_columns,
@@ -53,8 +53,8 @@ from pathways_widgets.schedules.schedule_columns import (
     pair_columns,
     step_columns,
 )
-from pathways_widgets.schedules.schedule_dense import ALWAYS, NEVER, crowded, pixel_columns
-from pathways_widgets.schedules.schedule_layout import LINE, Drawable, Layout, labels_of, layout_of
+from pathways_widgets.schedules.schedule_dense import ALWAYS, NEVER, is_dense, pixel_columns
+from pathways_widgets.schedules.schedule_layout import LINE, Drawable, ScheduleLayout, labels_of, layout_of
 
 NAME = "schedules"
 PIXELS = 760.0
@@ -75,14 +75,14 @@ IDLE, HELD, CAP = "bubble", "activations held", "cap of a device"
 
 
 class Schedules(Drawing):
-    """Draws up to ``most`` pictures; the time axis is so many ``pixels`` long, and words have ``room``."""
+    """Draws up to ``most`` pictures; the time axis is so many ``pixels`` long, and words have ``max_width``."""
 
-    def __init__(self, most: int, pixels: float = PIXELS, room: float = PIXELS):
+    def __init__(self, most: int, pixels: float = PIXELS, max_width: float = PIXELS):
         super().__init__(SOURCES, _roles(most))
-        self.pixels, self.crowded = pixels, False
+        self.pixels, self.is_dense = pixels, False
         """Width of the time axis; whether boxes are drawn as rows of pixels, because there are many in sight."""
-        self._most, self._room = most, room
-        self.layout = Layout((), 0.0)
+        self._most, self._max_width = most, max_width
+        self.layout = ScheduleLayout((), 0.0)
         self._pictures: Sequence[Drawable] = ()
 
     @cached_property
@@ -100,9 +100,9 @@ class Schedules(Drawing):
         _draw_legend(made, self.style)
         return made
 
-    def update(self, pictures: Sequence[Drawable], step: Step | None = None) -> dict[str, Columns]:
+    def update(self, pictures: Sequence[Drawable], step: CellPointer | None = None) -> dict[str, Columns]:
         """The columns of every source for these pictures, all of their time in sight."""
-        self._pictures, self.layout = pictures, layout_of(pictures, self._room, self.style)
+        self._pictures, self.layout = pictures, layout_of(pictures, self._max_width, self.style)
         self.sources = {"schedules_boxes": boxes_columns(pictures, self.layout)}
         self.sources |= ground_columns(pictures, self.layout)
         self.sources["schedules_pairs"] = pair_columns(self.sources["schedules_boxes"])
@@ -118,14 +118,16 @@ class Schedules(Drawing):
         span = self.properties[TIME_RANGE]
         begin, end = window or (span["start"], span["end"])
         margin = (end - begin) / 2
-        around, scale = (begin - margin, end + margin), Scale((end - begin) / self.pixels, self.style.font)
+        around, scale = (begin - margin, end + margin), ScheduleScale((end - begin) / self.pixels, self.style.font)
         boxes = self.sources["schedules_boxes"]
         makers = {"schedules_edges": edge_columns, "schedules_marks": mark_columns}
         found = {name: make(boxes, scale, around) for name, make in makers.items()}
-        self.crowded = crowded(boxes, (begin, end))
-        coarse = scale._replace(time=_COARSE * scale.time) if self.crowded else scale
+        self.is_dense = is_dense(boxes, (begin, end))
+        coarse = scale._replace(time=_COARSE * scale.time) if self.is_dense else scale
         found |= memory_columns(self._pictures, self.layout, coarse)
-        found |= self._as_pixels(around if window else (begin, end), scale) if self.crowded else self.one_by_one(around)
+        found |= (
+            self._as_pixels(around if window else (begin, end), scale) if self.is_dense else self.one_by_one(around)
+        )
         self.sources |= found
         return found
 
@@ -133,12 +135,12 @@ class Schedules(Drawing):
         """Boxes in ``window`` as such."""
         return fill_columns(self.sources["schedules_boxes"], window) | {"schedules_lanes": nothing("schedules_lanes")}
 
-    def _as_pixels(self, window: Window, scale: Scale) -> dict[str, Columns]:
+    def _as_pixels(self, window: Window, scale: ScheduleScale) -> dict[str, Columns]:
         """The same as rows of pixels."""
         boxes, count = self.sources["schedules_boxes"], round((window[1] - window[0]) / scale.time)
         return fill_columns(boxes, NEVER) | {"schedules_lanes": pixel_columns(boxes, window, count)}
 
-    def point(self, step: Step | None) -> dict[str, Columns]:
+    def point(self, step: CellPointer | None) -> dict[str, Columns]:
         """Point at one cell, or at none."""
         found = step_columns(self._pictures, self.layout, step)
         self.sources |= found

@@ -11,7 +11,7 @@ from bokeh.models import Segment
 from bokeh.plotting import figure
 
 from pathways_nb.trace.critical_path import critical_path
-from pathways_nb.trace.record import LEVEL_KINDS, Events
+from pathways_nb.trace.record import GAUGE_KINDS, Events
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import Columns, RunLike, Window
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest
@@ -49,7 +49,7 @@ class CriticalTimeline(Timeline):
         span = self.properties[TIME_RANGE]
         seen = window or (span["start"], span["end"])
         pixel = (seen[1] - seen[0]) / self._pixels
-        self.sources[PATH] = path_columns(run.events.without(LEVEL_KINDS), self._digest, pixel)
+        self.sources[PATH] = path_columns(run.events.without(GAUGE_KINDS), self._digest, pixel)
         return self.sources
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns, Words, node_id
-from pathways_widgets.timeline.busy import BUSY_COLUMNS
-from pathways_widgets.timeline.clients import numbered, sharing, tints
+from pathways_widgets.timeline.busy_devices import BUSY_COLUMNS
+from pathways_widgets.timeline.client_shares import numbered, sharing, tints
 from pathways_widgets.timeline.lanes import MARGIN
 from pathways_widgets.timeline.level_of_detail import MOST_CELLS, Boxes, Digest
 
@@ -52,7 +52,7 @@ SOURCES = {
 }
 
 
-class Scale(NamedTuple):
+class TimelineScale(NamedTuple):
     """What one pixel is worth: seconds along the time axis, lanes along the other; and the height of text in pixels."""
 
     seconds: float
@@ -60,7 +60,7 @@ class Scale(NamedTuple):
     font: float
 
 
-def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: Scale) -> dict[str, Columns]:
+def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScale) -> dict[str, Columns]:
     """The columns of every source; ``scale`` decides what has room on a box."""
     columns = _boxes(digest, boxes, events)
     wide = columns["duration"] >= _NARROW * scale.seconds
@@ -134,13 +134,13 @@ def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
     whole_of = np.array([words.index(whole) for whole in wholes], np.int64)
     numbers = events.label[boxes.members]
     box, node = _pairs(boxes.box_of, numbers, len(found), len(ids))
-    crowded = np.bincount(box, minlength=len(found)) > MOST_IDS
-    few = ~crowded[box]
+    is_dense = np.bincount(box, minlength=len(found)) > MOST_IDS
+    few = ~is_dense[box]
     for position, number in zip(box[few].tolist(), node[few].tolist(), strict=True):
         found[position].append(ids[number])
-    if crowded.any():
+    if is_dense.any():
         box, whole = _pairs(boxes.box_of, whole_of[numbers], len(found), len(words))
-        for position, number in zip(box[crowded[box]].tolist(), whole[crowded[box]].tolist(), strict=True):
+        for position, number in zip(box[is_dense[box]].tolist(), whole[is_dense[box]].tolist(), strict=True):
             found[position].append(words[number])
     return [" ".join(filter(None, one)) for one in found]
 
@@ -181,7 +181,7 @@ def _hatched(columns: Columns, name: str, wide: np.ndarray, pixel: float) -> Col
     return found | {"right": np.maximum(found["right"], found["left"] + _SEEN * pixel)} if name in STATUSES else found
 
 
-def _marks(columns: Columns, boxes: Boxes, events: Events, scale: Scale) -> Columns:
+def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale) -> Columns:
     """Letters, microbatches and names, where a box is wide enough to hold them."""
     alone = slice(0, len(boxes.alone))
     wide = columns["duration"][alone] / scale.seconds

@@ -31,7 +31,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from pathways_nb.trace.record import LEVEL_KINDS
+from pathways_nb.trace.record import GAUGE_KINDS
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
@@ -45,11 +45,11 @@ from pathways_widgets.drawing.time_axis import (
     time_span,
 )
 from pathways_widgets.drawing.views import DIMMED, Columns, RunLike, View, Window, empty_source
-from pathways_widgets.timeline.busy import busy_columns
-from pathways_widgets.timeline.clients import TINTS, legend_of
+from pathways_widgets.timeline.busy_devices import busy_columns
+from pathways_widgets.timeline.client_shares import TINTS, legend_of
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_boxes
-from pathways_widgets.timeline.timeline_columns import SIDES, SOURCES, Scale, columns_of, title_of
+from pathways_widgets.timeline.timeline_columns import SIDES, SOURCES, TimelineScale, columns_of, title_of
 
 _AT: dict[str, Any] = {side: side for side in SIDES}
 _SEEN = """
@@ -90,11 +90,11 @@ class Timeline(View):
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
         """The boxes to draw for ``window`` with half of it again on each side, and the marks written on them."""
         everything = run.events
-        events, span = everything.without(LEVEL_KINDS), time_span(everything)
+        events, span = everything.without(GAUGE_KINDS), time_span(everything)
         self._digest.extend(events)
         visible, around = shown((0.0, last_end(everything)), window)
         boxes = choose_boxes(self._digest, around)
-        scale = Scale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
+        scale = TimelineScale((visible[1] - visible[0]) / self._pixels, 1 / self.lanes.pixels, self.style.font)
         self.sources = columns_of(self._digest, boxes, events, scale)
         self.sources["timeline_busy"] = busy_columns(events, self.lanes, around)
         clients = legend_of(events)
@@ -184,7 +184,7 @@ def _draw_legend(fig: figure, style: Style) -> None:
         fig.add_layout(legend, "above")
 
 
-def _swatch(fig: figure, kind: palette.Kind, nowhere: ColumnDataSource) -> GlyphRenderer:
+def _swatch(fig: figure, kind: palette.EventStyle, nowhere: ColumnDataSource) -> GlyphRenderer:
     """A box nowhere, from which the legend takes its colour, and whose visibility is that of its kind."""
     return fig.add_glyph(nowhere, Quad(**_AT, fill_color=kind.colour, line_color=None, **_hatch(kind.pattern)))
 

@@ -12,7 +12,7 @@ from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 
 _DEVICES, _MICROBATCHES, _MORE = 4, 8, 64
 """Size of most questions, and the microbatches of the one about the peak."""
-_WIDE, _MANY, _ROOM = 8, 32, 5.0
+_WIDE, _MANY, _CAPACITY = 8, 32, 5.0
 """Size of the map of all schedules, and the microbatches of activations that there is room for."""
 _PART = 20
 """The bubble of the second question is to be one part in so many."""
@@ -108,9 +108,11 @@ def _why_slow(answer: Any, expected: float) -> str:
     return "The slow device does all its work without a pause; what comes before it begins, and after it has ended?"
 
 
-def _roomy() -> str:
+def _fitting() -> str:
     """The schedule of whole sequences that fits with the smallest bubble."""
-    found = [made for made in map(_wide, schedules()) if made and made.size.token_slices == 1 and made.peak <= _ROOM]
+    found = [
+        made for made in map(_wide, schedules()) if made and made.size.token_slices == 1 and made.peak <= _CAPACITY
+    ]
     return min(found, key=lambda made: made.bubble).name
 
 
@@ -122,14 +124,14 @@ def _wide(name: str) -> Schedule | None:
         return None
 
 
-def _why_roomy(answer: Any, expected: str) -> str:
+def _why_fitting(answer: Any, expected: str) -> str:
     made = _wide(answer) if answer in schedules() else None
     if made is None:
         return f"Write the name of a schedule, in quotes, one of {', '.join(map(repr, schedules()[:3]))}, ..."
     if made.size.token_slices > 1:
         return "It fits, but it cuts sequences, which only helps where they are long. Of those that do not cut them?"
-    if made.peak > _ROOM:
-        return f"It needs room for {made.peak:g} microbatches, and there is room for {_ROOM:g}."
+    if made.peak > _CAPACITY:
+        return f"It needs room for {made.peak:g} microbatches, and there is room for {_CAPACITY:g}."
     return f"It fits, with a bubble of {made.bubble:.1%}; there is one with less. Look for it in the picture."
 
 
@@ -139,5 +141,5 @@ QUESTIONS = {
     "07.fewest": Question(_fewest, _why_fewest),
     "07.zero": Question(lambda: _small("zb-h2").makespan(), _why_zero),
     "07.slow": Question(_slow, _why_slow),
-    "07.room": Question(_roomy, _why_roomy),
+    "07.room": Question(_fitting, _why_fitting),
 }

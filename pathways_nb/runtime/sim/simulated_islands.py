@@ -26,7 +26,7 @@ Rank = tuple[float | str, ...]
 """Of what happens at one time the lowest comes first."""
 
 
-class Agenda:
+class EventQueue:
     """A virtual clock, in seconds, and what is to happen when; at one time by rank, then what was put down first."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Agenda:
 
 
 @dataclass(frozen=True, eq=False)
-class Timed:
+class TimedPlan:
     """A plan, and how many seconds each of its steps lasts."""
 
     plan: Plan
@@ -113,7 +113,7 @@ class VirtualRun:
     """One run of a timed plan; ``execution`` is whatever its owner knows it by."""
 
     serial: int
-    timed: Timed
+    timed: TimedPlan
     execution: Any = None
     done: bytearray = field(init=False)
     tasks: dict[int, Task] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class VirtualRun:
 
 
 @dataclass(slots=True, eq=False)
-class Portion:
+class OngoingLaunch:
     """A launch of the controller under way."""
 
     run: VirtualRun
@@ -143,7 +143,7 @@ class Task:
         start: when it began, -1 before. label: see below.
     """
 
-    portion: Portion
+    ongoing: OngoingLaunch
     index: int
     lacks: int
     earliest: float
@@ -168,7 +168,7 @@ class Owner(Protocol):
     def step_ended(self, task: Task) -> None:
         """A step has ended, now."""
 
-    def launch_ended(self, portion: Portion) -> None:
+    def launch_ended(self, ongoing: OngoingLaunch) -> None:
         """All steps of a launch have."""
 
 
@@ -205,7 +205,7 @@ class Islands:
         agenda: their time. owner: told of all. launch: seconds of a host for each launch that it enqueues.
     """
 
-    def __init__(self, agenda: Agenda, owner: Owner, launch: float = 0.0):
+    def __init__(self, agenda: EventQueue, owner: Owner, launch: float = 0.0):
         self.agenda, self.owner, self.launch = agenda, owner, launch
         self._islands: defaultdict[int, _Island] = defaultdict(_Island)
         self._links: dict[Hashable, float] = {}
@@ -213,20 +213,20 @@ class Islands:
 
     def arrive(self, run: VirtualRun, launch: Launch) -> float:
         """A launch has come to its island's host; returns when the host will have enqueued all of it."""
-        portion, island = Portion(run, launch, launch.stop - launch.start), self._islands[launch.island]
+        ongoing, island = OngoingLaunch(run, launch, launch.stop - launch.start), self._islands[launch.island]
         island.host_free = max(island.host_free, self.agenda.now)
         order = run.timed.plan.orders[launch.island][launch.start : launch.stop]
-        tasks = [self._enqueue(portion, island, index) for index in order]
+        tasks = [self._enqueue(ongoing, island, index) for index in order]
         run.tasks.update(zip(order, tasks, strict=True))
         for task in tasks:
             if not task.lacks:
                 self._begin(task)
         return island.host_free
 
-    def _enqueue(self, portion: Portion, island: _Island, index: int) -> Task:
-        run = portion.run
+    def _enqueue(self, ongoing: OngoingLaunch, island: _Island, index: int) -> Task:
+        run = ongoing.run
         producers, devices = run.timed.wants[index]
-        task = Task(portion, index, 0, self.agenda.now)
+        task = Task(ongoing, index, 0, self.agenda.now)
         for producer in producers:
             if not run.done[producer]:
                 task.lacks += 1
@@ -262,8 +262,8 @@ class Islands:
         self.agenda.at(start + lasts, self._end, task)
 
     def _end(self, task: Task) -> None:
-        portion, index = task.portion, task.index
-        run = portion.run
+        ongoing, index = task.ongoing, task.index
+        run = ongoing.run
         run.done[index] = 1
         del run.tasks[index]
         self.owner.step_ended(task)
@@ -275,6 +275,6 @@ class Islands:
             waiting = run.tasks.get(consumer)
             if waiting is not None:
                 self.supply(waiting)
-        portion.left -= 1
-        if not portion.left:
-            self.owner.launch_ended(portion)
+        ongoing.left -= 1
+        if not ongoing.left:
+            self.owner.launch_ended(ongoing)

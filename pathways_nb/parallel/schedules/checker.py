@@ -9,7 +9,7 @@ import numpy as np
 
 from pathways_nb.errors import ScheduleError
 from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
-from pathways_nb.parallel.schedules.registry import Kind
+from pathways_nb.parallel.schedules.registry import ScheduleKind
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing, activations
 from pathways_nb.trace.metrics import counted
@@ -37,7 +37,7 @@ class Proof:
     peak_form: str = ""
 
     @classmethod
-    def of(cls, name: str, kind: Kind | None, timing: Timing, dependencies: int) -> Self:
+    def of(cls, name: str, kind: ScheduleKind | None, timing: Timing, dependencies: int) -> Self:
         """Compare a schedule that could be timed with its closed forms.
 
         Args:

@@ -1,28 +1,28 @@
-"""Values that wait for room on devices: asked for by ``Reserve``, answered by ``Grant`` or ``Refuse``."""
+"""Values that wait for room on devices: asked for by ``PutRequested``, answered by ``Grant`` or ``Refuse``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from pathways_nb.controller.admission import Admission
-from pathways_nb.controller.messages import Free, Grant, Instruction, Refuse, Reserve, Stored
-from pathways_nb.controller.requests import Reservation
+from pathways_nb.controller.messages import Free, Grant, Instruction, PutRequested, Refuse, Stored
+from pathways_nb.controller.requests import PutRequest
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import LostError, PathwaysError
 
 
-class Reservations:
+class PutRequests:
     """Who waits for room. ``admission`` decides who gets it, ``store`` accounts for it from then on."""
 
     def __init__(self, admission: Admission, store: Store):
         self.admission, self.store = admission, store
-        self.waiting: dict[int, Reservation] = {}
+        self.waiting: dict[int, PutRequest] = {}
         """By buffer, oldest first."""
 
-    def ask(self, event: Reserve, now: float) -> list[Instruction]:
+    def ask(self, event: PutRequested, now: float) -> list[Instruction]:
         """A client asks for room; refuse it at once if the value can never fit."""
-        self.waiting[event.buffer] = request = Reservation(event, since=now)
-        error = self.admission.never_fits(event.holding, event.client, event.name)
+        self.waiting[event.buffer] = request = PutRequest(event, since=now)
+        error = self.admission.never_fits(event.allocation, event.client, event.name)
         return [] if error is None else self.refuse(request, error)
 
     def next(self, now: float) -> list[Instruction] | None:
@@ -37,10 +37,10 @@ class Reservations:
         self.admission.admit(request)
         self.admission.finish(request)  # from now on the store accounts for it
         event = self.waiting.pop(request.event.buffer).event
-        self.store.put(Stored(event.buffer, event.client, event.bytes, event.name, event.holding))
+        self.store.put(Stored(event.buffer, event.client, event.bytes, event.name, event.allocation))
         return [Grant(event.buffer, request.since)]
 
-    def refuse(self, request: Reservation, error: PathwaysError) -> list[Instruction]:
+    def refuse(self, request: PutRequest, error: PathwaysError) -> list[Instruction]:
         """There will be no room for it."""
         del self.waiting[request.event.buffer]
         self.admission.excuse(request)
@@ -59,7 +59,7 @@ class Reservations:
         return [Free(withdrawn)] if withdrawn else []
 
 
-def _closed(request: Reservation) -> LostError:
+def _closed(request: PutRequest) -> LostError:
     return LostError(
         f"{request.event.name} belonged to the client {request.client!r}, which has closed while this waited for "
         f"memory. Put it again for another client."

@@ -12,7 +12,7 @@ from pathways_nb.plan.graph import Graph
 
 
 @dataclass
-class RanProgram:
+class ExecutedProgram:
     """A program of a run: its graph, where its places lie, how values travel, how often it ran."""
 
     graph: Graph

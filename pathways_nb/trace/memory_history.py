@@ -1,7 +1,7 @@
 """How much memory each device held, when, and for whom: from levels in the record to steps that can be drawn.
 
 An event of kind ``"memory"`` says how many bytes a client held on each of some devices for some time. Devices with
-the same history are one ``Held``, so an island of thousands of equal devices is one row. Bytes are per device.
+the same history are one ``MemoryHistory``, so an island of thousands of equal devices is one row. Bytes are per device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from pathways_nb.trace.record import Events
 
 
-class HighWater(NamedTuple):
+class HighWaterMark(NamedTuple):
     """When devices held most: ``bytes`` on each of them, from ``start`` to ``end`` in seconds, and of whom."""
 
     island: int
@@ -30,7 +30,7 @@ class HighWater(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class MemoryHistory:
     """What each of some devices of one island held.
 
     Args:
@@ -59,15 +59,15 @@ class Held:
         return np.argsort(self.total, kind="stable")
 
     @cached_property
-    def peak(self) -> HighWater:
+    def peak(self) -> HighWaterMark:
         """The first time at which most was held."""
         at = int(self.total.argmax())
         held = {client: level for client, level in zip(self.clients, self.levels[at].tolist(), strict=True) if level}
         start, end = self.times[at : at + 2].tolist()
-        return HighWater(self.island, self.devices[0][0], int(self.total[at]), start, end, held)
+        return HighWaterMark(self.island, self.devices[0][0], int(self.total[at]), start, end, held)
 
 
-def memory_of(events: Events) -> list[Held]:
+def memory_of(events: Events) -> list[MemoryHistory]:
     """What the devices of every island held, by island and first device; equal devices are together."""
     levels = events.of_kind("memory")
     levels = levels.select((levels["end"] > levels["start"]) & (levels["bytes"] > 0))
@@ -75,12 +75,12 @@ def memory_of(events: Events) -> list[Held]:
     return [held for island in islands for held in _on_island(levels.select(levels.is_("island", island)), island)]
 
 
-def peak_of(events: Events) -> HighWater | None:
+def peak_of(events: Events) -> HighWaterMark | None:
     """The highest of all devices of all islands; ``None`` if nothing was ever held."""
     return max((held.peak for held in memory_of(events)), key=lambda peak: peak.bytes, default=None)
 
 
-def _on_island(levels: Events, island: int) -> list[Held]:
+def _on_island(levels: Events, island: int) -> list[MemoryHistory]:
     names = levels.by_label("client").tolist()
     clients = list(dict.fromkeys(names))
     codes = np.array([clients.index(name) for name in names], np.int64)[levels.label]
@@ -93,7 +93,7 @@ def _on_island(levels: Events, island: int) -> list[Held]:
         histories.setdefault(key, history)
         devices.setdefault(key, []).append((low, high))
     return [
-        Held(island, _joined(devices[key]), tuple(clients[code] for code in used.tolist()), times, held)
+        MemoryHistory(island, _joined(devices[key]), tuple(clients[code] for code in used.tolist()), times, held)
         for key, (used, times, held) in histories.items()
         if len(used)
     ]

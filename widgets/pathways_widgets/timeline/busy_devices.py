@@ -9,7 +9,7 @@ import numpy as np
 from pathways_nb.trace.metrics import BUSY, busy_between, named
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.views import Columns, Window, Words
-from pathways_widgets.timeline.clients import numbered, sharing, tints
+from pathways_widgets.timeline.client_shares import numbered, sharing, tints
 from pathways_widgets.timeline.lanes import Lanes
 
 BINS = 300

@@ -22,9 +22,9 @@ from weakref import WeakKeyDictionary, WeakSet
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.runtime.event_loop import Item
-from pathways_nb.runtime.run_state import Bell
-from pathways_nb.runtime.sim.asleep import is_asleep, is_napping, look
-from pathways_nb.runtime.sim.virtual_islands import Agenda
+from pathways_nb.runtime.run_state import Condition
+from pathways_nb.runtime.sim.blocked_threads import is_asleep, is_napping, look
+from pathways_nb.runtime.sim.simulated_islands import EventQueue
 
 NAMED_AFTER, REFUSED_AFTER = 2.0, 60.0
 """Real seconds after which a thread that holds the others up is named, and after which they fail in a script."""
@@ -78,7 +78,7 @@ class _Point:
         self.over = self.kind == "call"
 
 
-class Turns(Bell):
+class Turns(Condition):
     """Who runs next, of the threads that call programs of one controller.
 
     A thread takes part from its first call on, or for as long as it is in a block of a client or a recording, or while
@@ -93,9 +93,9 @@ class Turns(Bell):
         say: tells a person which thread holds the others up.
     """
 
-    def __init__(self, agenda: Agenda, engine_of: Callable[[], TurnGiver], notice: float, say: Say):
+    def __init__(self, agenda: EventQueue, loop_of: Callable[[], TurnGiver], notice: float, say: Say):
         super().__init__()
-        self._agenda, self._engine_of, self._notice, self._say = agenda, engine_of, notice, say
+        self._agenda, self._loop_of, self._notice, self._say = agenda, loop_of, notice, say
         self._lock = threading.RLock()  # a finalizer that runs inside it may leave a block
         self._points: dict[threading.Thread, _Point] = {}
         self._blocks: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()
@@ -160,11 +160,11 @@ class Turns(Bell):
         self._stand(_Point("wait", ready=ready, notice=self._notice, until=until))
         return ready()
 
-    def wait_for_engine(self, ready: Callable[[], bool]) -> None:
+    def wait_for_loop(self, ready: Callable[[], bool]) -> None:
         """The same, for what the controller's thread does; a client's thread need not notice that."""
         self._stand(_Point("wait", ready=ready))
 
-    def ring(self) -> None:
+    def notify_all(self) -> None:
         """Have the points looked at again: something has happened that a thread may wait for."""
         self._agenda.paused = True
 
@@ -174,18 +174,18 @@ class Turns(Bell):
         self._look()
 
     def _stand(self, point: _Point) -> None:
-        engine, mine = self._engine_of(), threading.current_thread()
+        event_loop, mine = self._loop_of(), threading.current_thread()
         try:  # an interrupt may come anywhere
             with self._lock:
                 self._points[mine] = point
             self._look()
             while not point.gate.acquire(timeout=1.0):
-                if engine.failure is not None or not engine.thread.is_alive():
+                if event_loop.failure is not None or not event_loop.thread.is_alive():
                     break
         finally:
             with self._lock:
                 if self._points.pop(mine, None) is not None:  # interrupted, perhaps while time passed for it
-                    self.ring()
+                    self.notify_all()
         if point.error is not None:
             raise point.error
 
@@ -194,7 +194,7 @@ class Turns(Bell):
         return not self._points and self._running(mine) is None and not self._points
 
     def _look(self) -> None:
-        self._engine_of().inbox.put(lambda: None)  # who takes it gives turns then
+        self._loop_of().inbox.put(lambda: None)  # who takes it gives turns then
 
     # ---- in the engine's thread
 
@@ -208,13 +208,13 @@ class Turns(Bell):
 
     def proceed(self) -> None:
         """Give turns, and let time pass, until a thread runs, has handed something over, or none stands at a point."""
-        engine, agenda = self._engine_of(), self._agenda
-        while self._points and engine.inbox.empty():
+        event_loop, agenda = self._loop_of(), self._agenda
+        while self._points and event_loop.inbox.empty():
             agenda.paused = False  # first: what changes while we look pauses it again
             if (running := self._running()) is not None:
                 self._hold(running)
                 return
-            if engine.inbox.empty():  # frames that were looked at may have let something go
+            if event_loop.inbox.empty():  # frames that were looked at may have let something go
                 self._go_on()
         self._hold(None)
 
@@ -257,14 +257,14 @@ class Turns(Bell):
 
     def _in_order(self) -> list[tuple[threading.Thread, _Point]]:
         """All points, first who goes on first: by time, then clients take turns by name, then as threads began."""
-        engine = self._engine_of()
+        event_loop = self._loop_of()
         with self._lock:
             points = list(self._points.items())
         began = {thread: number for number, thread in enumerate(threading.enumerate())}
 
         def order(at: tuple[threading.Thread, _Point]) -> tuple[float, int, str, int]:
             thread, point = at
-            time, count = engine.standing(point.client) if point.kind == "call" else (self._agenda.now, 0)
+            time, count = event_loop.standing(point.client) if point.kind == "call" else (self._agenda.now, 0)
             return time, count, point.client, began.get(thread, -1)
 
         return sorted(points, key=order)
@@ -275,7 +275,7 @@ class Turns(Bell):
             if point.learns is None and point.ready():
                 point.learns = agenda.now + point.notice
                 if point.notice:
-                    agenda.at(point.learns, self.ring)
+                    agenda.at(point.learns, self.notify_all)
             ends = [end for end in (point.learns, point.until) if end is not None]
             point.over |= any(agenda.now >= end for end in ends)
         return point.over
@@ -333,7 +333,7 @@ class Turns(Bell):
 def _where(thread: threading.Thread) -> str:
     def line(at: Mapping[int, FrameType]) -> str:
         frame = at.get(thread.ident or 0)
-        return source_lines.here(frame) if frame is not None else ""
+        return source_lines.user_line(frame) if frame is not None else ""
 
     return f" (at {here})" if (here := look(line)) else ""
 

@@ -6,19 +6,28 @@ import math
 from numbers import Number
 from typing import Any
 
-from pathways_nb.course import dispatch, experts, memory, pipelines, quickstart, research, tenants, two_thousand
+from pathways_nb.course import (
+    dispatch_questions,
+    expert_questions,
+    memory_questions,
+    pipeline_questions,
+    quickstart_questions,
+    research_questions,
+    tenant_questions,
+    two_thousand_questions,
+)
 from pathways_nb.course.question import TOLERANCE, NotYetError, Question
 from pathways_nb.errors import UsageError
 
 QUESTIONS: dict[str, Question] = {
-    **quickstart.QUESTIONS,
-    **dispatch.QUESTIONS,
-    **tenants.QUESTIONS,
-    **memory.QUESTIONS,
-    **experts.QUESTIONS,
-    **two_thousand.QUESTIONS,
-    **pipelines.QUESTIONS,
-    **research.QUESTIONS,
+    **quickstart_questions.QUESTIONS,
+    **dispatch_questions.QUESTIONS,
+    **tenant_questions.QUESTIONS,
+    **memory_questions.QUESTIONS,
+    **expert_questions.QUESTIONS,
+    **two_thousand_questions.QUESTIONS,
+    **pipeline_questions.QUESTIONS,
+    **research_questions.QUESTIONS,
 }
 
 

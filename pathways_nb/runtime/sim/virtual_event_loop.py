@@ -12,10 +12,10 @@ import queue
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from pathways_nb.controller.messages import Closed, Event, Opened, Released, Reserve, Stored, Submitted, Woke
-from pathways_nb.runtime.event_loop import Engine, Item
-from pathways_nb.runtime.sim.turns import Turns
-from pathways_nb.runtime.sim.virtual_islands import Agenda, Rank
+from pathways_nb.controller.messages import Closed, Event, Opened, PutRequested, Released, Stored, Submitted, Woke
+from pathways_nb.runtime.event_loop import EventLoop, Item
+from pathways_nb.runtime.sim.simulated_islands import EventQueue, Rank
+from pathways_nb.runtime.sim.thread_turns import Turns
 
 _LAST = 1e18
 """In a rank, after all calls."""
@@ -23,14 +23,14 @@ _LAST = 1e18
 T = TypeVar("T")
 
 
-class VirtualEngine(Engine):
+class VirtualEventLoop(EventLoop):
     """Hands the core its events in virtual time. ``pace`` says what a call costs a client's thread, in seconds."""
 
-    agenda: Agenda
+    agenda: EventQueue
     turns: Turns
     pace: float = 0.0
 
-    def begin(self, agenda: Agenda, turns: Turns, pace: float) -> None:
+    def begin(self, agenda: EventQueue, turns: Turns, pace: float) -> None:
         """Before anything is handed over."""
         self.agenda, self.turns, self.pace = agenda, turns, pace
         self._busy_until: dict[str, float] = {}
@@ -60,7 +60,7 @@ class VirtualEngine(Engine):
         due = self._due(event)
         upcoming, rank = self.agenda.next, self._rank(event, due)
         at_once = due <= self.agenda.now and (upcoming is None or upcoming > due)
-        if at_once and not isinstance(event, Reserve):  # of several clients that ask for room at one time, by rank
+        if at_once and not isinstance(event, PutRequested):  # of several clients that ask for room at one time, by rank
             self._happen(event)
         else:
             self.agenda.at(due, self._happen, event, rank=rank)
@@ -69,7 +69,7 @@ class VirtualEngine(Engine):
         """Hand on a call; everything goes through one inbox, in the order in which threads have their turns."""
         self.post(event)
 
-    def store(self, event: Stored | Opened | Reserve) -> None:
+    def store(self, event: Stored | Opened | PutRequested) -> None:
         """Hand on what nobody waits for."""
         self.post(event)
 
@@ -96,10 +96,10 @@ class VirtualEngine(Engine):
 
         def answered() -> None:
             answer.append(work())
-            self.turns.ring()
+            self.turns.notify_all()
 
         def wait() -> T:
-            self.turns.wait_for_engine(lambda: bool(answer))
+            self.turns.wait_for_loop(lambda: bool(answer))
             self.check()
             if not answer and not self.thread.is_alive():
                 answered()
@@ -119,13 +119,13 @@ class VirtualEngine(Engine):
     def _due(self, event: Event) -> float:
         """When an event comes: a call when its client's thread gets to it, other things after all that was called."""
         now, busy = self.agenda.now, self._busy_until
-        if isinstance(event, Opened | Reserve):
+        if isinstance(event, Opened | PutRequested):
             return max(now, busy.get(event.client, 0.0))
         if not isinstance(event, Submitted):
             return self._all_called()
         # Another client's thread may be ahead, but not of a call that makes what this one reads or reads what it takes.
         before = [self._made.get(buffer, 0.0) for buffer in event.arguments]
-        before += [self._used.get(event.arguments[position], 0.0) for position in event.needs.taken]
+        before += [self._used.get(event.arguments[position], 0.0) for position in event.footprint.taken]
         due = max(now, busy.get(event.client, 0.0), *before) + self.pace
         self._busy_until = {client: time for client, time in busy.items() if time > now} | {event.client: due}
         self._made.update(dict.fromkeys(event.results, due))
@@ -141,13 +141,13 @@ class VirtualEngine(Engine):
 
         What else a thread asks for stands between the calls before it and those after it.
         """
-        if not isinstance(event, Opened | Reserve | Submitted):
+        if not isinstance(event, Opened | PutRequested | Submitted):
             if isinstance(event, Closed):
                 self._called.pop(event.client, None)
             return self._after_calls()
         time, count = self._called.get(event.client, (due, 0))
         count = count if time == due else 0
-        self._called[event.client] = due, count + isinstance(event, Reserve | Submitted)
+        self._called[event.client] = due, count + isinstance(event, PutRequested | Submitted)
         return 0, self._era, count, event.client
 
     def _after_calls(self) -> Rank:

@@ -169,20 +169,20 @@ def _leave_driver(tenant: Tenant) -> None:
         entered[at][1].leave()
 
 
-def now() -> Tenant | None:
+def current() -> Tenant | None:
     """The tenant for whom calls are made here."""
     return (_stack.get() or (None,))[-1]
 
 
 def calling(session: Session) -> contextlib.AbstractContextManager[None]:
     """Call something for the tenant of here: see ``Driver.calling``."""
-    tenant, driver = now(), session.driver_or_none
+    tenant, driver = current(), session.driver_or_none
     return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name)
 
 
-def told(session: Session) -> str:
+def registered_name(session: Session) -> str:
     """The name of the tenant for whom calls are made here, whom the controller's engine has been told of."""
-    tenant = now()
+    tenant = current()
     if tenant is None:
         return ""
     if session.opened.get(tenant.name) is not tenant:
@@ -214,8 +214,8 @@ def _close(session: Session, name: str) -> Callable[[], None]:
 
 def _give_up(session: Session, name: str) -> None:
     """Forget what is gathered for a client that closes: sent later, it would open it again."""
-    for _, gather in tuple(session.recordings):
-        gather.give_up(name)
+    for _, batcher in tuple(session.recordings):
+        batcher.give_up(name)
 
 
 def _wait_for(session: Session, name: str) -> None:
