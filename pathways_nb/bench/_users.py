@@ -61,7 +61,9 @@ def kinds(left: pw.VirtualSlice, right: pw.VirtualSlice) -> list[SoakProgram]:
         SoakProgram(
             pw.program(lambda x: (add(add(x)), spread(triple(x))), name="both"), lambda x: (x + 2, summed(x * 3))
         ),
-        SoakProgram(pw.program(lambda x: (add(over(x)),), name="over", donate_argnums=0), lambda x: (x - 6,), takes=left),
+        SoakProgram(
+            pw.program(lambda x: (add(over(x)),), name="over", donate_argnums=0), lambda x: (x - 6,), takes=left
+        ),
     ]  # fmt: skip
 
 
