@@ -145,18 +145,17 @@ class Program(Unique):
         self._refuse_captured(closed)
         flat = FlatProgram.of(closed)
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
-        homes = {value: home for value, home in zip(flat.arguments, call.homes, strict=False) if home is not None}
-        named = {item.place for item in flat.items if item.place is not None}
+        homes = {value: home for value, home in zip(flat.inputs, call.homes, strict=False) if home is not None}
+        named = {item.place for item in flat.ops if item.place is not None}
         used = sorted(named | set(trace.places) | set(homes.values()))
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
-        for item in flat.items:
+        for item in flat.ops:
             if item.place is not None:
                 keep_for(item.jaxpr, by_serial(item.place))
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters, self.fuse, homes)
-        results: tuple[Any, ...] = flat.results  # which ``build`` has placed
-        values = tuple(flat.avals)
-        traced = Traced(graph, places, codes, values, flat.arguments, results, out_tree[0], call.donated)
+        results, values = graph.nodes[-1].inputs, tuple(flat.avals)
+        traced = Traced(graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated)
         self._traced[self._key(call, avals, platform)] = traced
         return traced
 
