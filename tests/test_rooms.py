@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ROOMS = [
-    *"errors util jaxpr plan trace cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration".split(),
-    *"program controller runtime runtime.local runtime.sim".split(),
+    *"errors util jaxpr plan trace trace.causality cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration".split(),
+    *"program controller runtime.lowering runtime runtime.local runtime.sim".split(),
     *"widgets.drawing widgets.graph widgets.timeline widgets.memory widgets.figures widgets.schedules".split(),
-    *"widgets.explorers widgets parallel results session".split(),
+    *"widgets.explorers widgets parallel results session session.calls".split(),
     *"attach calibration experiments notebook course".split(),
     *("", "examples", "bench", "__main__"),
 ]

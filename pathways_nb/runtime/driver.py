@@ -42,10 +42,10 @@ from pathways_nb.errors import CancelledError, LostError
 from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
-from pathways_nb.runtime.layouts import Targets, Undeclared
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
 from pathways_nb.runtime.run_state import Condition, Entry, Execution, will_read
 from pathways_nb.trace.record import Record, Row, label_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.trace.record import Record
 
 _reads = threading.Lock()

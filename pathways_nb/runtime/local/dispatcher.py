@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pathways_nb.errors import LostError, PathwaysError
-from pathways_nb.runtime.compiled_plan import CompiledStep
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
 from pathways_nb.runtime.local.watcher import Launched, LaunchRange, LaunchWatcher, TransferWatcher, owned
+from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.transfers import bring, send
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.runtime.transfers import bring, send
 from pathways_nb.trace.record import Row, label_of
 
 Clock = Callable[[], float]

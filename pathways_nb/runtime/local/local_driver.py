@@ -15,17 +15,17 @@ from pathways_nb.errors import UsageError
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, snapshot
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.event_loop import Clock
-from pathways_nb.runtime.executables import Executables
 from pathways_nb.runtime.islands import Attachment, Island
-from pathways_nb.runtime.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.watcher import LaunchRange
-from pathways_nb.runtime.plan_compiler import PlanCompiler
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.executables import Executables
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
+from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
+from pathways_nb.runtime.lowering.transfers import lies_at
 from pathways_nb.runtime.run_state import Condition, Entry, Execution
-from pathways_nb.runtime.transfers import lies_at
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
 

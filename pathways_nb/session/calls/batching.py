@@ -25,10 +25,10 @@ from pathways_nb.program.computation import Computation
 from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
 from pathways_nb.session import tenant_scope
-from pathways_nb.session.donation import check_futures, consume
+from pathways_nb.session.calls.donation import check_futures, consume
+from pathways_nb.session.calls.submit import dispatch
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Pending, Session
-from pathways_nb.session.submit import dispatch
 from pathways_nb.session.tenant_scope import Tenant
 from pathways_nb.util import forks
 

@@ -21,11 +21,12 @@ from pathways_nb.errors import OutOfMemoryError, UsageError, size
 from pathways_nb.plan.plan import Plan, lower
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import QUEUED
-from pathways_nb.runtime.layouts import Layouts
-from pathways_nb.session import stored_values, tenant_scope
-from pathways_nb.session.donation import check_futures, consume
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.layouts import Layouts
+from pathways_nb.session import tenant_scope
+from pathways_nb.session.calls import stored_values
+from pathways_nb.session.calls.donation import check_futures, consume
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Label, Record, Row, label_of

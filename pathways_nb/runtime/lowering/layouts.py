@@ -18,8 +18,8 @@ from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
 from pathways_nb.program.specs import trimmed
-from pathways_nb.runtime.compiled_plan import CompiledPlan
-from pathways_nb.runtime.sharding_propagation import Propagation
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.sharding_propagation import Propagation
 
 Targets = Mapping[tuple[int, int], Any]
 """The sharding in which an argument is brought to a place, by argument and place."""

@@ -19,9 +19,9 @@ from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
 from pathways_nb.program.signature import aval_of
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import Driver
-from pathways_nb.runtime.plan_compiler import per_device
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.plan_compiler import per_device
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session

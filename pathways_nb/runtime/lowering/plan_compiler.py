@@ -21,10 +21,10 @@ from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Aval
-from pathways_nb.runtime.compiled_plan import CompiledPlan, CompiledStep
-from pathways_nb.runtime.executables import CompileRequest, Executable
-from pathways_nb.runtime.layouts import Targets
-from pathways_nb.runtime.transfers import translated
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
+from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
+from pathways_nb.runtime.lowering.layouts import Targets
+from pathways_nb.runtime.lowering.transfers import translated
 from pathways_nb.trace.record import Label, Record
 from pathways_nb.util.progress import Progress
 

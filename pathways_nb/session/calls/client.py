@@ -25,8 +25,9 @@ from pathways_nb.program.emit import module_of
 from pathways_nb.program.program import Program
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
-from pathways_nb.session import default_controller, stored_values, submit
-from pathways_nb.session.batching import CallBatcher, pending, refuse_tracers
+from pathways_nb.session import default_controller
+from pathways_nb.session.calls import stored_values, submit
+from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_tracers
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
