@@ -1,7 +1,10 @@
-"""Loose calls of computations, gathered into one program (Pathways, section 3: tracing saves a message per call).
+"""Calls of computations, batched into one program (Pathways, section 3: tracing saves a message per call).
 
 Inside a recorded cell, calls made outside any program wait here until a program is called, a value is needed or the
-cell ends; then they go out as one graph. Outside a cell each call goes out at once, as a program of one node.
+cell ends. Then they are dispatched as one graph, which the controller can schedule as a whole. Outside a cell each call
+is dispatched at once, as a program of one node.
+
+A batch is traced like any program and cached by what it consists of, so the second run of a cell traces nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +25,19 @@ from pathways_nb.program.computation import Computation
 from pathways_nb.program.program import Program
 from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
 from pathways_nb.session import tenant_scope
-from pathways_nb.session.donation import check_futures, consume
+from pathways_nb.session.calls.donation import check_futures, consume
+from pathways_nb.session.calls.submit import dispatch
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Pending, Session
-from pathways_nb.session.submit import dispatch
 from pathways_nb.session.tenant_scope import Tenant
 from pathways_nb.util import forks
 
 MOST = 512
-"""Calls gathered before they go out anyway."""
+"""Number of calls after which a batch is dispatched."""
 MOST_COPIED = 64_000_000
-"""Bytes copied for gathered calls before they go out anyway."""
+"""Bytes copied for batched calls after which a batch is dispatched."""
 NAME = "loose calls"
-"""What pictures call a program of several."""
+"""The name of a program made of several calls, in pictures."""
 _KEPT = 64
 
 Wire = tuple[int, int]
@@ -54,32 +57,36 @@ class _Call:
 
 
 _UNCHANGEABLE = (Future, bool, int, float, complex)
-"""Leaves to keep as they are; a number taken for an array would lose its weak type."""
+"""Types of leaves that need no copy; a number must not become an array, which would lose its weak type."""
 
 
 @dataclass
 class _Batch:
-    """Calls that will go out together."""
+    """Calls that will be dispatched together."""
 
     tenant: Tenant | None = None
-    """For whom they are made."""
+    """The tenant for which they are made."""
     needs_values: bool = True
-    """Whether more is needed of their arguments than shapes and types."""
+    """Whether the values of their arguments are needed, or only shapes and types."""
     calls: list[_Call] = field(default_factory=list)
     outside: list[Any] = field(default_factory=list)
-    """Leaves that come from elsewhere, and what errors call them."""
+    """Leaves that come from outside the batch; ``names`` has their names in errors."""
     names: list[str] = field(default_factory=list)
     known: dict[int, int] = field(default_factory=dict)
-    """Where each of them lies in ``outside``, by identity."""
+    """Position of each of them in ``outside``, by identity."""
     copied: int = 0
-    """Bytes of arrays that were copied, because the caller may change them."""
+    """Bytes of arrays that were copied because the caller may change them before the batch is dispatched."""
     made: dict[int, Wire] = field(default_factory=dict)
     """Futures of these calls, by identity."""
     donated: set[int] = field(default_factory=set)
     consumed: list[Future] = field(default_factory=list)
 
     def wire(self, leaf: Any, donated: bool, name: str) -> Wire:
-        """Where a leaf comes from; one from elsewhere is kept."""
+        """Add a leaf from outside to ``outside``, if it is one.
+
+        Returns:
+            Where the leaf comes from.
+        """
         if isinstance(leaf, Future):
             made = self.made.get(id(leaf))
             if made is not None and self.calls[made[0]].outputs[made[1]]() is leaf:  # ids of dropped ones are reused
@@ -95,7 +102,13 @@ class _Batch:
         return -1, position
 
     def wanted(self) -> tuple[tuple[int, ...], ...]:
-        """For each call, the outputs that somebody still holds; all of a call that nobody reads: it was asked for."""
+        """Find, for each call, the outputs that somebody still holds.
+
+        A call whose outputs nobody holds and no other call reads was made for its own sake: its outputs are all kept.
+
+        Returns:
+            Positions of the outputs to compute, for each call.
+        """
         held = [
             tuple(i for i, ref in enumerate(call.outputs) if (f := ref()) is not None and not f._consumed)
             for call in self.calls
@@ -107,7 +120,7 @@ class _Batch:
         )
 
     def fail(self, error: BaseException) -> None:
-        """It never went out: its futures say so, what it had donated is as before."""
+        """Record that the batch was never dispatched: its futures say so, and what it had donated is usable again."""
         for future in (f for call in self.calls for ref in call.outputs if (f := ref()) is not None):
             future.fail(error)
         for future in self.consumed:
@@ -115,21 +128,25 @@ class _Batch:
 
 
 class CallBatcher:
-    """Loose calls on one controller that have not gone out yet. Several threads may add calls and wait for them."""
+    """The batched calls of one session; several threads may add calls and wait for their results."""
 
     def __init__(self, session: Session):
         self.session = session
         self.batch = self._begin()
         self._changing = threading.Lock()
         self._owner = 0
-        """The thread that adds or sends something."""
+        """The identifier of the thread that adds or dispatches calls; 0 if none does."""
 
     def _begin(self) -> _Batch:
         session = self.session
         return _Batch(needs_values=session.attach_options.simulated is None or session.twin is not None)
 
     def add(self, computation: Computation, call: Signature) -> Any:
-        """Take a call; returns its outputs as futures that are not dispatched yet."""
+        """Add a call, which is dispatched later.
+
+        Returns:
+            Its outputs as futures.
+        """
         with self._alone():
             if self.batch.calls and self.batch.tenant is not tenant_scope.current():
                 self.flush()
@@ -160,10 +177,10 @@ class CallBatcher:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let one thread at a time add or send; it may begin again inside.
+        """Let one thread at a time add or dispatch calls; that thread may enter again.
 
-        A lock would do, but for simulated time: who holds it may wait for room, and then time must pass for the others,
-        who have to wait for it as one waits for a result.
+        A lock would do but for simulated time. The thread inside may wait for memory, and then time must advance for
+        the other threads; they therefore wait here as one waits for a result, which the simulator can see.
         """
         mine = threading.get_ident()
         is_outermost = self._owner != mine
@@ -188,7 +205,7 @@ class CallBatcher:
         return self._owner == thread
 
     def flush(self) -> None:
-        """Send everything gathered as one program; the parent of a forked child does that."""
+        """Dispatch the batch as one program; a forked child leaves that to its parent."""
         if forks.is_child():
             return
         with tenant_scope.calling(self.session), self._alone():
@@ -212,20 +229,20 @@ class CallBatcher:
                 placeholder.take(future)
 
     def cancel(self, reason: BaseException) -> None:
-        """Give up what is gathered."""
+        """Cancel the batched calls."""
         with self._alone():
             batch, self.batch = self.batch, self._begin()
             batch.fail(reason)
 
     def give_up(self, client: str) -> None:
-        """Give up what is gathered for a client of this name, which closes: sent later, it would open it again."""
+        """Cancel the batched calls of a client that closes: dispatched later, they would open it again."""
         with self._alone():
             if self.batch.tenant is not None and self.batch.tenant.name == client:
                 self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
 
 
 def pending(session: Session) -> Pending:
-    """Where loose calls go now."""
+    """Return the batch that calls go to now."""
     return session.recordings[-1][1] if session.recordings else CallBatcher(session)
 
 
@@ -265,7 +282,7 @@ def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., 
 
 
 def _different(names: Iterable[str]) -> list[str]:
-    """The names, numbered where one comes again."""
+    """Return the names made unique: the second ``x`` becomes ``x_2``."""
     found: dict[str, None] = {}
     for name in names:
         unique, number = name, 1
@@ -281,7 +298,7 @@ def _identifier(name: str) -> str:
 
 
 def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, ...], session: Session) -> Any:
-    """The abstract outputs of a call, as a tree of ``Aval``; JAX traces the body once per signature."""
+    """Return the abstract outputs of a call as a tree of ``Aval``; the body is traced once per signature."""
     key = (call.tree, avals, call.static_key, session.platform)
     if key not in computation.shapes:
         trace = context.Tracing(computation.name, session.mesh_of, lambda value: repr(value))
@@ -296,7 +313,11 @@ def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, 
 
 
 def refuse_tracers(call: Signature) -> None:
-    """A call under ``jax.grad`` and the like belongs inside a program."""
+    """Refuse a call under ``jax.grad`` or another transformation, which belongs inside a program.
+
+    Raises:
+        UsageError: naming the transformation and the nesting to use instead.
+    """
     tracer = next((leaf for leaf in call.leaves if isinstance(leaf, jax.core.Tracer)), None)
     if tracer is None:
         return

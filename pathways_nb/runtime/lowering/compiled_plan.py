@@ -1,4 +1,7 @@
-"""A plan made ready to be carried out: an action for each of its steps, and what is known of its values."""
+"""A plan ready to be carried out: a compiled step for each of its steps, and what is known of its values.
+
+It is plain data, made once and read by dispatchers, watchers and the simulator on every run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from pathways_nb.trace.record import Label
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledStep:
-    """A step ready to be carried out: what to call (or, simulated, what it costs) or where to send, and its label."""
+    """A step with what it calls (in the simulator: what it costs) or where it sends, and its label in the record."""
 
     step: Step
     label: Label
@@ -25,18 +28,19 @@ class CompiledStep:
     cost: NodeCost | None = None
     target: Any = None
     waits_for: tuple[int, ...] = ()
-    """Producers whose end does not follow from its devices being free: transfers, and launches on none of them."""
+    """Producers whose end does not follow from the devices being free: transfers, and launches on other devices."""
     witness: int = 0
-    """Which output to wait on."""
+    """The output whose readiness shows that the step has ended."""
     reader: int = -1
-    """The first launch on the same island that reads what it makes; -1 if there is none."""
+    """The first launch on the same island that reads its outputs; -1 if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledPlan:
-    """A plan with an action for each step, and the sharding of each slot.
+    """A plan with a compiled step for each step, and the sharding of each slot.
 
-    It does not hold the traced program, which holds it: both go at once when nobody needs them.
+    It does not refer to the traced program, which refers to it: without a cycle, both are freed as soon as nobody needs
+    them.
     """
 
     plan: Plan
@@ -47,9 +51,9 @@ class CompiledPlan:
     brought: tuple[int, ...]
     """The argument of each step that brings one."""
     targets: tuple[Any, ...]
-    """Where each of those steps brings it."""
+    """The sharding to which each of those steps brings it."""
     ranks: tuple[int, ...]
-    """How many dimensions it has."""
+    """The number of dimensions of each of those arguments."""
     taken_over: frozenset[int]
     """Arguments whose memory a node takes over."""
     result_steps: tuple[int, ...]
@@ -58,9 +62,9 @@ class CompiledPlan:
     result_bytes: tuple[int, ...]
     footprint: Footprint
     slot_bytes: tuple[int, ...]
-    """Of each slot, on each of its devices."""
+    """Bytes of each slot, on each of its devices."""
     lasts: dict[int, float] = field(default_factory=dict)
-    """By step that is a launch: the seconds it took when its end was watched last."""
+    """For each launch, the seconds it took when its end was last watched."""
 
     @cached_property
     def brings(self) -> tuple[int, ...]:
@@ -69,17 +73,17 @@ class CompiledPlan:
 
     @cached_property
     def bring_positions(self) -> dict[int, int]:
-        """By step that brings an argument: its position in ``brings``."""
+        """Position in ``brings`` of each step that brings an argument."""
         return {step: position for position, step in enumerate(self.brings)}
 
     @cached_property
     def result_avals(self) -> dict[int, Aval]:
-        """By slot that is a result: its shape and type."""
+        """Shape and type of each slot that is a result."""
         return dict(zip(self.plan.results, self.results, strict=True))
 
     @cached_property
     def peaks(self) -> tuple[Peak, ...]:
-        """What one run needs at most, for each place."""
+        """The most memory that one run needs, for each placement."""
         return tuple(self.footprint.peaks(self.plan.graph))
 
     @property

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.happened_before import CAUSES, Dag
+from pathways_nb.trace.causality.happened_before import CAUSES, Dag
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.util.text_table import Printed, Table
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
     start: float
     end: float
     cause: str
-    """``"compute"``, ``"collective"``, or for what else time passed, as in ``CAUSES`` of ``trace.happened_before``."""
+    """``"compute"``, ``"collective"``, or what else took the time (``happened_before.CAUSES``)."""
     name: str
     """Of the event; of a gap, that of the event which it is before."""
     event: int

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pathways_nb.errors import UsageError, is_number, nearest
-from pathways_nb.trace.critical_path import CriticalPath, path_of
-from pathways_nb.trace.happened_before import Dag
+from pathways_nb.trace.causality.critical_path import CriticalPath, path_of
+from pathways_nb.trace.causality.happened_before import Dag
+from pathways_nb.trace.causality.same_decisions import doubt
 from pathways_nb.trace.metrics import counted, duration
 from pathways_nb.trace.record import Events
-from pathways_nb.trace.same_decisions import doubt
 from pathways_nb.util.text_table import Printed, Table
 
 

@@ -1,4 +1,8 @@
-"""Donated arguments: a future is given away once, and not read in the same call."""
+"""Donated arguments: a future may be donated once, and not read in the same call.
+
+XLA may write results into the memory of a donated argument. A later read would see another value, so a donated future
+is marked at once, before the program runs, and names the line that donated it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,12 @@ from pathways_nb.session.futures import Future
 
 
 def check_futures(call: Signature) -> None:
-    """Futures among the arguments must not be consumed already, nor donated and read in the same call."""
+    """Check that no argument was donated before, and that none is both donated and read in this call.
+
+    Raises:
+        LostError: an argument was donated by an earlier call.
+        UsageError: an argument is donated and passed twice.
+    """
     for leaf in call.leaves:
         if isinstance(leaf, Future):
             leaf.check_usable()
@@ -20,7 +29,11 @@ def check_futures(call: Signature) -> None:
 
 
 def consume(call: Signature) -> list[Future]:
-    """Mark the donated futures of a call; returns them."""
+    """Mark the donated futures of a call, so that later uses name its line.
+
+    Returns:
+        The donated futures.
+    """
     if not call.donated:
         return []
     where = source_lines.user_line()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathways_nb.trace.happened_before import CAUSES as REASONS
-from pathways_nb.trace.happened_before import Dag
+from pathways_nb.trace.causality.happened_before import CAUSES as REASONS
+from pathways_nb.trace.causality.happened_before import Dag
 from pathways_nb.trace.metrics import BUSY, alike, duration, size
 from pathways_nb.trace.record import Events
 from pathways_nb.util.text_table import Printed, Table

@@ -1,6 +1,8 @@
-"""A call on its way to the devices: traced, placed, lowered, held back while too much is queued, submitted.
+"""The path of a call to the devices: trace, place, compile, wait for queue space, submit.
 
-Nothing is decided here: places are the resource manager's, order and memory the controller's core's.
+Nothing is decided here: the resource manager chooses places, and the controller's core chooses order and memory. Each
+stage is cached: a trace by signature, a plan by epoch (the time between two changes of devices), a compiled plan by the
+layouts in which its arguments arrive.
 """
 
 from __future__ import annotations
@@ -19,34 +21,40 @@ from pathways_nb.errors import OutOfMemoryError, UsageError, size
 from pathways_nb.plan.plan import Plan, lower
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import QUEUED
-from pathways_nb.runtime.layouts import Layouts
-from pathways_nb.session import stored_values, tenant_scope
-from pathways_nb.session.donation import check_futures, consume
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.layouts import Layouts
+from pathways_nb.session import tenant_scope
+from pathways_nb.session.calls import stored_values
+from pathways_nb.session.calls.donation import check_futures, consume
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.trace.record import Label, Record, Row, label_of
 
 _LONG_LOWERING = 1.0
-"""Seconds of lowering after which a garbage collection is a small part."""
+"""Seconds of compiling after which a garbage collection is a small part."""
 
 _locks: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
 def _alone(made_once: object) -> AbstractContextManager[Any]:
-    """Hold off other threads while something is made of a program or a trace, which is then kept with it."""
+    """Return a lock that keeps other threads from making the same trace or plan; ``made_once`` owns the lock."""
     with _finding:
         return _locks.setdefault(made_once, threading.RLock())
 
 
 def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
-    """Trace and lower what is new, submit, and return the outputs as futures.
+    """Trace and compile what is new, and submit the run.
 
     Args:
-        program: what to call. call: its arguments.
-        gathered: whether it stands for loose calls, which have been checked and have donated already.
+        session: the session.
+        program: the program to call.
+        call: its arguments.
+        gathered: whether it stands for batched calls, which were checked and have donated already.
+
+    Returns:
+        The program's output tree, with a future for each array.
 
     Raises:
         PathwaysError: the call cannot be carried out; nothing was submitted.
@@ -68,7 +76,7 @@ def dispatch(session: Session, program: Program, call: Signature, gathered: bool
 
 
 def _compute_beside(twin: Session, program: Program, call: Signature, made: Sequence[Future]) -> None:
-    """Compute on real devices what simulated ones only take the time of; ``made`` are to have those values."""
+    """Compute on real devices the values that simulated devices only take the time of, and give them to ``made``."""
     leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
     for name, leaf in zip(call.names, leaves, strict=True):
         if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
@@ -81,7 +89,10 @@ def _compute_beside(twin: Session, program: Program, call: Signature, made: Sequ
 def _traced(
     session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
-    """The program's trace for these arguments; where there is no computation, operations stand where these lie."""
+    """Return the program's trace for these arguments.
+
+    A program without any computation has no place of its own: its operations run where its arguments lie.
+    """
     traced = _traced_once(session, program, call, avals, record)
     homes = stored_values.homes(session.driver, call.leaves) if traced.is_unplaced else ()
     if any(home is not None for home in homes):
@@ -92,7 +103,7 @@ def _traced(
 def _traced_once(
     session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
-    """Trace a program unless that has been done; tracing takes time that is recorded."""
+    """Return the cached trace, or trace the program and record the time this takes."""
     traced = program.cached(call, avals, session.platform)
     if traced is not None:
         return traced
@@ -124,7 +135,11 @@ def _wait_for_capacity(session: Session, program: Program, client: str, record: 
 def _submit(
     session: Session, ready: CompiledPlan, call: Signature, client: str, record: Record, gathered: bool
 ) -> list[Any]:
-    """Queue a run; returns the futures of its results."""
+    """Queue a run.
+
+    Returns:
+        The futures of its results.
+    """
     driver = session.driver
     buffers, temporary = stored_values.hold(session, ready.plan, call.leaves, client)
     try:
@@ -143,22 +158,31 @@ def _submit(
 
 
 def _without_values(ready: CompiledPlan, call: Signature) -> Iterator[Aval]:
-    """The arguments that a simulated call takes as lying where it needs them: those with a shape and no values."""
+    """Yield the arguments that are shapes without values; a simulated call assumes they lie where it needs them."""
     for leaf in (call.leaves[argument] for argument in {ready.plan.leaves[argument] for argument in ready.brought}):
         if isinstance(leaf, jax.ShapeDtypeStruct) and (aval := aval_of(leaf)) is not None:
             yield aval
 
 
 def traced(session: Session, program: Program, call: Signature) -> Traced:
-    """Trace the program for these arguments, which is not recorded."""
+    """Return the program's trace for these arguments; the time it takes is not recorded."""
     return _traced(session, program, call, call.avals(), None)
 
 
 def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: bool = True) -> CompiledPlan:
-    """Lower and compile a program for these devices, once for arguments that lie as the call's.
+    """Compile a program for the current devices, once for arguments in the same layouts.
+
+    Args:
+        session: the session.
+        traced: the program's trace.
+        call: its arguments, whose layouts decide where undeclared arguments are brought.
+        refuse: whether to refuse a program that needs more memory than there is.
+
+    Returns:
+        The compiled plan.
 
     Raises:
-        OutOfMemoryError: it needs more memory than they have, unless ``refuse`` is false.
+        OutOfMemoryError: it needs more memory than its devices have.
     """
     epoch = session.epoch  # before devices are chosen: they may change meanwhile
     layouts = traced.layouts.get(epoch)
@@ -179,7 +203,7 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
 
 
 def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tuple[Any, ...]) -> CompiledPlan:
-    """Lower a program for arguments that lie so, unless that has been done for others that are brought alike."""
+    """Return the plan compiled for arguments in these layouts; layouts that are brought alike share one."""
     brought = tuple(map(session.driver.sharding_for, location, layouts.undeclared))
     found = layouts.made.get(brought) or _lower(session, traced, layouts, brought)
     layouts.made[location] = layouts.made[brought] = found
@@ -187,7 +211,7 @@ def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tup
 
 
 def plan_of(session: Session, traced: Traced) -> Plan:
-    """A program placed on a controller's devices."""
+    """Return a program's plan on the current devices."""
     return lower(traced.graph, session.place(traced.places), traced.arguments, traced.places[0])
 
 
@@ -214,7 +238,7 @@ def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[An
 
 
 def _refuse_too_large(ready: CompiledPlan, budgets: Sequence[int], fix: str) -> None:
-    """A program that could never finish is refused, with what it needs where."""
+    """Refuse a program that could never finish, saying what it needs where."""
     for peak in ready.peaks:
         if 0 < (budget := budgets[peak.where.island]) < peak.bytes:
             raise OutOfMemoryError(

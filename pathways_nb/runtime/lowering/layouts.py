@@ -1,9 +1,9 @@
-"""In which layout each argument of a program is brought to its places.
+"""The layout in which each argument of a program is brought to its places.
 
-As under ``jax.jit``: an argument for which a computation declares a spec is brought in that spec. One that only
-ordinary operations read (an optimizer's state) is used as it lies if it lies on the devices of the place, and the
-program is lowered once for each such layout. If it comes from elsewhere, it is laid out like the values that it is
-combined with (see ``sharding_propagation``).
+The rule is that of ``jax.jit``. An argument for which a computation declares a spec is brought in that spec. An
+argument that only ordinary operations read, such as an optimizer's state, is used in its own layout if it lies on the
+devices of the place, and the program is compiled once for each such layout. Otherwise it would be gathered at every
+step. If it comes from elsewhere, it gets the layout of the values it is combined with (see ``sharding_propagation``).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
 from pathways_nb.program.specs import trimmed
-from pathways_nb.runtime.compiled_plan import CompiledPlan
-from pathways_nb.runtime.sharding_propagation import Propagation
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.sharding_propagation import Propagation
 
 Targets = Mapping[tuple[int, int], Any]
-"""By argument and place: the sharding in which it is brought there."""
+"""The sharding in which an argument is brought to a place, by argument and place."""
 
 
 class Undeclared(NamedTuple):
@@ -37,7 +37,7 @@ class Undeclared(NamedTuple):
 
 @dataclass(eq=False)
 class Layouts:
-    """A program placed on a controller's devices, and what it was lowered to.
+    """A program placed on a session's devices, and its compiled plans.
 
     Args:
         plan: the program with its placements.
@@ -49,11 +49,20 @@ class Layouts:
     fixed: Targets
     undeclared: tuple[Undeclared, ...]
     made: dict[Hashable, CompiledPlan] = field(default_factory=dict)
-    """The lowered program, by how the undeclared arguments lay in a call, and by the shardings that followed."""
+    """Compiled plans, by the layouts of undeclared arguments in a call, and by those in which they are brought."""
 
     @classmethod
     def of(cls, traced: Traced, plan: Plan, islands: Sequence[Any]) -> Layouts:
-        """Find the declared layout of each argument, or a guess; ``islands`` are the controller's, in order."""
+        """Find the declared layout of each argument, or guess it.
+
+        Args:
+            traced: the program's trace.
+            plan: its plan.
+            islands: the session's islands, in order.
+
+        Returns:
+            The layouts, with no compiled plan yet.
+        """
         places = {place.serial: place for place in traced.places}
         brought = [(step.argument, step.place) for step in plan.steps if step.kind == "bring"]
         declared = _declared(traced, plan)
@@ -73,13 +82,13 @@ class Layouts:
         return cls(plan, fixed, tuple(undeclared))
 
     def targets(self, brought: Sequence[Any]) -> Targets:
-        """The shardings of all arguments, given those of the undeclared ones."""
+        """Return the shardings of all arguments, given those of the undeclared ones."""
         keys = ((one.argument, one.place) for one in self.undeclared)
         return {**self.fixed, **dict(zip(keys, brought, strict=True))}
 
 
 def kept(sharding: Any, mesh: Any) -> NamedSharding | None:
-    """The sharding of a value on the devices of ``mesh``, as one of ``mesh``; ``None`` if its axes differ."""
+    """Return the sharding of a value on the devices of ``mesh`` as one of that mesh; ``None`` if its axes differ."""
     if sharding.is_fully_replicated:
         return NamedSharding(mesh, PartitionSpec())
     if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
@@ -88,7 +97,7 @@ def kept(sharding: Any, mesh: Any) -> NamedSharding | None:
 
 
 def _declared(traced: Traced, plan: Plan) -> dict[tuple[int, int], PartitionSpec]:
-    """By value and place: the first spec that a computation there declares for it, as one of its inputs or outputs."""
+    """Return, by value and place, the first spec that a computation there declares for it as an input or output."""
     found: dict[tuple[int, int], PartitionSpec] = {}
     for step in plan.steps:
         for item in traced.codes[step.node].computations if step.kind == "launch" else ():
@@ -102,7 +111,7 @@ def _declared(traced: Traced, plan: Plan) -> dict[tuple[int, int], PartitionSpec
 def _propagation(
     traced: Traced, plan: Plan, serial: int, declared: Mapping[tuple[int, int], PartitionSpec]
 ) -> Propagation:
-    """The layouts of the values at one place."""
+    """Return the layouts of the values at one place."""
     places = {place.serial: place for place in traced.places}
     place = places[serial]
     alike = {s for s, other in places.items() if (other.shape, other.axes) == (place.shape, place.axes) and s != serial}

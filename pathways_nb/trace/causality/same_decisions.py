@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pathways_nb.trace.dependencies import last_before, turns
-from pathways_nb.trace.happened_before import Dag
+from pathways_nb.trace.causality.dependencies import last_before, turns
+from pathways_nb.trace.causality.happened_before import Dag
 from pathways_nb.trace.metrics import BUSY, sent
 
 _SAME = 1e-12

@@ -1,4 +1,8 @@
-"""Values on their way into the object store and out of it: arguments, ``pw.put``, and the futures of results."""
+"""Values on their way into the object store and out of it: arguments, ``pw.put``, and the futures of results.
+
+Here a Python value gets its logical buffer, and a logical buffer its future. Small values (at most a few hundred bytes)
+that a program used at several places keep a copy at each, so that the next call need not send them again.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
 from pathways_nb.program.signature import aval_of
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import Driver
-from pathways_nb.runtime.plan_compiler import per_device
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.plan_compiler import per_device
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
@@ -25,7 +29,14 @@ from pathways_nb.trace.record import Row, label_of
 
 
 def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
-    """A logical buffer for each argument of a plan, and those made only for this call."""
+    """Store the arguments of a plan.
+
+    Every value is converted before the first is stored, and an interrupt releases what was stored: a failed call leaves
+    no buffer behind.
+
+    Returns:
+        The logical buffer of each argument, and those buffers that were made only for this call.
+    """
     driver = session.driver
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
@@ -46,7 +57,10 @@ def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tu
 
 
 def arguments(driver: Driver, plan: Plan, leaves: Sequence[Any]) -> list[Any]:
-    """The arguments of a plan: the leaves, and what lies at a further place of those that are brought there."""
+    """Return the arguments of a plan: its leaves, then the copies kept at further places that leaves are brought to.
+
+    Where no such copy exists, the leaf itself stands in its place and is sent.
+    """
     found = list(leaves)
     for leaf, place in plan.again:
         copy = _copy(driver, leaves[leaf], plan.placements[place])
@@ -55,13 +69,13 @@ def arguments(driver: Driver, plan: Plan, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _copy(driver: Driver, leaf: Any, where: Placement) -> Future | None:
-    """What the program that made a small value left of it on these devices, too, if that is there still."""
+    """Return the copy of a small value that its program left on these devices, if that still exists."""
     copy = leaf.copies.get(where) if isinstance(leaf, Future) else None
     return copy if copy is not None and copy.is_held_in(driver.entries) else None
 
 
 def location(driver: Driver, leaf: Any) -> Hashable:
-    """Where and how an argument lies; see ``Driver.location``."""
+    """Return where and in which layout an argument lies; see ``Driver.location``."""
     if isinstance(leaf, Future):
         buffer = leaf.held_in(driver.entries)
         return None if buffer is None else driver.location(driver.entry_of(buffer))
@@ -69,7 +83,7 @@ def location(driver: Driver, leaf: Any) -> Hashable:
 
 
 def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
-    """The place at which each argument lies, where that is known; a number may be needed anywhere, and has none."""
+    """Return the place of each argument; ``None`` if unknown, or for a scalar, which may be used anywhere."""
 
     def home(leaf: Any) -> int | None:
         lies_there = isinstance(leaf, Future) and leaf.shape and leaf.held_in(driver.entries) is not None
@@ -79,7 +93,11 @@ def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
 
 
 def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
-    """Place every leaf; see ``pw.put``."""
+    """Place every leaf of a tree; see ``pw.put``.
+
+    Returns:
+        The tree with a future for each array.
+    """
     leaves, structure = jax.tree.flatten(tree)
     specs.check_tree(shardings, "shardings", "put", place)
     wanted = specs.spread(shardings, tree, "shardings", "put")
@@ -89,7 +107,7 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any) -> Any
 
 
 def futures(session: Session, compiled_plan: CompiledPlan, buffers: Sequence[int]) -> list[Future]:
-    """The results of a run, held by these buffers; copies of small ones at other places go with them."""
+    """Return the results of a run as futures, each with the copies that the run left at other places."""
     driver = session.driver
     made: list[Future] = []
     for buffer, aval, slot in zip(buffers, compiled_plan.results, compiled_plan.plan.results, strict=True):

@@ -1,7 +1,8 @@
-"""Executables, reused by content and devices: running a cell again compiles nothing.
+"""Executables, cached by content and devices: running a cell again compiles nothing.
 
-A node is looked up first by its traced shape (repeats of a call inside a program), then by the text it lowers to
-(the same code in a cell run again). Compilation is recorded, and told to the user past two seconds.
+A node is looked up twice. Its traced shape finds repeats of a call inside one program without lowering them. The text
+it lowers to finds the same code in a cell that runs again, whose functions are new objects each time. Compiling is
+recorded, and shown to the user once it has taken two seconds.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """A compiled node, to be called with arrays on its devices; or, simulated, what stands for one."""
+    """A compiled node, to be called with arrays on its devices; in the simulator, an estimate that stands for one."""
 
     call: jax.stages.Compiled | None
-    """``None`` of a simulated one."""
+    """``None`` in the simulator."""
     out_shardings: tuple[Any, ...]
     flops: float
     temporary: int
@@ -38,9 +39,9 @@ class Executable:
     reused: int
     """Bytes per device of outputs that lie in memory taken over from inputs."""
     code: Code | None
-    """Kept where there are host callbacks, which the fingerprint names by identity; else it would keep places alive."""
+    """Kept only for host callbacks, which the fingerprint names by identity; otherwise it would keep places alive."""
     cost: NodeCost | None = None
-    """Of a simulated one."""
+    """Only in the simulator: its estimated cost."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,13 @@ class CompileRequest:
     label: Label
 
     def key(self) -> Hashable:
-        """Equal for requests that yield the same executable, within one trace."""
+        """Return a key that is equal for requests with the same executable, within one trace."""
         whole = tuple(value in self.replicated for value in self.code.outputs)
         return shape_key(self.code), self.mesh, self.arriving, self.donated, whole, self.structs
 
 
 class Executables:
-    """The cache of executables of this process. Compiling happens on a few threads, for XLA lets Python go on."""
+    """The cache of executables of this process; a few threads compile, since XLA releases Python's lock meanwhile."""
 
     def __init__(self, clock: Clock):
         self.clock = clock
@@ -73,7 +74,11 @@ class Executables:
         )
 
     def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
-        """Lower the node, and compile it unless the same text has been compiled for the same devices."""
+        """Lower the node, and compile it unless the same text was compiled for the same devices.
+
+        Returns:
+            A future of the executable.
+        """
         return self._pool.submit(self._get, request, record)
 
     def _get(self, request: CompileRequest, record: Record) -> Executable:
@@ -115,7 +120,7 @@ def _lower(request: CompileRequest) -> Any:
 
 
 def _types(lowered: Any) -> str:
-    """The types of inputs and outputs: a typed key and its bare numbers are the same text."""
+    """Return the types of inputs and outputs: a typed PRNG key and its bare numbers lower to the same text."""
     return repr(
         [
             (leaf.dtype, getattr(leaf, "weak_type", False))
@@ -135,7 +140,7 @@ def _compile(lowered: Any, request: CompileRequest) -> Executable:
 
 
 def _memory(compiled: Any) -> tuple[int, int]:
-    """Temporary and reused bytes per device; nothing where a backend does not tell."""
+    """Return the temporary and the reused bytes per device."""
     try:
         found = compiled.memory_analysis()
     except Exception:  # some proxies do not implement it

@@ -1,6 +1,7 @@
-"""Arrays on their way: to other devices, to another layout on their own, and whether they need to move at all.
+"""Moves arrays: to other devices, or to another layout on their own devices, or not at all.
 
-Nothing here goes through the host where it can be helped, and nothing waits for an array to be computed.
+JAX takes an array through the host, and waits, when both layout and devices change. The functions here split such a
+move into a copy in the same layout and a launch on the target's devices, so that nothing waits for an array.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathways_nb.program.specs import axes_of
 
 
 def translated(sharding: Any, mesh: Mesh | AbstractMesh) -> NamedSharding | None:
-    """The same layout in the words of another mesh with as many devices; ``None`` if its axes cannot say it.
+    """Return the same layout in the axes of another mesh with as many devices; ``None`` if they cannot express it.
 
     Each axis of a mesh is a range of strides in the order of its devices. Axes of both meshes that fill the same range
     mean the same: ``P("x")`` on 4 devices is ``P(("a", "b"))`` on 2 × 2, but no axis of 4 devices is ``P("a")`` there.
@@ -36,7 +37,7 @@ def translated(sharding: Any, mesh: Mesh | AbstractMesh) -> NamedSharding | None
 
 
 def _strides(mesh: Mesh | AbstractMesh) -> dict[str, tuple[int, int]]:
-    """For each axis, how far apart its neighbours are in the order of the devices, and its first and last together."""
+    """Return, for each axis, the distance of its neighbours in the order of devices, and that times its size."""
     found, stride = dict[str, tuple[int, int]](), 1
     for axis, size in reversed(mesh.shape.items()):
         found[axis] = stride, stride * size
@@ -45,7 +46,7 @@ def _strides(mesh: Mesh | AbstractMesh) -> dict[str, tuple[int, int]]:
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of strides from major to minor, those that follow each other as one, and none that is empty."""
+    """Return ranges of strides from major to minor, with neighbours joined and empty ones left out."""
     found: list[tuple[int, int]] = []
     for low, high in ranges:
         if found and found[-1][0] == high:
@@ -56,7 +57,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def like_for_like(sharding: Any, mesh: Mesh) -> Any:
-    """The same layout on another mesh's devices, if it has as many, on a mesh of its own shape; else ``None``."""
+    """Return the same layout on another mesh's devices, on a mesh of its own shape; ``None`` if the counts differ."""
     if isinstance(sharding, NamedSharding) and sharding.mesh.size == mesh.size:
         kinds = (jax.sharding.AxisType.Auto,) * len(sharding.mesh.axis_names)
         moved = Mesh(mesh.devices.reshape(sharding.mesh.devices.shape), sharding.mesh.axis_names, axis_types=kinds)
@@ -67,8 +68,11 @@ def like_for_like(sharding: Any, mesh: Mesh) -> Any:
 def send(array: Any, target: Any) -> Any:
     """Copy an array to other devices without waiting for it to be ready.
 
-    JAX would take another layout, or another number of devices, through the host and wait. So the layout is changed by
-    a launch on the devices it reaches, and whole copies for another number of devices are sent device by device.
+    JAX would take another layout, or another number of devices, through the host and wait. Therefore the layout is
+    changed by a launch on the devices it reaches, and replicas for another number of devices are sent one by one.
+
+    Returns:
+        The array on the devices of ``target``.
     """
     first = _first_layout(array.sharding, target, array.ndim)
     if first is not None:
@@ -82,7 +86,7 @@ def send(array: Any, target: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _first_layout(sharding: Any, target: Any, rank: int) -> Any:
-    """How an array lies on its way, on the devices of ``target`` already; ``None`` if as it shall."""
+    """Return the layout on the devices of ``target`` in which an array travels; ``None`` if it is the final one."""
     moved = like_for_like(sharding, target.mesh)
     return None if moved is None or moved.is_equivalent_to(target, rank) else moved
 
@@ -95,7 +99,7 @@ def _send_copies(array: Any, target: Any) -> Any:
 
 
 def reshard(array: Any, target: Any) -> Any:
-    """Change an array's layout on its own devices, by a launch rather than through the host."""
+    """Return the array in another layout on its own devices, by a launch rather than through the host."""
     return _resharder(target)(array)
 
 
@@ -109,13 +113,17 @@ def _resharder(target: Any) -> Callable[[Any], Any]:
 
 
 def lies_at(sharding: Any, target: Any, rank: int) -> bool:
-    """Whether an array of ``rank`` dimensions with this sharding need not be moved to have the other."""
+    """Return whether an array of ``rank`` dimensions with this sharding need not move to have the other."""
     same = sharding is target or sharding == target
     return same or (sharding is not None and sharding.is_equivalent_to(target, rank))
 
 
 def bring(array: Any, target: Any) -> tuple[Any, bool]:
-    """An argument at its place, and whether anything had to move."""
+    """Bring an argument to its place.
+
+    Returns:
+        The array at its place, and whether anything had to move.
+    """
     if not isinstance(array, jax.Array):
         return jax.device_put(array, target), True
     if lies_at(array.sharding, target, array.ndim):

@@ -1,9 +1,9 @@
-"""A plan made ready for this process's devices: executables, layouts and labels for every step.
+"""Compiles a plan for this process's devices: executables, layouts and labels for every step.
 
 Nodes are compiled in the plan's order, because how a value leaves its producer decides how it arrives. A value moves
-to another place in the producer's layout, or whole where the number of devices differs. Where the axes of the other
-place cannot say that layout, it is resharded on arrival; any other resharding happens inside the consumer's executable,
-by the compiler's collectives, never through the host.
+to another place in the producer's layout, or replicated where the number of devices differs. If the axes of the other
+place cannot express that layout, it is resharded on arrival. All other resharding happens inside the consumer's
+executable, by the compiler's collectives, and never through the host.
 """
 
 from __future__ import annotations
@@ -21,27 +21,30 @@ from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Aval
-from pathways_nb.runtime.compiled_plan import CompiledPlan, CompiledStep
-from pathways_nb.runtime.executables import CompileRequest, Executable
-from pathways_nb.runtime.layouts import Targets
-from pathways_nb.runtime.transfers import translated
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
+from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
+from pathways_nb.runtime.lowering.layouts import Targets
+from pathways_nb.runtime.lowering.transfers import translated
 from pathways_nb.trace.record import Label, Record
 from pathways_nb.util.progress import Progress
 
 
 class NodeCompiler(Protocol):
-    """Whoever makes an executable of a node, or what stands for one."""
+    """Makes an executable of a node, or in the simulator an estimate that stands for one."""
 
     def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
-        """The executable, when it is made."""
+        """Return a future of the executable."""
 
 
 class PlanCompiler:
-    """Turns one plan into actions.
+    """Compiles one plan.
 
     Args:
-        traced, plan: the program and its plan. targets: the layouts in which arguments are brought.
-        islands: the controller's, in order. executables: makes executables of nodes.
+        traced: the program's trace.
+        plan: its plan.
+        targets: the layouts in which arguments are brought.
+        islands: the controller's islands, in order.
+        executables: makes executables of nodes.
     """
 
     def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: NodeCompiler):
@@ -52,7 +55,7 @@ class PlanCompiler:
         self.shardings: list[Any] = [None] * len(plan.slots)
         self.repeats: dict[Any, Future[Executable]] = {}
         self.compiling: dict[int, Future[Executable]] = {}
-        """By step."""
+        """The executable of each launch, by step."""
         self.made_by: dict[int, int] = {}
         """The step that makes each slot."""
         self.labels: dict[int, Label] = {}
@@ -68,7 +71,15 @@ class PlanCompiler:
         """Slots whose memory a step takes over."""
 
     def lower(self, record: Record, say: Callable[[str], object]) -> CompiledPlan:
-        """Compile what is not compiled yet; ``say`` tells of progress past two seconds."""
+        """Compile what is not compiled yet.
+
+        Args:
+            record: where compiling is recorded.
+            say: shows progress once it has taken two seconds.
+
+        Returns:
+            The compiled plan.
+        """
         self.progress = Progress(say)
         for index, step in enumerate(self.plan.steps):
             if step.kind == "launch":
@@ -97,7 +108,7 @@ class PlanCompiler:
         )
 
     def _sizes(self) -> Sizes:
-        """What each slot and each launch takes on a device."""
+        """Return the bytes that each slot and each launch takes on a device."""
         values = [self.traced.avals[slot.value] for slot in self.plan.slots]
         slots = tuple(per_device(aval, sharding) for aval, sharding in zip(values, self.shardings, strict=True))
         temporary, reused = {}, {}
@@ -124,7 +135,7 @@ class PlanCompiler:
         return found
 
     def _start(self, index: int, step: Step, record: Record) -> None:
-        """Begin to compile a node. Only layouts that are the compiler's choice must be waited for."""
+        """Begin to compile a node; only layouts that are the compiler's choice must be waited for."""
         code, mesh = self.traced.codes[step.node], self.meshes[step.place]
         request = CompileRequest(
             code,
@@ -144,7 +155,7 @@ class PlanCompiler:
             self.made_by[slot] = index
 
     def _executable(self, index: int) -> Executable:
-        """Of a launch, when it is there; an interrupt is heard meanwhile."""
+        """Return the executable of a launch, waiting in short steps so that an interrupt is heard."""
         compiling = self.compiling[index]
         while True:
             self.progress.tell(lambda: self._under_way(index))
@@ -159,7 +170,7 @@ class PlanCompiler:
         return f"compiling {min(done + 1, total)} of {total}: {self.nodes[self.plan.steps[index].node].name}"
 
     def _sharding(self, slot: int) -> Any:
-        """The layout of a slot, once it is known."""
+        """Return the layout of a slot, waiting for its producer's executable if the compiler chooses it."""
         if self.shardings[slot] is None:
             index = self.made_by[slot]
             step = self.plan.steps[index]
@@ -188,7 +199,10 @@ class PlanCompiler:
         )
 
     def _donated(self, index: int, step: Step) -> tuple[int, ...]:
-        """Inputs whose memory the node may take over: donated, read last here, and nobody else's."""
+        """Return the positions of inputs whose memory the node may take over.
+
+        They are donated or intermediate values, this node is their last reader, and no other island reads them.
+        """
         pairs = (
             pair for item in self.traced.codes[step.node].computations
             for pair in zip(item.inputs, item.donated, strict=True)
@@ -218,7 +232,7 @@ class PlanCompiler:
         self.labels[index] = self._label(step, "transfer", self.traced.avals[value].bytes)
 
     def _wanted(self, node: int, value: int) -> PartitionSpec:
-        """Return the spec that the node which first needs a moved value declares for it; whole if it declares none."""
+        """Return the spec that the first node which needs a moved value declares for it; replicated if none is."""
         for item in self.traced.codes[node].computations:
             for operand, spec in zip(item.inputs, item.in_specs, strict=True):
                 if operand == value and spec is not None:
@@ -263,7 +277,7 @@ class PlanCompiler:
         return tuple(p for p in step.producers if elsewhere(self.plan.steps[p]))
 
     def _witness(self, step: Step) -> int:
-        """The output to wait on: the smallest whose memory no later step takes over."""
+        """Return the output to wait on: the smallest whose memory no later step takes over."""
 
         def cost(index: int) -> tuple[bool, int]:
             slot = step.outputs[index]
@@ -273,7 +287,7 @@ class PlanCompiler:
 
 
 def _first_readers(plan: Plan) -> dict[int, int]:
-    """For each step, the first launch on the same island that reads what it makes."""
+    """Return, for each step, the first launch on the same island that reads its outputs."""
     found: dict[int, int] = {}
     for index, step in enumerate(plan.steps):
         for producer in step.producers if step.kind == "launch" else ():
@@ -283,13 +297,13 @@ def _first_readers(plan: Plan) -> dict[int, int]:
 
 
 def per_device(aval: Aval, sharding: Any) -> int:
-    """Bytes of a value on each device of its sharding."""
+    """Return the bytes of a value on each device of its sharding."""
     whole = math.prod(aval.shape)
     return aval.bytes * math.prod(sharding.shard_shape(aval.shape)) // whole if whole else 0
 
 
 def _named(sharding: Any, mesh: Mesh) -> Any:
-    """JAX names single devices and replicas in several ways; one is enough to compare and to move."""
+    """Return a replicated sharding in one form: JAX names single devices and replicas in several ways."""
     if not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated:
         return NamedSharding(mesh, PartitionSpec())
     return sharding

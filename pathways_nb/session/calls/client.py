@@ -1,4 +1,8 @@
-"""The client: carries calls to the current controller, records them, fetches and places values."""
+"""Calls on the current controller: ``pw.record``, ``pw.profile``, ``pw.put``, ``pw.get``, ``pw.wait``.
+
+``program`` traces computations and programs without knowing sessions. Calls made outside any trace reach this module
+through a runner that it registers on import, so that ``program`` can stand below ``session``.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,9 @@ from pathways_nb.program.emit import module_of
 from pathways_nb.program.program import Program
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
-from pathways_nb.session import default_controller, stored_values, submit
-from pathways_nb.session.batching import CallBatcher, pending, refuse_tracers
+from pathways_nb.session import default_controller
+from pathways_nb.session.calls import stored_values, submit
+from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_tracers
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
@@ -34,7 +39,10 @@ _DRAIN = 5.0
 
 
 def _users_view(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Errors that are ours to tell, or that the user's functions raise, point at the user's lines and no others."""
+    """Return the method with its errors' tracebacks cut down to the user's lines.
+
+    This concerns the package's own errors and those that the user's functions raise; others are bugs and keep theirs.
+    """
 
     @functools.wraps(method)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -54,7 +62,11 @@ class EagerRunner:
 
     @_users_view
     def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A loose call of a computation."""
+        """Call a computation; inside a recorded cell the call is batched.
+
+        Returns:
+            Its outputs as futures.
+        """
         call = computation.signature(args, kwargs)
         refuse_tracers(call)
         session = default_controller.get()
@@ -67,7 +79,11 @@ class EagerRunner:
 
     @_users_view
     def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a program: what was gathered goes out first."""
+        """Call a program, after dispatching the batched calls that were made before it.
+
+        Returns:
+            Its outputs as futures.
+        """
         call = program.signature(args, kwargs)
         refuse_tracers(call)
         session = default_controller.get()
@@ -77,7 +93,11 @@ class EagerRunner:
 
     @_users_view
     def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
-        """Call, wait, and return the run."""
+        """Call a program in a recording of its own and wait for it.
+
+        Returns:
+            The run.
+        """
         with record(name=program.name) as run:
             run.outputs = self.call_program(program, args, kwargs)
         wait(run.outputs)
@@ -85,12 +105,12 @@ class EagerRunner:
 
     @_users_view
     def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
-        """The graph for these arguments."""
+        """Return the program's graph for these arguments."""
         return submit.traced(default_controller.get(), program, program.signature(args, kwargs)).graph
 
     @_users_view
     def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
-        """How much memory it needs for these arguments."""
+        """Return the memory that the program needs at its peak for these arguments, for each placement."""
         session, call = default_controller.get(), program.signature(args, kwargs)
         with calling(session):
             return submit.compiled_plan(session, submit.traced(session, program, call), call, refuse=False).peaks
@@ -102,15 +122,18 @@ context.set_runner(EagerRunner())
 def record(
     name: str = "run", show: str | Sequence[str] = (), source: str = ""
 ) -> contextlib.AbstractContextManager[Run]:
-    """Record what runs inside the block: loose calls become one program, programs go out as they are called.
+    """Record what runs inside the block: calls of computations become one program, programs go out as they are called.
 
     The end of the block waits for what was submitted in it. An interrupt cancels what is not dispatched yet.
 
     Args:
         name: of the run.
         show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and ``"memory"``,
-            or several as in ``"timeline,memory"``: displayed here, live.
+            or several as in ``"timeline,memory"``: displayed live below the cell.
         source: the code of the block, kept with the run.
+
+    Returns:
+        A context manager that yields the run.
     """
     return _recorded(name, show, source, None)
 
@@ -118,9 +141,17 @@ def record(
 def profile(
     name: str = "profile", show: str | Sequence[str] = (), source: str = ""
 ) -> contextlib.AbstractContextManager[Run]:
-    """``pw.record`` with exact stamps from JAX's profiler, which slows the block down (by 3 to 21 % on CPU devices).
+    """Record like ``pw.record``, with exact stamps from JAX's profiler, which slows CPU devices down by 3 to 21 %.
 
-    At the end of the block ``run.stamps`` says for how many launches, and how far off the estimated stamps were.
+    After the block, ``run.stamps`` says how many launches have exact stamps and how far off the estimated ones were.
+
+    Args:
+        name: of the run.
+        show: the views to display live; see ``pw.record``.
+        source: the code of the block, kept with the run.
+
+    Returns:
+        A context manager that yields the run.
 
     Raises:
         UsageError: JAX's profiler is in use already.
@@ -156,7 +187,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
 
 @contextlib.contextmanager
 def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[None]:
-    """What the block asks for goes out, belongs to ``run``, and has ended at the end, whatever has happened."""
+    """Dispatch what the block asks for as part of ``run``, and wait for it at the end, whatever has happened."""
     entry = (run, batcher)
     entered = session.driver
     entered.enter()
@@ -189,7 +220,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
 
 
 def _drain(session: Session, run: Run) -> None:
-    """After an interrupt, wait a while for what is on devices, where a picture is to show it; another one ends that."""
+    """After an interrupt, wait a while for what is on devices if a picture shows it; a further interrupt ends that."""
     driver = session.driver_or_none
     if driver is not None and any(shown.view is not None for shown, _ in session.recordings):
         with contextlib.suppress(KeyboardInterrupt):
@@ -221,7 +252,7 @@ def _display(run: Run, show: str | Sequence[str]) -> Any:
 
 
 def _mark(session: Session) -> None:
-    """What memory is held now belongs to the record up to here."""
+    """Close the memory levels held now in the record, where a recording begins or ends."""
     if (driver := session.driver_or_none) is not None and not forks.is_child():
         driver.memory_events.mark()
 
@@ -234,12 +265,20 @@ def _wait_for(session: Session, run: Run) -> None:
 
 
 def get(tree: Any) -> Any:
-    """Wait for every future in ``tree`` and return it with host values (NumPy) in their places."""
+    """Wait for every future in ``tree``.
+
+    Returns:
+        The tree with host values (NumPy) in place of futures.
+    """
     return jax.tree.map(lambda leaf: leaf.result() if isinstance(leaf, Future) else leaf, tree)
 
 
 def wait(tree: Any) -> Any:
-    """Wait for every future in ``tree`` to be computed; returns ``tree``."""
+    """Wait for every future in ``tree`` to be computed.
+
+    Returns:
+        ``tree``, unchanged.
+    """
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, Future):
             leaf.wait()
@@ -247,15 +286,19 @@ def wait(tree: Any) -> Any:
 
 
 def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
-    """Place every array of ``tree`` on a virtual slice; returns futures.
+    """Place every array of ``tree`` on a virtual slice.
 
     Args:
         tree: arrays or numbers from anywhere.
         on: the virtual slice.
         shardings: a ``pw.P``, or a prefix tree of them; replicated if left out.
 
+    Returns:
+        The tree with a future for each array.
+
     Raises:
-        ShardingError: a spec does not fit. UsageError: a leaf is not an array, or ``on`` is no virtual slice.
+        ShardingError: a spec does not fit.
+        UsageError: a leaf is not an array, or ``on`` is no virtual slice.
     """
     if not isinstance(on, VirtualSlice):
         raise UsageError(f"put(on={on!r}): that is a {type(on).__name__}; pass a pw.virtual_slice(...).")

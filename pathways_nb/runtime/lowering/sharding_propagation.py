@@ -1,12 +1,12 @@
-"""Guess the layout of arrays for which no computation declares a spec, from the arrays that they are combined with.
+"""Guesses the layout of arrays for which no computation declares a spec, from the arrays they are combined with.
 
-An optimizer's state reaches ordinary operations only. Before its first step it lies on no device, and is brought as the
-compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): operands and outputs of an elementwise
-operation have one layout, whichever of them is known; layouts pass through other operations forward only. A wrong guess
-is harmless: it costs one more compilation, and from then on the state lies as the compiler left it.
+An optimizer's state reaches ordinary operations only. Before its first step it lies on no device, and it is brought as
+the compiler would lay it out beside parameters and gradients (GSPMD, section 3.5): operands and outputs of an
+elementwise operation share one layout, whichever of them is known; other operations pass layouts forward only. A wrong
+guess is harmless: it costs one more compilation, and from then on the state lies as the compiler left it.
 
-JAX can let the compiler choose the layout of an input, but only node by node, on real devices. This serves the
-simulator as well, and sees all nodes of a place at once.
+JAX can let the compiler choose the layout of an input, but only node by node and on real devices. This module serves
+the simulator as well and sees all nodes of a place at once.
 """
 
 from __future__ import annotations
@@ -14,61 +14,59 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-import jax.extend.core as jex
 from jax.sharding import PartitionSpec
 
 from pathways_nb.cost.jaxpr.node_work import layouts_of
-from pathways_nb.cost.jaxpr.operations import Op
-from pathways_nb.cost.jaxpr.primitives import op_class_of
 from pathways_nb.cost.jaxpr.splits import Split, propagate, read_spec
+from pathways_nb.jaxpr.flat import Walk, called
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, Item
 from pathways_nb.program.specs import trimmed
+from pathways_nb.util.primitives import CONTROL, op_class_of
 
-_INLINED = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call",
-                      "custom_vjp_call", "custom_vjp_call_jaxpr"})  # fmt: skip
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_LOOPS = frozenset({"scan", "while", "shard_map"})
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Array:
-    """An array within an operation; those of the program are known by their numbers."""
+    """An array within an operation; the program's own values are known by their numbers."""
 
     shape: Shape
+    is_constant: bool = False
+    """Whether its value is known; each reader may then have it in a layout of its own."""
 
 
 @dataclass
-class Propagation:
-    """The layouts of one place's values.
+class Propagation(Walk[Hashable]):
+    """The layouts of one place's values, as a union-find of arrays that share a layout.
 
     Args:
-        sizes: devices along each axis of the place. shapes: by value id of the program.
+        sizes: devices along each axis of the place.
+        shapes: of the program's values, by id.
     """
 
     sizes: Mapping[str, int]
     shapes: Sequence[Shape]
     _alike: dict[Hashable, Hashable] = field(default_factory=dict)
-    """By array: another one that lies as it does."""
+    """For an array, another with the same layout."""
     _splits: dict[Hashable, Split] = field(default_factory=dict)
     _others: list[tuple[Any, list[Hashable], list[Hashable]]] = field(default_factory=list)
-    """Equations that are not elementwise, in order: their inputs and outputs."""
+    """Equations in order, with their inputs and outputs, through which layouts pass forward."""
 
     def add(self, codes: Iterable[Code], elsewhere: Mapping[int, Any]) -> None:
-        """Take the nodes of the place, in order. What they declare is known; the rest follows from that.
+        """Add the nodes of the place, in order: what they declare is known, and the rest follows from it.
 
         Args:
-            codes: of the nodes. elsewhere: specs of values, declared at other places of the same shape.
+            codes: of the nodes.
+            elsewhere: specs of values, declared at other places of the same shape.
         """
         items = [item for code in codes for item in code.items]
         for item in items:
             if item.place is None:
-                inputs: list[Hashable] = [self._constant(x) if isinstance(x, Const) else x for x in item.inputs]
-                self._tie_all(item.outputs, self._walk(item.jaxpr, inputs))
+                inputs = [self.constant(x.value, x.value) if isinstance(x, Const) else x for x in item.inputs]
+                self._tie_all(item.outputs, self.run(item.jaxpr, inputs))
         computations = [item for item in items if item.place is not None]
         for item in computations:
             self._declare(item.inputs, item.in_specs)
@@ -82,7 +80,7 @@ class Propagation:
             pass
 
     def spec(self, value: int) -> PartitionSpec:
-        """How a value lies; whole if nothing is known."""
+        """Return the layout of a value; replicated if nothing is known."""
         return trimmed(self._splits.get(self._root(value)))
 
     # ---- who lies like whom
@@ -90,15 +88,14 @@ class Propagation:
     def _shape(self, array: Hashable) -> Shape:
         return array.shape if isinstance(array, _Array) else self.shapes[array]  # type: ignore[call-overload]
 
-    def _constant(self, operand: Const) -> _Array:
-        return _Array(tuple(getattr(operand.value, "shape", ())))
-
     def _root(self, array: Hashable) -> Hashable:
         while (other := self._alike.get(array, array)) != array:
             self._alike[array] = array = self._alike.get(other, other)
         return array
 
     def _tie(self, one: Hashable, other: Hashable) -> None:
+        if any(isinstance(array, _Array) and array.is_constant for array in (one, other)):
+            return
         shape = self._shape(one)
         if shape and shape == self._shape(other):
             self._alike[self._root(one)] = self._root(other)
@@ -107,35 +104,25 @@ class Propagation:
         for one, other in zip(ones, others, strict=True):
             self._tie(one, other)
 
-    def _walk(self, jaxpr: Any, inputs: Sequence[Hashable]) -> list[Hashable]:
-        """Tie together what lies alike in a jaxpr; its outputs."""
-        inner = getattr(jaxpr, "jaxpr", jaxpr)
-        env: dict[Any, Hashable] = dict(zip(inner.invars, inputs, strict=True))
+    def constant(self, aval: Any, value: Any) -> _Array:
+        """Return an array that takes the layout each reader wants."""
+        return _Array(tuple(getattr(aval, "shape", ())), is_constant=True)
 
-        def read(atom: Any) -> Hashable:
-            known = None if isinstance(atom, jex.Literal) else env.get(atom)
-            return _Array(tuple(getattr(atom.aval, "shape", ()))) if known is None else known
-
-        for eqn in inner.eqns:
-            outputs: list[Hashable] = [_Array(tuple(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
-            env.update(zip(eqn.outvars, outputs, strict=True))
-            self._equation(eqn, list(map(read, eqn.invars)), outputs)
-        return [read(atom) for atom in inner.outvars]
-
-    def _equation(self, eqn: Any, inputs: list[Hashable], outputs: list[Hashable]) -> None:
-        name, params = eqn.primitive.name, eqn.params
-        body = next((params[key] for key in _BODIES if key in params), None)
-        if name in _INLINED and body is not None:
-            self._tie_all(outputs, self._walk(body, inputs))
+    def equation(self, eqn: Any, inputs: list[Hashable]) -> list[Hashable]:
+        """Join the arrays that share a layout, keep the equation for the others, and return its outputs."""
+        name, body = eqn.primitive.name, called(eqn)
+        outputs: list[Hashable] = [_Array(tuple(getattr(var.aval, "shape", ()))) for var in eqn.outvars]
+        if body is not None:
+            self._tie_all(outputs, self.run(body, inputs))
         elif name == "cond":
-            for branch in params["branches"]:
-                self._tie_all(outputs, self._walk(branch, inputs[1:]))
-        elif name not in _LOOPS and _is_elementwise(name):
-            for array in (*inputs, *outputs[1:]):
-                self._tie(array, outputs[0])
+            for branch in eqn.params["branches"]:
+                self._tie_all(outputs, self.run(branch, inputs[1:]))
+        elif name not in CONTROL:
+            if op_class_of(name) == "elementwise":
+                for array in (*inputs, *outputs[1:]):
+                    self._tie(array, outputs[0])
             self._others.append((eqn, inputs, outputs))  # shapes may differ: a reshape
-        elif name not in _LOOPS:
-            self._others.append((eqn, inputs, outputs))
+        return outputs
 
     # ---- what is known, and what follows
 
@@ -145,7 +132,7 @@ class Propagation:
                 self._splits.setdefault(self._root(value), read_spec(spec, len(self._shape(value))))
 
     def _estimate(self, item: Item) -> None:
-        """Outputs whose layout is the compiler's choice: as in the simulator."""
+        """Set the outputs whose layout is the compiler's choice, by the same rules as the simulator."""
         if all(spec is not None or not self.shapes[x] for x, spec in zip(item.outputs, item.out_specs, strict=True)):
             return
         found = layouts_of(item.jaxpr, self.sizes, item.in_specs)
@@ -153,7 +140,7 @@ class Propagation:
             self._learn(value, split)
 
     def _forward(self) -> bool:
-        """Go through what is not elementwise once; whether anything was learnt."""
+        """Pass layouts through the equations once, and return whether any was found."""
         before = len(self._splits)
         for eqn, inputs, outputs in self._others:
             known = [self._splits.get(self._root(array)) for array in inputs]
@@ -177,8 +164,3 @@ class Propagation:
         )
         if any(fitting):
             self._splits.setdefault(self._root(array), fitting)
-
-
-@cache
-def _is_elementwise(name: str) -> bool:
-    return op_class_of(Op(name, {}, (), ())) == "elementwise"

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pathways_nb.trace.dependencies import LINK, edges_of
+from pathways_nb.trace.causality.dependencies import LINK, edges_of
 from pathways_nb.trace.metrics import BUSY, COMPILING, makes_span
 from pathways_nb.trace.record import Events
 
