@@ -726,7 +726,7 @@ def test_who_polls_learns_that_the_engine_has_failed(watchdog: None) -> None:
     with pw.attach("sim:tpu_v3:1x4") as controller:
         y = pw.work(1.0, on=pw.virtual_slice(4))(X)
         controller.driver.event_loop.failure = ValueError("broken on purpose")
-        with pytest.raises(RuntimeError, match="the controller's engine has stopped"):
+        with pytest.raises(RuntimeError, match="the controller's event loop has stopped"):
             y.done()
         controller.driver.event_loop.failure = None
 
