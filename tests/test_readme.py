@@ -90,7 +90,9 @@ def test_what_the_readme_says_to_type_runs(
         pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(pw.runs, "train", typed["run"])
-    monkeypatch.setattr(simulator, "_here", [simulator._here[0]._replace(model=lambda session: CostModel.of("tpu_v3"))])
+    monkeypatch.setattr(
+        simulator, "_measurer", [simulator._measurer[0]._replace(model=lambda session: CostModel.of("tpu_v3"))]
+    )
     typed["run"].save("a.run")
     if code.startswith('pw.attach("sim"'):  # else it would stay attached
         code = f"with {code}:"
