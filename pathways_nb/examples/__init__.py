@@ -1,5 +1,4 @@
 """Small models that notebooks, tests and benches share, written in plain JAX.
 
 Nothing that a user of the package needs.
-Notebooks, tests and ``bench`` import them.
 """

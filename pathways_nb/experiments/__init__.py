@@ -1,5 +1,4 @@
 """Questions asked of programs many times over: ``pw.sweep`` and ``pw.predict``.
 
 No pictures.
-``notebook``, ``bench`` and the package itself may import it.
 """

@@ -1,5 +1,4 @@
 """The notebook's doors: ``%%pathways``, ``%pathways``, and a notebook as one page.
 
 They parse options; what they ask for is done elsewhere.
-Only the command line and the package itself import it.
 """

@@ -1,5 +1,4 @@
 """What a recording leaves: runs, their files, and two of them compared.
 
 Nothing here needs the devices any more.
-``session`` and what lies above it may import it.
 """

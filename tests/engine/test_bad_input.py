@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import sys
@@ -324,6 +325,43 @@ def test_a_future_captured_by_a_computation_is_named(a, left) -> None:
     f = pw.jit(lambda x: x + jnp.sin(weights), on=left)
     text = refused(pw.UsageError, lambda: pw.program(lambda x: f(x))(v))
     assert "uses the future 'weights' from outside" in text
+
+
+WAITS = {
+    "wait": lambda y: y.wait(),
+    "result": lambda y: y.result(),
+    "array": lambda y: y.array(),
+    "done": lambda y: y.done(),
+    "float": float,
+    "bool": bool,
+    "list": list,
+    "asarray": np.asarray,
+    "get": pw.get,
+    "block_until_ready": jax.block_until_ready,
+}
+"""What waits for a future, or lets time pass for one."""
+
+
+@pytest.mark.parametrize("attached", ["cpu", "sim"])
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_trace_does_not_wait_for_a_future(controller, left, wait, attached) -> None:
+    with pw.attach("sim:tpu_v3:2x4") if attached == "sim" else contextlib.nullcontext():
+        y = pw.jit(double, on=left)(v)
+        y.wait()  # also where it is there already: that would be so in one run and not in the next
+
+        def waits(x):
+            WAITS[wait](y)
+            return x + 1
+
+        text = refused(pw.UsageError, lambda: pw.program(waits)(v))
+        assert re.fullmatch(
+            r"the program 'waits' waits for the future 'y' from outside while it is traced \(test_bad_input\.py:\d+\)\. "
+            r"Pass it as an argument instead, or wait outside, before the call: value = y\.result\(\)\.",
+            text,
+        )
+        for call in pw.jit(waits, on=left), pw.program(pw.jit(waits, on=left)):
+            assert "the computation 'waits' waits for the future " in refused(pw.UsageError, lambda call=call: call(v))
+        assert pw.program(lambda x: pw.jit(double, on=left)(x))(v).shape == (8,)
 
 
 def test_a_captured_device_array_is_named(a) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pathways_nb.runtime import executables, islands
+from pathways_nb.runtime import islands
+from pathways_nb.runtime.lowering import executables
 from pathways_nb.session.status import _in_use
 from pathways_nb.util import fallbacks
 

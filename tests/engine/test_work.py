@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.session import submit
+from pathways_nb.session.calls import submit
 from tests.engine.computations import names, same, v
 
 work_module = sys.modules["pathways_nb.program.timed_work"]  # the name of the function hides that of its module

@@ -1,7 +1,7 @@
 """How the chips of an island are joined: a torus with or without wrap, a switch, and NICs beyond it.
 
-``make_topology`` arranges an island; ``Topology.group`` says which part of it the devices of one collective take. Chips are
-numbered along the last axis first, and devices within their chip first, as JAX numbers them.
+``make_topology`` arranges an island; ``Topology.group`` says which part of it the devices of one collective take.
+Chips are numbered along the last axis first, and devices within their chip first, as JAX numbers them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ stands for all. What is sent between two stages is a microbatch's activations, w
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,9 +27,7 @@ class ActionDurations(NamedTuple):
     transfer: np.ndarray
 
     @classmethod
-    def of(
-        cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike
-    ) -> ActionDurations:  # noqa: E741
+    def of(cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Self:  # noqa: E741
         """Bring times into one form.
 
         Raises:

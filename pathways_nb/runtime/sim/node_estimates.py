@@ -27,7 +27,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const, Item
 from pathways_nb.program.specs import trimmed
-from pathways_nb.runtime.executables import CompileRequest, Executable
+from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.sim.mesh_compiler import can_compile, compiled, is_per_shard, spec_of
 from pathways_nb.trace.record import Record
 from pathways_nb.util.words import counted

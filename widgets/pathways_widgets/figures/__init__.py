@@ -1,5 +1,4 @@
 """Figures where people see them: a live widget, a page without a kernel, a still picture, with their scripts.
 
 No picture of its own.
-``schedules`` and ``explorers`` may import it.
 """

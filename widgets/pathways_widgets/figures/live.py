@@ -22,7 +22,7 @@ import traitlets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
-from pathways_nb.trace.breakdown import Breakdown, breakdown
+from pathways_nb.trace.causality.breakdown import Breakdown, breakdown
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import counted

@@ -1,5 +1,4 @@
 """The picture of memory: what each client held on each device over time.
 
 No widget and no page: columns and a Bokeh figure.
-``figures`` and what lies above it may import it.
 """

@@ -1,5 +1,4 @@
 """The timeline of a run: lanes, boxes, clients, busy devices, the critical path, at any level of detail.
 
 No widget and no page: columns and a Bokeh figure.
-``memory``, ``figures`` and what lies above them may import it.
 """
