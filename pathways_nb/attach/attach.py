@@ -24,8 +24,8 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.results.run import runs
 from pathways_nb.runtime import islands as islands_module
-from pathways_nb.runtime.executables import Executables
 from pathways_nb.runtime.local.local_driver import LocalDriver
+from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.session import default_controller
 from pathways_nb.session.attach_options import AttachOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller

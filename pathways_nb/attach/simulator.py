@@ -17,6 +17,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.tables import find
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError, is_index
 from pathways_nb.runtime.sim.sim_driver import SimDriver
@@ -25,9 +28,9 @@ from pathways_nb.runtime.sim.simulated_pod import SimulatedIsland, SimulatedPod
 from pathways_nb.session.attach_options import AttachOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
-from pathways_nb.trace.metrics import counted
 from pathways_nb.util import limits
 from pathways_nb.util.json_text import shortened
+from pathways_nb.util.words import counted
 
 _SHORT = re.compile(r"sim(?::(?P<chip>[^:]+))?(?::(?P<islands>\d{1,9})x(?P<devices>\d{1,9}))?", re.ASCII)
 _MOST_COMPUTED = 64
@@ -86,6 +89,8 @@ def spelled_out(asked: AttachOptions, attached: Session | None) -> AttachOptions
         if value is not None and given[name] is not None:
             raise UsageError(f"attach({asked.kind!r}, {name}={given[name]!r}): {asked.kind!r} says {name}={value!r}.")
     chip, islands, devices = (given[name] if value is None else value for name, value in said.items())
+    if found["chip"] and chip != THIS_MACHINE:
+        find(Chip, "chips", chip, f"attach({shortened(asked.kind)}): chip {chip!r}")
     like = _islands_here(attached) if chip == THIS_MACHINE else (8,)
     islands = len(like) if islands is None else islands
     devices = like[0] if devices is None else devices
@@ -177,7 +182,11 @@ def _model(options: SimulatorOptions, attached: Session | None) -> CostModel:
             raise UsageError(f"attach(network={options.network!r}): {options.chip.name!r} is a model with a network.")
         return options.chip
     if options.chip != THIS_MACHINE:
-        return CostModel.of(options.chip, options.network)
+        chip = find(Chip, "chips", options.chip, f"attach(chip={shortened(options.chip)})")
+        if options.network is None:
+            return CostModel.of(chip)
+        asked = f"attach(network={shortened(options.network)})"
+        return CostModel.of(chip, find(Network, "networks", options.network, asked))
     if attached is not None and (known := attached.attach_options.simulated) and known.chip == THIS_MACHINE:
         # Already simulating this machine: simulated devices cannot be measured, so keep their model.
         return cast(SimDriver, attached.driver).model

@@ -23,6 +23,7 @@ from pathways_nb.course import (
 )
 from pathways_nb.course.question import TOLERANCE, NotYetError, Question
 from pathways_nb.errors import UsageError
+from pathways_nb.util.words import a_type_of
 
 QUESTIONS: dict[str, Question] = {
     **quickstart_questions.QUESTIONS,
@@ -65,7 +66,7 @@ def _judge(question: Question, answer: object) -> tuple[bool, str]:
     except NotYetError as error:
         return False, str(error)
     if isinstance(expected, Number) and not isinstance(answer, Number):
-        return False, f"{answer!r} is a {type(answer).__name__}; a number is wanted."
+        return False, f"{answer!r} is {a_type_of(answer)}; a number is wanted."
     if _same(answer, expected):
         return True, "right."
     return False, f"{answer!r} is not it. {question.why(answer, expected)}"

@@ -14,9 +14,11 @@ from pathways_nb.errors import UsageError, is_number
 from pathways_nb.plan.graph import Graph
 from pathways_nb.program.program import Program
 from pathways_nb.runtime.sim.makespan import makespan
-from pathways_nb.session import default_controller, submit
+from pathways_nb.session import default_controller, tenant_scope
+from pathways_nb.session.calls import submit
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST
+from pathways_nb.util.words import a_type_of
 
 
 def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = None) -> float:
@@ -35,9 +37,10 @@ def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = 
             value that is no duration.
     """
     if not isinstance(program, Program):
-        raise UsageError(f"predict({program!r}): a {type(program).__name__} is not a program; wrap it in pw.program.")
-    controller = default_controller.get()
-    plan = submit.plan_of(controller, submit.traced(controller, program, program.signature(args, {})))
+        raise UsageError(f"predict({program!r}): {a_type_of(program)} is not a program; wrap it in pw.program.")
+    controller, call = default_controller.get(), program.signature(args, {})
+    with tenant_scope.calling(controller, program.name):
+        plan = submit.plan_of(controller, submit.traced(controller, program, call))
     asked = controller.attach_options
     return makespan(plan, _seconds(plan.graph, seconds or {}), controller.machine.dispatch, asked.dcn_latency)
 

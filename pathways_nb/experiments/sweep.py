@@ -21,9 +21,9 @@ import numpy as np
 
 from pathways_nb.errors import UsageError, nearest
 from pathways_nb.results.run import Run
-from pathways_nb.trace.metrics import counted
 from pathways_nb.util.progress import Progress, to_standard_error
 from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.words import a_type_of, counted
 
 ERROR = "error"
 """The column with the error of a point; ``""`` where there was none."""
@@ -189,8 +189,9 @@ class Sweep(Printed):
 def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     """Call ``fn`` with every combination of values, in the order of nested loops.
 
-    A point that raises becomes a row with its error, and the sweep continues; Ctrl-C ends it and keeps the finished
-    rows. After two seconds a line of progress is printed.
+    A point that raises becomes a row with its error, and the sweep continues; if no point has a result, a line says so
+    with the first error. Ctrl-C ends the sweep and keeps the finished rows. After two seconds a line of progress is
+    printed.
 
     Args:
         fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` beside an axis ``dispatch``),
@@ -215,6 +216,9 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     except KeyboardInterrupt:
         del results[len(rows) :]
         to_standard_error(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
+    if rows and all(row[ERROR] for row in rows):
+        failed, first = counted(len(rows), "point"), ", ".join(f"{name}={_word(rows[0][name])}" for name in values)
+        to_standard_error(f"sweep: no result: {failed} failed, all there are; the first, {first}: {rows[0][ERROR]}")
     return Sweep(getattr(fn, "__name__", type(fn).__name__), values, rows, results)
 
 
@@ -268,7 +272,7 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(result, Number) or (isinstance(result, np.ndarray) and result.ndim == 0):
         return {"value": _plain(result)}
     if not isinstance(result, Mapping):
-        raise UsageError(f"it returned a {type(result).__name__}; return a run, a dictionary of columns, or a number.")
+        raise UsageError(f"it returned {a_type_of(result)}; return a run, a dictionary of columns, or a number.")
     taken = [name for name in result if name in point or name == ERROR]
     if taken:
         raise UsageError(f"it returned a column {taken[0]!r}, which is there already; give it another name.")

@@ -25,7 +25,8 @@ from pathways_nb.controller.policies import POLICIES
 from pathways_nb.errors import did_you_mean
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results.run import runs, show_graph
-from pathways_nb.session import calls, default_controller
+from pathways_nb.session import default_controller
+from pathways_nb.session.calls import client
 from pathways_nb.session.status import as_html, status_of
 from pathways_nb.session.tenant_scope import tenant
 
@@ -108,7 +109,7 @@ def _cell_parser() -> _Parser:
     parser.add_argument("--show", type=_views, default="graph,timeline", metavar="graph,timeline")
     parser.add_argument("--run", default="", metavar="NAME")
     parser.add_argument("--client", default="", metavar="NAME")
-    parser.add_argument("--profile", dest="begin", action="store_const", const=calls.profile, default=calls.record)
+    parser.add_argument("--profile", dest="begin", action="store_const", const=client.profile, default=client.record)
     return parser
 
 

@@ -50,7 +50,7 @@ class Builder:
 
     def __init__(self, flat: FlatProgram, places: Mapping[int, VirtualSlice], homes: Mapping[int, int]):
         self.flat, self.places = flat, places
-        self.order = {item: index for index, item in enumerate(flat.items)}
+        self.order = {item: index for index, item in enumerate(flat.ops)}
         self.groups: list[Group] = []
         self.made_in: dict[int, int] = {}
         """Which group makes a value; arguments are absent."""
@@ -59,14 +59,16 @@ class Builder:
         """Values that depend on no place, and the item that makes each."""
         self.copies: dict[tuple[int, int], int] = {}
         self.home: dict[int, int] = dict(homes)
+        self.results: tuple[int, ...] = ()
+        """The placed values that the program returns."""
         self.kept: list[tuple[int, int]] = []
         """Small results as another place has them, too: the position of the result, and the value there."""
 
     def build(self) -> list[Group]:
-        """Place every item; afterwards ``flat.results`` names placed values only."""
-        default = next((item.place for item in self.flat.items if item.place is not None), min(self.places))
+        """Place every item; afterwards ``results`` are known."""
+        default = next((item.place for item in self.flat.ops if item.place is not None), min(self.places))
         assert default is not None
-        for item in self.flat.items:
+        for item in self.flat.ops:
             place = item.place if item.place is not None else self._place_by_operands(item)
             if place is None and item.has_effects:
                 place = default
@@ -76,9 +78,8 @@ class Builder:
                 self._new_group(place, self._bring(item, place))
             else:
                 self._join(place, self._bring(item, place))
-        operands = self.flat.results
-        self.flat.results = tuple(self._result(operand, default) for operand in operands)
-        self.kept += self._computed_elsewhere(operands, default)
+        self.results = tuple(self._result(operand, default) for operand in self.flat.outputs)
+        self.kept += self._computed_elsewhere(self.flat.outputs, default)
         return self.groups
 
     def _computed_elsewhere(self, operands: Sequence[Operand], default: int) -> Iterator[tuple[int, int]]:
@@ -167,7 +168,7 @@ def build(
 
     Args:
         name: the program's name.
-        flat: its items; ``flat.results`` is rewritten to name placed values.
+        flat: its items.
         places: the virtual slices by serial; at least one.
         parameters: for each argument leaf, the name of its parameter.
         fused: whether groups that follow each other at one place become one node.
@@ -176,25 +177,25 @@ def build(
     builder = Builder(flat, places, homes)
     groups = builder.build()
     groups = fuse(groups) if fused else groups
-    kept = {*flat.results, *(value for _, value in builder.kept)}
-    used: Counter[Any] = Counter(flat.results)
+    kept = {*builder.results, *(value for _, value in builder.kept)}
+    used: Counter[Any] = Counter(builder.results)
     for group in groups:
         used.update(value for item in group.items for value in item.values())
     nodes: list[Node] = []
     for parameter in dict.fromkeys(parameters):
-        leaves = tuple(v for v, p in zip(flat.arguments, parameters, strict=True) if p == parameter)
+        leaves = tuple(v for v, p in zip(flat.inputs, parameters, strict=True) if p == parameter)
         nodes.append(Node(len(nodes), "argument", parameter, None, (), leaves))
     codes = {}
     for group in groups:
         code = _code(group, used, kept)
         kind = "computation" if group.is_computation else "operations"
         line = next((item.line for item in group.items if item.line), "")
-        parts = tuple(item.name for item in group.items)
+        parts = tuple(item.title for item in group.items)
         place = places[group.place]
         node = Node(len(nodes), kind, code.name, place, code.inputs, code.outputs, line, parts, code.seconds)  # type: ignore[arg-type]
         nodes.append(node)
         codes[nodes[-1].id] = code
-    nodes.append(Node(len(nodes), "result", "result", None, flat.results, ()))  # type: ignore[arg-type]
+    nodes.append(Node(len(nodes), "result", "result", None, builder.results, ()))
     values = tuple(Value(i, aval.shape, str(aval.dtype), aval.bytes) for i, aval in enumerate(flat.avals))
     return Graph(name, tuple(nodes), values, tuple(builder.kept)), codes
 

@@ -19,9 +19,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, closed_over, equations
-
-_ON_DEVICES = frozenset({"sharding_constraint", "jit", "pjit"})
-"""Primitives whose shardings name devices; the others only describe types and stay abstract."""
+from pathways_nb.util.primitives import ON_DEVICES
 
 
 def emit(
@@ -173,7 +171,7 @@ def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -
 
     return jaxpr.replace(
         eqns=[
-            eqn.replace(params={k: value(k, v, eqn.primitive.name in _ON_DEVICES) for k, v in eqn.params.items()})
+            eqn.replace(params={k: value(k, v, eqn.primitive.name in ON_DEVICES) for k, v in eqn.params.items()})
             for eqn in jaxpr.eqns
         ]
     )

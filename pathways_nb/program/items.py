@@ -7,7 +7,7 @@ They are lifted out here, so that each is a node of its own; loops cannot be, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,26 +15,16 @@ import jax
 import jax.extend.core as jex
 
 from pathways_nb.errors import UsageError
+from pathways_nb.jaxpr.flat import FlatJaxpr, Operation, Walk, alive, called
 from pathways_nb.plan import source_lines
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Named, named
 from pathways_nb.program.edge import without_edges
 from pathways_nb.program.signature import Aval
+from pathways_nb.util.primitives import CALLS, CARRIERS, COLLECTIVES
 
 _MOST_NAMED = 4
 """Different parts of a fused node that its name tells."""
-_TRANSPARENT = frozenset(
-    {"jit", "pjit", "remat2", "checkpoint", "remat", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
-)
-
-_COLLECTIVES = frozenset(
-    {"psum", "psum2", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant", "reduce_scatter",
-     "psum_scatter", "all_to_all", "ppermute", "pbroadcast", "ragged_all_to_all"}
-)  # fmt: skip
-_CARRIERS = frozenset(
-    {"jit", "pjit", "closed_call", "shard_map", "pvary", "pcast", "reshard", "sharding_constraint",
-     "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "transpose", "copy", "copy_p"}
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +38,14 @@ Operand = int | Const
 
 
 @dataclass(frozen=True, eq=False)
-class Item:
+class Item(Operation[Operand]):
     """One equation: what it computes, from which values, and where, if it is a computation."""
 
-    name: str
-    jaxpr: jex.ClosedJaxpr
-    inputs: tuple[Operand, ...]
     outputs: tuple[int, ...]
+    title: str = field(kw_only=True)
+    """What pictures call it."""
+    jaxpr: jex.ClosedJaxpr = field(kw_only=True)
+    """It alone, as something that can be run; of a computation, what it runs."""
     place: int | None = None
     in_specs: tuple[specs.Spec, ...] = ()
     out_specs: tuple[specs.Spec, ...] = ()
@@ -64,15 +55,10 @@ class Item:
     """How long it is declared to last (``pw.work``)."""
 
     @property
-    def has_effects(self) -> bool:
-        """Whether it must run even if nobody uses its outputs, and must not run twice."""
-        return bool(self.jaxpr.effects)
-
-    @property
     def is_collective(self) -> bool:
         """Whether devices only exchange values in it: collectives, and what changes no number or only its scale."""
         primitives = {eqn.primitive.name for eqn in equations(self.jaxpr) if not _ends_mean(eqn)}
-        return not primitives.isdisjoint(_COLLECTIVES) and primitives <= _COLLECTIVES | _CARRIERS
+        return not primitives.isdisjoint(COLLECTIVES) and primitives <= COLLECTIVES.keys() | CARRIERS
 
     def values(self) -> Iterator[int]:
         """Its operands that are values."""
@@ -100,116 +86,126 @@ class Group:
             times = Counter(self.fused)
             parts = [name if count == 1 else f"{name} ×{count}" for name, count in times.items()]
             return " + ".join(parts if len(parts) <= _MOST_NAMED else [*parts[: _MOST_NAMED - 1], "…"])
-        names = list(dict.fromkeys(item.name for item in self.items))
+        names = list(dict.fromkeys(item.title for item in self.items))
         if self.is_computation or len(names) <= 2:
             return ", ".join(names)
         return f"{names[0]} +{len(self.items) - 1} ops"
 
 
-@dataclass
-class FlatProgram:
-    """A whole program: ``avals`` by value id, items in order, operands of the result."""
+@dataclass(frozen=True, eq=False)
+class FlatProgram(FlatJaxpr[Item, Operand]):
+    """A whole program: its items in order; values are numbers."""
 
-    avals: list[Aval] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
-    arguments: tuple[int, ...] = ()
-    results: tuple[Operand, ...] = ()
+    inputs: tuple[int, ...]
+    avals: list[Aval]
+    """By value."""
 
     @classmethod
     def of(cls, closed: jex.ClosedJaxpr) -> FlatProgram:
         """Flatten a traced program and drop what nobody uses."""
-        flat = cls()
-        flat.arguments = tuple(flat.new(var.aval) for var in closed.jaxpr.invars)
-        operands = flat.walk(closed.jaxpr, closed.consts, flat.arguments, backward=False)
-        flat.results = tuple(operands)
-        flat._drop_unused()
-        return flat
+        walk = _Walk()
+        inputs = tuple(walk.new(var.aval) for var in closed.jaxpr.invars)
+        outputs = tuple(walk.run(closed, inputs))
+        return cls(alive(walk.items, outputs), inputs, outputs, walk.avals)
 
     def new(self, aval: Any) -> int:
         """A new value of this shape and dtype."""
-        self.avals.append(Aval(tuple(aval.shape), aval.dtype, bool(getattr(aval, "weak_type", False))))
-        return len(self.avals) - 1
+        return _new(self.avals, aval)
 
-    def walk(self, jaxpr: Any, consts: Any, arguments: Any, backward: bool) -> list[Operand]:
-        """Append the items of ``jaxpr`` and return the operands of its outputs."""
-        env: dict[Any, Operand] = dict(zip(jaxpr.constvars, map(Const, consts), strict=True))
-        env |= dict(zip(jaxpr.invars, arguments, strict=True))
 
-        def read(atom: Any) -> Operand:
-            return Const(atom.val) if isinstance(atom, jex.Literal) else env[atom]
+def _new(avals: list[Aval], aval: Any) -> int:
+    avals.append(Aval(tuple(aval.shape), aval.dtype, bool(getattr(aval, "weak_type", False))))
+    return len(avals) - 1
 
-        for eqn in jaxpr.eqns:
-            transposed = backward or "transpose" in str(eqn.source_info.name_stack)
-            if self._is_nest(eqn):
-                inner, inner_consts = _body(eqn)
-                outputs = self.walk(inner, inner_consts, [read(atom) for atom in eqn.invars], transposed)
-            else:
-                outputs = list(self._append(eqn, read, transposed))
-            env.update((var, out) for var, out in zip(eqn.outvars, outputs, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
 
-    def _is_nest(self, eqn: Any) -> bool:
-        if _named(eqn) is not None:
-            return False
-        inside = next(_computations_in(eqn.params), None)
-        if inside is not None and eqn.primitive.name not in _TRANSPARENT:
-            raise UsageError(
-                f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
-                f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
-            )
-        return inside is not None or _is_inlined(eqn)
+@dataclass
+class _Walk(Walk[Operand]):
+    avals: list[Aval] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    backward: bool = False
+    """Whether a transposition made what it is in."""
 
-    def _append(self, eqn: Any, read: Any, backward: bool) -> Iterator[Operand]:
+    def new(self, aval: Any) -> int:
+        return _new(self.avals, aval)
+
+    def constant(self, aval: Any, value: Any) -> Const:
+        return Const(value)
+
+    def equation(self, eqn: Any, inputs: list[Operand]) -> Sequence[Operand]:
+        outside, self.backward = self.backward, self.backward or "transpose" in str(eqn.source_info.name_stack)
         carried = _named(eqn)
         if carried is not None:
-            yield from self._append_computation(eqn, carried, tuple(map(read, eqn.invars)), backward)
+            outputs = self._computation(eqn, carried, tuple(inputs))
+        elif _is_nest(eqn):
+            outputs = self.run(called(eqn), inputs)
         else:
-            outputs = [self.new(var.aval) for var in eqn.outvars]
-            invars = list(dict.fromkeys(atom for atom in eqn.invars if not isinstance(atom, jex.Literal)))
-            kept = [(var, out) for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)]
-            outvars = [var for var, _ in kept]
-            body = jex.Jaxpr([], invars, outvars, [eqn], eqn.effects, debug_info=_debug_info(invars, outvars))
-            name = str(eqn.params.get("name", eqn.primitive.name))
-            ids = tuple(out for _, out in kept)
-            self.items.append(Item(name, jex.ClosedJaxpr(body, ()), tuple(map(read, invars)), ids, line=_line(eqn)))
-            yield from outputs
+            outputs = self._operation(eqn, inputs)
+        self.backward = outside
+        return outputs
 
-    def _append_computation(
-        self, eqn: Any, carried: Named, inputs: tuple[Operand, ...], backward: bool
-    ) -> Iterator[Operand]:
+    def _operation(self, eqn: Any, inputs: list[Operand]) -> list[Operand]:
+        outputs = [self.new(var.aval) for var in eqn.outvars]
+        operands = {atom: x for atom, x in zip(eqn.invars, inputs, strict=True) if not isinstance(atom, jex.Literal)}
+        kept = {var: out for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)}
+        invars, outvars = list(operands), list(kept)
+        body = jex.Jaxpr([], invars, outvars, [eqn], eqn.effects, debug_info=_debug_info(invars, outvars))
+        name = eqn.primitive.name
+        self.items.append(
+            Item(
+                name,
+                tuple(operands.values()),
+                tuple(kept.values()),
+                eqn,
+                title=str(eqn.params.get("name", name)),
+                jaxpr=jex.ClosedJaxpr(body, ()),
+                line=_line(eqn),
+            )
+        )
+        return list(outputs)
+
+    def _computation(self, eqn: Any, carried: Named, inputs: tuple[Operand, ...]) -> list[Operand]:
         again = "rematted" in str(eqn.source_info.name_stack)
-        suffix = " (again)" if again else " (bwd)" if backward else ""
-        body, kept, found_at = without_edges(eqn.params["jaxpr"])
+        suffix = " (again)" if again else " (bwd)" if self.backward else ""
+        body, kept, found_at = without_edges(called(eqn))
         outputs = tuple(self.new(var.aval) for var in body.jaxpr.outvars)
         self.items.append(
             Item(
-                carried.name + suffix,
-                body,
+                eqn.primitive.name,
                 inputs,
                 outputs,
-                carried.place,
-                tuple(map(specs.partition_spec_of, eqn.params["in_shardings"])),
-                tuple(specs.partition_spec_of(eqn.params["out_shardings"][at]) for at in kept),
-                tuple(eqn.params["donated_invars"]),
-                _line(eqn),
-                carried.seconds,
+                eqn,
+                title=carried.name + suffix,
+                jaxpr=body,
+                place=carried.place,
+                in_specs=tuple(map(specs.partition_spec_of, eqn.params["in_shardings"])),
+                out_specs=tuple(specs.partition_spec_of(eqn.params["out_shardings"][at]) for at in kept),
+                donated=tuple(eqn.params["donated_invars"]),
+                line=_line(eqn),
+                seconds=carried.seconds,
             )
         )
-        yield from ((*inputs, *outputs)[at] for at in found_at)
+        return [(*inputs, *outputs)[at] for at in found_at]
 
-    def _drop_unused(self) -> None:
-        live = {operand for operand in self.results if not isinstance(operand, Const)}
-        kept = []
-        for item in reversed(self.items):
-            if item.has_effects or not live.isdisjoint(item.outputs):
-                kept.append(item)
-                live.update(item.values())
-        self.items = kept[::-1]
+
+def _is_nest(eqn: Any) -> bool:
+    """Whether an equation is a call that disappears: it holds computations, or was to be inlined.
+
+    Raises:
+        UsageError: it holds computations and is no call.
+    """
+    inside = next(_computations_in(eqn.params), None)
+    if inside is not None and eqn.primitive.name not in CALLS:
+        raise UsageError(
+            f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
+            f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
+        )
+    return inside is not None or _is_inlined(eqn)
 
 
 def constant(value: Any, output: int) -> Item:
     """An item that yields a constant, for results that do not depend on anything."""
-    return Item("constant", jax.make_jaxpr(lambda: jax.numpy.asarray(value))(), (), (output,))
+    made = jax.make_jaxpr(lambda: jax.numpy.asarray(value))()
+    return Item("constant", (), (output,), title="constant", jaxpr=made)
 
 
 def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
@@ -251,11 +247,6 @@ def _way_out(primitive: str, inside: str) -> str:
     if primitive == "cond":
         return f"Put the jax.lax.cond inside {inside}, or branch in a cell on y.result()."
     return f"Unroll it with a Python for, or put the loop inside {inside}."
-
-
-def _body(eqn: Any) -> tuple[Any, Any]:
-    jaxpr = eqn.params["call_jaxpr" if "call_jaxpr" in eqn.params else "jaxpr"]
-    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, jex.ClosedJaxpr) else (jaxpr, ())
 
 
 def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:

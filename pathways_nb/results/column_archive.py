@@ -10,6 +10,7 @@ The meaning of the columns is checked in ``saved_record``.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import zipfile
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pathways_nb.util.json_text import DamagedError, said
+from pathways_nb.util.words import counted
 
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00(..)\{'descr': '([^']*)', 'fortran_order': (?:False|True), 'shape': \((\d{1,15}),\), \} *\n",
@@ -29,6 +31,8 @@ _HEADER = re.compile(
 """The header of an array of one dimension in NumPy's format 1.0."""
 _LONGEST = 256
 """Largest number of bytes of such a header; NumPy writes 128."""
+_BEGIN, _END, _END_LENGTH = b"PK\x03\x04", b"PK\x05\x06", 22
+"""The first bytes of a zip archive, and of its last record, which follows the directory and has no comment."""
 _FAILURES = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError)
 """What ``zipfile`` raises for damaged bytes, for compression methods that it lacks, and for encryption."""
 
@@ -56,8 +60,9 @@ class Archive:
 
     def __init__(self, path: str | Path):
         try:
+            _check_whole(Path(path))
             self._zip = zipfile.ZipFile(path)
-        except (FileNotFoundError, PermissionError, IsADirectoryError):
+        except (FileNotFoundError, PermissionError, IsADirectoryError, DamagedError):
             raise
         except _FAILURES as error:
             raise DamagedError(f"it is no archive of columns ({said(error)})") from None
@@ -128,3 +133,19 @@ class Archive:
         if len(data) != column.info.file_size:
             raise DamagedError(f"column {name!r} ends too early")
         return np.frombuffer(data, dtype, column.length, column.begins)
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse an archive that ends before its directory, or goes on behind it; anything else is left to ``zipfile``."""
+    with path.open("rb") as file:
+        if file.read(len(_BEGIN)) != _BEGIN:
+            return
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _END_LENGTH, 0))
+        if file.read(len(_END)) == _END:
+            return
+        file.seek(0)
+        end = file.read().rfind(_END)
+    if 0 <= end < size - _END_LENGTH:
+        raise DamagedError(f"{counted(size - _END_LENGTH - end, 'byte')} follow the end of the archive")
+    raise DamagedError(f"the file is cut short: it ends after {counted(size, 'byte')}, before its directory of columns")

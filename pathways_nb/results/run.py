@@ -18,12 +18,13 @@ from pathways_nb.plan.graph import Graph
 from pathways_nb.results import saved_run
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.trace import formats
-from pathways_nb.trace.breakdown import Idle, idle
-from pathways_nb.trace.critical_path import CriticalPath, Slack, critical_path, slack
+from pathways_nb.trace.causality.breakdown import Idle, idle
+from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
+from pathways_nb.trace.causality.what_if import WhatIf, what_if
 from pathways_nb.trace.exact_stamps import Stamps
-from pathways_nb.trace.metrics import Summary, counted, summarise
+from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
-from pathways_nb.trace.what_if import WhatIf, what_if
+from pathways_nb.util.words import a_type_of, counted
 
 if TYPE_CHECKING:
     from pathways_nb.runtime.run_state import Entry, Execution
@@ -286,7 +287,7 @@ def load(path: str | Path) -> Run:
         FileNotFoundError: there is no such file.
     """
     if not isinstance(path, (str, Path)):
-        raise UsageError(f"load({path!r}): a {type(path).__name__} is no path; write pw.load('a.run').")
+        raise UsageError(f"load({path!r}): {a_type_of(path)} is no path; write pw.load('a.run').")
     saved = saved_run.read(path)
     record = Record.of(saved.events)
     run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)

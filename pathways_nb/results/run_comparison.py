@@ -22,6 +22,7 @@ from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
 from pathways_nb.trace.matching import Difference, compare_events, say, together
 from pathways_nb.trace.record import Events
+from pathways_nb.util.words import a_type_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +150,7 @@ def compare(a: Any, b: Any) -> Comparison | ScheduleComparison:
     """
     for name, one in (("first", a), ("second", b)):
         if not isinstance(one, Run | Schedule):
-            what = f"a {type(one).__name__}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
+            what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
             raise UsageError(f"compare: the {name} argument is {what}.")
     if isinstance(a, Schedule) and isinstance(b, Schedule):
         return ScheduleComparison(a, b)

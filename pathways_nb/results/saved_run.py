@@ -27,6 +27,7 @@ from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Events
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
 from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
+from pathways_nb.util.words import counted
 
 FORMAT, VERSION = "pathways_nb.run", 1
 MOST_TEXT = 256 * 2**20
@@ -83,8 +84,8 @@ def write(run: SavedRun, path: str | Path) -> None:
         raise UsageError(f"save({str(path)!r}): {error}, which pw.load would refuse; run.to_csv writes it.") from None
     if len(events) > MOST_EVENTS or len(text) > MOST_TEXT:
         raise UsageError(
-            f"save({str(path)!r}): {len(events)} events and {len(text)} bytes of labels and graphs; pw.load reads up "
-            f"to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
+            f"save({str(path)!r}): {counted(len(events), 'event')} and {len(text)} bytes of labels and graphs; pw.load "
+            f"reads up to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
         )
     with open(path, "wb") as file:
         np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **columns)  # type: ignore[arg-type]
@@ -118,7 +119,7 @@ def _parts_of(archive: Archive) -> SavedRun:
     meta = _meta(archive)
     islands = meta["islands"].wholes(1, SIMULATED)
     if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
-        raise DamagedError(f"islands are {len(islands)} of {sum(islands)} devices, not up to {SIMULATED}")
+        raise DamagedError(f"islands are {len(islands)} of {counted(sum(islands), 'device')}, not up to {SIMULATED}")
     columns = archive.columns(STORED, MOST_EVENTS, "events")
     events, stamps = events_of(meta["labels"], columns, islands), _stamps(meta.get("stamps"))
     about, name = _about(meta["about"], len(islands)), meta["name"].text()

@@ -1,5 +1,4 @@
 """A jaxpr as one flat list of operations: their FLOPs, bytes, splits, collectives and peak memory.
 
 No compiler: these are estimates from the code alone.
-``cost.hlo`` and what lies above it may import it.
 """

@@ -11,12 +11,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pathways_nb.cost.jaxpr.operations import VIEWS, Flat, Op, Value
-from pathways_nb.cost.jaxpr.primitives import op_class_of
+from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, inverted, propagate, unsplit
+from pathways_nb.util.primitives import ARRANGES, LOOPS, SCATTERS, VIEWS, op_class_of
 
 _CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random", "matmul", "conv"})
-_MOVED = frozenset({"transpose", "pad", "slice", "concatenate", "rev", "copy"})
 
 
 def propagate_from_readers(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
@@ -57,11 +56,11 @@ def _agreed(one: Split | None, other: Split | None) -> Split | None:
 
 def _is_free(op: Op) -> bool:
     """Whether its output depends on nothing that is split, and could be made in parts."""
-    if len(op.outputs) != 1 or op.bodies or op.effects or any(op.outputs[0].split):
+    if len(op.outputs) != 1 or op.bodies or op.has_effects or any(op.outputs[0].split):
         return False
-    if op.name.startswith("scatter"):  # rows of a whole array are changed, each by the device that has them
+    if op.name in SCATTERS:  # rows of a whole array are changed, each by the device that has them
         return True
-    return op.ways == 1 and (op_class_of(op) in _CAN_BE_MADE_IN_PARTS or op.name in _MOVED)
+    return op.ways == 1 and (op_class_of(op.name) in _CAN_BE_MADE_IN_PARTS or op.name in ARRANGES)
 
 
 def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split | None]]:
@@ -77,14 +76,14 @@ def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split |
             yield value, None
         elif (split := inverted(op.name, op.params, at, _operands(op), op.outputs[0].shape, splits[0])) is not None:
             yield value, split
-        elif op_class_of(op) != "reduction":  # which takes whatever comes
+        elif op_class_of(op.name) != "reduction":  # which takes whatever comes
             yield value, None
 
 
 def _as_handed(op: Op, at: int, value: Value, within: Mapping[Value, Split | None]) -> Split | None:
     """As the body of a loop holds it, scanned arrays by one dimension less; or as all within it want it."""
     at -= op.params.get("cond_nconsts", 0)
-    if op.name not in ("scan", "while") or at < 0:
+    if op.name not in LOOPS or at < 0:
         return None
     inner = op.bodies[-1].inputs[at]
     if inner is value:
@@ -114,7 +113,7 @@ def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, V
     changed = replace(op, inputs=inputs)
     for number, value in enumerate(op.outputs):
         split = made.get(value) or value.split
-        if value not in made and not op.effects:
+        if value not in made and not op.has_effects:
             found = propagate(op.name, op.params, _operands(changed), value.shape)
             split = found if all(b in (a, ()) for a, b in zip(found, split, strict=True)) else split
         new[value] = _laid(flat, changed, value, split, number)
@@ -124,6 +123,6 @@ def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, V
 
 
 def _laid(flat: Flat, op: Op, value: Value, split: Split, number: int) -> Value:
-    bytes = bytes_on_device(value.shape, split, value.itemsize, flat.sizes)
+    bytes = bytes_on_device(value, split, flat.sizes)
     view = op.name in VIEWS and number < len(op.inputs) and op.inputs[number].bytes == bytes
     return replace(value, split=split, bytes=bytes, source=op.inputs[number] if view else None)

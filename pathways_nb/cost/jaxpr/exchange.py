@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pathways_nb.cost.jaxpr.operations import Op
-from pathways_nb.cost.jaxpr.primitives import COLLECTIVES
 from pathways_nb.errors import UsageError
+from pathways_nb.util.primitives import COLLECTIVES, CollectiveKind
 
-CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute", "broadcast"]
 Origin = Literal["jaxpr", "compiled", "scaled"]
 
 
@@ -62,7 +61,7 @@ def read_op(op: Op, sizes: Mapping[str, int]) -> Collective:
     Raises:
         UsageError: nobody says how many devices an axis has.
     """
-    kind: CollectiveKind = COLLECTIVES[op.name]  # type: ignore[assignment]
+    kind = COLLECTIVES[op.name]
     named = op.params.get("axes", op.params.get("axis_name", ()))
     axes = tuple(axis for axis in (named if isinstance(named, (tuple, list)) else (named,)) if isinstance(axis, str))
     groups = op.params.get("axis_index_groups")

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pathways_nb.cost.jaxpr.backward_splits import propagate_from_readers
-from pathways_nb.cost.jaxpr.operations import VIEWS, Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, propagate, read_spec, unsplit
 from pathways_nb.cost.jaxpr.trip_counts import trips
+from pathways_nb.jaxpr.flat import Walk, alive, called
+from pathways_nb.util.primitives import CONSTRAINTS, LAY_OUT, VIEWS
 
-_INLINED = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"} | {
-    f"custom_{kind}_call{ending}" for kind in ("jvp", "vjp") for ending in ("", "_jaxpr")
-}
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _TURNS = 3
 """How often the layout of what a loop carries is looked at again, until it stays."""
 
@@ -45,12 +43,21 @@ def flatten(
     return walk.body(jaxpr, [walk.new(var.aval, read_spec(spec, _rank(var))) for var, spec in pairs], outputs)
 
 
+def _shape(aval: Any) -> tuple[int, ...]:
+    return tuple(getattr(_arrived(aval), "shape", ()))
+
+
 def _rank(atom: Any) -> int:
-    return len(getattr(atom.aval, "shape", ()))
+    return len(_shape(atom.aval))
+
+
+def _arrived(aval: Any) -> Any:
+    """The array that a collective which was only started will leave; of others, itself."""
+    return getattr(aval, "inner_aval", aval)
 
 
 @dataclass
-class _Walk:
+class _Walk(Walk[Value]):
     sizes: dict[str, int]
     ops: list[Op] = field(default_factory=list)
 
@@ -58,16 +65,16 @@ class _Walk:
         return math.prod(self.sizes.get(axis, 1) for axis in axes)
 
     def new(self, aval: Any, split: Split, known: Any = None, source: Value | None = None) -> Value:
-        shape, dtype = tuple(getattr(aval, "shape", ())), getattr(aval, "dtype", None)
+        shape, dtype = _shape(aval), getattr(_arrived(aval), "dtype", None)
         itemsize = getattr(dtype, "itemsize", 0)
-        bytes = bytes_on_device(shape, split, itemsize, self.sizes)
+        bytes = bytes_on_device(aval, split, self.sizes)
         return Value(shape, str(dtype), itemsize, split, bytes, known, source)
 
     def body(self, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[Split | None] | None = None) -> Flat:
         """The operations of a jaxpr in a list of its own, without those nobody needs."""
         inner = _Walk(self.sizes)
         outputs = inner.run(jaxpr, inputs)
-        flat = Flat(_alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)
+        flat = Flat(alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)
         return propagate_from_readers(flat, wanted or [None] * len(outputs))
 
     def repeated(self, jaxpr: Any, inputs: Sequence[Value], first: int, carried: int) -> Flat:
@@ -89,32 +96,22 @@ class _Walk:
 
     def split(self, value: Value, split: Split) -> Value:
         """The array laid out otherwise."""
-        bytes = bytes_on_device(value.shape, split, value.itemsize, self.sizes)
+        bytes = bytes_on_device(value, split, self.sizes)
         return replace(value, split=split, bytes=bytes, source=None)
 
-    def run(self, jaxpr: Any, inputs: Sequence[Value]) -> list[Value]:
-        """Append the operations of a jaxpr; its outputs."""
-        inner, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
-        env: dict[Any, Value] = dict(zip(inner.invars, inputs, strict=True))
-        for var, const in zip(inner.constvars, consts, strict=False):
-            env[var] = self.new(var.aval, unsplit(_rank(var)), None if _rank(var) else const)
+    def constant(self, aval: Any, value: Any) -> Value:
+        rank = len(_shape(aval))
+        return self.new(aval, unsplit(rank), None if rank else value)
 
-        def read(atom: Any) -> Value:
-            if not hasattr(atom, "val"):
-                return env[atom]
-            return replace(self.new(atom.aval, unsplit(_rank(atom)), atom.val), bytes=0)
-
-        for eqn in inner.eqns:
-            env.update(zip(eqn.outvars, self.equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
-        return [read(atom) for atom in inner.outvars]
+    def literal(self, atom: Any) -> Value:
+        return replace(self.new(atom.aval, unsplit(_rank(atom)), atom.val), bytes=0)
 
     def equation(self, eqn: Any, inputs: list[Value]) -> Sequence[Value]:
-        name, params = eqn.primitive.name, eqn.params
-        body = next((params[key] for key in _BODIES if key in params), None)
-        if name in _INLINED and body is not None:
-            return self.call(params, body, inputs)
-        control = {"scan": self.scan, "while": self.loop, "cond": self.branch, "shard_map": self.shards}.get(name)
-        self.ops.append(control(eqn, inputs) if control else self.plain(eqn, inputs))
+        body = called(eqn)
+        if body is not None:
+            return self.call(eqn.params, body, inputs)
+        control = {"scan": self.scan, "while": self.loop, "cond": self.branch, "shard_map": self.shards}
+        self.ops.append(control.get(eqn.primitive.name, self.plain)(eqn, inputs))
         return self.ops[-1].outputs
 
     def call(self, params: Mapping[str, Any], body: Any, inputs: list[Value]) -> list[Value]:
@@ -132,7 +129,7 @@ class _Walk:
         if split == value.split:
             return value
         made = self.split(value, split)
-        self.ops.append(Op("lay_out", {}, (value,), (made,)))
+        self.ops.append(Op(LAY_OUT, (value,), (made,)))
         return made
 
     def plain(self, eqn: Any, inputs: list[Value]) -> Op:
@@ -141,12 +138,12 @@ class _Walk:
         axes = {axis for _, split in operands for entry in split for axis in entry}
         outputs = []
         for number, var in enumerate(eqn.outvars):
-            known = bool(axes) or name in ("sharding_constraint", "reshard")
-            split = propagate(name, params, operands, tuple(var.aval.shape)) if known else unsplit(_rank(var))
+            known = bool(axes) or name in CONSTRAINTS
+            split = propagate(name, params, operands, _shape(var.aval)) if known else unsplit(_rank(var))
             view = inputs[number] if name in VIEWS and split == inputs[number].split[: len(split)] else None
             outputs.append(self.new(var.aval, split, source=view))
         axes |= {axis for value in outputs for entry in value.split for axis in entry}
-        return Op(name, params, tuple(inputs), tuple(outputs), self.ways(axes), effects=bool(eqn.effects))
+        return Op(name, tuple(inputs), tuple(outputs), eqn, self.ways(axes))
 
     def scan(self, eqn: Any, inputs: list[Value]) -> Op:
         """Scanned arrays reach the body without their first dimension, and leave it likewise."""
@@ -156,7 +153,7 @@ class _Walk:
         carried = sum(_rank(x) == _rank(y) for x, y in zip(eqn.outvars, inner.outvars, strict=True))
         body = self.repeated(params["jaxpr"], handed, len(handed) - scanned - carried, carried)
         length = params["length"]
-        return Op("scan", eqn.params, tuple(inputs), self.returned(eqn, body), bodies=(body,), times=length)
+        return Op("scan", tuple(inputs), self.returned(eqn, body), eqn, bodies=(body,), times=length)
 
     def loop(self, eqn: Any, inputs: list[Value]) -> Op:
         params, first = eqn.params, eqn.params["cond_nconsts"]
@@ -167,12 +164,12 @@ class _Walk:
         times = trips(params, [value.known for value in inputs])
         note = "" if times is not None else "a while loop of unknown length is counted once"
         outputs = self.returned(eqn, body)
-        return Op("while", params, tuple(inputs), outputs, 1, (test, body), 1 if times is None else times, note)
+        return Op("while", tuple(inputs), outputs, eqn, 1, (test, body), 1 if times is None else times, note)
 
     def branch(self, eqn: Any, inputs: list[Value]) -> Op:
         bodies = tuple(self.body(branch, inputs[1:]) for branch in eqn.params["branches"])
         note = f"of the {len(bodies)} branches of a cond the dearest is counted"
-        return Op("cond", eqn.params, tuple(inputs), self.returned(eqn, bodies[-1]), bodies=bodies, note=note)
+        return Op("cond", tuple(inputs), self.returned(eqn, bodies[-1]), eqn, bodies=bodies, note=note)
 
     def shards(self, eqn: Any, inputs: list[Value]) -> Op:
         """Shapes within are one shard's, so that nothing is divided there any more."""
@@ -181,7 +178,7 @@ class _Walk:
         body = self.body(params["jaxpr"], [self.new(var.aval, unsplit(_rank(var))) for var in jaxpr.invars])
         specs = zip(eqn.outvars, params["out_specs"], strict=True)
         outputs = tuple(self.new(var.aval, read_spec(spec, _rank(var))) for var, spec in specs)
-        return Op("shard_map", params, tuple(inputs), outputs, bodies=(body,))
+        return Op("shard_map", tuple(inputs), outputs, eqn, bodies=(body,))
 
     def handed(self, value: Value, var: Any) -> Value:
         if _rank(var) == len(value.shape):
@@ -193,12 +190,3 @@ class _Walk:
             self.new(var.aval, ((),) * (_rank(var) - len(value.shape)) + value.split)
             for var, value in zip(eqn.outvars, body.outputs, strict=True)
         )
-
-
-def _alive(ops: Sequence[Op], outputs: Iterable[Value]) -> tuple[Op, ...]:
-    needed, kept = set(outputs), []
-    for op in reversed(ops):
-        if op.effects or not needed.isdisjoint(op.outputs):
-            needed.update(op.inputs)
-            kept.append(op)
-    return tuple(reversed(kept))

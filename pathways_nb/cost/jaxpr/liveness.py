@@ -8,6 +8,7 @@ from typing import Any
 from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
 from pathways_nb.cost.jaxpr.traffic import traffic_of
+from pathways_nb.util.primitives import NOT_IN_PLACE
 
 
 def peak_bytes(
@@ -44,7 +45,7 @@ def _above(flat: Flat, held: Sequence[Value]) -> int:
     for index, op in enumerate(flat.ops):
         made = {value.root for value in op.outputs if value.root in stored} - alive
         over = {value for value in ends.get(index, ()) if value in alive and value not in kept}
-        in_place = sum(value.bytes for value in over) if _in_place(op) else 0
+        in_place = 0 if op.name in NOT_IN_PLACE else sum(value.bytes for value in over)
         fresh = sum(value.bytes for value in made)
         peak = max(peak, now + max(fresh - in_place, 0) + _temporary(op))
         alive |= made
@@ -62,11 +63,6 @@ def _last_uses(flat: Flat, stored: Collection[Value]) -> dict[Value, int]:
         for value in op.inputs:
             last[value.root] = max([last.get(value.root, index), index, *inside])
     return last
-
-
-def _in_place(op: Op) -> bool:
-    """Whether its outputs may lie where inputs lay that nobody needs any more."""
-    return op.name not in ("dot_general", "conv_general_dilated", "gather", "sort", "transpose", "concatenate")
 
 
 def _temporary(op: Op) -> int:

@@ -1,7 +1,7 @@
 """What a node has to do on each device: operations and bytes by class, and collectives, from a walk of its jaxpr.
 
 The walk needs no compiler and no devices. It knows the collectives of per-shard code (``shard_map``); those of
-whole-array code are the partitioner's choice, see ``compiled.py``. Peak memory is in ``liveness.py``.
+whole-array code are the partitioner's choice, see ``cost/hlo/compiled.py``. Peak memory is in ``liveness.py``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 from pathways_nb.cost.jaxpr.exchange import Collective, merged, read_op
 from pathways_nb.cost.jaxpr.flat import flatten
+from pathways_nb.cost.jaxpr.flops import flops_of
 from pathways_nb.cost.jaxpr.operations import Flat, Op
-from pathways_nb.cost.jaxpr.primitives import TRANSCENDENTAL, OpClass, flops_of, op_class_of
 from pathways_nb.cost.jaxpr.splits import Split, read_spec
 from pathways_nb.cost.jaxpr.traffic import traffic_of
+from pathways_nb.util.primitives import TRANSCENDENTAL, OpClass, op_class_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +150,10 @@ def _work(flat: Flat) -> Work:
     for op in flat.ops:
         if op.bodies:
             parts.append(_within(op))
-        elif op_class_of(op) == "collective":
+        elif op_class_of(op.name) == "collective":
             parts.append(Work(collectives=merged([read_op(op, flat.sizes)])))
         else:
-            kind: OpClass = "transcendental" if op.name in TRANSCENDENTAL else op_class_of(op)
+            kind: OpClass = "transcendental" if op.name in TRANSCENDENTAL else op_class_of(op.name)
             amount = Amount(kind, _dtype(op), flops_of(op), traffic.read[op], traffic.written[op])
             parts.append(Work((amount,), notes=_notes(op)))
     return _total(parts)
@@ -169,10 +170,10 @@ def _within(op: Op) -> Work:
 
 def _dtype(op: Op) -> str:
     """Of the wider factor."""
-    if op_class_of(op) not in ("matmul", "conv"):
+    if op_class_of(op.name) not in ("matmul", "conv"):
         return ""
     return max(op.inputs, key=lambda value: value.itemsize).dtype
 
 
 def _notes(op: Op) -> tuple[str, ...]:
-    return (f"{op.name}: its operations are not counted",) if op_class_of(op) == "other" else ()
+    return (f"{op.name}: its operations are not counted",) if op_class_of(op.name) == "other" else ()

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.cost.jaxpr.splits import Split
-
-VIEWS = frozenset(
-    {"reshape", "squeeze", "expand_dims", "pvary", "pcast", "sharding_constraint", "reshard", "copy_p", "preduced",
-     "optimization_barrier", "device_put", "layout_constraint", "vary_unreduced_cast", "vary_unreduced_cast_p"}
-)  # fmt: skip
-"""Operations whose outputs are their inputs under another shape or type."""
+from pathways_nb.jaxpr.flat import FlatJaxpr, Operation
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,26 +41,18 @@ class Value:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Op:
+class Op(Operation[Value]):
     """One operation, over how many devices its work is divided, and what it runs within itself."""
 
-    name: str
-    params: Mapping[str, Any]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
     ways: int = 1
     bodies: tuple[Flat, ...] = ()
     times: int = 1
     """How often all its bodies run; of a ``cond``'s, one runs."""
     note: str = ""
-    effects: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Flat:
+class Flat(FlatJaxpr[Op, Value]):
     """A list of operations in order; ``sizes`` are of the mesh axes its values are split over."""
 
-    ops: tuple[Op, ...]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
     sizes: Mapping[str, int]

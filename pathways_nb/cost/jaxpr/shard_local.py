@@ -14,10 +14,7 @@ from typing import Any
 
 from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.operations import Op, Value
-from pathways_nb.cost.jaxpr.primitives import op_class_of
-
-_OF_ONE = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "split"})
-_REDUCED = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
+from pathways_nb.util.primitives import FOLDS, RESHAPES, op_class_of
 
 
 def needs_no_exchange(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Sequence[Any] | None = None) -> bool:
@@ -31,20 +28,22 @@ def needs_no_exchange(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Seque
 
 def is_one_fusion(jaxpr: Any, axis_sizes: Mapping[str, int], in_specs: Sequence[Any] | None = None) -> bool:
     """Whether all of it is made element by element, so that nothing but inputs and outputs takes memory."""
-    return all(not op.bodies and op_class_of(op) == "elementwise" for op in flatten(jaxpr, axis_sizes, in_specs).ops)
+    return all(
+        not op.bodies and op_class_of(op.name) == "elementwise" for op in flatten(jaxpr, axis_sizes, in_specs).ops
+    )
 
 
 def _is_local(op: Op, sizes: Mapping[str, int]) -> bool:
     if op.bodies:
         return False
-    if op.name in _OF_ONE | _REDUCED:
+    if op.name in RESHAPES | FOLDS:
         return all(_axes(op.inputs[0]) in ([], _axes(made)) and _divides(made, sizes) for made in op.outputs)
     if op.name == "dot_general":
         return _is_local_product(op)
     if op.name == "gather":
         table, indices = op.inputs
         return not _axes(table) and _axes(indices) == _axes(op.outputs[0])
-    return op_class_of(op) == "elementwise" and all(_is_alike(value, op.outputs[0]) for value in op.inputs)
+    return op_class_of(op.name) == "elementwise" and all(_is_alike(value, op.outputs[0]) for value in op.inputs)
 
 
 def _is_alike(value: Value, made: Value) -> bool:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pathways_nb.util.primitives import CONSTRAINTS, SCATTERS, WINDOWS, is_reduction
+
 Split = tuple[tuple[str, ...], ...]
 """For each dimension the axes that split it."""
 Operand = tuple[tuple[int, ...], Split]
@@ -27,15 +29,28 @@ def read_spec(spec: Any, rank: int) -> Split:
     return (*named, *unsplit(rank - len(named)))
 
 
-def bytes_on_device(shape: Sequence[int], split: Split, itemsize: int, sizes: Mapping[str, int]) -> int:
-    """What one device holds of an array on a mesh of these axis ``sizes``; the last one may hold less."""
-    ways = [math.prod(sizes.get(axis, 1) for axis in axes) for axes in split]
+def bytes_on_device(array: Any, layout: Any, sizes: Mapping[str, int] | None = None) -> int:
+    """Return the bytes that one device holds of an array; the last one may hold less.
+
+    Args:
+        array: anything with a shape and a ``dtype``, or its name and an ``itemsize``; a token takes no memory.
+        layout: a sharding, a ``PartitionSpec`` or a ``Split``; ``None`` is whole.
+        sizes: of the mesh's axes, where ``layout`` is not a sharding.
+    """
+    shape = tuple(getattr(array, "shape", ()))
+    if 0 in shape:
+        return 0
+    dtype = getattr(array, "dtype", None)
+    itemsize = int(array.itemsize if isinstance(dtype, str) else getattr(dtype, "itemsize", 0))
+    if hasattr(layout, "shard_shape"):
+        return itemsize * math.prod(layout.shard_shape(shape))
+    ways = [math.prod((sizes or {}).get(axis, 1) for axis in axes) for axes in read_spec(layout, len(shape))]
     return itemsize * math.prod(-(-n // k) for n, k in zip(shape, ways, strict=True))
 
 
 def propagate(name: str, params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
     """The split of an output of this shape, from those of the operands."""
-    if name in ("sharding_constraint", "reshard"):
+    if name in CONSTRAINTS:
         return read_spec(getattr(params.get("sharding", params.get("dst_sharding")), "spec", None), len(shape))
     rule = _RULES.get(name, _reduced if name.startswith(("reduce_", "arg")) else _same_shape)
     return _distinct(rule(params, operands, shape))
@@ -175,7 +190,7 @@ _RULES: dict[str, Callable[[Mapping[str, Any], Sequence[Operand], tuple[int, ...
     "squeeze": _squeezed,
     "reshape": _reshaped,
     "gather": _gathered,
-    **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter-min", "scatter-max"), _scattered),
+    **dict.fromkeys(SCATTERS, _scattered),
     "dynamic_update_slice": _first,
     "dynamic_slice": _same_sizes,
     "slice": _same_sizes,
@@ -202,21 +217,18 @@ def inverted(
         return tuple(split[i] if shape[i] == n else () for i, n in zip(to, given, strict=True))
     if name == "transpose":
         return tuple(split[params["permutation"].index(i)] for i in range(len(given)))
-    if name in ("reshape", "squeeze", "expand_dims"):
+    if name in ("reshape", "squeeze"):
         return tuple(_reshaped(params, [(shape, split)], given))
     if name == "dot_general":
         return _factor(params, at, operands, split)
-    if name.startswith("reduce_") and name != "reduce_precision":
+    if is_reduction(name):
         left = iter(split)
         return tuple(() if i in params.get("axes", ()) else next(left, ()) for i in range(len(given)))
-    if name in _ONE_CHANGED or name.startswith("scatter"):
+    if name in WINDOWS | SCATTERS:
         return tuple(_same_sizes(params, [(shape, split)], given)) if at == 0 else None
     if name == "concatenate" or (name not in _RULES and given == shape):
         return tuple(_same_sizes(params, [(shape, split)], given))
     return None
-
-
-_ONE_CHANGED = frozenset({"dynamic_update_slice", "dynamic_slice", "slice", "pad"})
 
 
 def _factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], split: Split) -> Split:

@@ -16,14 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pathways_nb.cost.jaxpr.operations import VIEWS, Flat, Op, Value
-from pathways_nb.cost.jaxpr.primitives import TRANSCENDENTAL, op_class_of
-
-_TAKEN = frozenset({"gather", "dynamic_slice", "slice"})
-_UPDATES = {"dynamic_update_slice": 1} | {
-    f"scatter{ending}": 2 for ending in ("", "-add", "_add", "-mul", "_mul", "-min", "_min", "-max", "_max")
-}
-"""Operations in place, and which input holds what they write."""
+from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
+from pathways_nb.util.primitives import ACCUMULATES, SLICES, TRANSCENDENTAL, UPDATES, VIEWS, op_class_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,7 @@ def traffic_of(flat: Flat) -> Traffic:
     seen: set[tuple[int, Value]] = set()
     beside = _beside_products(flat)
     for op in flat.ops:
-        if op.bodies or op in beside or (op.name in VIEWS and op_class_of(op) == "elementwise"):
+        if op.bodies or op in beside or op.name in VIEWS:
             continue
         fusion = levels.fusion(op)
         arrays = {value for value in levels.taken(op) if fusion < 0 or (fusion, value) not in seen}
@@ -54,20 +48,22 @@ def traffic_of(flat: Flat) -> Traffic:
 
 def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, int]:
     made = sum(value.bytes for value in op.outputs if value.root in stored)
-    if op.name in _TAKEN:
+    if op.name in SLICES:
         taken = sum(value.bytes for value in op.outputs)
         return taken + sum(value.bytes for value in op.inputs[1:]), made
-    if op.name in _UPDATES and len(op.inputs) > _UPDATES[op.name]:
-        update = op.inputs[_UPDATES[op.name]].bytes
-        again = update if "add" in op.name or "mul" in op.name else 0
+    if op.name in UPDATES and len(op.inputs) > UPDATES[op.name]:
+        update = op.inputs[UPDATES[op.name]].bytes
+        again = update if op.name in ACCUMULATES else 0
         return again + sum(value.bytes for value in op.inputs[1:]), update
     return sum(_read(op, value) for value in arrays), made
 
 
 def _read(op: Op, value: Value) -> int:
     """Of a whole array next to split ones of its size, a device reads its own part."""
+    if not op.outputs or op_class_of(op.name) != "elementwise":
+        return value.bytes
     out = op.outputs[0]
-    alike = value.shape == out.shape and op_class_of(op) == "elementwise"
+    alike = value.shape == out.shape
     return min(value.bytes, out.bytes // out.itemsize * value.itemsize) if alike and out.itemsize else value.bytes
 
 
@@ -96,7 +92,7 @@ class _FusionDepths:
 
     def fused(self, op: Op) -> bool:
         """Whether it can be a member of a fusion."""
-        return not op.bodies and op_class_of(op) in ("elementwise", "reduction")
+        return not op.bodies and op_class_of(op.name) in ("elementwise", "reduction")
 
     def _join(self, op: Op) -> None:
         for value in op.inputs if self.fused(op) else ():
@@ -127,7 +123,7 @@ class _FusionDepths:
 
     def continues(self, op: Op) -> bool:
         """Whether a fusion may go on behind it."""
-        return not op.bodies and op_class_of(op) == "elementwise"
+        return not op.bodies and op_class_of(op.name) == "elementwise"
 
     def find(self, op: Op) -> Op:
         """The member that stands for its fusion."""
@@ -167,8 +163,8 @@ def _beside_products(flat: Flat) -> set[Op]:
         if op.name == "transpose":
             before = makers.get(op.inputs[0])
             after = readers.get(op.outputs[0], [])
-            if (before is not None and op_class_of(before) == "matmul") or (
-                after and all(op_class_of(reader) == "matmul" for reader in after)
+            if (before is not None and op_class_of(before.name) == "matmul") or (
+                after and all(op_class_of(reader.name) == "matmul" for reader in after)
             ):
                 found.add(op)
     return found

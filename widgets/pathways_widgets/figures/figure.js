@@ -4,12 +4,13 @@ const isDark = () => {
   const jupyter = document.body.dataset.jpThemeLight
   if (jupyter !== undefined) return jupyter === "false"
   if (document.body.dataset.vscodeThemeKind) return !document.body.dataset.vscodeThemeKind.includes("light")
+  if (["dark", "light"].includes(document.body.dataset.theme)) return document.body.dataset.theme === "dark"
   return matchMedia("(prefers-color-scheme: dark)").matches
 }
 
 const onThemeChange = (callback) => {
   const watcher = new MutationObserver(callback)
-  const attributeFilter = ["data-jp-theme-light", "data-vscode-theme-kind"]
+  const attributeFilter = ["data-jp-theme-light", "data-vscode-theme-kind", "data-theme"]
   watcher.observe(document.body, {attributes: true, attributeFilter})
   const media = matchMedia("(prefers-color-scheme: dark)")
   media.addEventListener("change", callback)

@@ -26,9 +26,10 @@ import traitlets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
-from pathways_nb.trace.breakdown import Breakdown, breakdown
+from pathways_nb.trace.causality.breakdown import Breakdown, breakdown
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
+from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.drawing.views import Moment, RunLike, Window
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
@@ -216,7 +217,7 @@ class Selection:
         return cls(start, end, inside, breakdown(events, run.islands, start, end))
 
     def __str__(self) -> str:
-        head = f"{duration(self.start)} to {duration(self.end)}, {len(self.events)} events"
+        head = f"{duration(self.start)} to {duration(self.end)}, {counted(len(self.events), 'event')}"
         return "\n".join([head, *map(str, self.islands)])
 
 

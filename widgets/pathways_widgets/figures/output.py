@@ -8,13 +8,13 @@ picture while the live figure is on the page, and hide that error otherwise.
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
 
 from IPython.display import DisplayHandle, display
 
+from pathways_nb.util.fallbacks import fall_back
 from pathways_widgets.drawing.scene import Scene
 
 ITEM_TYPE = "application/vnd.pathways.figure+json"
@@ -46,14 +46,22 @@ def show_still(draw: Callable[[], Scene], text: str, handle: DisplayHandle | Non
     Returns:
         The handle with which the picture can be replaced; ``handle`` itself if drawing failed.
     """
-    with contextlib.suppress(Exception):  # the figure itself is shown; an error here must not fail the cell
+    try:
         scene = draw()
-        bundle = {"image/png": base64.b64encode(scene.png(1.5)).decode(), "text/plain": text}
-        about = {STILL: True, "image/png": {"width": round(scene.width), "alt": text}}
-        if handle is None:
-            put_out({"text/html": f"<div {STILL}>{_HIDE}</div>"}, {STILL: True})
-            return put_out(bundle, about)
-        handle.update(bundle, raw=True, metadata=about)
+        picture = base64.b64encode(scene.png(1.5)).decode()
+    except Exception as error:  # the interactive figure is there; its stand-in must not break the cell
+        fall_back(
+            "The still picture beside a figure could not be drawn",
+            error,
+            "The figure is shown without it: nothing but text stands in its place where the notebook has no kernel.",
+        )
+        return handle
+    bundle = {"image/png": picture, "text/plain": text}
+    about = {STILL: True, "image/png": {"width": round(scene.width), "alt": text}}
+    if handle is None:
+        put_out({"text/html": f"<div {STILL}>{_HIDE}</div>"}, {STILL: True})
+        return put_out(bundle, about)
+    handle.update(bundle, raw=True, metadata=about)
     return handle
 
 

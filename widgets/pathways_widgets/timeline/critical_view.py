@@ -12,7 +12,7 @@ import numpy as np
 from bokeh.models import Segment
 from bokeh.plotting import figure
 
-from pathways_nb.trace.critical_path import critical_path
+from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.record import GAUGE_KINDS, Events
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import Columns, RunLike, Window

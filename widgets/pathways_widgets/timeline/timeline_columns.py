@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
+from pathways_nb.util.words import plural
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns, Words, node_id
 from pathways_widgets.timeline.busy_devices import BUSY_COLUMNS
@@ -95,7 +96,7 @@ def title_of(boxes: Boxes, events: Events) -> str:
     quality = events.stored("quality")[seen]
     simulated = np.count_nonzero(quality == QUALITIES.index("simulated"))
     estimated = np.count_nonzero(quality != QUALITIES.index("exact")) - simulated
-    words = f"{len(events):,} event{'' if len(events) == 1 else 's'}"
+    words = f"{len(events):,} {plural(len(events), 'event')}"
     if len(boxes.track):
         words = f"{len(seen):,} of {words} as {len(boxes):,} boxes"
     words += f" · {simulated:,} simulated" if simulated else ""
@@ -131,7 +132,9 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
         return Words([*of_labels, *words], np.concatenate([which, np.resize(numbers, merged)]).astype(np.uint32))
 
     columns: Columns = {"kind": Words([kind.name for kind in palette.KINDS], codes)}
-    columns["name"] = text([label.name for label in labels], [f"{count:,} events" for count in boxes.count.tolist()])
+    columns["name"] = text(
+        [label.name for label in labels], [f"{count:,} {plural(count, 'event')}" for count in boxes.count.tolist()]
+    )
     columns["place"] = text([_where(label) for label in labels], [""])
     columns["program"] = text([_whose(label) for label in labels], ["several"])
     columns["route"] = text([label.route for label in labels], [""])
