@@ -1,9 +1,14 @@
-"""A Sphinx extension: the figures of notebooks that myst-nb executes are live in the pages, with no network.
+"""A Sphinx extension: figures in notebooks that myst-nb executes stay interactive in the pages, without a network.
 
-``extensions = ["myst_nb", "pathways_nb.notebook.site"]`` in a ``conf.py`` is all that a site needs. The kernel is
-this interpreter, whatever kernels are registered; BokehJS lies in the site; a figure's still picture is seen where
-no scripts run; and a page that would fetch anything from the network fails the build. Sphinx, myst-nb and docutils
-come with the extra ``docs`` and are imported by nothing else.
+A site needs ``extensions = ["myst_nb", "pathways_nb.notebook.site"]`` in its ``conf.py``, and nothing else:
+
+- the kernel is the interpreter that builds the site, whatever kernels are registered;
+- BokehJS is copied into the site, and readers without scripts see the still picture of a figure;
+- a page that would fetch anything from the network fails the build, which whoever builds the site would not notice, and
+  readers without a network would.
+
+Sphinx, myst-nb and docutils come with the extra ``docs``. They are imported for type checking and inside functions
+only, so that this module can be imported without them.
 """
 
 from __future__ import annotations
@@ -27,16 +32,16 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 KERNEL = "python3"
-"""The name that notebooks use, also those that name no kernel; what is found first under it is this interpreter."""
+"""The kernel name that all notebooks get; this interpreter is found first under it."""
 CELL_TIMEOUT = 900
-"""Seconds after which a cell is taken to be stuck."""
+"""Seconds after which the execution of a cell fails."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _REMOTE = re.compile(r"(https?:)?//")
 _REMOTE_IN_CSS = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""")
 
 
 class Figures:
-    """Renders a figure's item as a live figure, and its still picture for readers without scripts."""
+    """The myst-nb renderer of figures: interactive, with a still picture for readers without scripts."""
 
     mime_priority_overrides: ClassVar[list[tuple[str, str, int | None]]] = [("html", FIGURE, 1)]
 
@@ -59,7 +64,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def fetched(page: str) -> list[str]:
-    """Return every address that a browser fetches to show an HTML page; links that a person may follow are not."""
+    """Return every address that a browser fetches to show an HTML page; links that a reader may follow are left out."""
     parser = _Fetched()
     parser.feed(page)
     parser.close()
@@ -77,7 +82,7 @@ def remote(folder: Path) -> list[str]:
 
 
 class _Fetched(HTMLParser):
-    """Collects what a page fetches, not the text of its scripts."""
+    """A parser that collects the addresses that a page fetches; addresses inside scripts are not seen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,12 +95,12 @@ class _Fetched(HTMLParser):
 
 
 def _configure(app: Sphinx, config: Any) -> None:
-    """Let myst-nb run this interpreter, ask it for figures with their data, and load no widgets from the network."""
+    """Configure myst-nb: run this interpreter, embed figures with their data, fetch no widgets from the network."""
     folder = Path(app.doctreedir) / "jupyter"
     spec = folder / "kernels" / KERNEL / "kernel.json"
     spec.parent.mkdir(parents=True, exist_ok=True)
     kernel = get_kernel_dict() | {"env": {"PATHWAYS_EMBED_FIGURES": "1"}}
-    kernel["argv"].append("--log-level=ERROR")  # otherwise each says that it is reached by TCP, on this machine alone
+    kernel["argv"].append("--log-level=ERROR")  # otherwise each kernel logs that it is reached by local TCP
     spec.write_text(json.dumps(kernel))
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("JUPYTER_PATH")]))
     config.nb_kernel_rgx_aliases = {".*": KERNEL}
@@ -115,6 +120,11 @@ def _add_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any],
 
 
 def _check_offline(app: Sphinx, error: Exception | None) -> None:
+    """Fail the build if a page fetches anything from outside the site.
+
+    Raises:
+        ExtensionError: names each page and address.
+    """
     from sphinx.errors import ExtensionError
 
     found = remote(Path(app.outdir)) if error is None and app.builder.format == "html" else []
@@ -123,11 +133,13 @@ def _check_offline(app: Sphinx, error: Exception | None) -> None:
 
 
 def _still(data: Any) -> str:
+    """Return HTML that shows a still picture where scripts do not run."""
     content = data.content if isinstance(data.content, str) else base64.b64encode(data.content).decode()
     return f'<noscript><img alt="" src="data:image/png;base64,{content.strip()}"></noscript>'
 
 
 def _raw(text: str) -> nodes.Element:
+    """Return a docutils node that contains HTML as it is."""
     from docutils import nodes
 
     return nodes.raw("", text, format="html")

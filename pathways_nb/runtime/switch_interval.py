@@ -1,7 +1,8 @@
-"""How often Python lets another thread run, while controllers have threads of their own.
+"""Python's switch interval, shortened while controllers have threads of their own.
 
-Dispatchers launch from threads of their own: behind a busy cell each launch would wait Python's usual 5 ms. The
-interval is the whole process's, so it is restored when the last controller that shortened it is closed.
+Dispatchers launch from their own threads. While a cell computes in Python, each launch would wait for up to 5 ms, the
+usual interval after which Python switches threads. The interval belongs to the whole process, so it is restored when
+the last controller that shortened it closes.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import sys
 import threading
 
 SECONDS = 5e-4
+"""The shortened interval."""
 
 _lock = threading.Lock()
 _holders: set[ShortInterval] = set()
+"""Those that are not released yet."""
 _before = 0.0
+"""The interval to restore, read when the first holder was made."""
 
 
 class ShortInterval:
-    """Python switches threads after ``SECONDS`` at the latest, until this and all others like it are released."""
+    """A claim on the short interval, which lasts until all claims of the process are released."""
 
     def __init__(self) -> None:
         global _before
@@ -28,7 +32,7 @@ class ShortInterval:
             _holders.add(self)
 
     def release(self) -> None:
-        """Restore the interval if nobody else needs the short one; what somebody has set meanwhile stays."""
+        """Restore the interval if no other claim is left, unless other code has changed it meanwhile."""
         with _lock:
             if self in _holders:
                 _holders.discard(self)

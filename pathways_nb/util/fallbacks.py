@@ -1,4 +1,9 @@
-"""What to do where something failed that the work does not depend on: go on, and say so once."""
+"""A warning for optional work that failed: continue without it, and say so once.
+
+Some calls into JAX or the system fail on some backends or machines although the program can continue with less, for
+example without a memory limit. To ignore such a failure would hide what is missing; to raise it would stop work that
+does not depend on it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,12 @@ _told: set[str] = set()
 
 
 def fall_back(failed: str, error: BaseException | None, instead: str) -> None:
-    """Warn that something failed and what is done instead; once in a process for each thing that fails.
+    """Warn that something failed and what is done instead, once in a process for each value of ``failed``.
 
     Args:
         failed: what could not be done, as the beginning of a sentence.
-        error: why; ``None`` where it was merely not told.
-        instead: what holds now, and what a person may do, as whole sentences.
+        error: the reason; ``None`` if nothing was raised, but information is missing.
+        instead: what applies now and what the user may do, in complete sentences.
     """
     with _lock:
         if failed in _told:

@@ -1,7 +1,8 @@
-"""Half-open intervals ``low <= x < high``: of devices, of bytes per device, of time.
+"""Half-open intervals ``low <= x < high`` of integers: devices, bytes per device, times.
 
-``Intervals`` is a map from neighbouring intervals to values: an island of thousands of devices is a few intervals, cut
-only where devices are used apart. ``joined``, ``union`` and ``pieces`` put intervals together and take them apart.
+``Intervals`` maps intervals to values. An island of thousands of devices is a few intervals, cut only where some
+devices are used without others, so that the cost of an operation depends on the number of intervals and not of devices.
+``joined``, ``union`` and ``pieces`` combine and cut plain intervals; the last two take NumPy arrays.
 """
 
 from __future__ import annotations
@@ -22,38 +23,39 @@ def _same(value: Value) -> Value:
 
 
 class Intervals(Generic[Value]):
-    """A map from every number from 0 up to ``end`` to a value, kept by intervals; at first all of it is one.
+    """A map from each integer in ``0 <= x < end`` to a value, stored by interval; at first one interval covers all.
 
-    Interval ``k`` goes from ``edges[k]`` up to ``edges[k + 1]`` and has ``values[k]``.
+    Interval ``k`` is ``edges[k] <= x < edges[k + 1]`` and has ``values[k]``.
 
     Args:
-        value: of all numbers.
-        split: makes the value of an interval's second part from that of the whole, which stays that of the first.
-        end: the first number that is not in the map.
+        value: the first value of all integers.
+        split: called when an interval is cut; returns the value of the upper part, given that of the whole. The lower
+            part keeps its value. Mutable values need it, because otherwise both parts share one object.
+        end: the first integer that is not in the map.
     """
 
     def __init__(self, value: Value, split: Callable[[Value], Value] = _same, end: int = sys.maxsize):
         self.edges, self.values, self._split = [0, end], [value], split
         self._cuts: dict[tuple[int, int], slice] = {}
-        """What ``between`` has found since the edges changed last."""
+        """Results of ``between`` since the edges last changed."""
 
     def __iter__(self) -> Iterator[tuple[int, int, Value]]:
-        """First number, the one after the last, and value of each interval."""
+        """Yield ``low``, ``high`` and the value of each interval."""
         yield from zip(self.edges, self.edges[1:], self.values, strict=False)
 
     def between(self, low: int, high: int) -> slice:
-        """Where in ``values`` the numbers from ``low`` up to ``high`` are, from now on intervals of their own."""
+        """Cut at ``low`` and ``high``, and return the slice of ``values`` that covers the integers between them."""
         found = self._cuts.get((low, high))
         if found is None:
             found = self._cuts[low, high] = slice(self._cut(low), self._cut(high))
         return found
 
     def touching(self, low: int, high: int) -> slice:
-        """Where in ``values`` the intervals are that have a number from ``low`` up to ``high``."""
+        """Return the slice of ``values`` whose intervals overlap ``low <= x < high``; nothing is cut."""
         return slice(bisect_right(self.edges, low) - 1, bisect_left(self.edges, high))
 
     def replace(self, low: int, high: int, value: Value) -> list[Value]:
-        """Make the numbers from ``low`` up to ``high`` one interval with this value; return the values they had."""
+        """Make ``low <= x < high`` one interval with this value, and return the values that it had."""
         where = self.between(low, high)
         before = self.values[where]
         if len(before) > 1:
@@ -62,7 +64,7 @@ class Intervals(Generic[Value]):
         return before
 
     def merge(self, low: int, high: int) -> None:
-        """Make one of neighbours with equal values where an interval begins at ``low`` or ``high``."""
+        """Join neighbouring intervals with equal values where an edge is at ``low`` or ``high``."""
         for edge in (high, low):
             at = bisect_left(self.edges, edge)
             if 0 < at < len(self.values) and self.edges[at] == edge and self.values[at - 1] == self.values[at]:
@@ -70,7 +72,7 @@ class Intervals(Generic[Value]):
                 self._cuts.clear()
 
     def _cut(self, edge: int) -> int:
-        """The interval that begins at ``edge``."""
+        """Return the position of the interval that begins at ``edge``, after cutting there if necessary."""
         at = bisect_left(self.edges, edge)
         if self.edges[at] != edge:
             self._cuts.clear()
@@ -80,7 +82,7 @@ class Intervals(Generic[Value]):
 
 
 def joined(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Make one of each row of intervals that follow each other, and leave out empty ones."""
+    """Return intervals with each joined to the one before it if they touch, and without empty ones."""
     found: list[tuple[int, int]] = []
     for low, high in intervals:
         if found and low == found[-1][1]:
@@ -91,7 +93,12 @@ def joined(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts and ends of the intervals that make up what is in any of the given ones, rising and apart."""
+    """Return the union of intervals as starts and ends that rise and do not touch.
+
+    Args:
+        start: first numbers, in any order.
+        end: numbers after the last; an interval that ends before it starts counts as empty.
+    """
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
@@ -103,10 +110,15 @@ def union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pieces(start: np.ndarray, end: np.ndarray, *edges: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Cut whole numbers at every start, every end and ``edges``; return each piece and the positions of who covers it.
+    """Cut the integers at every start, every end and every edge.
 
     Args:
-        start, end: of some intervals. edges: further numbers at which to cut.
+        start: first integers of some intervals.
+        end: integers after the last of them.
+        *edges: further integers at which to cut.
+
+    Yields:
+        Each piece as ``low``, ``high``, and the positions of the intervals that cover it.
     """
     cuts, ends = np.unique(np.concatenate([start, end, np.array(edges, start.dtype)]), return_inverse=True)
     begin, count = ends[: len(start)], np.maximum(ends[len(start) : 2 * len(start)] - ends[: len(start)], 0)

@@ -1,21 +1,30 @@
-"""Numbers and types in sentences: ``"1 device"``, ``"2 devices"``, ``"an int"``."""
+"""Numbers and types as words for error texts and tables: ``"1 device"``, ``"2 devices"``, ``"an int"``.
+
+One place for the plural and the article, so that no text says ``"1 devices"`` or ``"a int"``.
+"""
 
 from __future__ import annotations
 
 
 def plural(count: float, thing: str, ending: str = "s") -> str:
-    """Return the word for so many things: ``thing`` itself for one, else with its ending; a last y becomes ies."""
+    """Return a noun in the number that ``count`` requires: ``thing`` for one, else its plural.
+
+    Args:
+        count: how many there are.
+        thing: the noun in the singular; a final ``y`` becomes ``ies``.
+        ending: appended otherwise.
+    """
     if count == 1:
         return thing
     return f"{thing[:-1]}ies" if thing.endswith("y") else thing + ending
 
 
 def counted(count: int, thing: str, ending: str = "s") -> str:
-    """``"1 launch"``, ``"2 launches"``."""
+    """Return a number with its noun: ``"1 launch"``, ``"2 launches"`` (with the ending ``es``)."""
     return f"{count} {plural(count, thing, ending)}"
 
 
 def a_type_of(value: object) -> str:
-    """``"a str"``, ``"an int"``: the type of a value with its article."""
+    """Return the type of a value with its article: ``"a str"``, ``"an int"``."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeio' or name.startswith('nd') else 'a'} {name}"

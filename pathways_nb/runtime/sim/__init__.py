@@ -1,4 +1,4 @@
-"""The driver for simulated devices: islands in virtual time, and turns of client threads.
+"""The driver for simulated devices: islands in simulated time, and client threads released one after another.
 
-No real clock decides anything.
+No real clock decides what a trace contains, except for threads that wait unseen (see ``thread_turns``).
 """

@@ -1,9 +1,17 @@
-"""Whether a Python thread sleeps until another thread wakes it: then it cannot call anything by itself.
+"""Recognise a Python thread that is blocked until another thread wakes it.
 
-Read from the innermost Python frame, for the waits that Python's own modules consist of: ``Thread.join``, ``Condition``
-(on which ``Event``, ``Barrier``, ``Semaphore``, ``queue.Queue`` and ``concurrent.futures.Future`` wait), an idle worker
-of a ``ThreadPoolExecutor``, an idle ``asyncio`` loop, and the end of the interpreter. A timeout of one of the first two
-is taken for a safety net. Whatever is not recognised counts as awake, a raw lock and ``time.sleep`` among them.
+Turns of client threads need this: a blocked thread cannot call anything by itself, so simulated time may advance
+without it (see ``thread_turns``). Python offers no such query, therefore the innermost Python frame of the thread is
+read. These waits are recognised:
+
+- ``Thread.join``, and ``Condition.wait``, on which ``Event``, ``Barrier``, ``Semaphore``, ``queue.Queue`` and
+  ``concurrent.futures.Future`` are built. A timeout is ignored here: it is assumed to guard against hanging.
+- an idle worker of a ``ThreadPoolExecutor``, an idle ``asyncio`` event loop, and the end of the interpreter.
+
+Everything else counts as running, a raw ``Lock`` and ``time.sleep`` among them: their C code leaves no Python frame
+that shows the wait. An error in this direction stops simulated time, which ``held_up`` reports. The opposite error, to
+treat a running thread as blocked, would make the trace depend on real time, so a waiter that was already notified, but
+has not run since, does not count as blocked.
 """
 
 from __future__ import annotations
@@ -23,10 +31,16 @@ _looking = threading.RLock()
 
 
 def look(at: Callable[[Mapping[int, FrameType]], T]) -> T:
-    """What ``at`` finds in the innermost Python frame of each other thread, by the thread's identifier.
+    """Call ``at`` with the innermost Python frames of all other threads and return its result.
 
-    It must keep none of them. One thread looks at a time: the frames of two that look at each other would be a cycle,
-    and keep the values that threads hold until garbage is collected, which is no time of the simulation.
+    One thread looks at a time: if two looked at each other, their frames would form a reference cycle. Values that the
+    threads hold would then be released when garbage is collected, at no defined simulated time.
+
+    Args:
+        at: receives frames by thread identifier; it must keep none of them.
+
+    Returns:
+        What ``at`` returns.
     """
     with _looking:
         return at(_frames())
@@ -34,15 +48,16 @@ def look(at: Callable[[Mapping[int, FrameType]], T]) -> T:
 
 def _frames() -> dict[int, FrameType]:
     found = sys._current_frames()
-    del found[threading.get_ident()]  # it would hold itself
+    del found[threading.get_ident()]  # this frame would refer to itself
     return found
 
 
 def is_asleep(frame: FrameType, at: Mapping[int, FrameType]) -> bool:
-    """Whether the thread that is in ``frame`` sleeps until another thread wakes it, or input arrives.
+    """Return whether a thread is blocked until another thread wakes it or input arrives.
 
     Args:
-        frame: its innermost Python frame. at: those of all threads (see ``look``).
+        frame: the thread's innermost Python frame.
+        at: the frames of all threads, by identifier (see ``look``).
     """
     file, name = frame.f_code.co_filename, frame.f_code.co_name
     if file == threading.__file__:
@@ -53,22 +68,26 @@ def is_asleep(frame: FrameType, at: Mapping[int, FrameType]) -> bool:
 
 
 def is_napping(frame: FrameType) -> bool:
-    """Whether the line that a thread is at calls some ``sleep``."""
+    """Return whether the source line that a thread executes calls a function named ``sleep``."""
     return "sleep(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _is_worker(frame: FrameType) -> bool:
-    """Whether a worker of a ``ThreadPoolExecutor`` is between two items."""
+    """Return whether the thread is a ``ThreadPoolExecutor`` worker between two work items."""
     return frame.f_code.co_filename == concurrent.futures.thread.__file__ and frame.f_code.co_name == "_worker"
 
 
 def _is_idle(names: Mapping[str, Any], at: Mapping[int, FrameType]) -> bool:
-    """Whether a worker between two items, with these local names, has none to go on with.
+    """Return whether a worker between two items has no item to continue with.
 
-    An empty queue does not say so: since Python 3.13 ``put`` hands the item over, and the worker need not have run
-    since. The pool counts its idle workers, one less from the moment of a submission; if more than that are between
-    two items, one has an item. Until Python 3.11 the count is too high once items have queued behind a full pool; there
-    the moment between a worker's ``get`` and its next line is still taken for sleep, for nothing tells them apart.
+    An empty queue does not prove it: since Python 3.13 ``put`` hands the item to the waiting worker, which may not have
+    run since. The pool counts its idle workers and decrements the count at each submission. If more workers than that
+    are between two items, one of them has an item. Up to Python 3.11 the count is too high once items have queued
+    behind a full pool; the moment between a worker's ``get`` and its next line then counts as blocked.
+
+    Args:
+        names: local variables of the worker's frame.
+        at: the frames of all threads.
     """
     queue, executor = names.get("work_queue"), names["executor_reference"]()
     if queue is None or executor is None or not queue.empty():
@@ -78,26 +97,26 @@ def _is_idle(names: Mapping[str, Any], at: Mapping[int, FrameType]) -> bool:
 
 
 def _has_no_end(names: Mapping[str, Any]) -> bool:
-    """Whether an event loop waits for input alone: with a task that is ready, or a timer, it goes on by itself."""
+    """Return whether an event loop waits for input only; with a ready task or a timer it continues by itself."""
     timeout = names.get("timeout")
     return timeout is None or timeout < 0
 
 
 def _is_ready(frame: FrameType) -> bool:
-    """Whether the event loop that waits in ``frame`` has been given something to do by another thread."""
+    """Return whether another thread has given a callback to the event loop that waits in ``frame``."""
     loop = frame.f_back.f_locals.get("self") if frame.f_back is not None else None
     return bool(getattr(loop, "_ready", ()))
 
 
 def _is_joining(name: str, names: Mapping[str, Any]) -> bool:
-    """``Thread.join`` of a thread that lives; until Python 3.12 it ends in a helper."""
+    """Return whether the frame is in ``Thread.join`` of a live thread; up to Python 3.12 a helper does the waiting."""
     joined = names.get("self") if name in ("join", "_wait_for_tstate_lock") else None
     return isinstance(joined, threading.Thread) and joined.is_alive()
 
 
 def _is_waiting(name: str, names: Mapping[str, Any]) -> bool:
-    """``Condition.wait`` that was not notified yet: who notifies takes the waiter off the condition's list."""
+    """Return whether the frame is in a ``Condition.wait`` that was not notified; ``notify`` removes the waiter."""
     condition, waiter = names.get("self"), names.get("waiter")
     if name != "wait" or waiter is None or not isinstance(condition, threading.Condition):
         return False
-    return waiter in getattr(condition, "_waiters", ())  # at once: other threads come and go
+    return waiter in getattr(condition, "_waiters", ())  # one operation: other threads change the list meanwhile

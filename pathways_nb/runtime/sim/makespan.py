@@ -1,6 +1,8 @@
-"""How long plans would take, decided by the controller's own core on a virtual clock.
+"""The makespan of a program by the controller's own core on a simulated clock, given the seconds of each node.
 
-Only nodes and messages of the controller take time here; bringing and moving values takes none.
+``pw.predict`` uses it. Because the core decides, the order and dispatch mode are those of a real run. Only nodes and
+the controller's messages take time; transfers of values take none, and hosts enqueue in no time. ``SimDriver``
+simulates those too, with durations from the cost model.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, Ongoi
 
 
 class MakespanSimulator:
-    """A controller on islands without hosts or links, for programs whose nodes are known to last so long.
+    """A controller on islands whose hosts and links take no time.
 
     Args:
-        machine: the controller's pure core. seconds: how long each node lasts, by its id.
-        dcn_latency: seconds that a message takes to its island.
+        machine: the controller's pure core.
+        seconds: duration of each node in seconds, by its id.
+        dcn_latency: seconds that a message of the controller takes to an island.
     """
 
     def __init__(self, machine: StateMachine, seconds: Mapping[int, float], dcn_latency: float = 0.0):
@@ -29,55 +32,56 @@ class MakespanSimulator:
         self._runs: list[VirtualRun] = []
 
     def submit(self, plan: Plan) -> None:
-        """A client calls a program now."""
+        """Submit a run of a plan at the current time."""
         lasts = [self.seconds[step.node] if step.kind == "launch" else 0.0 for step in plan.steps]
         self._runs.append(VirtualRun(len(self._runs), TimedPlan(plan, lasts)))
         self._tell(Submitted(self._runs[-1].serial, "", plan, (), (), ()))
 
     def run(self) -> float:
-        """Let time pass until nothing is under way; returns it, in seconds since the beginning."""
+        """Advance time until nothing is under way, and return the seconds since the start."""
         while self.agenda.step():
             pass
         return self.agenda.now
 
     def _tell(self, event: Event) -> None:
+        """Let the core handle an event, and carry out the launches that it answers with."""
         for instruction in self.machine.handle(event, self.agenda.now):
             if isinstance(instruction, Launch):
                 arrives = self.agenda.now + self.dcn_latency
                 self.agenda.at(arrives, self._islands.arrive, self._runs[instruction.run], instruction)
 
-    # ---- what the islands ask and tell
+    # ---- ``Owner`` of the islands
 
     def prepared(self, task: Task) -> int:
-        """Arguments are there."""
+        """Return 0: all arguments exist."""
         return 0
 
     def lasts(self, task: Task) -> float:
-        """As was said."""
+        """Return the seconds that were given for the step's node; 0 for a transfer."""
         return task.ongoing.run.timed.seconds[task.index]
 
     def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
-        """Each transfer has one of its own."""
+        """Return a link that no other transfer uses, so that transfers never wait for each other."""
         return (task,), 0.0
 
     def step_ended(self, task: Task) -> None:
-        """Count its device time."""
+        """Add the step's device time to its launch."""
         timed = task.ongoing.run.timed
         step = timed.plan.steps[task.index]
         task.ongoing.device_seconds += timed.seconds[task.index] * timed.plan.placements[step.place].count
 
     def launch_ended(self, ongoing: OngoingLaunch) -> None:
-        """Tell the controller."""
+        """Report the completion of a launch to the core."""
         launch = ongoing.launch
         self._tell(Completed(launch.run, launch.island, launch.start, launch.stop, ongoing.device_seconds))
 
 
 def makespan(plan: Plan, seconds: Mapping[int, float], dispatch: Dispatch, dcn_latency: float = 0.0) -> float:
-    """Seconds from the call of a program to the end of its last node.
+    """Return the seconds from the call of a program to the end of its last node.
 
     Args:
         plan: the program with its placements.
-        seconds: how long each node lasts, by its id.
+        seconds: duration of each node in seconds, by its id.
         dispatch: ``"parallel"`` or ``"sequential"`` (Pathways, section 4.5).
         dcn_latency: seconds that a message of the controller takes to an island.
     """

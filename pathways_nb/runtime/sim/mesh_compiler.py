@@ -1,9 +1,10 @@
-"""Nodes compiled for the mesh that they are simulated on: what the compiler says of them, remembered.
+"""Nodes compiled for the mesh that they are simulated on, to learn what XLA makes of them; results are cached.
 
-The rule. Compiling takes one or two milliseconds for an equation, however many devices the mesh has; the devices to
-compile for take half a millisecond each, once. The alternative, meshes of a few devices from which collectives are
-scaled, takes up to three compilations. So a node is compiled for its true mesh where its devices take no longer than
-those would, or no longer than a quarter of a second, or where it may not fit into memory. Else its memory is estimated.
+Rule (``can_compile``). Compiling takes one or two milliseconds for an equation, whatever the number of devices, plus
+half a millisecond once for each device. The alternative compiles for meshes of a few devices and scales the
+collectives found there, which takes up to three compilations. So a node is compiled for its true mesh if creating the
+devices takes no longer than those compilations would, or no longer than a quarter of a second, or if the node may not
+fit into memory. Otherwise its memory is estimated (see ``node_estimates``).
 """
 
 from __future__ import annotations
@@ -23,20 +24,25 @@ from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
 
 _AT_LEAST, _FOR_EACH_EQUATION = 512, 8
-"""Devices that a client is made of in a quarter of a second, and while one equation is compiled for small meshes."""
+"""Devices that can be created in a quarter of a second, and while one equation is compiled for small meshes."""
 _MOST_DEVICES, _MOST_EQUATIONS = 4096, 10_000
-"""More threads than that, or minutes, are not spent."""
+"""Above these limits nothing is compiled for the true mesh: it would take too many threads, or minutes."""
 _FEW_DEVICES = 16
-"""Of the mesh to find collectives with, where the true one is too large."""
+"""Largest mesh used to find collectives where the true one is too large."""
 _REMEMBERED = 256
-"""Compiled nodes that are remembered: those used last."""
+"""Number of compiled nodes in the cache; the least recently used one is removed."""
 
 _compiled: dict[Hashable, Future[CompiledFacts]] = {}
 _lock = threading.Lock()
 
 
 def can_compile(request: CompileRequest, may_not_fit: bool = False) -> bool:
-    """Whether a node is compiled for the mesh it runs on, by the rule above."""
+    """Return whether a node is compiled for the mesh that it runs on, by the rule above.
+
+    Args:
+        request: the node.
+        may_not_fit: whether its estimated memory is close to a device's, so that the estimate is not enough.
+    """
     count, devices = sum(1 for item in request.code.items for _ in equations(item.jaxpr)), request.mesh.size
     if count > _MOST_EQUATIONS or devices > _MOST_DEVICES:
         return False
@@ -44,21 +50,27 @@ def can_compile(request: CompileRequest, may_not_fit: bool = False) -> bool:
 
 
 def compiled(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) -> CompiledFacts:
-    """What the compiler makes of a node; equal nodes are compiled once.
+    """Return what the compiler reports about a node; equal nodes are compiled once.
+
+    If several threads ask at the same time, the first compiles and the others wait for its result.
 
     Args:
-        request: the node. sizes: of the axes of its mesh.
-        as_it_is: whether for that mesh, and not for a small one.
+        request: the node.
+        sizes: devices along each axis of its mesh.
+        as_it_is: whether to compile for that mesh; otherwise for small meshes, from which collectives are scaled.
+
+    Returns:
+        Its collectives, the meshes compiled for, and its memory on the last of them.
 
     Raises:
-        UsageError: it cannot be compiled for a mesh so small.
+        UsageError: it cannot be compiled for so small a mesh.
     """
     key = as_it_is, _key(request, sizes)
     with _lock:
         found = _compiled.pop(key, None)
         ours = found is None
         made: Future[CompiledFacts] = Future() if found is None else found
-        _compiled[key] = made  # what was used last is last
+        _compiled[key] = made  # inserted last: dictionaries keep order, so the first key is the least recently used
         if len(_compiled) > _REMEMBERED:
             del _compiled[next(iter(_compiled))]
     if ours:
@@ -89,7 +101,10 @@ def _compile(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) 
 
 
 def _key(request: CompileRequest, sizes: Mapping[str, int]) -> Hashable:
-    """The text of the code and how it is laid out."""
+    """Return a key that is equal for equal code with equal layouts.
+
+    Values are numbered in the order of their first use, so that their numbers in the program do not matter.
+    """
     code, names = request.code, dict[int, int]()
     bodies = tuple(str(item.jaxpr) for item in code.items)
     wires = tuple(
@@ -107,10 +122,10 @@ def _key(request: CompileRequest, sizes: Mapping[str, int]) -> Hashable:
 
 
 def is_per_shard(code: Code) -> bool:
-    """Whether any of it is code for one shard, which holds its collectives."""
+    """Return whether any of the code is per-shard code, whose collectives are written in it."""
     return any(eqn.primitive.name == "shard_map" for item in code.items for eqn in equations(item.jaxpr))
 
 
 def spec_of(sharding: Any) -> Any:
-    """The spec of a sharding by axes; ``None`` of any other."""
+    """Return the partition spec of a ``NamedSharding``, or ``None`` for another sharding."""
     return sharding.spec if isinstance(sharding, NamedSharding) else None

@@ -1,9 +1,10 @@
-"""What stands for an executable on simulated devices: what a node costs, read from its own code.
+"""Estimated costs of nodes, which take the place of executables on simulated devices. Nothing is run.
 
-Operations and bytes come from a walk of the node's jaxpr; so do collectives of per-shard code. Those of whole-array
-code, the layouts of results that nobody declares, and memory are the compiler's choice: the node is compiled for CPU
-devices laid out like the simulated ones (see ``mesh_compiler``). Where that takes too long, or there is next to nothing
-to know, they are estimated from the jaxpr. Nothing is run.
+Operations and bytes come from a walk of the node's jaxpr; so do collectives of per-shard code, which names them. Three
+things are the compiler's choice and cannot be read from a jaxpr: collectives of whole-array code, layouts of results
+without a declared sharding, and temporary memory. For these the node is compiled for CPU devices with the same mesh
+(see ``mesh_compiler``). They are estimated from the jaxpr where compiling takes too long, or where the node is too
+small for it to matter. The label of a node says which of the two was done (``basis``).
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ from pathways_nb.trace.record import Record
 from pathways_nb.util.words import counted
 
 _SMALL = 1 << 16
-"""Bytes of inputs and outputs on a device, below which no node is compiled for its memory alone."""
+"""Bytes of inputs and outputs per device, below which no node is compiled for its memory alone."""
 _MAY_NOT_FIT = 1 / 8
-"""Estimated bytes, over a device's memory, from which on the compiler is asked at any rate."""
+"""Share of a device's memory: above it, the estimate is not enough and the node is compiled if possible."""
 ESTIMATED = "memory estimated from the jaxpr"
 
 
 class NodeEstimator:
-    """Costs of nodes on islands of one kind of chip.
+    """Estimates nodes on islands of one kind of chip.
 
     Args:
-        model: what everything costs. topology_of: an island, by its index.
+        model: the cost model.
+        topology_of: returns the topology of an island, by its index.
     """
 
     def __init__(self, model: CostModel, topology_of: Callable[[int], Topology]):
@@ -51,8 +53,8 @@ class NodeEstimator:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="pathways-estimate")
 
     def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
-        """What stands for an executable: it has a cost, and cannot be called."""
-        if request.code.seconds is None:  # the compiler may be asked: whoever waits can say so meanwhile
+        """Return an executable that has a cost and cannot be called; two threads estimate the nodes of a plan."""
+        if request.code.seconds is None:  # in another thread: it may compile, and the waiting thread shows progress
             return self._pool.submit(self._estimate, request)
         made: Future[Executable] = Future()
         try:
@@ -62,12 +64,13 @@ class NodeEstimator:
         return made
 
     def _declared(self, request: CompileRequest, seconds: float) -> Executable:
-        """Of a node that says how long it lasts."""
+        """Estimate a node with a declared duration, which needs no walk of its jaxpr."""
         layout = _NodeLayout(request)
         cost = NodeCost(seconds, 0.0, seconds, 0.0, "declared", "declared")
         return Executable(None, layout.outputs(), 0.0, layout.temporary(), layout.taken_over(), None, cost)
 
     def _estimate(self, request: CompileRequest) -> Executable:
+        """Estimate a node from its jaxpr, and from the compiler where that is worth its time."""
         layout = _NodeLayout(request)
         found = self._compiled(request, layout)
         work = layout.work() + Work((), () if layout.per_shard else found.collectives, found.notes)
@@ -78,7 +81,11 @@ class NodeEstimator:
         return Executable(None, outputs, flops, memory.temporary, memory.reused, None, cost)
 
     def _compiled(self, request: CompileRequest, layout: _NodeLayout) -> CompiledFacts:
-        """What the compiler says, where it must be asked or may as well be; else nothing."""
+        """Compile a node if the jaxpr does not tell its collectives, or if its memory is worth it.
+
+        Returns:
+            What the compiler reports; empty if the node was not compiled, with a note if it could not be.
+        """
         as_it_is = can_compile(request) or (can_compile(request, may_not_fit=True) and self._may_not_fit(layout))
         if not layout.exchanges() and (layout.ends() < _SMALL or layout.is_one_fusion() or not as_it_is):
             return CompiledFacts((), ())
@@ -86,23 +93,30 @@ class NodeEstimator:
             return compiled(request, layout.sizes, as_it_is)
         except UsageError as error:
             return CompiledFacts((), (), (f"collectives unknown: {error}",))
-        except Exception as error:  # of code for other chips, such as a Pallas kernel, the CPU's compiler knows nothing
+        except Exception as error:  # the CPU's compiler refuses code for other chips, such as a Pallas kernel
             return CompiledFacts((), (), (f"not compiled for CPU devices: {type(error).__name__}",))
 
     def _may_not_fit(self, layout: _NodeLayout) -> bool:
+        """Return whether a node's estimated memory is a large share of a device's."""
         return layout.ends() + layout.temporary() > _MAY_NOT_FIT * self.model.chip.device.hbm_bytes
 
 
 def _basis(cost: NodeCost, work: Work, memory: str) -> str:
-    """Where the seconds come from, how many of them are communication, where memory is from, what was not known."""
+    """Describe the origin of a node's seconds, its share of collectives, the origin of its memory, and unknowns."""
     share = f"{cost.collective / cost.seconds:.0%} of it collectives" if cost.collective else ""
     return "; ".join(filter(None, (cost.origin, share, memory, *work.notes)))
 
 
 def _memory(layout: _NodeLayout, found: CompiledFacts, work: Work) -> tuple[CompiledMemory, str]:
-    """What a node needs, and where that is from.
+    """Return the memory of a node, and a text that says where it comes from.
 
-    An estimate for a large mesh is corrected by how far it would be off for the small one that was compiled.
+    If the node was compiled for a small mesh only, the estimate for its own mesh is multiplied by the ratio of compiled
+    to estimated memory on the small one.
+
+    Args:
+        layout: the node with its layouts.
+        found: what the compiler reports, possibly nothing.
+        work: the node's operations and collectives.
     """
     if found.memory is not None and found.sizes[-1] == layout.sizes:
         return found.memory, f"memory compiled for {counted(layout.request.mesh.size, 'device')}"
@@ -119,19 +133,24 @@ def _memory(layout: _NodeLayout, found: CompiledFacts, work: Work) -> tuple[Comp
 
 
 class _NodeLayout:
-    """How the values of a node are split, and what follows from that, item by item."""
+    """The layouts of all values of a node, found item by item, and the memory that follows from them.
+
+    Args:
+        request: the node.
+        sizes: devices along each axis; those of the node's mesh if left out.
+    """
 
     def __init__(self, request: CompileRequest, sizes: Mapping[str, int] | None = None):
         self.request, self.sizes = request, dict(sizes or request.mesh.shape)
         self.per_shard = is_per_shard(request.code)
-        """Whether its collectives are written in its code."""
+        """Whether its collectives are written in its code, and so need no compiler."""
         self.specs: dict[int, Any] = {
             value: spec_of(sharding)
             for value, sharding in zip(request.code.inputs, request.arriving, strict=True)
         }  # fmt: skip
         self.items: list[tuple[Item, list[Any]]] = []
         self.resharded = self.rejoined = False
-        """Whether anything is taken in another layout than it lies in, and whether anything that is split."""
+        """Whether an operand or output changes its layout, and whether one that is sharded does."""
         for item in request.code.items:
             given = [self._given(item, at) for at in range(len(item.inputs))]
             self.items.append((item, given))
@@ -142,7 +161,7 @@ class _NodeLayout:
                 self._compare(spec, split)
 
     def _given(self, item: Item, at: int) -> Any:
-        """The layout in which an item takes an operand: as it declares, else as the operand lies."""
+        """Return the layout in which an item reads an operand: the declared one, else the operand's own."""
         operand = item.inputs[at]
         declared = item.in_specs[at] if at < len(item.in_specs) else None
         location = None if isinstance(operand, Const) else self.specs.get(operand)
@@ -151,19 +170,25 @@ class _NodeLayout:
         return location if declared is None else declared
 
     def _compare(self, declared: Any, location: Any) -> None:
+        """Note whether a declared layout differs from that of the value."""
         if declared is not None and not _same(declared, location):
             self.resharded = True
             self.rejoined |= trimmed(location) != PartitionSpec()
 
     def work(self) -> Work:
-        """Of all items."""
+        """Return the work of all items together."""
         total = Work()
         for item, given in self.items:
             total = total + work_of(item.jaxpr, self.sizes, given, item.out_specs or None)
         return total
 
     def outputs(self, found: Sequence[PartitionSpec | None] = ()) -> tuple[NamedSharding, ...]:
-        """The sharding of each output: as declared, else as the compiler ``found`` it, else as layouts lead to."""
+        """Return the sharding of each output.
+
+        Args:
+            found: specs chosen by the compiler, by output. A declared sharding comes before them, and where the
+                compiler reports none, the layout propagated through the jaxpr is used.
+        """
         mesh, code = self.request.mesh, self.request.code
         declared = out_shardings(code, mesh, self.request.replicated)
         if not code.outputs:
@@ -176,10 +201,11 @@ class _NodeLayout:
         )
 
     def temporary(self) -> int:
-        """Bytes per device beyond inputs and outputs, as liveness has it."""
+        """Return temporary bytes per device by liveness analysis: the largest of any item, since items run in turn."""
         return max((self._item(item, given) for item, given in self.items), default=0)
 
     def _item(self, item: Item, given: Sequence[Any]) -> int:
+        """Return the peak bytes per device of an item beyond its own inputs and outputs."""
         body = item.jaxpr.jaxpr
         ends = sum(bytes_on_device(var.aval, spec, self.sizes) for var, spec in zip(body.invars, given, strict=True))
         ends += sum(
@@ -189,7 +215,7 @@ class _NodeLayout:
         return max(peak_bytes(item.jaxpr, self.sizes, given, out_specs=item.out_specs or None) - ends, 0)
 
     def ends(self) -> int:
-        """Bytes per device of inputs and outputs."""
+        """Return bytes per device of the node's inputs and outputs."""
         request = self.request
         found = sum(
             bytes_on_device(struct, spec_of(sharding), self.sizes)
@@ -205,18 +231,21 @@ class _NodeLayout:
         )
 
     def is_one_fusion(self) -> bool:
-        """Whether no memory is needed in between."""
+        """Return whether each item compiles to one fusion, which needs no temporary memory."""
         return all(is_one_fusion(item.jaxpr, self.sizes, given) for item, given in self.items)
 
     def taken_over(self) -> int:
-        """Bytes per device of inputs whose memory outputs may take."""
+        """Return bytes per device of donated inputs, whose memory outputs may take over."""
         request = self.request
         return sum(
             bytes_on_device(request.structs[at], spec_of(request.arriving[at]), self.sizes) for at in request.donated
         )
 
     def exchanges(self) -> bool:
-        """Whether devices may exchange what only the compiler knows; nothing where no axis splits anything."""
+        """Return whether the node may contain collectives that only the compiler knows.
+
+        It has none if no value is sharded, and those of per-shard code are in its jaxpr.
+        """
         split = any(trimmed(spec) != PartitionSpec() for spec in self.specs.values()) or self.resharded
         if not split or self.per_shard:
             return False
@@ -224,4 +253,5 @@ class _NodeLayout:
 
 
 def _same(one: Any, other: Any) -> bool:
+    """Return whether two partition specs are equal in the form in which JAX writes them."""
     return trimmed(one) == trimmed(other)

@@ -1,7 +1,11 @@
-"""The simulated driver: carries out the controller's instructions on islands that live in virtual time.
+"""The simulated driver: carries out the controller's instructions on islands in simulated time.
 
-The same core decides, fed the same events (see ``virtual_loop``); islands carry out its launches in virtual time (see
-``virtual_islands``), and durations come from the cost model. Values are abstract.
+The core that decides is the same as on real devices and receives the same events (see ``virtual_event_loop``). Its
+launches are carried out by ``simulated_islands``, with durations from the cost model (``node_estimates``,
+``step_costs``). Values are abstract: a shape, a type and a sharding.
+
+What a client thread waits for is waited for in simulated time: ``ended`` is a ``Turns``, so that a wait stops the
+thread and lets time advance. No method may block on a real lock or condition while time must advance.
 """
 
 from __future__ import annotations
@@ -42,11 +46,15 @@ class SimDriver(Driver):
     """The driver of one controller on simulated islands.
 
     Args:
-        pod: its islands. machine: the controller's pure core. model: what everything costs.
-        agenda: virtual time. note: told of what happens to no program in particular.
-        dcn_latency: seconds that a launch takes to an island's host, beside what its message costs the controller.
-        noise, seed: the standard deviation of the logarithm of a factor on each duration, and of which numbers.
-        say: tells which thread holds the others up.
+        pod: its islands.
+        machine: the controller's pure core.
+        model: the cost model.
+        agenda: simulated time.
+        note: receives events that belong to no program in particular.
+        dcn_latency: seconds that a launch takes to an island's host, in addition to the controller's time for it.
+        noise: standard deviation of the logarithm of a random factor on each duration; 0 for none.
+        seed: of the generator of these factors.
+        say: shows a line about a thread that keeps the others stopped.
     """
 
     quality = "simulated"
@@ -72,38 +80,46 @@ class SimDriver(Driver):
         self._failures = Failures(self.faults, agenda.clock)
         self._islands = Islands(agenda, self, model.host.launch)
         self._virtual: dict[int, VirtualRun] = {}
+        """By serial number: the runs as the islands know them."""
         self._expecting: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
-        """By run and step: brings of other runs that need what it makes."""
+        """By run and step: tasks of other runs that bring an output of the step to their place."""
         self._controller_free = 0.0
+        """When the controller has sent all its messages, in seconds."""
         self._interferes = model.host.interference > 0
         self._at_work = [0] * len(pod.islands)
-        """By island: nodes that have begun and not ended."""
+        """By island: number of nodes that have begun and not ended; kept only where the model has interference."""
         self.event_loop.begin(agenda, self._turns, model.host.call)
-        self._turns.enter()
+        self._turns.enter()  # the thread that attaches is a client: time must not advance before its first call
 
     # ---- for the client
 
     def lower(
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
     ) -> CompiledPlan:
-        """A plan with what each of its steps costs."""
+        """Return a plan whose steps have costs instead of executables; see ``Driver``."""
         compiled_plan = PlanCompiler(traced, plan, targets, self.attachment.islands, self.estimates).lower(record, say)
         compiled_plan = self.costs.based(compiled_plan)
         self.costs.timed(compiled_plan)
         return compiled_plan
 
     def location(self, value: Any) -> Hashable:
-        """Devices and a sharding, which names none; what comes from outside lies on none of them."""
+        """Return devices and sharding of an entry, or ``None`` for a value from outside.
+
+        Both are needed, because a sharding on an abstract mesh does not name devices.
+        """
         where = _whereabouts(value) if isinstance(value, Entry) else None
         return None if where is None else (where, value.sharding)
 
     def sharding_for(self, location: Any, argument: Undeclared) -> Any:
-        """As it lies, if it lies on the place's devices."""
+        """Return the argument's own sharding if it is on the place's devices, else the default one."""
         there = location is not None and location[0] == argument.where and location[1] is not None
         return (kept(location[1], argument.otherwise.mesh) if there else None) or argument.otherwise
 
     def take(self, leaf: Any, name: str) -> Any:
-        """Shape and type of an argument; its values are not looked at, but an array travels and a shape need not."""
+        """Return an argument as an abstract value; its contents are never read.
+
+        An array has to be transferred from the host. A ``jax.ShapeDtypeStruct`` counts as present at every place.
+        """
         if isinstance(leaf, Deferred):
             leaf.check_there()
             leaf.wait()
@@ -112,17 +128,20 @@ class SimDriver(Driver):
         return Abstract(aval, anywhere=isinstance(leaf, jax.ShapeDtypeStruct))
 
     def put(self, value: Any, sharding: Any) -> Any:
-        """The same, laid out, when it has travelled there."""
+        """Return the value with a sharding, after waiting for the simulated seconds of the transfer."""
         seconds = self.model.from_host(value.nbytes, sharding.mesh.size).seconds
         self.ended.wait(lambda: self.broken, timeout=seconds)
         return Abstract(value.aval, sharding)
 
     def cancel(self, runs: Sequence[int]) -> None:
-        """Give up runs, when the client's thread gets there."""
+        """Cancel runs when all client threads have finished the calls that they have made.
+
+        The base class stops the runs at once, which would be too early in simulated time.
+        """
         self.event_loop.post(Cancelled(tuple(runs)))
 
     def wait_for_capacity(self, client: str) -> float:
-        """See ``Driver``; what is called later, in virtual time, is not queued yet."""
+        """Return the seconds waited as ``Driver`` does, counted from when the client's thread reaches this call."""
         if len(self._queued.get(client, ())) < QUEUED:
             return 0.0
         began = self.reached_by(client)
@@ -161,11 +180,11 @@ class SimDriver(Driver):
 
     @property
     def sampled(self) -> float:
-        """Every end is known."""
+        """Return 1: the simulation knows the end of every launch."""
         return 1.0
 
     def _request_put(self, event: PutRequested) -> None:
-        """Ask when the client's thread gets there; where there is room, no time passes until it is granted."""
+        """Ask when the client's thread reaches the request; if there is memory, it is granted at that time."""
         self.event_loop.store(event)
         self.ended.wait(lambda: self.broken, timeout=max(self.reached_by(event.client) - self.clock(), 0.0))
 
@@ -177,7 +196,10 @@ class SimDriver(Driver):
     # ---- launches
 
     def _launch(self, run: Execution, launch: Launch) -> None:
-        """One message after another leaves the controller; all of them travel at the same time."""
+        """Send a launch to its island's host.
+
+        The controller sends messages one after another; their latencies overlap.
+        """
         now, host = self.agenda.now, self.model.host
         hosts = self.costs.hosts_of(run.compiled_plan, launch)
         self._controller_free = max(self._controller_free, now) + host.message + host.per_host * hosts
@@ -186,6 +208,7 @@ class SimDriver(Driver):
         self.agenda.at(self._controller_free + self.dcn_latency, self._arrive, run, launch, now)
 
     def _arrive(self, run: Execution, launch: Launch, sent: float) -> None:
+        """Enqueue a launch that reaches its island's host, and record the message and the enqueue."""
         name, now = run.compiled_plan.name, self.agenda.now
         label = label_of("stall", f"message to island {launch.island} on its way", name, run.client,
                          island=launch.island, route="DCN", basis=f"host: {self.model.host.base}",
@@ -195,10 +218,10 @@ class SimDriver(Driver):
         label = label_of("enqueue", name, name, run.client, island=launch.island)
         run.record.add(Row(label, now, through, run.serial, "simulated"))
 
-    # ---- what the islands ask and tell
+    # ---- ``Owner`` of the islands
 
     def prepared(self, task: Task) -> int:
-        """An argument may be another run's result that is not there yet."""
+        """Return 1 if a task brings a result of another run that is not computed yet, else 0."""
         run: Execution = task.ongoing.run.execution
         position = run.compiled_plan.plan.steps[task.index].argument
         if position < 0:
@@ -210,7 +233,10 @@ class SimDriver(Driver):
         return 1
 
     def lasts(self, task: Task) -> float:
-        """Seconds of a step; none of what is skipped, fails, or is there already."""
+        """Return the seconds of a step that begins now, and set its label.
+
+        They are 0 for a step that is skipped or fails, and for an argument that is already at its place.
+        """
         run: Execution = task.ongoing.run.execution
         task.label = run.compiled_plan.actions[task.index].label
         seconds = task.ongoing.run.timed.seconds[task.index]
@@ -223,7 +249,7 @@ class SimDriver(Driver):
         return seconds * self._random.lognormvariate(0.0, self.noise) if self.noise and seconds else seconds
 
     def _hindered(self, run: Execution, task: Task, seconds: float) -> float:
-        """The same, of what may not be carried out, or not as planned: ``label`` says what is."""
+        """Return the seconds of a step that may fail or brings an argument; without a label it is not recorded."""
         label, task.label = task.label, None
         if self._failures.stop(run, task.index, label):
             return 0.0
@@ -233,16 +259,19 @@ class SimDriver(Driver):
         return seconds
 
     def _is_interfered(self, island: int) -> bool:
-        """Whether hosts take of the devices of an island what they take where no other one is idle."""
+        """Return whether all other islands work.
+
+        Where hosts have no cores of their own, a node that begins then is slower (``Host.interference``).
+        """
         others = self._at_work[:island] + self._at_work[island + 1 :]
         return bool(others) and all(others)
 
     def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
-        """As its label says."""
+        """Return the links and the latency in the task's label."""
         return task.label.links, task.label.latency
 
     def step_ended(self, task: Task) -> None:
-        """What it makes is there."""
+        """Record a step that ends now, and fill the entries of its results."""
         run, index = task.ongoing.run.execution, task.index
         label = task.label
         if self._interferes and task.queues:
@@ -264,7 +293,7 @@ class SimDriver(Driver):
                 self._islands.supply(waiting)
 
     def launch_ended(self, ongoing: OngoingLaunch) -> None:
-        """Tell the controller."""
+        """Report the completion of a launch, and failed results, to the core."""
         launch = ongoing.launch
         run: Execution = ongoing.run.execution
         if run.errors:
@@ -274,6 +303,7 @@ class SimDriver(Driver):
             del self._virtual[launch.run]
 
     def _fill(self, run: Execution, index: int) -> None:
+        """Give the entries of a step's results abstract arrays, and notify waiting threads."""
         plan = run.compiled_plan.plan
         for slot in plan.steps[index].outputs:
             entries = run.results.get(slot, ())
@@ -283,7 +313,10 @@ class SimDriver(Driver):
         self.ended.notify_all()
 
     def _bring(self, run: Execution, task: Task) -> float:
-        """Seconds of bringing an argument: most often it is there already, or taken as being there."""
+        """Return the seconds of bringing an argument to its place: 0 if it is already there or has no values.
+
+        An argument that other buffers share is copied if the program takes over its memory.
+        """
         compiled_plan, step = run.compiled_plan, run.compiled_plan.plan.steps[task.index]
         entry, where = run.arguments[step.argument], compiled_plan.plan.placements[step.place]
         is_copied = entry.shared and step.argument in compiled_plan.taken_over
@@ -316,7 +349,7 @@ class SimDriver(Driver):
 
 
 def _whereabouts(entry: Entry) -> Placement | None:
-    """The devices that a value lies on; ``None`` for the host."""
+    """Return the devices that hold a value, or ``None`` for a value on the host."""
     if entry.run is None:
         return entry.where
     plan = entry.run.compiled_plan.plan
@@ -324,7 +357,7 @@ def _whereabouts(entry: Entry) -> Placement | None:
 
 
 def _route(entry: Entry, where: Placement) -> tuple[str, Placement | None]:
-    """How an argument travels, and from which devices."""
+    """Return the route of an argument (``host``, ``ICI`` or ``DCN``) and the devices that it comes from."""
     source = _whereabouts(entry)
     if source is None:
         return "host", None

@@ -1,7 +1,8 @@
-"""Which simulated steps are not carried out: given up, cut off from an input, on lost devices, struck on purpose.
+"""Simulated steps that are not carried out: cancelled, without an input, on lost devices, or failed on purpose.
 
-The rules are those of real islands (see ``dispatcher``), where they are found out by trying: what fails has no outputs,
-and all that depends on it fails with the same error.
+The rules are those of real islands (see ``local.dispatcher``), where a launch that is tried fails by itself: a failed
+step has no outputs, and every step that depends on it fails with the same error. Here nothing is run that could fail,
+so each step is checked before it begins.
 """
 
 from __future__ import annotations
@@ -18,27 +19,34 @@ from pathways_nb.trace.record import Label, Row
 
 
 class Failures:
-    """What is lost, and what fails because of it or on purpose.
+    """The lost devices and injected faults of one controller, and the steps that fail because of them.
 
     Args:
-        faults: launches that are to fail, as they are now. clock: virtual seconds.
+        faults: the faults that are active; the owner changes this list.
+        clock: returns simulated seconds.
     """
 
     def __init__(self, faults: Sequence[Fault], clock: Callable[[], float]):
         self.faults, self.clock = faults, clock
         self.gone: defaultdict[int, set[int]] = defaultdict(set)
-        """By island: devices that were lost."""
+        """By island: the lost devices."""
 
     def lose(self, where: Placement) -> None:
-        """From now on nothing can run on these devices."""
+        """Make every step fail that begins on these devices from now on."""
         self.gone[where.island] |= set(range(where.first, where.first + where.count))
 
     def restore(self, island: int) -> None:
-        """An island's devices are there again."""
+        """Let all devices of an island run steps again."""
         self.gone.pop(island, None)
 
     def stop(self, run: Execution, index: int, label: Label) -> bool:
-        """Whether a step that is about to begin is not carried out; then its run knows why."""
+        """Return whether a step that is about to begin is not carried out, and record the reason in its run.
+
+        Args:
+            run: its run.
+            index: of the step in its plan.
+            label: of the step in the record.
+        """
         if (run.stopped or run.errors) and self._is_given_up(run, index):
             return True
         if run.compiled_plan.plan.steps[index].argument >= 0 and self._is_missing(run, index):
@@ -46,7 +54,7 @@ class Failures:
         return bool(self.gone or self.faults) and self._is_struck(run, index, label)
 
     def _is_given_up(self, run: Execution, index: int) -> bool:
-        """Whether its run was cancelled, or an input will never come."""
+        """Return whether the run was cancelled, or an input of the step will never exist."""
         error = run.reason_to_skip(index)
         if error is not None:
             step = run.compiled_plan.plan.steps[index]
@@ -56,17 +64,17 @@ class Failures:
         return error is not None
 
     def _is_missing(self, run: Execution, index: int) -> bool:
-        """Whether the argument that a step brings, which it reads now, never came to be."""
+        """Count the read of the argument that a step brings, and return whether the argument has failed."""
         step = run.compiled_plan.plan.steps[index]
         entry = run.arguments[step.argument]
         entry.has_read()
         if entry.error is not None:
             run.fail(index, entry.error)
-        entry.shared |= any(slot in run.results for slot in step.outputs)  # it is handed back as it came
+        entry.shared |= any(slot in run.results for slot in step.outputs)  # the run returns the argument itself
         return entry.error is not None
 
     def _is_struck(self, run: Execution, index: int, label: Label) -> bool:
-        """Whether a step fails because its devices are lost, or on purpose."""
+        """Return whether a step fails because its devices are lost or a fault was injected, and record the failure."""
         try:
             check_devices(label, self.gone.get(label.island, ()))
             for fault in self.faults if label.kind != "transfer" else ():

@@ -1,9 +1,12 @@
-"""Virtual time: an agenda of what happens when, and islands of devices that live by it.
+"""Simulated time as a queue of events, and islands of devices that carry out launches in it.
 
-They carry out the controller's launches as real islands do: a host enqueues what it is told in that order, each device
-runs its launches one after another in the order of enqueues, a launch begins when all its devices are free and all it
-needs is there, and what travels takes turns on its link. One event per gang, never one per shard: the cost of a step
-does not grow with devices. Nothing here knows JAX, threads or the machine that decides.
+Islands follow the rules of real ones: a host enqueues launches in the controller's order, a device runs its launches in
+the order of enqueues, a launch begins when all its devices are free and its inputs exist, and transfers over the same
+link take turns.
+
+A launch over many devices is one event, not one per shard, and devices that all launches treat alike share one queue.
+So the cost of a simulated step does not grow with the number of devices. Nothing here knows JAX, threads or the
+controller's core: ``SimDriver`` and ``MakespanSimulator`` own the islands and answer their questions (``Owner``).
 """
 
 from __future__ import annotations
@@ -23,33 +26,44 @@ from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.util.intervals import Intervals
 
 Rank = tuple[float | str, ...]
-"""Of what happens at one time the lowest comes first."""
+"""Sort key of entries at the same time; the lowest comes first."""
 
 
 class EventQueue:
-    """A virtual clock, in seconds, and what is to happen when; at one time by rank, then what was put down first."""
+    """A clock of simulated seconds and a heap of functions to call; at equal times by rank, then in order of insertion.
+
+    The serial number makes the order of equal entries deterministic, as in SimPy.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
         self.paused = False
+        """Set by a function that is called to end ``run``."""
         self._entries: list[tuple[float, Rank, int, Callable[..., object], tuple[Any, ...]]] = []
         self._serials = itertools.count()
 
     def clock(self) -> float:
-        """The time."""
+        """Return the current time in seconds."""
         return self.now
 
     def at(self, time: float, happen: Callable[..., object], *args: Any, rank: Rank = (1,)) -> None:
-        """Put something down."""
+        """Schedule ``happen(*args)``.
+
+        Args:
+            time: when it is called, in seconds; a time in the past means now.
+            happen: the function.
+            args: its arguments.
+            rank: its place among entries of the same time.
+        """
         heapq.heappush(self._entries, (time, rank, next(self._serials), happen, args))
 
     @property
     def next(self) -> float | None:
-        """When something happens next, if anything does."""
+        """Time of the next entry; ``None`` if the queue is empty."""
         return self._entries[0][0] if self._entries else None
 
     def step(self) -> bool:
-        """Let time pass until the next thing has happened; whether there was any."""
+        """Advance time to the next entry and call it, and return whether there was one."""
         if not self._entries:
             return False
         time, _, _, happen, args = heapq.heappop(self._entries)
@@ -59,12 +73,12 @@ class EventQueue:
         return True
 
     def clear(self) -> None:
-        """Begin anew: nothing is to happen, and it is time 0."""
+        """Remove all entries and reset the clock to 0."""
         self._entries.clear()
         self.now = 0.0
 
     def run(self, until: float = math.inf) -> bool:
-        """Let time pass until what happens sets ``paused``, or nothing more does until then; whether it was paused."""
+        """Call entries up to time ``until``, or until one sets ``paused``, and return whether one did."""
         entries = self._entries
         while entries and entries[0][0] <= until:
             self.step()
@@ -75,21 +89,24 @@ class EventQueue:
 
 @dataclass(frozen=True, eq=False)
 class TimedPlan:
-    """A plan, and how many seconds each of its steps lasts."""
+    """A plan with the duration of each of its steps in seconds."""
 
     plan: Plan
     seconds: Sequence[float]
 
     @cached_property
     def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None], ...]:
-        """By step: producers it must wait for, and the first of its devices and the one after the last, if it runs."""
+        """By step: the producers that it must wait for, and for a launch its devices as a half-open interval."""
         where = {serial: (p.first, p.first + p.count) for serial, p in self.plan.placements.items()}
         return tuple(
             (self._awaited(step), where[step.place] if step.kind == "launch" else None) for step in self.plan.steps
         )
 
     def _awaited(self, step: Step) -> tuple[int, ...]:
-        """Its producers, but for those on devices of its own: they are over when its turn comes there."""
+        """Return the producers of a step that it must wait for explicitly.
+
+        A launch need not wait for a producer on one of its own devices: the device's queue runs them in order.
+        """
         steps, where = self.plan.steps, self.plan.placements
         if step.kind != "launch":
             return step.producers
@@ -100,7 +117,7 @@ class TimedPlan:
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """By step: those that must wait for it."""
+        """By step: the steps that must wait for it explicitly."""
         found: list[list[int]] = [[] for _ in self.plan.steps]
         for index, (producers, _) in enumerate(self.wants):
             for producer in producers:
@@ -110,14 +127,15 @@ class TimedPlan:
 
 @dataclass(eq=False)
 class VirtualRun:
-    """One run of a timed plan; ``execution`` is whatever its owner knows it by."""
+    """One run of a timed plan; ``execution`` is the owner's own object for the run."""
 
     serial: int
     timed: TimedPlan
     execution: Any = None
     done: bytearray = field(init=False)
+    """By step: whether it has ended."""
     tasks: dict[int, Task] = field(default_factory=dict)
-    """By step: what has been enqueued and has not ended."""
+    """By step: tasks that were enqueued and have not ended."""
 
     def __post_init__(self) -> None:
         self.done = bytearray(len(self.timed.plan.steps))
@@ -125,7 +143,14 @@ class VirtualRun:
 
 @dataclass(slots=True, eq=False)
 class OngoingLaunch:
-    """A launch of the controller under way."""
+    """A launch of the controller that is under way.
+
+    Args:
+        run: the run that it belongs to.
+        launch: the controller's instruction.
+        left: number of its steps that have not ended.
+        device_seconds: seconds times devices used so far.
+    """
 
     run: VirtualRun
     launch: Launch
@@ -135,12 +160,15 @@ class OngoingLaunch:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A step on its way.
+    """A step that was enqueued and has not ended.
 
     Args:
-        lacks: what it waits for: producers, turns on its devices, and whatever else its owner counts.
-        earliest: when its host has enqueued it. queues: of its devices.
-        start: when it began, -1 before. label: see below.
+        ongoing: its launch.
+        index: of the step in its plan.
+        lacks: number of conditions it still waits for: producers, the head of each queue, those its owner counts.
+        earliest: when its host has enqueued it, in seconds.
+        queues: those of its devices; empty for a transfer.
+        start: when it began, in seconds; -1 before.
     """
 
     ongoing: OngoingLaunch
@@ -150,38 +178,46 @@ class Task:
     queues: Sequence[deque[Task]] = ()
     start: float = -1.0
     label: Any = None
-    """What its owner will call it in the record; ``None``: nothing."""
+    """Its label in the record, set by the owner; ``None`` for a step that is not recorded."""
 
 
 class Owner(Protocol):
-    """Who wants to know what the islands do."""
+    """What ``Islands`` asks of its owner, and what it reports."""
 
     def prepared(self, task: Task) -> int:
-        """What travels was enqueued: how many things it must wait for that no plan tells of (arguments to be made)."""
+        """Return how many conditions an enqueued transfer waits for that its plan does not contain."""
 
     def lasts(self, task: Task) -> float:
-        """Seconds of a step that is about to begin; 0 for what is not carried out at all."""
+        """Return the seconds of a step that is about to begin; 0 for a step that is not carried out."""
 
     def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
-        """All that a transfer takes turns on, and for how many of its seconds it leaves that to the next."""
+        """Return the links of a transfer and its latency.
+
+        Latency is the part of its seconds in which it does not occupy the links, so that the next transfer may begin.
+        """
 
     def step_ended(self, task: Task) -> None:
-        """A step has ended, now."""
+        """Note that a step ends now."""
 
     def launch_ended(self, ongoing: OngoingLaunch) -> None:
-        """All steps of a launch have."""
+        """Note that the last step of a launch ends now."""
 
 
 class _Island:
-    """A host and its devices, cut into runs of devices that all launches so far treat alike: one queue each."""
+    """A host and its devices: one queue for each interval of devices that all launches so far treat alike.
+
+    Intervals are cut only where a launch begins or ends inside one. An island of thousands of devices that are always
+    used together has a single queue.
+    """
 
     def __init__(self) -> None:
         self.host_free = 0.0
+        """When the host has enqueued all launches that have arrived, in seconds."""
         self.queues: Intervals[deque[Task]] = Intervals(deque(), self._split)
         self._known: dict[tuple[int, int], Sequence[deque[Task]]] = {}
 
     def queues_of(self, devices: tuple[int, int]) -> Sequence[deque[Task]]:
-        """Of the devices from the first on, up to the second."""
+        """Return the queues of the devices in a half-open interval, and cut intervals at its ends."""
         found = self._known.get(devices)
         if found is None:
             where = self.queues.between(*devices)
@@ -189,7 +225,10 @@ class _Island:
         return found
 
     def _split(self, queue: deque[Task]) -> deque[Task]:
-        """Another one for devices that no longer go with the rest; what is enqueued on both sides is in both."""
+        """Return a second queue with the same tasks, for devices that are cut off from those of ``queue``.
+
+        A task that is not at the head must now reach the head of one more queue.
+        """
         self._known.clear()
         other = deque(queue)
         for task in queue:
@@ -202,17 +241,19 @@ class Islands:
     """The hosts and devices of all islands.
 
     Args:
-        agenda: their time. owner: told of all. launch: seconds of a host for each launch that it enqueues.
+        agenda: simulated time.
+        owner: answers questions about steps and is notified of their ends.
+        launch: seconds that a host takes to enqueue one launch.
     """
 
     def __init__(self, agenda: EventQueue, owner: Owner, launch: float = 0.0):
         self.agenda, self.owner, self.launch = agenda, owner, launch
         self._islands: defaultdict[int, _Island] = defaultdict(_Island)
         self._links: dict[Hashable, float] = {}
-        """By link: when it is free."""
+        """By link: when it is free, in seconds."""
 
     def arrive(self, run: VirtualRun, launch: Launch) -> float:
-        """A launch has come to its island's host; returns when the host will have enqueued all of it."""
+        """Enqueue a launch that has reached its island's host, and return when the host has enqueued all of it."""
         ongoing, island = OngoingLaunch(run, launch, launch.stop - launch.start), self._islands[launch.island]
         island.host_free = max(island.host_free, self.agenda.now)
         order = run.timed.plan.orders[launch.island][launch.start : launch.stop]
@@ -224,6 +265,7 @@ class Islands:
         return island.host_free
 
     def _enqueue(self, ongoing: OngoingLaunch, island: _Island, index: int) -> Task:
+        """Put a step into its devices' queues, and count what it waits for; a transfer has no queue."""
         run = ongoing.run
         producers, devices = run.timed.wants[index]
         task = Task(ongoing, index, 0, self.agenda.now)
@@ -242,13 +284,13 @@ class Islands:
         return task
 
     def supply(self, task: Task) -> None:
-        """One thing less that a step waits for."""
+        """Count one condition less that a step waits for; begin it after the last."""
         task.lacks -= 1
         if not task.lacks:
             self._begin(task)
 
     def _begin(self, task: Task) -> None:
-        """All it waits for is there, but perhaps its host; what travels waits for its turn on the link, too."""
+        """Begin a step whose conditions hold, after its host has enqueued it; a transfer also waits for its links."""
         start = self.agenda.now
         if task.earliest > start:
             self.agenda.at(task.earliest, self._begin, task)
@@ -262,6 +304,7 @@ class Islands:
         self.agenda.at(start + lasts, self._end, task)
 
     def _end(self, task: Task) -> None:
+        """End a step: start the next task of each queue, and the consumers that waited for it only."""
         ongoing, index = task.ongoing, task.index
         run = ongoing.run
         run.done[index] = 1

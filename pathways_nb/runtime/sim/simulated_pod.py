@@ -1,4 +1,8 @@
-"""Simulated islands: devices that exist as numbers only, with the meshes that programs are traced and laid out on."""
+"""Simulated islands: devices that are only numbers, and the abstract meshes that programs are traced on.
+
+JAX traces and lays out a program on an ``AbstractMesh``, which has axes and sizes but no devices. So an island of any
+size exists in any process, and its values are ``Abstract``: a shape, a type and a sharding.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ from pathways_nb.util.words import counted
 
 @dataclass(frozen=True, eq=False)
 class Abstract:
-    """What a simulated device holds: a shape, a type and a layout, no values."""
+    """An array of a simulated device: a shape, a type and a sharding, no values."""
 
     aval: Aval
     sharding: Any = None
     anywhere: bool = False
-    """Whether it is taken as already lying wherever a program needs it: an argument that has a shape and no values."""
+    """Whether it needs no transfer to any place; set for an argument given as a ``jax.ShapeDtypeStruct``."""
 
     @property
     def nbytes(self) -> int:
@@ -33,54 +37,59 @@ class Abstract:
 
 @dataclass(frozen=True)
 class SimulatedDevice:
-    """One device of an island, by its number there."""
+    """One device of an island; ``id`` is its number within the island."""
 
     id: int
     device_kind: str
 
     def memory_stats(self) -> None:
-        """Nothing is in use: see the object store."""
+        """Return ``None``, as a JAX device without statistics does; the object store accounts for memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class SimulatedIsland:
-    """An island of a chip's devices."""
+    """An island of simulated devices of one chip."""
 
     index: int
     topology: Topology
 
     @property
     def about(self) -> str:
-        """How its chips are joined."""
+        """How its chips are connected, as text that follows a number of devices; empty for one device."""
         topology = self.topology
         joined = f", {times(topology.shape)} {topology.chip.interconnect} of chips, {counted(topology.hosts, 'host')}"
         return joined if topology.devices > 1 else ""
 
     @cached_property
     def devices(self) -> tuple[SimulatedDevice, ...]:
-        """Its devices, as many as it has."""
+        """Its devices, numbered from 0."""
         name = self.topology.chip.name
         return tuple(SimulatedDevice(number, f"simulated {name}") for number in range(self.topology.devices))
 
     def mesh(self, placement: Placement, place: VirtualSlice) -> Any:
-        """The mesh of a virtual slice placed here: axes and sizes, no devices."""
+        """Return the abstract mesh of a virtual slice on this island.
+
+        Args:
+            placement: its devices; an abstract mesh does not name them.
+            place: the virtual slice, with shape and axes.
+        """
         return AbstractMesh(place.shape, place.axes, axis_types=(jax.sharding.AxisType.Auto,) * len(place.axes))
 
 
 @dataclass(frozen=True)
 class SimulatedPod:
-    """The simulated islands of one controller, all of one kind of chip (see ``cost.model.Model``)."""
+    """The simulated islands of one controller, all of one kind of chip (see ``cost.model.CostModel``)."""
 
     islands: tuple[SimulatedIsland, ...]
     kind: str = "sim"
     note: str = ""
 
     def one_more(self, devices: int) -> SimulatedIsland:
-        """An island like the others, of so many devices."""
+        """Return a new island like the first one, with this number of devices."""
         like = self.islands[0].topology
         per_host = min(like.devices_per_host, devices)
         topology = make_topology(like.chip, devices, devices_per_host=per_host, network=like.network)
         return SimulatedIsland(len(self.islands), topology)
 
     def release(self) -> None:
-        """There is nothing to let go."""
+        """Do nothing: simulated devices need no release."""

@@ -1,7 +1,8 @@
-"""What the steps and the launches of a program cost on simulated islands: seconds, formulas, hosts.
+"""Costs of the steps and launches of a program on simulated islands: seconds, formulas, numbers of hosts.
 
-A launch costs what was found when its node was lowered (see ``node_estimates``), a move what its route takes; of what
-is brought it is known only when it is, for it depends on where an argument lies by then.
+A launch costs what ``node_estimates`` found when its node was lowered, and a move between places costs what its route
+takes. Both are computed once per program. The cost of bringing an argument is computed at each run, because it depends
+on where the argument is at that time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from pathways_nb.trace.record import Label
 
 
 class StepCosts:
-    """Costs of lowered programs, each found once.
+    """Costs of lowered programs, each computed once.
 
     Args:
-        model: what everything costs. topology_of: an island, by its index.
+        model: the cost model.
+        topology_of: returns the topology of an island, by its index.
     """
 
     def __init__(self, model: CostModel, topology_of: Callable[[int], Topology]):
@@ -35,10 +37,10 @@ class StepCosts:
         self._reached: weakref.WeakKeyDictionary[CompiledPlan, dict[tuple[int, int, int], int]] = (
             weakref.WeakKeyDictionary()
         )
-        """By program and launch: how many hosts it is for."""
+        """By program and launch: number of hosts that have devices in it."""
 
     def based(self, compiled_plan: CompiledPlan) -> CompiledPlan:
-        """The same, with labels that say what the seconds of a move come from."""
+        """Return the plan with labels of moves that contain the formula of their seconds, their links and latency."""
         labels = [self._based(compiled_plan, index) for index in range(len(compiled_plan.plan.steps))]
         actions = tuple(
             replace(action, label=label) for action, label in zip(compiled_plan.actions, labels, strict=True)
@@ -46,7 +48,7 @@ class StepCosts:
         return replace(compiled_plan, actions=actions)
 
     def timed(self, compiled_plan: CompiledPlan) -> TimedPlan:
-        """Its plan, with the seconds of each step."""
+        """Return the plan with the seconds of each step."""
         found = self._timed.get(compiled_plan)
         if found is None:
             seconds = [self._seconds(compiled_plan, index) for index in range(len(compiled_plan.plan.steps))]
@@ -54,7 +56,7 @@ class StepCosts:
         return found
 
     def hosts_of(self, compiled_plan: CompiledPlan, launch: Launch) -> int:
-        """How many hosts have devices that a launch is for."""
+        """Return the number of hosts that have devices in a launch; each adds to the time of its message."""
         key = launch.island, launch.start, launch.stop
         known = self._reached.setdefault(compiled_plan, {})
         if key not in known:
@@ -66,7 +68,7 @@ class StepCosts:
         return known[key]
 
     def move(self, compiled_plan: CompiledPlan, index: int) -> Cost:
-        """Of a step that moves a value; nothing of any other."""
+        """Return the cost of a step that moves a value between places; any other step is free."""
         plan, step = compiled_plan.plan, compiled_plan.plan.steps[index]
         if step.kind != "move":
             return FREE
@@ -74,7 +76,17 @@ class StepCosts:
         return self.transfer(compiled_plan, index, step.route, source.count, target)
 
     def transfer(self, compiled_plan: CompiledPlan, index: int, route: str, sources: int, target: Placement) -> Cost:
-        """Of what travels to all devices of a place; over NICs, to each host once what its devices share."""
+        """Return the cost of a transfer to all devices of a place.
+
+        A replicated part is sent once for each device. Over DCN it is sent once for each host, whose devices share it.
+
+        Args:
+            compiled_plan: the program.
+            index: of the step that makes the transfer.
+            route: ``host``, ``ICI`` or ``DCN``.
+            sources: number of devices that hold the value.
+            target: devices that receive it.
+        """
         step, topology = compiled_plan.plan.steps[index], self.topology_of(target.island)
         each, whole = compiled_plan.slot_bytes[step.outputs[0]], compiled_plan.actions[index].label.bytes
         copies = min(topology.hosts, target.count) if route == "DCN" else target.count
@@ -88,7 +100,7 @@ class StepCosts:
         return self.move(compiled_plan, index).seconds
 
     def _based(self, compiled_plan: CompiledPlan, index: int) -> Label:
-        """The label of a step; that of a move says what its seconds come from, and what it takes turns on."""
+        """Return the label of a step; that of a move gets the formula of its seconds, its links and latency."""
         label, plan, step = compiled_plan.actions[index].label, compiled_plan.plan, compiled_plan.plan.steps[index]
         if step.kind != "move":
             return label
@@ -99,18 +111,22 @@ class StepCosts:
 
 @lru_cache(maxsize=4096)
 def beside_others(label: Label) -> Label:
-    """The label, as of a node that took longer because all other islands worked."""
+    """Return the label of a node that took longer because all other islands worked."""
     return replace(label, basis=f"{label.basis}, {INTERFERENCE}")
 
 
 @lru_cache(maxsize=4096)
 def brought(label: Label, route: str, basis: str, links: tuple[str, ...]) -> Label:
-    """The label, as of an argument that travelled so."""
+    """Return the label of an argument that was transferred on this route."""
     return replace(label, route=route, basis=basis, links=links)
 
 
 def links_of(route: str, source: Placement | None, target: Placement) -> tuple[str, ...]:
-    """Between islands the ways out of the source and into the target; else the way from the one to the other."""
+    """Return the names of the links that a transfer occupies.
+
+    Between islands (DCN) these are two, out of the source and into the target, each shared with other transfers of the
+    same place. Within an island, or from the host, it is one link for each pair of source and target.
+    """
     if route == "DCN":
         return f"out of {source}", f"into {target}"
     return (f"{route} from {source or 'host'} to {target}",)

@@ -1,7 +1,12 @@
-"""The engine of a controller in virtual time, which passes only while every client thread waits (see ``turns``).
+"""The event loop of a simulated controller: hands events to the core in simulated time.
 
-Whoever calls programs and never waits, calls them at one time, each client one after another by what a call costs its
-thread.
+A real event loop hands events over as threads produce them. Here the time of an event is computed: a call reaches the
+controller when its client's thread has finished its earlier calls, each of which takes ``pace`` seconds of that thread
+(``Host.call`` of the cost model). So a client that calls many programs and never waits submits them one after another,
+although simulated time stands still in the meantime.
+
+Invariant: the order in which the core receives events depends on simulated times, counts, client names and buffer
+numbers, and never on which thread was faster. ``thread_turns`` decides when the threads run and when time advances.
 """
 
 from __future__ import annotations
@@ -18,40 +23,42 @@ from pathways_nb.runtime.sim.simulated_islands import EventQueue, Rank
 from pathways_nb.runtime.sim.thread_turns import Turns
 
 _LAST = 1e18
-"""In a rank, after all calls."""
+"""Position of releases in a rank: after the calls of an era, before the request that ends it."""
 
 T = TypeVar("T")
 
 
 class VirtualEventLoop(EventLoop):
-    """Hands the core its events in virtual time. ``pace`` says what a call costs a client's thread, in seconds."""
+    """The event loop in simulated time. ``pace`` is the seconds that a call takes of its client's thread."""
 
     agenda: EventQueue
     turns: Turns
     pace: float = 0.0
 
     def begin(self, agenda: EventQueue, turns: Turns, pace: float) -> None:
-        """Before anything is handed over."""
+        """Set what the base class does not know and start the thread, before the first event."""
         self.agenda, self.turns, self.pace = agenda, turns, pace
         self._busy_until: dict[str, float] = {}
-        """By client: when its thread is through with what it has called."""
+        """By client: when its thread has finished the calls that it has made."""
         self._era = 0
-        """How often something else than a call was asked for."""
+        """Number of requests so far that are not calls; it separates the calls before each from those after it."""
         self._called: dict[str, tuple[float, int]] = {}
-        """By client: the time of its last call, and how many of its calls have come at that time."""
+        """By client: the time of its last call, and how many of its calls come at that time."""
         self._made: dict[int, float] = {}
+        """By logical buffer: when the scheduled call that makes it reaches the core."""
         self._used: dict[int, float] = {}
-        """By logical buffer: when the last call on its way comes that makes it, and that makes or reads it."""
+        """By logical buffer: when the last scheduled call that makes or reads it reaches the core."""
         self._alarm: float | None = None
-        """The first of the times at which the core wants to be woken."""
+        """The earliest time at which the core asked to be woken."""
         self.thread.start()
 
     def report(self, event: Event) -> None:
-        """Put an event down for the time at which the client's thread gets to it, if that is not now."""
+        """Schedule an event for the time at which its client's thread reaches it, or handle it if that is now."""
         self._guarded(lambda: self._put_down(event))
 
     def _put_down(self, event: Event) -> None:
-        if isinstance(event, Stored):  # a value is there before any call that needs it
+        """Schedule or handle one event in the event loop's thread."""
+        if isinstance(event, Stored):  # at once: a value must exist before any call that needs it
             self._happen(event)
             return
         if isinstance(event, Released):
@@ -60,35 +67,43 @@ class VirtualEventLoop(EventLoop):
         due = self._due(event)
         upcoming, rank = self.agenda.next, self._rank(event, due)
         at_once = due <= self.agenda.now and (upcoming is None or upcoming > due)
-        if at_once and not isinstance(event, PutRequested):  # of several clients that ask for room at one time, by rank
+        # Requests for memory are always scheduled: several clients may ask at one time, and rank must order them.
+        if at_once and not isinstance(event, PutRequested):
             self._happen(event)
         else:
             self.agenda.at(due, self._happen, event, rank=rank)
 
     def submit(self, event: Submitted) -> None:
-        """Hand on a call; everything goes through one inbox, in the order in which threads have their turns."""
+        """Post a call. All events go through one inbox, so that they keep the order in which threads were released."""
         self.post(event)
 
     def store(self, event: Stored | Opened | PutRequested) -> None:
-        """Hand on what nobody waits for."""
+        """Post an event that nobody waits for."""
         self.post(event)
 
     def safely(self, work: Callable[[], T]) -> T:
-        """All state belongs to the engine's thread here."""
+        """Run ``work`` in the event loop's thread, which alone uses the core's state, and return its result."""
         return self.in_turn(work)
 
     def now(self, work: Callable[[], T]) -> T:
-        """Have something looked at after all that was handed over; no time passes for that."""
+        """Run ``work`` after everything posted before, without advancing time, and return its result."""
         return super().ask(work)()
 
     def _put_down_releases(self, buffers: Sequence[int]) -> None:
-        """Each comes after what was called before, in the order of their numbers: when a finalizer runs is not ours."""
+        """Schedule releases after the last call that uses each buffer, in the order of buffer numbers.
+
+        The order in which finalizers run must not matter, so it does not enter the rank.
+        """
         for buffer in buffers:
             due = max(self.agenda.now, self._used.get(buffer, 0.0))
             self.agenda.at(due, self._happen, Released((buffer,)), rank=(0, self._era, _LAST, buffer))
 
     def ask(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Have something done once the clients' threads are through with what they have called."""
+        """Schedule ``work`` for the time at which all client threads have finished their calls.
+
+        Returns:
+            A function that waits in simulated time for the result of ``work``.
+        """
         answer: list[T] = []
 
         def put_down() -> None:
@@ -110,6 +125,7 @@ class VirtualEventLoop(EventLoop):
         return wait
 
     def _happen(self, event: Event) -> None:
+        """Let the core handle an event now, and forget buffer times that have passed."""
         for known in (self._made, self._used):
             for buffer in _used_by(event):
                 if known.get(buffer, math.inf) <= self.agenda.now:
@@ -117,13 +133,18 @@ class VirtualEventLoop(EventLoop):
         self.obey(event)
 
     def _due(self, event: Event) -> float:
-        """When an event comes: a call when its client's thread gets to it, other things after all that was called."""
+        """Return when an event reaches the core, and count the time that a call takes of its client's thread.
+
+        A call comes when its client's thread reaches it, as do the client's opening and its requests for memory. Other
+        events come after all calls made so far.
+        """
         now, busy = self.agenda.now, self._busy_until
         if isinstance(event, Opened | PutRequested):
             return max(now, busy.get(event.client, 0.0))
         if not isinstance(event, Submitted):
             return self._all_called()
-        # Another client's thread may be ahead, but not of a call that makes what this one reads or reads what it takes.
+        # Clients' threads may be at different times. A call must still come after those that make what it reads, and
+        # after those that read what it overwrites.
         before = [self._made.get(buffer, 0.0) for buffer in event.arguments]
         before += [self._used.get(event.arguments[position], 0.0) for position in event.footprint.taken]
         due = max(now, busy.get(event.client, 0.0), *before) + self.pace
@@ -133,13 +154,14 @@ class VirtualEventLoop(EventLoop):
         return due
 
     def _all_called(self) -> float:
-        """When all clients' threads are through with what they have called."""
+        """Return when all client threads have finished the calls that they have made."""
         return max(self.agenda.now, *self._busy_until.values(), 0.0)
 
     def _rank(self, event: Event, due: float) -> Rank:
-        """Calls come first, and clients that call at one time take turns, by name: no thread is quicker than another.
+        """Return the rank of an event among those of the same time, and count it.
 
-        What else a thread asks for stands between the calls before it and those after it.
+        Clients that call at one time take turns: by number of calls at that time, then by name. An event that is not a
+        call comes between the calls made before it and those made after it.
         """
         if not isinstance(event, Opened | PutRequested | Submitted):
             if isinstance(event, Closed):
@@ -151,21 +173,21 @@ class VirtualEventLoop(EventLoop):
         return 0, self._era, count, event.client
 
     def _after_calls(self) -> Rank:
-        """The rank of what stands between the calls before it and those after it."""
+        """Return a rank after all calls made so far and before all later ones."""
         self._era += 1
         return 0, self._era - 1, math.inf
 
     def standing(self, client: str) -> tuple[float, int]:
-        """When a client's thread gets to its next call, and how many of its calls come at that time."""
+        """Return when a client's thread reaches its next call, and how many of its calls come at that time."""
         time, (called, count) = self.gets_there(client), self._called.get(client, (0.0, 0))
         return time, count if called == time + self.pace else 0
 
     def gets_there(self, client: str) -> float:
-        """When a client's thread is through with what it has called."""
+        """Return when a client's thread has finished the calls that it has made."""
         return max(self.agenda.now, self._busy_until.get(client, 0.0))
 
     def _take(self) -> Item:
-        """The next thing posted; when all is done that was, threads get their turns."""
+        """Return the next posted item; while there is none, release client threads and advance time."""
         while True:
             if self.inbox.empty():
                 self._guarded(self.turns.proceed)
@@ -173,15 +195,17 @@ class VirtualEventLoop(EventLoop):
                 return self.inbox.get(timeout=self.turns.look_again)
 
     def _wake_at(self, time: float) -> None:
+        """Schedule a ``Woke`` event in simulated time, where the base class uses a timeout of its thread."""
         if self._alarm is None or time < self._alarm:
             self._alarm = time
             self.agenda.at(time, self._wake_up, time)
 
     def _wake_up(self, time: float) -> None:
-        if time == self._alarm:  # else an earlier one has done
+        if time == self._alarm:  # otherwise an earlier wake-up has replaced this one
             self._alarm = None
             self.obey(Woke())
 
 
 def _used_by(event: Event) -> tuple[int, ...]:
+    """Return the logical buffers that a call reads or makes; none for another event."""
     return (*event.arguments, *event.results) if isinstance(event, Submitted) else ()
