@@ -1,11 +1,12 @@
-"""The thread for which the others are stopped: since when, what to tell the user, and when to give up.
+"""The thread that runs while others are stopped: for how long, what the user is shown, and when to give up.
 
 ``thread_turns`` stops all client threads while one of them runs. A thread that computes or compiles will stop later. A
 thread that waits in a way that ``blocked_threads`` does not recognise never does, and the two cannot be told apart. So
 nothing is done at first; ``thread_turns`` then applies these limits, in real seconds:
 
-- after ``NAMED_AFTER``, a thread in no block is ignored from then on, and a client's thread is named in a line with its
-  source position, the lock that it waits for if that can be found out, and the remedy;
+- after ``NAMED_AFTER``, a thread in no block is ignored from then on, with a line that says so if it has never called;
+  a client's thread is named in a line with its source position, the lock that it waits for if that can be found out,
+  and the remedy;
 - after ``REFUSED_AFTER``, the stopped threads fail with the same text, so that a script ends. They do not fail where
   the line is shown beside a picture: a person at a notebook sees it and can interrupt.
 

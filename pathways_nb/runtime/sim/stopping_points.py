@@ -6,8 +6,8 @@ A client thread stops at each call, wait and poll until ``thread_turns`` release
   their stopping points is left out, because the operating system decides it.
 - ``Point.is_over``: a call may continue at once. A wait may continue ``notice`` seconds after its predicate holds, or
   at its timeout. A poll may continue after one more event.
-- ``pass_time``: simulated time advances to the next event or timeout, and no further than the first that may let a
-  thread continue.
+- ``pass_time``: simulated time advances event by event until one reports a change (``Turns.notify_all``), and at most
+  to the first timeout.
 
 Nothing here releases a thread or looks at one that runs.
 """
@@ -76,7 +76,7 @@ class Point:
 def in_order(
     points: Iterable[tuple[threading.Thread, Point]], now: float, standing: Callable[[str], tuple[float, int]]
 ) -> list[tuple[threading.Thread, Point]]:
-    """Return stopped threads with their points, sorted by who continues first.
+    """Return stopped threads with their points, sorted so that the first that may continue is released first.
 
     By simulated time; at equal times clients take turns, because the count of calls that a client has made at that time
     comes next, then its name. Threads of one client are sorted by the name of what they call, because chance decides

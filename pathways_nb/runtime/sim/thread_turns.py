@@ -140,14 +140,14 @@ class Turns(Condition):
         self._stand(Point("poll"))
 
     def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
-        """Stop until ``ready()`` holds and the thread has learned of it.
+        """Stop until ``ready()`` holds and the thread has learned of it, or until a timeout.
 
         Args:
-            ready: the predicate; the event loop's thread calls it.
+            ready: the predicate; the event loop's thread calls it, so it must be quick and take no lock.
             timeout: simulated seconds to wait at most; negative for no limit.
 
         Returns:
-            Whether ``ready()`` holds.
+            Whether ``ready()`` holds. It may not hold, even without a timeout, if nothing can happen any more.
         """
         if ready():
             return True
@@ -175,7 +175,7 @@ class Turns(Condition):
             with self._lock:  # both at once: between them ``proceed`` could release a thread and be woken for nothing
                 self._points[mine] = point
                 self._look()
-            while not point.gate.acquire(timeout=1.0):  # a failed event loop releases nobody
+            while not point.gate.acquire(timeout=1.0):  # a failed event loop releases no thread
                 if event_loop.failure is not None or not event_loop.thread.is_alive():
                     break
         finally:
@@ -223,7 +223,10 @@ class Turns(Condition):
             return event_loop.inbox.empty()
 
     def _go_on(self) -> None:
-        """Release the first thread that may continue; if none may, advance time until one may."""
+        """Release the first thread that may continue; if none may, advance time until one may.
+
+        Only one is released: two would race for the next call. ``proceed`` waits until it stops or blocks.
+        """
         points = self._in_order()
         chosen = next((each for each in points if each[1].is_over(self._agenda, self.notify_all)), None)
         if chosen is None and points and not pass_time(self._agenda, [point for _, point in points]):
@@ -276,7 +279,7 @@ class Turns(Condition):
 
     def _let_go(self, thread: threading.Thread, point: Point) -> None:
         """Release a stopped thread."""
-        self._hold(None)  # a thread that reaches stopping points holds nobody up: its real time counts from zero
+        self._hold(None)  # a thread that reaches stopping points makes progress: its real time counts from zero
         with self._lock:
             if self._points.get(thread) is point:
                 del self._points[thread]
