@@ -63,7 +63,7 @@ class Driver(ABC):
         note: told of what happens to no program in particular.
         dcn_latency: seconds that a launch takes to an island's host.
         ended: rung when a result is computed or a run over; who waits for that, waits for it.
-        event_loop: hands the core its events.
+        engine: hands the core its events.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Driver(ABC):
 
     @abstractmethod
     def location(self, value: Any) -> Hashable:
-        """Return where and how a value (an entry or an argument) lies, for ``sharding_for``; ``None`` on no device."""
+        """Return where and how a value lies, for ``sharding_for``; ``None`` if on no device. It is an entry or an argument."""
 
     @abstractmethod
     def sharding_for(self, location: Any, argument: Undeclared) -> Any:
