@@ -25,6 +25,12 @@ settings.register_profile("shared machine", deadline=None, suppress_health_check
 settings.register_profile("fast", settings.get_profile("shared machine"), max_examples=10)
 settings.load_profile("shared machine")
 ROOT = Path(__file__).parent.parent
+TIERS = ("core", "jax", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests without devices first, and those of figures and pages last."""
+    items.sort(key=lambda item: TIERS.index(item.path.relative_to(ROOT / "tests").parts[0]))
 
 
 def settled(controller: pw.Controller) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from functools import cache
 
@@ -11,6 +12,12 @@ import pytest
 COMPILING = "/jax/core/compile/backend_compile_duration"
 compiled: list[str] = []
 """One entry for each compilation of this process since the listener was registered."""
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of each garbage collection what was imported, which lasts as long as the process."""
+    gc.collect()
+    gc.freeze()
 
 
 @cache

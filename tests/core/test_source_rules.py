@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,14 +25,6 @@ def test_the_controller_does_no_input_or_output(path: Path) -> None:
         n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
     ]
     assert not {call.func.id for call in calls} & {"print", "open", "input"}  # type: ignore[attr-defined]
-
-
-def test_widgets_are_imported_only_when_something_is_shown(fresh_python: Callable[..., Any]) -> None:
-    done = fresh_python("""
-        import sys, pathways_nb
-        print(sorted({"bokeh", "pathways_widgets", "ray", "ipywidgets", "optax"} & set(sys.modules)))
-    """)
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
 def test_the_front_door_is_only_re_exports() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 BUSY = """
@@ -125,3 +128,11 @@ def test_a_result_is_fetched_after_a_fork_safe_import(fresh_python) -> None:
     print("idle")
     """)
     assert (done.returncode, done.stdout) == (0, "idle\n"), done.stderr[-2000:]
+
+
+def test_widgets_are_imported_only_when_something_is_shown(fresh_python: Callable[..., Any]) -> None:
+    done = fresh_python("""
+        import sys, pathways_nb
+        print(sorted({"bokeh", "pathways_widgets", "ray", "ipywidgets", "optax"} & set(sys.modules)))
+    """)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

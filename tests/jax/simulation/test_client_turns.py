@@ -20,6 +20,11 @@ from tests.support.simulated import X, is_empty, left, right
 from tests.support.waiting import LIMIT, until
 
 
+def turns_of(controller: pw.Controller) -> thread_turns.Turns:
+    """Who runs next, of the threads of this controller."""
+    return controller.driver._turns
+
+
 @pytest.fixture
 def sim(watchdog: None) -> Iterator[pw.Controller]:
     with pw.attach("sim:tpu_v3:2x4") as controller:
@@ -127,7 +132,7 @@ def test_who_waits_first_does_not_run_ahead_of_who_is_still_to_call(sim: pw.Cont
     early = threading.Thread(target=works(1e-3, 5, seen["early"], sim))
     late = threading.Thread(target=works(1e-3, 5, seen["late"], sim))
     early.start()
-    until(lambda: bool(sim.driver._turns._points))
+    until(lambda: bool(turns_of(sim)._points))
     assert sim.clock() == 0.0
     late.start()
     early.join()
@@ -241,7 +246,7 @@ def test_who_begins_while_others_are_looked_at_is_waited_for(
     with monkeypatch.context() as looked:
         looked.setattr(blocked_threads, "_frames", before_it_begins)
         looked.setattr(threading, "enumerate", lambda: [late])
-        assert sim.driver._turns._running() is late
+        assert turns_of(sim)._running() is late
     event.set()
     late.join()
 
@@ -401,7 +406,7 @@ def test_a_thread_that_compiles_for_long_is_not_taken_for_one_that_holds_the_oth
     looked: list[int] = []
 
     def slow(x: Any) -> Any:
-        until(lambda: len(sim.driver._turns._points) > 0)
+        until(lambda: len(turns_of(sim)._points) > 0)
         with monkeypatch.context() as patience:
             patience.setattr(thread_turns, "NAMED_AFTER", 0.0)
             patience.setattr(thread_turns, "REFUSED_AFTER", 0.0)
@@ -475,8 +480,8 @@ def test_a_block_leaves_the_controller_that_it_entered(sim: pw.Controller) -> No
     with pw.client("ann"):
         pw.work(1e-3, on=left)(X).wait()
         with pw.attach("sim:tpu_v3:1x4", seed=1) as other:
-            inner = other.driver._turns
-    assert sim.driver._turns._blocks[threading.main_thread()] == 1
+            inner = turns_of(other)
+    assert turns_of(sim)._blocks[threading.main_thread()] == 1
     assert threading.main_thread() in inner._blocks
 
 
