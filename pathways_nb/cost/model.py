@@ -1,7 +1,9 @@
-"""The one cost model: what a node, a transfer and a message take, on any chip, simulated or calibrated.
+"""The one cost model: seconds of a node and a transfer, on any chip, simulated or calibrated.
 
 Roofline with a share of the peak for each class of operations, closed forms of collectives over the topology, and
-parameters for controller and hosts. Every parameter knows its origin. Nothing here measures; ``calibrate`` does.
+parameters for controller and hosts. Every parameter has an origin, and every result names what decides it. Nothing is
+measured here: a calibration builds the same class with measured parameters, so the simulator has one code path for a
+data sheet's chip and for this machine.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ __all__ = ["CostModel", "Efficiency", "Host", "NodeCost"]
 
 
 class NodeCost(NamedTuple):
-    """Seconds of one node on its devices, and how they come about.
+    """Seconds of one node on its devices, and their parts.
 
     ``seconds`` is ``launch + compute + collective``: before its own work begins, operations, exchanges, one after
     another. ``formula`` names what decides each class, ``origin`` where the work was read and what was assumed.
@@ -47,11 +49,14 @@ class NodeCost(NamedTuple):
 
 @dataclass(frozen=True)
 class CostModel:
-    """What everything costs on one kind of chip: hashable, picklable, cheap to ask again.
+    """The costs of one kind of chip: hashable, picklable, cheap to ask again.
 
     Args:
-        chip, network: hardware. host: the controller and hosts. efficiency: shares of the chip's peaks.
-        name: what tables call it.
+        chip: of all islands.
+        network: between hosts.
+        host: costs of the controller and the hosts.
+        efficiency: shares of the chip's peaks.
+        name: for tables.
     """
 
     chip: Chip
@@ -60,7 +65,7 @@ class CostModel:
     efficiency: Efficiency
     name: str
     _known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Answers given before."""
+    """Answers given before: a program asks for the same node and topology many times."""
 
     @classmethod
     def of(
@@ -70,10 +75,13 @@ class CostModel:
         host: Host | None = None,
         efficiency: Efficiency | None = None,
     ) -> Self:
-        """The model of a chip, with usual figures for what is not given.
+        """Return the model of a chip, with usual figures for what is not given.
 
         Args:
-            chip, network: by name, by file, or themselves; without a network, the NICs of the chip's hosts.
+            chip: by name, by file, or itself.
+            network: by name, by file, or itself; None for the NICs of the chip's hosts.
+            host: None for ``HOST``.
+            efficiency: None for ``EFFICIENCY``.
 
         Raises:
             UsageError: an unknown name, or a file that cannot be read or says what no hardware has.
@@ -88,11 +96,12 @@ class CostModel:
     def topology(
         self, devices: int, devices_per_host: int | None = None, shape: tuple[int, ...] | None = None
     ) -> Topology:
-        """An island of so many devices.
+        """Return the topology of an island.
 
         Args:
-            devices_per_host: by default the chip's. shape: chips along each axis of a torus; by default the most
-                nearly square or cubic arrangement.
+            devices: number of devices.
+            devices_per_host: None for the chip's own.
+            shape: chips along each axis of a torus; None for the most nearly square or cubic arrangement.
 
         Raises:
             PlaceError: there is no such island.
@@ -100,11 +109,12 @@ class CostModel:
         return _topology(self.chip, self.network, devices, devices_per_host, shape)
 
     def node(self, work: Work, topology: Topology, axis_sizes: Mapping[str, int]) -> NodeCost:
-        """Seconds of one node.
+        """Return the seconds of one node.
 
         Args:
-            work: what it does on each of its devices. topology: its island.
-            axis_sizes: its mesh, whose product is the number of its devices; a mesh lies on the island's first ones.
+            work: of each of its devices.
+            topology: of its island.
+            axis_sizes: of its mesh, whose product is the number of its devices; a mesh takes the island's first ones.
 
         Raises:
             PlaceError: a collective over more devices than the island has.
@@ -116,6 +126,7 @@ class CostModel:
         return self._known[key]
 
     def _node(self, work: Work, topology: Topology, sizes: tuple[tuple[str, int], ...]) -> NodeCost:
+        """Return the cost of a node that was not asked for before."""
         oversubscription = self.efficiency.oversubscription(math.prod(size for _, size in sizes))
         classes = [self._amount(amount) for amount in work.amounts]
         exchanges = [(one, *self._collective(one, topology, sizes, oversubscription)) for one in work.collectives]
@@ -129,7 +140,7 @@ class CostModel:
         return NodeCost(sum(parts), *parts, "; ".join(texts) or "launch", ", ".join(dict.fromkeys(origins)))
 
     def _amount(self, amount: Amount) -> tuple[float, str]:
-        """Seconds of one class of operations on a device that works alone, and what bounds it."""
+        """Return the seconds of one class of operations on a device that works alone, and what bounds it."""
         device, kind = self.chip.device, amount.kind
         by_bytes = (amount.read + amount.written) / (device.hbm_bw * self.efficiency.bandwidth(kind))
         rate, said = self._rate(amount)
@@ -137,7 +148,7 @@ class CostModel:
         return (by_flops, f"{kind} by FLOP/s{said}") if by_flops > by_bytes else (by_bytes, f"{kind} by bytes/s")
 
     def _rate(self, amount: Amount) -> tuple[float, str]:
-        """FLOP/s that a class reaches on one device: infinite where only bytes count."""
+        """Return the FLOP/s that a class reaches on one device, infinite where only bytes count, and a remark."""
         if amount.kind not in ("matmul", "conv"):
             return getattr(self.efficiency, f"{amount.kind}_flops", None) or math.inf, ""
         share = getattr(self.efficiency, amount.kind)
@@ -149,6 +160,7 @@ class CostModel:
     def _collective(
         self, one: Collective, topology: Topology, sizes: tuple[tuple[str, int], ...], oversubscription: float
     ) -> tuple[Cost, str]:
+        """Return the cost of one collective, and what had to be assumed of its group."""
         kind = one.kind.replace("-", "_")
         where = group_of(topology, sizes, one.axes, one.group)
         # Every closed form knows bytes only as bytes over bandwidth: a share of the one is the inverse of the other.
@@ -156,13 +168,15 @@ class CostModel:
         return collective(kind, bytes, topology, where.group), where.note
 
     def transfer(self, bytes: int, route: str, topology: Topology, source_devices: int, target_devices: int) -> Cost:
-        """Seconds of moving one array to another place, evenly split over its devices.
+        """Return the seconds of moving one array to another place, evenly split over its devices.
 
         Args:
-            bytes: of the whole logical array. topology: of the island that it goes to.
-            route: as in a plan's steps: ``"host"`` (into devices), ``"local"`` (it is there), ``"ICI"`` (within the
-                island; the target lies right beside the source), ``"DCN"`` (from another island of the same kind).
-            source_devices, target_devices: of the two places; a host is no device.
+            bytes: of the whole logical array.
+            route: as in a plan's steps: ``"host"`` (into devices), ``"local"`` (no move), ``"ICI"`` (within the island;
+                the target is right beside the source), ``"DCN"`` (from another island of the same kind).
+            topology: of the island that it goes to.
+            source_devices: number of devices of the source; a host is no device.
+            target_devices: number of devices of the target.
 
         Raises:
             UsageError: an unknown route.
@@ -173,6 +187,7 @@ class CostModel:
         return self._known[key]
 
     def _transfer(self, bytes: int, route: str, topology: Topology, source: int, target: int) -> Cost:
+        """Return the cost of a transfer that was not asked for before."""
         if route == "local":
             return FREE
         if route == "host":
@@ -193,12 +208,15 @@ class CostModel:
 def _topology(
     chip: Chip, network: Network, devices: int, devices_per_host: int | None, shape: tuple[int, ...] | None
 ) -> Topology:
+    """Return a topology; kept, because finding an arrangement takes a search."""
     return make_topology(chip, devices, topology=shape, devices_per_host=devices_per_host, network=network)
 
 
 def _chips(topology: Topology, devices: int) -> int:
+    """Return the number of chips of so many devices, rounded up."""
     return math.ceil(devices / topology.chip.devices_per_chip)
 
 
 def _hosts(topology: Topology, devices: int) -> int:
+    """Return the number of hosts of so many devices, rounded up."""
     return math.ceil(devices / topology.devices_per_host)
