@@ -89,7 +89,7 @@ def fsdp(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
             whole = [jax.lax.all_gather(shard, axis, tiled=True) for shard in shards]
             return jnp.mean(_layers(whole, x) ** 2)
 
-        gradients = jax.grad(loss)(shards)  # that of an all-gather is a reduce-scatter
+        gradients = jax.grad(loss)(shards)  # the gradient of an all-gather is a reduce-scatter
         return [shard - 0.01 * gradient for shard, gradient in zip(shards, gradients, strict=True)]
 
     step = pw.shard_map(node, on=left, in_specs=(split, split), out_specs=split)
@@ -110,7 +110,7 @@ def _layers(weights: Any, x: Any) -> Any:
 
 
 def _chain(name: str, *places: pw.VirtualSlice) -> Start:
-    """Return a chain of ``LENGTH`` nodes that goes round the places."""
+    """Return a chain of ``LENGTH`` nodes that alternate between the places."""
     rows = pw.P(places[0].axes[0])
     nodes = [pw.jit(_layers, on=place, in_shardings=(None, rows), out_shardings=rows) for place in places]
 

@@ -134,6 +134,7 @@ class User(threading.Thread):
 
     def __init__(self, population: UserPopulation, number: int, programs: int, seed: int):
         super().__init__(name=f"soak-user-{number}", daemon=True)
+        # A generator for each user: its choices do not depend on the order in which threads run.
         self.population, self.left, self.chance = population, programs, random.Random(f"{seed} {number}")
         self.own = f"user {number}"
         self.held: list[tuple[tuple[Any, ...], tuple[np.ndarray, ...]]] = []
@@ -153,7 +154,7 @@ class User(threading.Thread):
         """Make some calls for a client, or outside any block; most users fetch their results before they leave."""
         chance = self.chance
         limit = chance.choice((None, None, self.population.memory))
-        name = self.own if chance.random() < 0.7 else "anybody"  # a client that several threads are at once
+        name = self.own if chance.random() < 0.7 else "anybody"  # a client that several threads share
         client = pw.client(name, chance.choice((1, 2, 4)), chance.randrange(3), limit)
         try:
             with client if chance.random() < 0.9 else contextlib.nullcontext():
@@ -188,7 +189,7 @@ class User(threading.Thread):
         try:
             argument, value = self._argument(kind)
             self.held.append((kind.program(argument), kind.expected(value)))
-        except pw.PathwaysError as error:  # refused, or its argument is no more
+        except pw.PathwaysError as error:  # the call is refused, or its argument is freed
             self.population.sort(error)
 
     def _argument(self, kind: SoakProgram) -> tuple[Any, np.ndarray]:

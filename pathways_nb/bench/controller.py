@@ -118,7 +118,7 @@ class Story:
         call = Submitted(run, "", self.plan, self.arguments, results, self.result_bytes, self.footprint, self.moved)
         told = self.machine.handle(call, now)
         events = 2
-        for instruction in told:  # which grows meanwhile
+        for instruction in told:  # the list grows in the loop
             if isinstance(instruction, Launch):
                 done = Completed(run, instruction.island, instruction.start, instruction.stop, 1e-3)
                 told += self.machine.handle(done, now)
@@ -130,7 +130,7 @@ class Story:
     def sizes(self) -> dict[str, int]:
         """Return the sizes of graph and plan, and the number of events and instructions of one call."""
         self.tell()
-        self.tell()  # as every later one: the first tells all levels of memory
+        self.tell()  # the second call is counted: a first one may report more levels of memory
         edges = sum(1 for _ in self.graph.edges())
         return {
             "graph_nodes": len(self.graph.nodes),

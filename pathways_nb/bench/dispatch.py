@@ -53,7 +53,7 @@ def _measure_peers(controller: pw.Controller, figures: dict[str, float], detail:
         for devices in PEER_DEVICES:
             try:
                 seconds = _against_peer(controller, devices, name, start)
-            except Exception as error:  # whatever keeps it from starting here is for the reader
+            except Exception as error:  # the report shows what keeps a peer from starting
                 detail.append({"devices": devices, "peer": name, "absent": f"{type(error).__name__}: {error}"})
                 continue
             figures[f"chained_over_{name}_{devices}"] = ratio(seconds, name, "chained")
@@ -82,6 +82,7 @@ class _Chain:
 
         self.program = pw.program(body, name=f"chain of {length}", fuse=fuse)
         self.start = pw.put(1.0, on=place)
+        # Compile before any round is timed.
         self.program(self.start).wait()
         self.repeats = max(1, _COMPUTATIONS // length)
 
@@ -135,6 +136,7 @@ def _against_peer(controller: pw.Controller, devices: int, name: str, start: Any
     """Return the seconds of one chained program and of the same chain in a peer."""
     chain = _Chain(controller, devices, LONG)
     with start(devices) as of_peer:
+        # A first chain, so that starting the peer's workers is not timed.
         of_peer(LONG)
         contenders = {"chained": lambda: chain.program(chain.start).wait(), name: partial(of_peer, LONG)}
         return _measure(controller, contenders, PEER_ROUNDS)

@@ -98,6 +98,7 @@ def run() -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         server = lab.start(Path(folder))
+        # Chromium does not start as root with its sandbox.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         chromium = playwright.chromium.launch(executable_path=browser, args=arguments)
         try:

@@ -32,6 +32,7 @@ _Starts = Mapping[str, Callable[[], Any]]
 def run() -> dict[str, Any]:
     """Return the error of the simulated step of each held-out program, after a calibration of this machine."""
     pw.attach("cpu", islands=ISLANDS, devices_per_island=DEVICES)
+    # Reported, so that a reader sees whether other programs disturbed the measurement.
     load = [os.getloadavg()]
     found = pw.calibrate(QUICK)
     starts = _starts()

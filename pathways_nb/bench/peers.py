@@ -24,6 +24,7 @@ def _step(*shards: float) -> float:
 @contextlib.contextmanager
 def with_ray(workers: int) -> Iterator[Chain]:
     """Yield a chain in Ray: an actor for each worker, whose calls take the references that earlier calls returned."""
+    # Ray's usage report is on by default.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 

@@ -45,8 +45,10 @@ def run() -> dict[str, Any]:
         "not watched again": partial(once, chain, 0.0, nowhere),
     }
     seconds = interleaved(contenders, ROUNDS)
+    # ``_once`` leaves the budget of the last contender.
     controller.driver.spend(BUDGET)
     pairs = zip(seconds["not watched"], seconds["not watched again"], strict=True)
+    # The mean of both unwatched runs of a round is less noisy than either.
     against = seconds | {"both": [(one + two) / 2 for one, two in pairs]}
     figures = {
         "recording_cost": ratio(against, "watched", "both") - 1,

@@ -1,7 +1,7 @@
 """The runner of benches: finds them, runs one, and reports machine, versions, figures and detail.
 
 A figure is one number with a stable name; the detail is what a reader needs to trust it. The unit of a figure is a word
-of its name (``first_picture_seconds``), or, where the name tells something else, in the bench's ``units``. The table
+of its name (``first_picture_seconds``), or else in the bench's ``units``. The table
 has a column of units; the JSON has names and numbers only.
 """
 

@@ -42,7 +42,7 @@ def run() -> dict[str, Any]:
     figures["growth_exponent"] = exponent(seconds)
     detail["bytes of an event that no view has asked for"], figures["bytes_per_event"] = bytes_per_event()
     whole = {str(devices): partial(whole_simulation, devices) for devices in (DEVICES, FEW)}
-    interleaved(whole, 1)  # JAX's own caches are cold in the first
+    interleaved(whole, 1)  # fills JAX's own caches
     times = interleaved(whole, STAGED_ROUNDS)
     figures["seconds_2048_over_8_devices"] = ratio(times, str(DEVICES), str(FEW))
     static = interleaved({"pipeline": pipeline, "random graph": random_graph(STAGES, MICROBATCHES)}, 5)
@@ -166,6 +166,7 @@ def bytes_per_event() -> tuple[float, float]:
         with pw.record("events") as recorded:
             simulate()
         gc.collect()
+        # Until they are read, events are kept as they arrived; reading them makes columns.
         fresh = tracemalloc.get_traced_memory()[0]
         count = len(recorded.events)
         gc.collect()

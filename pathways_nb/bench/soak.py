@@ -85,6 +85,7 @@ def soak(programs: int, users: int = USERS, seed: int = 0) -> dict[str, Any]:
         RuntimeError: no program has ended for a minute; the stack of every thread is on standard error.
     """
     known = kinds(pw.virtual_slice(DEVICES, island=0, name="left"), pw.virtual_slice(DEVICES, island=1, name="right"))
+    # Peaks are known once programs are compiled, so a controller without a limit compiles them first.
     with pw.attach("cpu", islands=2, devices_per_island=DEVICES) as unlimited:
         hbm = BUDGET * _largest_peak(unlimited, known)
     rows = []
@@ -203,6 +204,7 @@ def _work(population: UserPopulation, users: Sequence[User], meanwhile: Iterator
         if (count := population.outcomes.total()) != seen:
             seen, since = count, time.monotonic()
         elif time.monotonic() > since + PATIENCE:
+            # ``sys.stderr`` may be replaced by an object without a file descriptor, which faulthandler needs.
             faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)
             raise RuntimeError(f"soak: nothing has ended for {PATIENCE:.0f} s after {seen} programs")
 
@@ -212,6 +214,7 @@ def _left(controller: pw.Controller) -> dict[str, int]:
     driver, machine = controller.driver, controller.machine
     deadline = time.monotonic() + SETTLING
     while True:
+        # Futures in reference cycles are released only by the collector.
         gc.collect()
         found = {
             "bytes_left": sum(map(_bytes, machine.memory.islands)),

@@ -49,6 +49,7 @@ def run() -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for size, program in programs.items():
         rates: dict[int, list[Rate]] = {count: [] for count in COUNTS}
+        # Numbers of clients take turns, so that a change of the machine's load affects all of them.
         for _ in range(TURNS):
             for count in COUNTS:
                 events = _compete(controller, place, program, (1,) * count, SECONDS / 2, least=10)
@@ -120,7 +121,7 @@ def _compete(
     events = controller.record.events().of_kind("compute")
     controller.record = Record(limit=1)
     # At the beginning and at the end some clients have no programs waiting.
-    cut = int(len(events) * (1 - _KEPT) / 2)  # neither the beginning nor the end
+    cut = int(len(events) * (1 - _KEPT) / 2)
     first, last = cut, len(events) - cut
     return events.select(np.argsort(events["end"], kind="stable")[first:last])
 

@@ -128,7 +128,7 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
         controller.settle()
     asked = controller.attach_options
     if asked.kind == "cpu":
-        policy = "stride" if asked.policy == "fifo" else "fifo"  # another controller, even if all else is the same
+        policy = "stride" if asked.policy == "fifo" else "fifo"  # equal options would give the same controller
         counts = {"islands": asked.islands, "devices_per_island": asked.devices_per_island}
         with attach("cpu", **counts, pin=asked.pin, policy=policy) as other:
             yield other

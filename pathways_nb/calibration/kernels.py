@@ -211,7 +211,7 @@ def _sorted(size: int) -> Kernel:
 
 def _drawn(size: int) -> Kernel:
     def draw(s: Any) -> Any:
-        key = jax.random.key(s[0].astype(jnp.uint32))  # of the state, or the compiler would draw once for all
+        key = jax.random.key(s[0].astype(jnp.uint32))  # from the state, or the compiler would draw only once
         return jax.random.uniform(key, s.shape) + 1.0
 
     return Kernel("random", draw, (_ones(size),), _often(size, 2**15))

@@ -187,7 +187,7 @@ class _Session:
                 break
             for line in self.lines:
                 line.measure()
-            for index in order.permutation(len(starts)):  # what came before a program must not always be the same
+            for index in order.permutation(len(starts)):  # a program must not always follow the same one
                 item = self.items[index]
                 self.progress.tell(f"calibrating: round {number + 1} of {_MOST} at most, {item.kernel.kind}")
                 item.seconds.append(seconds_of(starts[index]))

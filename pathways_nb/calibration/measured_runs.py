@@ -128,7 +128,7 @@ def _computation(kernel: Kernel, place: VirtualSlice) -> Computation:
         return kernel.repeated(*arrays)
 
     node.__name__ = kernel.kind
-    specs = (_SPLIT,) * len(kernel.arrays)  # a repeated all-reduce gives what varies less than it took
+    specs = (_SPLIT,) * len(kernel.arrays)  # the result of an all-reduce varies over fewer axes than its state
     return shard_map(node, on=place, in_specs=specs, out_specs=_SPLIT, check_vma=False)
 
 

@@ -1,7 +1,7 @@
 """Shares of a chip's peaks that classes of operations reach, and of the links' bandwidth that collectives reach.
 
 One share for each class of ``node_work.Amount``: one set for all of them would be wrong by a factor of three
-(measured). ``EFFICIENCY`` has assumed values for chips that nobody has measured; a calibration replaces them. They say
+(measured). ``EFFICIENCY`` has assumed values for chips that were not measured; a calibration replaces them. They say
 "assumed" in every table, so that no simulated time looks better founded than it is.
 """
 

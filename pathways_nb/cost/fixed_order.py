@@ -124,7 +124,7 @@ class FixedOrder:
         source = self.tasks[self.source]
         last = found.end[source] + self.seconds == found.start[target]
         by, after = np.full(len(self.tasks), -1), np.zeros(len(self.tasks))
-        by[target[last]], after[target[last]] = source[last], self.seconds[last]  # of several, the last: on the device
+        by[target[last]], after[target[last]] = source[last], self.seconds[last]  # device edges come last and win
         return StartCause(by, after)
 
     def _by_level(self, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -134,6 +134,7 @@ class FixedOrder:
         for level in range(1, len(bounds) - 1):
             now, waits = slice(bounds[level], bounds[level + 1]), slice(edges[level], edges[level + 1])
             arrives = end[self.source[waits]] + self.seconds[waits]
+            # Each task behind the first level has an edge, so no segment is empty, which reduceat would misread.
             start[now] = np.maximum.reduceat(arrives, self.first[now] - edges[level])
             end[now] += start[now]
         return start, end
@@ -232,11 +233,12 @@ def _levels_by_level(target: np.ndarray, first: np.ndarray, lacks: np.ndarray) -
     while len(now):
         level[now] = number
         reached = target[_ranges(first[now], first[now + 1])]
+        # ``lacks[reached] -= 1`` would count a task once that several tasks of this level release.
         np.subtract.at(lacks, reached, 1)
         free = reached[lacks[reached] == 0]
         numbers = np.arange(len(free))
         seen[free] = numbers
-        now, number = free[seen[free] == numbers], number + 1  # each once, where the last of equals has written
+        now, number = free[seen[free] == numbers], number + 1  # duplicates removed: the last one wrote its number
     return level
 
 
@@ -245,7 +247,7 @@ def _levels_by_task(target: np.ndarray, first: np.ndarray, lacks: np.ndarray) ->
     targets, bounds, left = target.tolist(), first.tolist(), lacks.tolist()
     level = [-1 if lack else 0 for lack in left]
     free = [task for task, lack in enumerate(left) if not lack]
-    for task in free:  # which grows meanwhile, level by level
+    for task in free:  # the list grows in the loop, level by level
         for reached in targets[bounds[task] : bounds[task + 1]]:
             left[reached] -= 1
             if not left[reached]:

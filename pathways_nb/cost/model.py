@@ -154,7 +154,7 @@ class CostModel:
         share = getattr(self.efficiency, amount.kind)
         try:
             return self.chip.device.flops(amount.dtype) * share, ""
-        except UsageError:  # whole numbers, float64: no data sheet tells
+        except UsageError:  # integers and float64: data sheets have no rate
             return self.chip.device.flops("fp32") * share, f" of float32, for {amount.dtype}"
 
     def _collective(
@@ -163,7 +163,7 @@ class CostModel:
         """Return the cost of one collective, and what had to be assumed of its group."""
         kind = one.kind.replace("-", "_")
         where = group_of(topology, sizes, one.axes, one.group)
-        # Every closed form knows bytes only as bytes over bandwidth: a share of the one is the inverse of the other.
+        # All closed forms have bytes only as bytes over bandwidth, so a share of bandwidth is its inverse of bytes.
         bytes = one.whole_bytes * where.share * oversubscription / getattr(self.efficiency, kind)
         return collective(kind, bytes, topology, where.group), where.note
 
@@ -197,8 +197,10 @@ class CostModel:
         if route != "ICI":
             raise UsageError(f"transfer(route={route!r}): choose one of 'host', 'local', 'ICI', 'DCN'.")
         devices = min(source, target)
+        # The places do not fit one domain together, so NICs are between them.
         if source + target > topology.domain:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
+        # The target begins right after the source.
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))
         part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(topology, devices)
         return over_links(part, topology, hops=hops)

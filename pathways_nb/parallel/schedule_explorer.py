@@ -180,7 +180,7 @@ class ScheduleExplorer(t.HasTraits):
             return _drawn(kind, tuple(sizes.items()), times, self.cap)
         except PathwaysError as refused:
             return _Side(SchedulePicture(name, cap=self.cap, error=str(refused)))
-        except Exception as failed:  # of a user's generator, which must not take the other picture away
+        except Exception as failed:  # a user's generator may raise anything; the other picture stays
             said = f"schedule {name!r} failed: {type(failed).__name__}: {failed}"
             return _Side(SchedulePicture(name, cap=self.cap, error=said))
 

@@ -111,6 +111,7 @@ def _crossing(above: Callable[[int], float], below: Callable[[int], float], shar
     """
 
     def holds(hosts: int) -> bool:
+        # The tolerance keeps rounding from deciding where both curves are equal.
         return above(hosts) >= share * below(hosts) * (1 - 1e-6)
 
     last = max((hosts for hosts in SIZES if holds(hosts)), default=0)

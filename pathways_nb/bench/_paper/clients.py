@@ -63,7 +63,7 @@ def per_second(seconds: float, clients: int, reading: Reading = "client") -> flo
     with POD.attached(line().host(reading, POD.hosts)):
         ends = compete(program, (1.0,) * clients, (_CALLS,) * clients)["end"]
     # Only the middle half counts, in which all clients had calls to make.
-    first, last = (clients * round(_CALLS * part) for part in (0.25, 0.75))  # all clients had calls to make
+    first, last = (clients * round(_CALLS * part) for part in (0.25, 0.75))
     return float((last - first) / (ends[last] - ends[first]))
 
 
@@ -77,6 +77,7 @@ def figure_8() -> dict[str, Found]:
     call, found = line().at(POD.hosts), {}
     for name, seconds in TIMES.items():
         of_jax = max(seconds, JAX_CALL)
+        # The factor keeps rounding from adding a client to an exact quotient.
         needed = int(np.ceil(call / of_jax * (1 - 1e-9)))
         found[name] = Found(
             per_second(seconds, MANY) * of_jax,

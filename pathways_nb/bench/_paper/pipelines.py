@@ -100,6 +100,7 @@ def step_of(row: TableRow, stage_seconds: float) -> tuple[pw.Program, Any]:
 
     def step(microbatches: list[Any]) -> list[Any]:
         made = [through(forward, x) for x in microbatches]
+        # As in GPipe, the last microbatch forward is the first one backward.
         return [through(backward, x) for x in reversed(made)]
 
     return pw.program(step, name=f"{row.stages} stages"), [_TOKENS] * row.microbatches

@@ -111,6 +111,7 @@ def seconds_each(run: Run) -> float:
     _, which = np.unique(events["run"], return_inverse=True)
     ends = np.zeros(which.max() + 1)
     np.maximum.at(ends, which, events["end"])
+    # In the first half programs do not yet follow each other evenly.
     half = len(ends) // 2
     return float(ends[-1] - ends[half]) / (len(ends) - 1 - half)
 

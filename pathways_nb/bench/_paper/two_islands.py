@@ -46,6 +46,7 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
         """Return the gradients of one island, one array for each bucket."""
         made = [backward[island](forward[island](x))]
         while len(made) < buckets:
+            # Each bucket depends on the one before, as layers of a backward pass do.
             made.append(backward[island](made[-1]))
         return made
 

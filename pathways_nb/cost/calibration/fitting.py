@@ -33,6 +33,7 @@ def nonnegative(terms: Any, seconds: Any, before: Any = 0.0) -> np.ndarray:
         for chosen in itertools.combinations(range(rows.shape[1]), count):
             part = np.linalg.lstsq(rows[:, chosen], rest, rcond=None)[0]
             error = float(np.sum((rows[:, chosen] @ part - rest) ** 2))
+            # Sets of fewer terms come first and win ties: rounding must not add a term.
             if (part >= 0).all() and error < best - 1e-12:
                 best, found = error, np.zeros(rows.shape[1])
                 found[list(chosen)] = part

@@ -145,6 +145,7 @@ def _host(fitted: Fit) -> _Values:
 def _nodes(fitted: Fit) -> _Values:
     """Return the time of a device for a node beside its own work, alone and among others."""
     return {
+        # The model multiplies a launch by the oversubscription, see ``CostModel``.
         "device_launch": (fitted.node_alone / fitted.oversubscription, MEASURED),
         "interference": (fitted.node - fitted.node_alone, MEASURED),
     }

@@ -74,6 +74,7 @@ def _on_torus(topology: Topology, members: np.ndarray) -> AxisGroup:
     strides = [_stride(coordinates) for coordinates in along]
     if math.prod(map(len, along)) != len(chips) or not all(strides):
         return AxisGroup(len(members), note=STRIDED)
+    # Groups interleave with each other by their strides, and on a chip by the devices that are no members.
     share = math.prod(strides) * each * len(chips) // len(members)
     return AxisGroup(tuple(map(len, along)), share, STRIDED if share > 1 else "")
 

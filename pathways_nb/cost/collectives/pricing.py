@@ -98,6 +98,7 @@ def _levels(
         return inner(kind, n)
     across = _named(SWITCH[kind](n, count, nics, network.latency), f"{{}} of {count} over NICs")
     if kind == "all_to_all":
+        # A unit has 1 / count of the array, of which 1 / count stays within it.
         return together(formula, across, inner(kind, n / count**2))
     if kind == "all_gather":
         return together(formula, across, inner(kind, n))
@@ -134,6 +135,7 @@ def _permute(n: float, topology: Topology, where: DeviceGroup, islands: int, flo
         inner = summed(f"shift by {far}", steps * chip.hop_latency, far * shard / topology.axis_bw)
     if where.domains * islands == 1:
         return inner
+    # So many of a host's devices send to another host.
     crossing = min(far, where.within, topology.devices_per_host)
     bandwidth = topology.network.host_bw_effective / flows
     over = summed(f"shift by {far} over NICs", topology.network.latency, crossing * shard / bandwidth)

@@ -32,7 +32,7 @@ from pathways_nb.cost.hardware.parameters import (
 )
 from pathways_nb.errors import UsageError
 
-# What multiplies a type that has no unit of its own, in order: it is widened to the next one that has.
+# Units that multiply a type, in order of preference: one without a unit of its own is widened to the next that has.
 _WIDENED = {
     "fp8": ("fp8", "bf16", "fp16", "fp32"),
     "int8": ("int8", "bf16", "fp16", "fp32"),

@@ -75,7 +75,7 @@ def _from_file(cls: type[P], section: str, path: Path) -> P:
     for field, text in (("name", name), ("base", base)):
         if text is not None and not (isinstance(text, str) and text):
             raise UsageError(f"{path}: {field} is {json_text.shortened(text)}; write a text.")
-    if isinstance(base, str) and base.endswith(".json"):  # a chain of files might never end
+    if isinstance(base, str) and base.endswith(".json"):  # a chain of files could be a circle
         raise UsageError(f"{path}: base is {json_text.shortened(base)}; write a name of the table, not a file.")
     try:
         under = None if base is None else find(cls, section, base)

@@ -27,7 +27,7 @@ from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.jaxpr.exchange import Collective, CollectiveKind, Origin, merged
 from pathways_nb.errors import UsageError
 
-_NODE = 500_000  # ids of its devices lie far from those of every island
+_NODE = 500_000  # far from the device ids of every island
 
 _quick: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
@@ -66,7 +66,7 @@ class CompiledMemory:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFacts:
-    """What compiling has told of a node.
+    """Facts about a node from its compilation.
 
     Args:
         collectives: of the node, at its full size.
@@ -214,6 +214,7 @@ def _compile(lowered: Any) -> Any:
     try:
         return lowered.compile(compiler_options=dict(_quick))
     except jax.errors.JaxRuntimeError as error:
+        # JAX refuses all options if it does not know one; the error names that one.
         unknown = [name for name in _quick if name in str(error)]
         if not unknown:
             raise
@@ -231,6 +232,7 @@ def cpu_devices(count: int) -> Sequence[Any]:
     if len(there) >= count:
         return there
     with _making:
+        # Under the lock, or two threads that compile at once would make two clients.
         if len(_made) < count:
             _made[:] = _client(count, len(there))
         return tuple(_made)

@@ -85,6 +85,7 @@ def _by_kind(
     """
     found: dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]] = {}
     if kind == "all-gather":
+        # The larger side counts, here the result; the type of an asynchronous start has its operands first.
         shapes = instruction.shapes[-len(instruction.operands) :]
     else:
         shapes = tuple(shape for name in instruction.operands for shape in computation.instructions[name].shapes)

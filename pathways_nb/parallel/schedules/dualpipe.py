@@ -103,12 +103,12 @@ def overlapping(near: Side, far: Side, place: int, half: int, microbatches: int)
     row += with_weights(far(operation) for _ in range(inward) for operation in "IF")
     for steady in range(microbatches - 2 * half + place + 1):
         pair = near("F"), far("B")
-        # the first in the middle stays two cells: its forward pass need not wait for the gradient
+        # The first pair in the middle stays two cells: its forward pass need not wait for the gradient.
         row += pair if inward == 0 and steady == 0 else [Overlap(*pair)]
         row.append(Overlap(far("F"), near("B")))
     for _ in range(inward):
         row += [far("B"), Overlap(far("F"), near("B"))]
-    left = [far, near] * (place + 1)  # the second half of them, as what follows, puts W off
+    left = [far, near] * (place + 1)  # the second half, like all that follows, delays W
     row += [side("B") for side in left[: place + 1]]
     putting_off = left[place + 1 :] + [near] * inward
     return row + with_weights((side("I") for side in putting_off), delay=place)

@@ -50,6 +50,7 @@ def depth_first(device: int, size: Size, backward: str, hops: int) -> list[Actio
     starts = range(0, size.microbatches, many)
     forwards = [Action(stage, "F", k + i) for k in starts for stage in stages for i in range(many)]
     backwards = [Action(stage, backward, k + i) for k in starts for stage in reversed(stages) for i in range(many)]
+    # The first backward pass is of the last chunk, so a round through each of the other chunks precedes it.
     return alternating(forwards, backwards, (size.chunks - 1) * many + hops * (size.devices - 1 - device))
 
 

@@ -227,7 +227,7 @@ class Schedule:
         return self
 
     def __deepcopy__(self, memo: object) -> Schedule:
-        return self  # nothing in it changes
+        return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.rows, self.name, self.kind and self.kind.name, self.asked)

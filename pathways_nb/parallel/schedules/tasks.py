@@ -6,7 +6,7 @@ token slices, that of the slice after on its own stage (which holds the gradient
 (Li et al. 2021), section 3. A gradient by the weights needs the gradient by the input.
 
 Arrays in place of dictionaries, because the explorer evaluates thousands of actions at every change of a control.
-Whether the order of a device agrees with the dependencies is checked in ``checker``, not here.
+Whether the order of a device agrees with the dependencies is checked in ``checker``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Tasks:
         count = tuple(1 + int(at[2][at[0] == number].max()) for number in range(len(directions)))
         stages, slices = int(at[1].max()) + 1, int(at[3].max()) + 1
         parts = sum(2 if action.operation == "B" else 1 for action in actions)
-        if parts != 3 * stages * slices * sum(count):  # before there are arrays for all that is missing
+        if parts != 3 * stages * slices * sum(count):  # checked before arrays are made for all that is missing
             _complain(rows, (stages, slices), dict(zip(directions, count, strict=True)))
         where, times = _where(np.array(cells), actions, at)
         if times.max() > 1:
@@ -117,7 +117,7 @@ class Tasks:
         yield (forward[:, :-1], forward[:, 1:]), sent
         yield (gradient[:, 1:], gradient[:, :-1]), sent
         yield (forward, gradient), stay
-        yield (gradient, np.where(gradient == weights, -1, weights)), stay  # within a B nothing waits
+        yield (gradient, np.where(gradient == weights, -1, weights)), stay  # I and W of one B are one cell
         yield (forward[..., :-1], forward[..., 1:]), stay
         yield (gradient[..., 1:], gradient[..., :-1]), stay
 
@@ -185,7 +185,7 @@ def _complete(done: list[Action], shape: tuple[int, int], microbatches: dict[str
     """Require that every stage has all three parts of every microbatch and slice."""
     stages, slices = shape
     if len(done) == 3 * stages * slices * sum(microbatches.values()):
-        return  # each once, so all of them
+        return  # nothing is repeated, so nothing is missing
     known = set(done)
     for action in _wanted(stages, slices, microbatches, len(done) + 1):
         if action not in known:

@@ -119,8 +119,7 @@ class Timing:
     def idle(self) -> IdleSplit:
         """Idle seconds of each device, by phase."""
         owner, gap = self.tasks.owner, self.gaps
-        # Of a wait that a transfer ended, at most its own time is its fault: without it the producer would still be
-        # late.
+        # A transfer causes at most its own time of the gap: without it the device would still wait for the producer.
         wire = np.minimum(gap, self.released.seconds)
         phase, rest = self._phases, gap - wire
         count = len(self.tasks.first) - 1
@@ -152,8 +151,7 @@ class Timing:
             UsageError: another release.
         """
         taken, freed = self._memory(release)
-        # Held while a cell runs: what was taken up to it, less what earlier cells freed, since its own is freed at its
-        # end.
+        # A cell frees memory when it ends, so while it runs only earlier cells have freed theirs.
         held = np.cumsum(taken) - (np.cumsum(freed) - freed)
         before = np.concatenate([[0.0], np.cumsum(taken - freed)])[self.tasks.first[:-1]]
         return np.maximum.reduceat(held, self.tasks.first[:-1]) - before

@@ -63,7 +63,7 @@ def one_forward_one_backward_v(devices: int, microbatches: int, chunks: int = 2)
         The actions of each device, in order.
     """
     require_two_chunks("1f1b-v", chunks)
-    stages = [*range(2 * devices), *reversed(range(2 * devices))]  # of each hop
+    stages = [*range(2 * devices), *reversed(range(2 * devices))]  # the stage of each hop
     passes = sorted(
         Pass(start + PERIOD * number, min(stage, 2 * devices - 1 - stage), hop, number)
         for hop, (stage, start) in enumerate(zip(stages, block(devices), strict=True))
@@ -119,6 +119,7 @@ def slots_of(passes: list[Pass], devices: int) -> list[DeviceSlots]:
         passes: of the repeated block, in order of time.
         devices: number of devices, p.
     """
+    # A backward pass ends in the slot after its start, so there is one more slot than the last start.
     change = [[0] * (passes[-1].start + 2) for _ in range(devices)]
     for start, device, hop, _ in passes:
         backward = hop >= 2 * devices

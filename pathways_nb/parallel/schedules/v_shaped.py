@@ -58,6 +58,7 @@ def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action
         The actions of each device, in order.
     """
     require_two_chunks("v-half", chunks)
+    # For even p the passes of a block would fall on the same slots modulo PERIOD without a wait at the turn.
     wait = 3 if devices % 2 == 0 and devices > 2 else 0
     turn = 3 * devices + wait - 1
     block = [(2 * r, 3 * devices - 2 - r, turn + 2 * r, turn + 3 * devices - 1 - r) for r in range(devices)]
@@ -92,6 +93,7 @@ def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]
         The actions of each device, in order.
     """
     require_two_chunks("v-min", chunks)
+    # For p divisible by 3 the passes of a block would fall on the same slots modulo PERIOD without the 2.
     turn = 2 * devices + (2 if devices % 3 == 0 else 0)
     block = [(r, 2 * devices - 1 - r, turn + r, turn + 2 * devices - 1 - r) for r in range(devices)]
     first = 2 if devices < 3 else 2 * (devices + 3) // 3
@@ -135,7 +137,7 @@ class DeviceRow:
         self.microbatches, self.left = microbatches, PERIOD * microbatches
         self.done = [0, 0, 0, 0]
         self.due: list[float] = list(block[number])
-        limit = microbatches + 1 + number  # with fewer microbatches than fill the V, more would gain nothing
+        limit = microbatches + 1 + number  # more memory gains nothing where few microbatches do not fill the V
         self.first, self.capacity = min(first, limit), min(capacity if number else first, limit)
         self.kept, self.weights, self.row = 0, deque[Action](), list[Action]()
 

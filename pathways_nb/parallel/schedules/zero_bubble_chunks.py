@@ -62,7 +62,7 @@ def zero_bubble_v(devices: int, microbatches: int, chunks: int = 2) -> list[list
         The actions of each device, in order.
     """
     require_two_chunks("zb-v", chunks)
-    full = max(microbatches, 2 * devices - 1)  # as many as fill the V; of a shorter one, those that there are
+    full = max(microbatches, 2 * devices - 1)  # enough to fill the V; the row of fewer is a part of it
     rows = [v_row(device, devices, full) for device in range(devices)]
     return [[action for action in row if action.microbatch < microbatches] for row in rows]
 
