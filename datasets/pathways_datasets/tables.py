@@ -23,8 +23,8 @@ def hardware() -> dict[str, Any]:
 def published(paper: str) -> dict[str, Any]:
     """Return the results that a paper reports, by figure and name.
 
-    Each has a value in SI units, its unit, what it says, and how it was read.
-    The tag ``"recalled"`` marks numbers that were not checked against the paper; code that prints one says so.
+    Each has a value in SI units, its unit, what it says, and how it was read. The tag ``"recalled"`` marks numbers that
+    were not checked against the paper; code that prints one says so.
 
     Args:
         paper: ``"pathways"``.

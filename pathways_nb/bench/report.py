@@ -1,8 +1,8 @@
 """The runner of benches: finds them, runs one, and reports machine, versions, figures and detail.
 
 A figure is one number with a stable name; the detail is what a reader needs to trust it. The unit of a figure is a word
-of its name (``first_picture_seconds``), or else in the bench's ``units``. The table
-has a column of units; the JSON has names and numbers only.
+of its name (``first_picture_seconds``), or else in the bench's ``units``. The table has a column of units; the JSON has
+names and numbers only.
 """
 
 from __future__ import annotations

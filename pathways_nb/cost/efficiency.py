@@ -22,24 +22,24 @@ class Efficiency(Parameters):
         conv: of its FLOP/s, for convolutions.
         matmul_bw: of its memory's bandwidth, for matrix products.
         conv_bw: of its memory's bandwidth, for convolutions.
-        elementwise: of its memory's bandwidth, as for the next six.
-        transcendental: elementwise, too: exp, tanh, sqrt.
-        reduction: reductions.
-        movement: gather, scatter, transpose, copy, slice.
-        sort: sorting.
-        random: random bits.
-        other: operations whose arithmetic is not counted.
-        elementwise_flops: FLOP/s of one device in such operations; None where only their bytes count.
-        transcendental_flops: the same.
-        reduction_flops: the same.
-        sort_flops: the same.
-        random_flops: the same.
-        all_reduce: of the bandwidth of links and NICs, as for the next five.
-        all_gather: all-gathers.
-        reduce_scatter: reduce-scatters.
-        all_to_all: all-to-alls.
-        permute: permutes and transfers over links.
-        broadcast: broadcasts.
+        elementwise: of its memory's bandwidth, for elementwise operations other than the next.
+        transcendental: the same for exp, tanh, sqrt and the like.
+        reduction: the same for reductions, such as sums.
+        movement: the same for gather, scatter, transpose, copy, slice.
+        sort: the same for sorts.
+        random: the same for random bits.
+        other: the same for operations whose arithmetic is not counted.
+        elementwise_flops: FLOP/s of one device in elementwise operations; None where only their bytes count.
+        transcendental_flops: the same for exp, tanh, sqrt and the like.
+        reduction_flops: the same for reductions.
+        sort_flops: the same for sorts.
+        random_flops: the same for random bits.
+        all_reduce: of the bandwidth of links and NICs, for all-reduces.
+        all_gather: the same for all-gathers.
+        reduce_scatter: the same for reduce-scatters.
+        all_to_all: the same for all-to-alls.
+        permute: the same for permutes, and for transfers over links.
+        broadcast: the same for broadcasts.
         at_once: number of devices of one node that run at full speed at the same time, for virtual CPU devices, which
             share cores; None for all of them.
     """

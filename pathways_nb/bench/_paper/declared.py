@@ -1,8 +1,8 @@
 """Declaration of what is fitted and what is predicted, written before anything runs: no number of the paper is both.
 
 A *fit* has parameters and the points that they are fitted on; with as many of one as of the other it proves nothing by
-itself. Every other point is predicted, or says what kind of statement it is. The declaration is data in a
-file of its own, and the table takes the role of each point from it.
+itself. Every other point is predicted, or says what kind of statement it is. The declaration is data in a file of its
+own, and the table takes the role of each point from it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Chain:
     """One program of so many tiny nodes on each island, all times in seconds.
 
     Args:
-        nodes: of each island.
+        nodes: number of nodes on each island.
         total: from the call until the client knows.
         call: until the call returned.
         sent: from there until the last island's host began to enqueue.
@@ -81,7 +81,7 @@ class Measured:
     """All that a calibration has measured.
 
     Args:
-        devices: of each island.
+        devices: number of devices of each island.
         islands: number of islands, all at work at the same time.
         memory_bytes: of one device.
         shared: whether devices of an island share cores, as virtual ones do.

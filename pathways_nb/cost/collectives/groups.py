@@ -1,9 +1,8 @@
 """Groups of devices as XLA writes them, and the axes of a mesh that they follow.
 
-XLA has three forms: every id, ``{{0,1},{2,3}}``; an array of ids, reshaped and transposed, ``[2,2]<=[2,2]T(1,0)``;
-and axes of a mesh of XLA's own, ``mesh['a'=2,'b'=4] {'b'}``, an axis possibly in part, ``'b':(2)2``. Ids are positions
-in the mesh of the program, row by row. All three become one array of ids, in which the axes
-are found.
+XLA has three forms: every id, ``{{0,1},{2,3}}``; an array of ids, reshaped and transposed, ``[2,2]<=[2,2]T(1,0)``; and
+axes of a mesh of XLA's own, ``mesh['a'=2,'b'=4] {'b'}``, an axis possibly in part, ``'b':(2)2``. Ids are positions in
+the mesh of the program, row by row. All three become one array of ids, in which the axes are found.
 """
 
 from __future__ import annotations
