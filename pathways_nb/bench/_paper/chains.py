@@ -1,7 +1,7 @@
 """Figures 5 to 7: tiny computations one after another, on one gang of all devices or from stage to stage.
 
 A computation is a scalar all-reduce and an addition. OpByOp is a call for each, Chained one program of 128 nodes, Fused
-one node of 128; JAX runs the same with its own Python process on each host. Each result comes with the baseline of the
+one node of 128; JAX runs the same with its own Python process on each host. The baseline of Figures 5 and 6 is the
 simplest formula: a call's cost proportional to hosts, through the larger point of Figure 6.
 """
 
