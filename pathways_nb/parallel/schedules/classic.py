@@ -2,7 +2,7 @@
 
 The three are one rule, ``one_stage``, and differ only in how many forward passes a device runs ahead of its first
 backward pass: all m (GPipe, Huang et al. 2019), p−1−r (1F1B, the flush variant of PipeDream) or 2(p−1−r) (eager 1F1B,
-Zhuang et al. 2023). The bubble is the same for all; only the memory differs.
+Zhuang et al. 2023). Without transfers the bubble is the same for all and only the memory differs.
 """
 
 from __future__ import annotations
