@@ -31,6 +31,7 @@ from pathways_nb.plan.plan import lower
 SHARDS, ROWS = (2, 2048, 65_536), 3
 """Number of shards of every node; rows of the batch on each device."""
 ROUNDS, CALLS = 60, 5
+"""Rounds, and calls in a round of parallel dispatch."""
 
 
 def run() -> dict[str, Any]:

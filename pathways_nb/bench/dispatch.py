@@ -21,7 +21,9 @@ from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.session import submit
 
 DEVICES, CHAINS, ROUNDS = (1, 2, 4), (1, 16, 128), 15
+"""Numbers of devices, lengths of programs, and rounds."""
 LONG, PEER_DEVICES, PEER_ROUNDS = 128, (1, 4), 5
+"""Length of the program that is compared with peers, and their numbers of devices and rounds."""
 _COMPUTATIONS = 512
 """Computations of each contender in a round."""
 

@@ -23,9 +23,11 @@ from pathways_nb.results.run import Run
 from pathways_nb.trace.record import Events, Label, Record
 
 PANS = 10
+"""Repetitions of each gesture."""
 _NODES = 40
 """Nodes of the synthetic program."""
 _COUNTS = {100_000: "100k", 1_000_000: "1m"}
+"""Numbers of events, with their names in figures."""
 _GESTURES = {"pan": 0.1, "jump": 1.2}
 """Share of the window by which each gesture moves; a jump shows what was not visible before."""
 _FIRST = [
@@ -57,6 +59,7 @@ _HELPERS = """() => {
     return performance.now() - began
   }
 }"""
+"""JavaScript for the page: whether a cell has painted pixels, and the time until a moved range shows its boxes."""
 
 
 def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10.0) -> Run:

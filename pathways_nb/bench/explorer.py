@@ -21,8 +21,10 @@ PAIRS = (("gpipe", "1f1b"), ("1f1b", "interleaved-1f1b"), ("zb-v", "terapipe"))
 _QUIET = 1500
 """Milliseconds between changes, enough for all effects of one change, its still picture included, to be over."""
 CELL = "pw.explore_schedules({!r}, {!r}, devices=16, microbatches=128)"
+"""The cell that shows a pair."""
 _DRAWN = """globalThis.pathwaysBokeh &&
   Object.values(globalThis.pathwaysBokeh)[0].documents.at(-1)?.get_model_by_name('schedules_idle')?.data.top.length"""
+"""JavaScript that is true once a pair has been drawn."""
 _HELPERS = """() => {
   const bokeh = Object.values(globalThis.pathwaysBokeh)[0], doc = bokeh.documents.at(-1)
   const model = (name) => doc.get_model_by_name(name)
@@ -50,6 +52,7 @@ _HELPERS = """() => {
     afterFrame()
   })
 }"""
+"""JavaScript for the page: change the field F, and time the frame in which a row of pixels of both pictures differs."""
 
 
 def answers(page: Page, changes: int = CHANGES) -> list[float]:

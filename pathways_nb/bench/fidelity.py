@@ -24,6 +24,7 @@ from pathways_nb.cost.calibration.fitting import noise
 from pathways_nb.trace.matching import Difference
 
 ISLANDS, DEVICES, ROUNDS, RECORDED = 2, 4, 21, 3
+"""Islands, devices of each, rounds of timed steps, and recorded steps of each program."""
 QUICK = False
 """Whether to use the quick calibration."""
 _Starts = Mapping[str, Callable[[], Any]]

@@ -27,6 +27,7 @@ _PATIENCE = 300.0
 
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+"""Names of the browser on ``PATH``."""
 _APPLICATIONS = Path("/Applications")
 
 

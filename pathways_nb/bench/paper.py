@@ -29,10 +29,13 @@ _ABOUT = {
     "figure 12": "How long a step took is not published, so what is given is the shortest one that 97 % allows.",
     "table 2": "The pipelines' rows cannot tell what SPMD over 128 cores costs: both fits miss it by over a tenth.",
 }
+"""Remarks on figures, printed with the table."""
 _READ = {"abstract": "in the abstract", "notes": "in public notes", "recalled": "recalled"}
+"""How a number of the paper was read, by the tag in the table of published numbers."""
 TOLERATED = 0.1
 """Relative error beyond which a prediction fails; published step-time errors of simulators are 3 to 9 %."""
 _RELATIVE = ("fitted", "predicted")
+"""Roles of points whose error is relative to a number of the paper."""
 _UNITS = {"figure 9": "", "figure 12": "s"}
 """Units of our number where it is not the paper's: the error of the worst share, the seconds of a step."""
 

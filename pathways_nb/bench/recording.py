@@ -20,7 +20,9 @@ from pathways_nb.runtime.local.watcher import BUDGET
 from pathways_nb.trace.record import Record, Row
 
 DEVICES, CHAIN, ROUNDS = 4, 128, 100
+"""Devices of the island, computations of a chain, and rounds."""
 SIZES, WANTED = (32, 64, 96, 128, 192, 256), 0.5e-3
+"""Sizes of matrices to choose from, and the wanted seconds of a computation."""
 
 
 class _Nowhere(Record):

@@ -29,6 +29,7 @@ DEVICES, FEW, NODES, CALLS, ROUNDS = 2048, 8, 1000, 20, 15
 SIZES = (250, 1000, 4000, 16_000)
 """Nodes of the chains that show how time grows."""
 STAGES, MICROBATCHES = 2048, 512
+"""Stages and microbatches of the static schedule: about a million tasks."""
 STAGED, STAGED_ROUNDS = 200, 5
 """Nodes and rounds of the program whose whole simulation, from the attach on, is compared."""
 LASTS = 1e-3

@@ -26,6 +26,7 @@ from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.session import submit
 
 PROGRAMS, USERS, DEVICES = 20_000, 8, 4
+"""Programs of all phases, threads of users, and devices of each island."""
 BUDGET = 8
 """Memory of each device, as a multiple of the largest peak of any program."""
 FAULTS = 0.03
@@ -66,6 +67,7 @@ PHASES = (
     Phase("stride", dispatch="sequential"),
     Phase("stride", losing=True),
 )
+"""Every policy with parallel dispatch, sequential dispatch, and lost devices."""
 
 
 def run() -> dict[str, Any]:

@@ -20,9 +20,11 @@ import pathways_nb as pw
 from pathways_nb.trace.record import Events, Record
 
 DEVICES, SECONDS, DEPTH, WINDOW, TURNS = 4, 3.0, 32, 400, 3
+"""Devices, seconds of a measurement, calls outstanding of each client, gangs in a window, and turns."""
 ROUNDS = {"smallest": 1, "small": 10, "medium": 40, "large": 160}
 """Matrix products in each computation."""
 COUNTS = (1, 2, 4, 8)
+"""Numbers of clients."""
 PATIENCE = 4
 """Longest duration of a measurement on a machine too busy for enough gangs, as a multiple of the usual one."""
 _KEPT = 0.7

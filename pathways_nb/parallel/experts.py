@@ -71,7 +71,7 @@ def choose(counts: Any, least: int = LEAST) -> Chosen:
 def everyone(experts: int, tokens: int) -> Chosen:
     """Return all experts, each with room for all tokens.
 
-    Right for every routing, so that no value has to be fetched, at the price of E times as many rows as needed.
+    Right for every routing, so that no value has to be fetched, at the price of E · T rows in all.
 
     Args:
         experts: number of experts, E.

@@ -31,12 +31,15 @@ from pathways_nb.bench._paper.pods import (
 from pathways_nb.cost.hardware.host import HOST
 
 LENGTH = int(PAPER["figure 5"]["chain"]["value"])
+"""Computations of a chain."""
 SIZES = tuple(2**k for k in range(10))
 """Hosts of the curves of Figures 5 and 7, with 4 cores each."""
 LONG, LONG_STAGES = 4e-3, 32
 """Seconds of a stage that lasts longer than the dispatch of so many stages, and their number."""
 DISPATCH = ("parallel", "sequential")
+"""Both modes, as for ``pw.attach``."""
 _CALLS = 12
+"""Calls in one simulation."""
 _MATCHES = 0.99
 """Share of JAX's throughput that counts as the same."""
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)

@@ -23,7 +23,9 @@ from pathways_nb.trace.record import Events
 POD = PodSetting(16, 8)
 """Figure 6's smaller machine; on which one Figures 8 and 11 were measured is not known."""
 TIMES = {"0.04 ms": 0.04e-3, "0.33 ms": 0.33e-3, "1.04 ms": 1.04e-3, "2.4 ms": 2.4e-3}
+"""Computation times of Figure 8, in seconds."""
 COUNTS, MANY = (1, 4, 8, 16), 64
+"""Numbers of clients in Figure 11, and in Figure 8."""
 _CALLS = 16
 """Calls of each client."""
 _PROGRAMS, _GANGS = 30, 128

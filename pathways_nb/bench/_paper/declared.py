@@ -53,6 +53,7 @@ FITS = (
     PaperFit("work and width", ("core-seconds for each token", "cost of each further core of a stage"),
         (("table 2, with width", "S=4 M=16"), ("table 2, with width", "S=8 M=32"))),
 )  # fmt: skip
+"""All fits, with the points that they are fitted on."""
 
 _TABLE_2 = ("S=4 M=16", "S=8 M=32", "S=16 M=64", "S=16 M=64, 512 cores", "SPMD")
 
@@ -87,3 +88,4 @@ POINTS = (
     *_table_2(FITS[1]),
     *_table_2(FITS[2]),
 )  # fmt: skip
+"""All points of the table, in its order."""

@@ -25,6 +25,7 @@ PAPER = published("pathways")
 JAX_CALL = 47.5e-6
 """Seconds of one call of a compiled function from Python: measured on CPU devices (44 to 51 µs), not fitted."""
 Reading = Literal["client", "controller"]
+"""Whose cost Figure 6 shows: each client's thread's, or the one controller's."""
 
 
 class Line(NamedTuple):

@@ -23,6 +23,7 @@ POD = PodSetting(128, 4, islands=2)
 CASES = (("not hidden", 1, 25e9), ("hidden", 8, 25e9), ("hidden", 8, 12.5e9))
 """Name, number of buckets into which gradients are cut, each sent as soon as it is computed, and bytes/s of a host."""
 _FORWARD = 1 / 3
+"""Share of the forward pass in a step."""
 _NO_LIMIT = 1e13
 """Bytes of memory on each device: no limit, since activations and parameters are left out as well."""
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
