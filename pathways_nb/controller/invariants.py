@@ -1,4 +1,9 @@
-"""What must hold of the controller's state after every event; the tests check it after every test that used one."""
+"""Invariants of the controller's state, which hold after every event.
+
+The tests check them after every test that used a controller, and the fuzzers after events. They recompute from the runs
+and buffers what the controller keeps as counters for speed, so a counter that drifts is found where it happens, not
+where it is read.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,11 @@ from pathways_nb.plan.footprint import covers
 def check_invariants(state: StateMachine) -> None:
     """Raise ``AssertionError`` if the state contradicts itself.
 
-    No buffer without somebody who holds it, no count that differs from what the runs hold, nothing done that was not
-    launched, no memory unaccounted for or beyond the budget, for every admitted program enough to finish, and nobody
-    who waits for memory though there is enough and it is their turn.
+    - Every buffer is held by a user or a run, and its count of runs is right.
+    - Nothing is done that was not launched.
+    - Clients' counters agree with the runs.
+    - All memory is accounted for, within the budget, and every admitted program has enough to finish.
+    - No request waits for memory though there is enough and it is its turn.
     """
     _check_buffers(state)
     _check_progress(state)
