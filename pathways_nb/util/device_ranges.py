@@ -1,4 +1,8 @@
-"""Devices as neighbouring ranges, each with one value: an island of thousands is a few ranges, cut where used apart."""
+"""Values of an island's devices, stored by ranges of neighbouring devices with one value each.
+
+Code that treats devices one by one is slow on islands of thousands. Placements are ranges, so an island is a few
+ranges, cut where placements begin and end.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,34 @@ Value = TypeVar("Value")
 
 
 class Ranges(Generic[Value]):
-    """The devices of an island from 0 on, in ranges; at first all of them are one.
+    """A value for each device of an island, from device 0 on; at first all devices are one range.
 
     Args:
-        value: of all devices. split: makes the value of a range's second part from that of the whole, which stays that
-            of the first; by default both have the same.
+        value: value of all devices.
+        split: makes the value of a range's second part from the value of the whole range, which stays the value of the
+            first part; by default both have the same value.
     """
 
     def __init__(self, value: Value, split: Callable[[Value], Value] = lambda value: value):
         self._lows, self.values, self._split = [0], [value], split
 
     def between(self, low: int, high: int) -> slice:
-        """Where in ``values`` the devices from ``low`` up to ``high`` are, from now on ranges of their own."""
+        """Return the slice of ``values`` for devices from ``low`` up to ``high``; cut ranges at both ends."""
         return slice(self._cut(low), self._cut(high))
 
     def replace(self, low: int, high: int, value: Value) -> list[Value]:
-        """Devices from ``low`` up to ``high`` are one range with this value; returns those that they had."""
+        """Make the devices from ``low`` up to ``high`` one range with this value.
+
+        Returns:
+            The values that they had, one for each former range.
+        """
         where = self.between(low, high)
         before = self.values[where]
         self._lows[where], self.values[where] = [low], [value]
         return before
 
     def _cut(self, device: int) -> int:
-        """The range that begins at ``device``."""
+        """Return the position of the range that begins at ``device``; cut one if there is none."""
         at = bisect_left(self._lows, device)
         if at == len(self._lows) or self._lows[at] != device:
             self._lows.insert(at, device)
