@@ -3,11 +3,11 @@
 A program begins when all memory that it needs until it ends can be reserved, on all islands at once; it gives memory
 back as its gangs complete. So every admitted program can finish with what it has reserved, and no request holds memory
 while it waits for more: that is what excludes deadlocks over memory. A value that a client puts onto devices waits for
-memory by the same rule.
+memory by the same rules.
 
-Two rules keep waiting bounded. A request that ``most_passed`` others were admitted before goes next. A request that
-waits for memory that nothing under way will give back fails after a while, since then only variables of users hold the
-memory.
+Two rules keep waiting bounded. Once ``most_passed`` other requests were admitted before a blocked one, it goes next. A
+request that waits for memory that nothing under way will give back fails after a while, since only variables of users
+hold that memory.
 
 ``held_memory`` keeps the byte counts, ``requests`` says what a request needs.
 """
@@ -185,7 +185,7 @@ class Admission:
         if stall.first is None:
             stall.first, stall.others_until = request.client, now + PATIENCE
 
-    # ---- how much there is
+    # ---- amounts
 
     def free_bytes(self, where: Placement, client: str) -> int | None:
         """Return how many bytes per device are left for a client on a placement; ``None`` if there is no limit."""

@@ -79,22 +79,22 @@ def _check_memory(state: StateMachine) -> None:
                 expected[client] += reservation.bytes if covers(reservation.where, number, first) else 0
             assert held == {client: size for client, size in expected.items() if size}, (number, first)
             assert total == expected.total(), (number, first)
-            assert total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
+            assert total <= max(island.budget, stored) or not island.budget, "more memory is reserved than there is"
     for run in state.runs.values():
         for number, mine in run.reservations.items():
             done = run.gangs_done(number)
             assert all(
                 reservation.bytes >= reservation.inputs + reservation.profile.peaks[done] for reservation in mine
-            ), "it cannot finish"
+            ), "an admitted run lacks memory to finish"
 
 
 def _check_requests(state: StateMachine) -> None:
     reserving = state.put_requests.waiting
-    assert not reserving.keys() & state.store.buffers.keys(), "what is stored waits for room"
+    assert not reserving.keys() & state.store.buffers.keys(), "a stored buffer waits for memory"
     waiting = {*reserving.values(), *(run for runs in state.waiting.values() for run in runs.values())}
     for request in state.admission.blocked:
-        assert request in waiting, "somebody waits for memory who is gone"
-        assert not request.admitted, "somebody waits for memory who has it"
+        assert request in waiting, "a request that is gone waits for memory"
+        assert not request.admitted, "a request waits for memory that it has"
     for request in reserving.values():
-        assert not request.reservations, "something is set aside for who waits"
-        assert not state.admission.may_try(request), "somebody waits whose turn it is"
+        assert not request.reservations, "memory is reserved for a request that waits"
+        assert not state.admission.may_try(request), "a request waits though it is its turn"

@@ -159,7 +159,7 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
     except BaseException as error:  # any error of a user's policy, even SystemExit, must not stop the controller
         raise PolicyError(
             f"policy {_name(policy)} raised {type(error).__name__}{_said(error)} ({_line(policy, error)}). The "
-            f"programs that it was to choose from have failed; mend it and attach again."
+            f"programs that it was to choose from have failed; fix it and attach again."
         ) from error
     if not any(chosen is gang for gang in ready):
         raise PolicyError(

@@ -29,7 +29,7 @@ class Precedence:
             return
         event = run.submitted
         before = [self._making[buffer] for buffer in event.arguments if buffer in self._making]
-        # Its memory is written anew: earlier readers must be in front of it in the queues of all their devices.
+        # The run will overwrite this buffer: runs that read it must be ahead of it in the queues of all devices.
         for position in event.footprint.taken:
             before += self.touching.get(event.arguments[position], {}).values()
         for other in before:

@@ -107,8 +107,7 @@ def counted(count: int, thing: str, plural: str = "s") -> str:
 
 
 def of_budget(held: int, hbm: int) -> str:
-    """Return bytes of a budget in words: ``"12 MB of 16 MB"``, or ``"12 MB"`` where ``hbm`` is 0, which means unknown.
-    """
+    """Return bytes of a budget in words: ``"12 MB of 16 MB"``, or ``"12 MB"`` if ``hbm`` is 0 (unknown)."""
     return f"{size(held)} of {size(hbm)}" if hbm else size(held)
 
 

@@ -130,6 +130,6 @@ def _check(column: str, value: str, present: Iterable[str]) -> None:
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
         there = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
         raise UsageError(
-            f"what_if({_ARGUMENT.get(column, column)}={value!r}): nothing in this run is called so{meant} "
+            f"what_if({_ARGUMENT.get(column, column)}={value!r}): nothing in this run matches{meant} "
             f"There are: {there or 'none'}."
         )

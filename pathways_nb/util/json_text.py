@@ -32,12 +32,12 @@ def parse(text: str) -> Any:
     """Return the Python values of a JSON text.
 
     Raises:
-        DamagedError: it is no JSON, is nested too deeply for Python, or has a number with thousands of digits.
+        DamagedError: it is not JSON, is nested too deeply for Python, or has a number with thousands of digits.
     """
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DamagedError(f"no JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+        raise DamagedError(f"not JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
     except RecursionError:
         raise DamagedError("brackets are nested more deeply than Python can read") from None
     except ValueError:  # Python's limit on the digits of a whole number
