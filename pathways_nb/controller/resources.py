@@ -235,7 +235,7 @@ class Resources:
         left = {i: [count for _, count, times in gone.runs() if not times] for i, gone in enumerate(self._gone)}
         total, largest = sum(map(sum, left.values())), max(max(left[island], default=0) for island in islands)
         if slice_.island is not None and any(slice_.size <= count for counts in left.values() for count in counts):
-            fixes = f"Leave out island={slice_.island} to let it lie on another, "
+            fixes = f"Leave out island={slice_.island} to place it on another, "
             fixes += f"ask for at most {largest}, or " if largest else "or "
             there = f"{_words(slice_)} of island {slice_.island}, but there {self._have()}"
             return f"{there}. {fixes}{self._where_more(slice_, islands)}."

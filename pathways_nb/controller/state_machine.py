@@ -10,7 +10,7 @@ a time, when the one before it is done. What is left of a cancelled run is enque
 complete its ranges, so that every run ends in the same way.
 
 This module applies decisions. ``scheduler`` chooses the next gang, ``admission`` reserves memory, ``store`` counts
-references, ``precedence`` keeps producers before consumers. Time comes in with each event; nothing here reads a clock.
+references, ``precedence`` keeps producers before consumers. Time comes in with each event; nothing in it reads a clock.
 """
 
 from __future__ import annotations
