@@ -91,14 +91,7 @@ class Stall:
 
 @dataclass(eq=False, kw_only=True)
 class Request(ABC):
-    """A client's request for memory: all at once, on all devices where it needs any.
-
-    Args:
-        since: when it was made, in seconds of the controller's clock.
-        admitted: whether the memory is reserved.
-        reservations: the memory that is reserved, by island.
-        touches: islands on which it will give memory back.
-    """
+    """A client's request for memory: all at once, on all devices where it needs any."""
 
     since: float
     """When it was made, in seconds of the controller's clock."""

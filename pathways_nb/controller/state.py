@@ -67,7 +67,6 @@ class ClientState:
     Args:
         share: weight under proportional share.
         priority: rank under the priority policy; the highest goes first.
-        memory: limit in bytes per device; 0 means none.
         seconds: device-seconds used or enqueued.
         passed: device-seconds over share, counted only while clients competed; stride takes the client with the least.
         unfinished: number of submitted programs that have not ended.

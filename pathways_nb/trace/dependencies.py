@@ -183,6 +183,7 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     begun = last_before(orders, (orders, *(key[orders] for key in where)), (late, *(key[late] for key in where)))
     brought_by[late] = begun
     parts = [(over, rows), (begun, late), (brought_by[enqueues], enqueues)]
+    # A host enqueues one range after another, for all runs.
     parts.append((_last_over(enqueues, enqueues, start, end, events["island"]), enqueues))
     return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts)), brought_by
 
@@ -214,6 +215,7 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     names = {name: number for number, name in enumerate(dict.fromkeys(events.by_label("program").tolist()))}
     program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
     compiled = _last_over(np.flatnonzero(events.is_("kind", *COMPILING)), heads, start, end, program)
+    # The first of each run on each island: only these may have waited for the call itself.
     _, first = np.unique(np.stack([run[heads], events["island"][heads]]), axis=1, return_index=True)
     room = np.where(sent(events)[heads], _last_over(rows, heads, start, end, events["island"]), -1)
     room[~_held(start[heads], run[heads], first, answers) & ~(end[room] > start[stalled])] = -1
