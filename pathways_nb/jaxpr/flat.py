@@ -85,11 +85,14 @@ class Walk(Generic[V]):
         raise NotImplementedError
 
     def run(self, jaxpr: Any, inputs: Sequence[V]) -> list[V]:
-        """Walk a jaxpr and return what represents its outputs.
+        """Walk a jaxpr.
 
         Args:
             jaxpr: closed or open.
             inputs: what represents each of its inputs.
+
+        Returns:
+            What represents each of its outputs.
         """
         inner, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
         env: dict[Any, V] = dict(zip(inner.invars, inputs, strict=True))

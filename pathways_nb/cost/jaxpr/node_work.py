@@ -129,7 +129,7 @@ def work_of(
 def layouts_of(
     jaxpr: Any, axis_sizes: Mapping[str, int] | None = None, in_specs: Sequence[Any] | None = None
 ) -> tuple[Split, ...]:
-    """Return, for each output, the axes that partition each of its dimensions when no output spec is declared.
+    """Return the axes that partition each dimension of each output when no output spec is declared.
 
     The next node takes these layouts as its ``in_specs``: residuals of a gradient, for example, have no declared spec.
 
