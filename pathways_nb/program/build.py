@@ -80,7 +80,7 @@ class Builder:
         """Return the groups of the program in order, after placing every item.
 
         Sets ``results`` and ``kept``. What has effects but no place, such as a print, runs at the place of the first
-        computation, and so does the making of results that depend on no place.
+        computation, and results that depend on no place are made there; without computations, at the first slice.
         """
         default = next((item.place for item in self.flat.ops if item.place is not None), min(self.places))
         assert default is not None

@@ -174,8 +174,8 @@ def _on_mesh(closed: jex.ClosedJaxpr, mesh: Mesh, traced: tuple[tuple[str, int],
 def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -> jex.Jaxpr:
     """Return a jaxpr with the abstract mesh it was traced on replaced by a concrete one, at any depth.
 
-    Only shardings that name devices (``ON_DEVICES``) get the concrete mesh. The others describe types and
-    stay abstract.
+    Only shardings that name devices (``ON_DEVICES``) get the concrete mesh. The others describe types and stay
+    abstract.
     """
     abstract = mesh.abstract_mesh
 

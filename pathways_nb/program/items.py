@@ -154,6 +154,7 @@ class _Walk(Walk[Operand]):
     def _operation(self, eqn: Any, inputs: list[Operand]) -> list[Operand]:
         """Append an ordinary equation as an item with a jaxpr of that equation alone, and return its outputs."""
         outputs = [self.new(var.aval) for var in eqn.outvars]
+        # A variable that is read twice is one input, and a dropped output is no output.
         operands = {atom: x for atom, x in zip(eqn.invars, inputs, strict=True) if not isinstance(atom, jex.Literal)}
         kept = {var: out for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)}
         invars, outvars = list(operands), list(kept)
@@ -176,6 +177,7 @@ class _Walk(Walk[Operand]):
         """Append a call of a computation as an item and return its outputs, some of which may be its inputs."""
         again = "rematted" in str(eqn.source_info.name_stack)
         suffix = " (again)" if again else " (bwd)" if self.backward else ""
+        # A residual that is an input or another output has no output of its own once the edges are removed.
         body, kept, found_at = without_edges(called(eqn))
         outputs = tuple(self.new(var.aval) for var in body.jaxpr.outvars)
         self.items.append(

@@ -104,7 +104,7 @@ _OF_KIND: dict[OpClass, frozenset[str]] = {
     "collective": frozenset(COLLECTIVES),
 }
 _KINDS = {name: kind for kind, names in _OF_KIND.items() for name in names}
-"""The class of each primitive that is not elementwise by default."""
+"""The class of each listed primitive; one that is not listed is elementwise, or a reduction by its prefix."""
 
 NAMES = frozenset({*CALLS, *CONTROL, *CARRIERS, *NO_ARITHMETIC, *TRANSCENDENTAL, *RESHAPES, *_KINDS}) - {LAY_OUT}
 """Every primitive in the table."""
