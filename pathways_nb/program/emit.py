@@ -92,7 +92,7 @@ def out_shardings(code: Code, mesh: Mesh, replicated: frozenset[int]) -> list[Na
     found: list[NamedSharding | None] = []
     for value in code.outputs:
         spec = declared.get(value)
-        # Without inputs or a declared spec, nothing tells ``jax.jit`` on which devices to run.
+        # Without inputs or a declared spec, nothing determines on which devices ``jax.jit`` runs it.
         if value in replicated or (spec is None and not code.inputs):
             spec = PartitionSpec()
         found.append(None if spec is None else NamedSharding(mesh, spec))

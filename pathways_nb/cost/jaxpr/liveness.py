@@ -3,7 +3,7 @@
 This is the estimate for simulated nodes that are not compiled. It follows the order in which the jaxpr is written, and
 relies on ``traffic.py`` for the arrays that are in memory at all: without fusion, every intermediate of an elementwise
 chain would count. A compiler's own order, its copies and its scratch memory are not known here; where XLA compiles the
-node, its memory analysis is used instead (``runtime/sim``).
+node, its memory analysis is used instead, or corrects this estimate (``runtime/sim``).
 """
 
 from __future__ import annotations

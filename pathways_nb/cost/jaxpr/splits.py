@@ -1,10 +1,10 @@
 """The mesh axes that partition each dimension of an array, propagated through an operation, forward or backward.
 
-A small version of the propagation in XLA's partitioner (GSPMD, section 3.5), because no compiler runs on the mesh of a
-simulated pod. One rule per primitive computes the layout of an output from those of the operands; ``inverted`` goes the
-other way for ``backward_splits.py``. An axis that partitions a contracted or reduced dimension partitions nothing of
-the result: the partitioner would add the parts up. Where no rule applies, an array counts as replicated, which
-over-counts work but never under-counts it.
+A small version of the propagation in XLA's partitioner (GSPMD, section 3.5), for nodes that are not compiled and for
+layouts that are needed before anything is compiled. One rule per primitive computes the layout of an output from those
+of the operands; ``inverted`` goes the other way for ``backward_splits.py``. An axis that partitions a contracted or
+reduced dimension partitions nothing of the result: the partitioner would add the parts up. Where no rule applies, an
+array counts as replicated, which over-counts work but never under-counts it.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ _RULES: dict[str, Callable[[Mapping[str, Any], Sequence[Operand], tuple[int, ...
     "pad": _same_sizes,
     "iota": _none,
 }
-"""The rule of each primitive that is neither elementwise nor a reduction."""
+"""Rules by primitive; ``propagate`` treats any other as a reduction, by its prefix, or as elementwise."""
 
 
 def inverted(
@@ -250,7 +250,7 @@ def inverted(
     if name == "transpose":
         return tuple(split[params["permutation"].index(i)] for i in range(len(given)))
     if name in ("reshape", "squeeze"):
-        # A reshape is its own inverse, and so is what it does to a layout.
+        # The inverse of a reshape is a reshape: the same rule with the two shapes exchanged.
         return tuple(_reshaped(params, [(shape, split)], given))
     if name == "dot_general":
         return _factor(params, at, operands, split)

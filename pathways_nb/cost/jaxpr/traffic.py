@@ -136,7 +136,7 @@ class _FusionDepths:
     def taken(self, op: Op) -> Iterator[Value]:
         """Yield the arrays in memory that an operation reads, or that its fusion reads for it.
 
-        An array made inside the same fusion is never in memory, and a cheap array is replaced by its origin.
+        A fusion does not read from memory what it makes itself, and a cheap array is replaced by its origin.
         """
         fusion = self.fusion(op)
         for root in dict.fromkeys(value.root for value in op.inputs):
@@ -170,7 +170,11 @@ class _FusionDepths:
 
 
 def _stored(flat: Flat, levels: _FusionDepths) -> set[Value]:
-    """Return the arrays in memory: inputs, outputs, and all that is read outside of the fusion that makes it."""
+    """Return the arrays in memory.
+
+    These are the inputs and outputs of the list, the outputs of all operations that are not elementwise, and every
+    other array that is read outside of the fusion that makes it.
+    """
     stored = {value.root for value in (*flat.inputs, *flat.outputs)}
     for op in flat.ops:
         if not levels.continues(op):
