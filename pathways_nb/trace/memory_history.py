@@ -37,7 +37,7 @@ class MemoryHistory:
         devices: pairs of a first device and the one after the last; those between have the same history.
         clients: who held something on them, in the order in which clients came into the record; ``""`` is no client.
         times: when something changed, in seconds, rising.
-        levels: bytes, a row for each of ``times`` and a column for each client; a row holds until the next of
+        client_bytes: held bytes, a row for each of ``times`` and a column for each client; a row holds until the next of
             ``times``, and the last row is zero.
     """
 
@@ -45,12 +45,12 @@ class MemoryHistory:
     devices: tuple[tuple[int, int], ...]
     clients: tuple[str, ...]
     times: np.ndarray
-    levels: np.ndarray
+    client_bytes: np.ndarray
 
     @cached_property
     def total(self) -> np.ndarray:
         """Bytes of all clients together, for each of ``times``."""
-        return self.levels.sum(1)
+        return self.client_bytes.sum(1)
 
     @cached_property
     def by_total(self) -> np.ndarray:
@@ -61,7 +61,9 @@ class MemoryHistory:
     def peak(self) -> HighWaterMark:
         """The first time at which most was held."""
         at = int(self.total.argmax())
-        held = {client: level for client, level in zip(self.clients, self.levels[at].tolist(), strict=True) if level}
+        held = {
+            client: level for client, level in zip(self.clients, self.client_bytes[at].tolist(), strict=True) if level
+        }
         start, end = self.times[at : at + 2].tolist()
         return HighWaterMark(self.island, self.devices[0][0], int(self.total[at]), start, end, held)
 
