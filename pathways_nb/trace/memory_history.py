@@ -37,7 +37,7 @@ class MemoryHistory:
         devices: pairs of a first device and the one after the last; those between have the same history.
         clients: who held something on them, in the order in which clients came into the record; ``""`` is no client.
         times: when something changed, in seconds, rising.
-        client_bytes: held bytes, a row for each of ``times`` and a column for each client; a row holds until the next of
+        client_bytes: bytes, a row for each of ``times`` and a column for each client; a row holds until the next of
             ``times``, and the last row is zero.
     """
 
