@@ -1,5 +1,4 @@
 """The pure core: events in, instructions out. Places, order and memory are decided here and only here.
 
 No JAX, threads, clocks or printing.
-Drivers, ``session`` and ``status`` may import it; it imports ``plan`` and ``util``.
 """

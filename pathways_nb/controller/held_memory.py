@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from pathways_nb.controller.messages import MemoryHeld
 from pathways_nb.plan.plan import Placement
+from pathways_nb.util.intervals import Intervals
 
 _Key = tuple[int, int, str]
 """Island, first device of a run of them, client."""
+
+
+@dataclass(slots=True)
+class DeviceBytes:
+    """Bytes on each device of a run: by client, and of all clients together."""
+
+    clients: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+
+    def copy(self) -> DeviceBytes:
+        """The same for a run that is cut off."""
+        return DeviceBytes(dict(self.clients), self.total)
 
 
 class IslandMemory:
@@ -18,34 +31,17 @@ class IslandMemory:
 
     def __init__(self, devices: int, budget: int):
         self.budget = budget
-        self.edges = [0, devices]
-        self.held: list[dict[str, int]] = [{}]
-        """For each run of devices, by client."""
-        self.totals = [0]
-        self._cuts: dict[tuple[int, int], range] = {}
-        """What ``cut`` has found since the runs were cut last."""
+        self.runs = Intervals(DeviceBytes(), DeviceBytes.copy, devices)
+        """Runs of devices that hold the same."""
 
-    def within(self, where: Placement) -> range:
-        """The runs of devices that a placement touches."""
-        low = bisect_right(self.edges, where.first) - 1
-        return range(low, bisect_left(self.edges, where.first + where.count, low))
+    @property
+    def totals(self) -> list[int]:
+        """Bytes on each device of each run; a copy, which other threads may ask for."""
+        return [held.total for held in self.runs.values.copy()]
 
-    def cut(self, where: Placement) -> range:
-        """The runs of devices that make up a placement, made to end where it does."""
-        found = self._cuts.get((where.first, where.count))
-        if found is None:
-            found = range(self._cut(where.first), self._cut(where.first + where.count))
-            self._cuts[where.first, where.count] = found
-        return found
-
-    def _cut(self, edge: int) -> int:
-        at = bisect_left(self.edges, edge)
-        if at == len(self.edges) or self.edges[at] != edge:
-            self.edges.insert(at, edge)
-            self.held.insert(at, dict(self.held[at - 1]))
-            self.totals.insert(at, self.totals[at - 1])
-            self._cuts.clear()
-        return at
+    def within(self, where: Placement) -> list[DeviceBytes]:
+        """What is held by the runs of devices that a placement touches."""
+        return self.runs.values[self.runs.touching(where.first, where.first + where.count)]
 
 
 class DeviceMemory:
@@ -73,40 +69,37 @@ class DeviceMemory:
         """A client holds ``size`` bytes more on each device of a placement; fewer if negative."""
         if not size:
             return
-        island = self.islands[where.island]
-        runs = len(island.edges)
-        within = island.cut(where)
-        if len(island.edges) != runs:  # cut finer: what was told of the whole is told again of its parts
-            for edge, held in zip(island.edges, island.held, strict=False):
-                self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held))
-        for at in within:
-            held = island.held[at]
-            left = held.get(client, 0) + size
-            island.totals[at] += size
+        runs = self.islands[where.island].runs
+        before = len(runs.edges)
+        within = runs.between(where.first, where.first + where.count)
+        if len(runs.edges) != before:  # cut finer: what was told of the whole is told again of its parts
+            for edge, _, held in runs:
+                self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held.clients))
+        for first, held in zip(runs.edges[within], runs.values[within], strict=True):
+            left = held.clients.get(client, 0) + size
+            held.total += size
             if left:
-                held[client] = left
+                held.clients[client] = left
             else:
-                held.pop(client, None)
-            self.changed[where.island, island.edges[at], client] = None
+                held.clients.pop(client, None)
+            self.changed[where.island, first, client] = None
         self.freed += size < 0
 
     def most(self, where: Placement) -> int:
         """The most bytes held on any device of a placement."""
-        island = self.islands[where.island]
-        return max(island.totals[at] for at in island.within(where))
+        return max(held.total for held in self.islands[where.island].within(where))
 
     def most_of(self, client: str, where: Placement) -> int:
         """The most bytes that a client holds on any device of a placement."""
-        island = self.islands[where.island]
-        return max(island.held[at].get(client, 0) for at in island.within(where))
+        return max(held.clients.get(client, 0) for held in self.islands[where.island].within(where))
 
     def changes(self) -> Iterator[MemoryHeld]:
         """What has changed since the last call."""
         changed, self.changed = self.changed, {}
         for number, first, client in changed:
-            island = self.islands[number]
-            at = bisect_left(island.edges, first)
-            level = island.edges[at + 1] - first, island.held[at].get(client, 0)
+            runs = self.islands[number].runs
+            at = runs.touching(first, first + 1).start
+            level = runs.edges[at + 1] - first, runs.values[at].clients.get(client, 0)
             key = number, first, client
             if self._told.get(key, (level[0], 0)) != level:
                 self._told[key] = level

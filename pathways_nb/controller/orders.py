@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pathways_nb.errors import UsageError
+from pathways_nb.util.words import counted
 
 Gang = Hashable
 """Whatever names a gang; it is the same one wherever the name comes again."""
@@ -42,7 +43,7 @@ class OrderCheck:
 
     def __repr__(self) -> str:
         if not self.cycle:
-            return f"<{self.gangs} gangs in {self.orders} orders, which fit together>"
+            return f"<{counted(self.gangs, 'gang')} in {counted(self.orders, 'order')}, which fit together>"
         other = "other" if len(self.cycle) == 2 else "next"
         return f"<{', '.join(map(str, self.cycle))}: each waits for the {other} for ever>"
 

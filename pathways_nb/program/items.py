@@ -108,7 +108,7 @@ class FlatProgram(FlatJaxpr[Item, Operand]):
     @classmethod
     def of(cls, closed: jex.ClosedJaxpr) -> FlatProgram:
         """Return a traced program as a list of items without dead code."""
-        walk = _Walk()
+        walk = _ProgramWalk()
         inputs = tuple(walk.new(var.aval) for var in closed.jaxpr.invars)
         outputs = tuple(walk.run(closed, inputs))
         return cls(alive(walk.items, outputs), inputs, outputs, walk.avals)
@@ -124,7 +124,7 @@ def _new(avals: list[Aval], aval: Any) -> int:
 
 
 @dataclass
-class _Walk(Walk[Operand]):
+class _ProgramWalk(Walk[Operand]):
     """The walk over a traced program, which appends its items."""
 
     avals: list[Aval] = field(default_factory=list)

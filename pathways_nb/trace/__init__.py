@@ -1,5 +1,4 @@
 """The one record of events, and what it adds up to: metrics, dependencies, the critical path, comparisons.
 
 Nothing here runs or simulates; whoever runs writes the record.
-Every room above may import it; it imports ``plan`` and ``util``.
 """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from pathways_nb.errors import size, three_digits
 from pathways_nb.trace.memory_history import HighWaterMark, peak_of
 from pathways_nb.trace.record import Events
+from pathways_nb.util.intervals import pieces, union
+from pathways_nb.util.words import counted
 
 BUSY = ("compute", "collective")
 """Kinds that keep a device busy."""
@@ -88,11 +89,6 @@ class Summary:
             who = f"{named(client)} " if client or len(self.clients) > 1 else ""
             words.append(f"{who}waited {', '.join(parts)}")
         return " · ".join(words)
-
-
-def counted(count: int, thing: str, plural: str = "s") -> str:
-    """``"1 launch"``, ``"2 launches"``."""
-    return f"{count} {thing}{'' if count == 1 else plural}"
 
 
 def of_budget(held: int, hbm: int) -> str:
@@ -199,18 +195,16 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
 def alike(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]:
     """Runs of devices of one island, from and up to, that have the same events, and which events these are."""
     first = events["device"]
-    last = first + events["devices"]
-    edges = sorted({0, devices, *np.unique(first).tolist(), *np.unique(last).tolist()})
-    for low, high in pairwise(edges):
+    for low, high, rows in pieces(first, first + events["devices"], 0, devices):
         if high <= devices:
-            yield low, high, (first <= low) & (low < last)
+            yield low, high, rows
 
 
 def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Runs of devices, from and up to, that have the same events, and when they are busy."""
     start, end = events["start"], events["end"]
     for low, high, here in alike(events, devices):
-        yield low, high, *_union(start[here], end[here])
+        yield low, high, *union(start[here], end[here])
 
 
 def duration(seconds: float) -> str:
@@ -229,15 +223,4 @@ def covered(events: Events) -> float:
 
 def intervals(events: Events) -> tuple[np.ndarray, np.ndarray]:
     """Starts and ends of the times during which at least one of ``events`` was under way."""
-    return _union(events["start"], events["end"])
-
-
-def _union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if (start[1:] < start[:-1]).any():
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-    if not len(start):
-        return start, end
-    end = np.maximum(end, start)
-    begins = np.flatnonzero(np.concatenate([[True], start[1:] > np.maximum.accumulate(end)[:-1]]))
-    return start[begins], np.maximum.reduceat(end, begins)
+    return union(events["start"], events["end"])

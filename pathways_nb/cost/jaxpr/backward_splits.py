@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, inverted, propagate, unsplit
 from pathways_nb.util.primitives import ARRANGES, LOOPS, SCATTERS, VIEWS, op_class_of
 
@@ -37,13 +37,13 @@ def propagate_from_readers(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
     return _carried_forward(flat, made, {}) if made else flat
 
 
-def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> tuple[dict[Value, Split], dict[Value, Split | None]]:
+def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> tuple[dict[ShardedValue, Split], dict[ShardedValue, Split | None]]:
     """Return the layouts that free arrays take, and the layout on which the readers of each array agree.
 
     The list is read backward, because the layout of an array follows from the layouts of its readers' outputs.
     """
-    wanted: dict[Value, Split | None] = dict(zip(flat.outputs, outputs, strict=True))
-    made: dict[Value, Split] = {}
+    wanted: dict[ShardedValue, Split | None] = dict(zip(flat.outputs, outputs, strict=True))
+    made: dict[ShardedValue, Split] = {}
     for op in reversed(flat.ops):
         out = op.outputs[0] if op.outputs else None
         if out is not None and _is_free(op):
@@ -78,7 +78,7 @@ def _is_free(op: Op) -> bool:
     return op.ways == 1 and (op_class_of(op.name) in _CAN_BE_MADE_IN_PARTS or op.name in ARRANGES)
 
 
-def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split | None]]:
+def _wants(op: Op, made: Mapping[ShardedValue, Split]) -> Iterator[tuple[ShardedValue, Split | None]]:
     """Yield each replicated input of an operation with the layout that the operation needs it in.
 
     ``None`` is a demand that it stays replicated. An input that is not yielded may have any layout.
@@ -98,7 +98,7 @@ def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split |
             yield value, None
 
 
-def _as_handed(op: Op, at: int, value: Value, within: Mapping[Value, Split | None]) -> Split | None:
+def _as_handed(op: Op, at: int, value: ShardedValue, within: Mapping[ShardedValue, Split | None]) -> Split | None:
     """Return the layout in which a loop needs one of its inputs; ``None`` if it needs it replicated.
 
     Args:
@@ -122,7 +122,7 @@ def _operands(op: Op) -> list[tuple[tuple[int, ...], Split]]:
     return [(value.shape, value.split) for value in op.inputs]
 
 
-def _carried_forward(flat: Flat, made: Mapping[Value, Split], new: dict[Value, Value]) -> Flat:
+def _carried_forward(flat: Flat, made: Mapping[ShardedValue, Split], new: dict[ShardedValue, ShardedValue]) -> Flat:
     """Return the list with these layouts and those that follow from them by forward propagation.
 
     Args:
@@ -135,7 +135,7 @@ def _carried_forward(flat: Flat, made: Mapping[Value, Split], new: dict[Value, V
     return Flat(ops, inputs, tuple(new.get(value, value) for value in flat.outputs), flat.sizes)
 
 
-def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, Value]) -> Op:
+def _changed(flat: Flat, op: Op, made: Mapping[ShardedValue, Split], new: dict[ShardedValue, ShardedValue]) -> Op:
     """Return an operation with its arrays replaced, itself if nothing about it changes; add its outputs to ``new``."""
     if not any(value in new for value in op.inputs) and not any(value in made for value in op.outputs):
         return op
@@ -156,8 +156,8 @@ def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, V
     return replace(changed, outputs=outputs, ways=math.prod(flat.sizes.get(axis, 1) for axis in axes))
 
 
-def _laid(flat: Flat, op: Op, value: Value, split: Split, number: int) -> Value:
+def _laid(flat: Flat, op: Op, value: ShardedValue, split: Split, number: int) -> ShardedValue:
     """Return an output of an operation in another layout, still a view if operand and output have equal bytes."""
-    bytes = bytes_on_device(value.shape, split, value.itemsize, flat.sizes)
+    bytes = bytes_on_device(value, split, flat.sizes)
     view = op.name in VIEWS and number < len(op.inputs) and op.inputs[number].bytes == bytes
     return replace(value, split=split, bytes=bytes, source=op.inputs[number] if view else None)

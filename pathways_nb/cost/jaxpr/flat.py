@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pathways_nb.cost.jaxpr.backward_splits import propagate_from_readers
-from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, propagate, read_spec, unsplit
 from pathways_nb.cost.jaxpr.trip_counts import trips
 from pathways_nb.jaxpr.flat import Walk, alive, called
@@ -35,7 +35,7 @@ def flatten(
         specs: for each input the axes of each dimension, as in a ``PartitionSpec``; ``None`` for a replicated array.
         out_specs: likewise for each output; ``None`` for the layout that follows from its operation.
     """
-    inner, walk = getattr(jaxpr, "jaxpr", jaxpr), _Walk(dict(sizes))
+    inner, walk = getattr(jaxpr, "jaxpr", jaxpr), _CostWalk(dict(sizes))
     given = list(specs) if specs is not None else [None] * len(inner.invars)
     pairs = zip(inner.invars, given, strict=True)
     wanted = list(out_specs) if out_specs is not None else [None] * len(inner.outvars)
@@ -59,7 +59,7 @@ def _arrived(aval: Any) -> Any:
 
 
 @dataclass
-class _Walk(Walk[Value]):
+class _CostWalk(Walk[ShardedValue]):
     """The walk over one jaxpr, which appends its operations to ``ops``; each body has a walk and a list of its own."""
 
     sizes: dict[str, int]
@@ -70,14 +70,14 @@ class _Walk(Walk[Value]):
         """Return the number of devices among which these axes divide work; an axis of unknown size divides nothing."""
         return math.prod(self.sizes.get(axis, 1) for axis in axes)
 
-    def new(self, aval: Any, split: Split, known: Any = None, source: Value | None = None) -> Value:
+    def new(self, aval: Any, split: Split, known: Any = None, source: ShardedValue | None = None) -> ShardedValue:
         """Return a new array of this shape, dtype and layout."""
         shape, dtype = _shape(aval), getattr(_arrived(aval), "dtype", None)
         itemsize = getattr(dtype, "itemsize", 0)
-        bytes = bytes_on_device(shape, split, itemsize, self.sizes)
-        return Value(shape, str(dtype), itemsize, split, bytes, known, source)
+        bytes = bytes_on_device(aval, split, self.sizes)
+        return ShardedValue(shape, str(dtype), itemsize, split, bytes, known, source)
 
-    def body(self, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[Split | None] | None = None) -> Flat:
+    def body(self, jaxpr: Any, inputs: Sequence[ShardedValue], wanted: Sequence[Split | None] | None = None) -> Flat:
         """Return the operations of a jaxpr in a list of its own, without dead code.
 
         Args:
@@ -85,12 +85,12 @@ class _Walk(Walk[Value]):
             inputs: its input arrays.
             wanted: the declared layout of each output; ``None`` for an output without one.
         """
-        inner = _Walk(self.sizes)
+        inner = _CostWalk(self.sizes)
         outputs = inner.run(jaxpr, inputs)
         flat = Flat(alive(inner.ops, outputs), tuple(inputs), tuple(outputs), self.sizes)
         return propagate_from_readers(flat, wanted or [None] * len(outputs))
 
-    def repeated(self, jaxpr: Any, inputs: Sequence[Value], first: int, carried: int) -> Flat:
+    def repeated(self, jaxpr: Any, inputs: Sequence[ShardedValue], first: int, carried: int) -> Flat:
         """Return the body of a loop, with each carried array in the layout in which an iteration leaves it.
 
         Args:
@@ -116,21 +116,21 @@ class _Walk(Walk[Value]):
             )
         return body
 
-    def split(self, value: Value, split: Split) -> Value:
+    def split(self, value: ShardedValue, split: Split) -> ShardedValue:
         """Return the array in another layout; it is no view, because a change of layout makes a new allocation."""
-        bytes = bytes_on_device(value.shape, split, value.itemsize, self.sizes)
+        bytes = bytes_on_device(value, split, self.sizes)
         return replace(value, split=split, bytes=bytes, source=None)
 
-    def constant(self, aval: Any, value: Any) -> Value:
+    def constant(self, aval: Any, value: Any) -> ShardedValue:
         """Return a closed-over constant, replicated; only scalars keep their value, for the trip counts of loops."""
         rank = len(_shape(aval))
         return self.new(aval, unsplit(rank), None if rank else value)
 
-    def literal(self, atom: Any) -> Value:
+    def literal(self, atom: Any) -> ShardedValue:
         """Return a literal, which takes no memory because it is part of the code."""
         return replace(self.new(atom.aval, unsplit(_rank(atom)), atom.val), bytes=0)
 
-    def equation(self, eqn: Any, inputs: list[Value]) -> Sequence[Value]:
+    def equation(self, eqn: Any, inputs: list[ShardedValue]) -> Sequence[ShardedValue]:
         """Return the outputs of an equation: inline a call, append any other equation as one operation."""
         body = called(eqn)
         if body is not None:
@@ -139,14 +139,14 @@ class _Walk(Walk[Value]):
         self.ops.append(control.get(eqn.primitive.name, self.plain)(eqn, inputs))
         return self.ops[-1].outputs
 
-    def call(self, params: Mapping[str, Any], body: Any, inputs: list[Value]) -> list[Value]:
+    def call(self, params: Mapping[str, Any], body: Any, inputs: list[ShardedValue]) -> list[ShardedValue]:
         """Inline a call and return its outputs, with inputs and outputs in the layouts that its shardings declare."""
         given = params.get("in_shardings") or [None] * len(inputs)
         outputs = self.run(body, [self.lay_out(*pair) for pair in zip(inputs, given, strict=True)])
         wanted = params.get("out_shardings") or [None] * len(outputs)
         return [self.lay_out(*pair) for pair in zip(outputs, wanted, strict=True)]
 
-    def lay_out(self, value: Value, sharding: Any) -> Value:
+    def lay_out(self, value: ShardedValue, sharding: Any) -> ShardedValue:
         """Return the array in the layout that a sharding declares; ``None`` and shardings without a spec declare none.
 
         Only the memory traffic of the change is counted. The exchange between devices that it takes is not in the
@@ -162,7 +162,7 @@ class _Walk(Walk[Value]):
         self.ops.append(Op(LAY_OUT, (value,), (made,)))
         return made
 
-    def plain(self, eqn: Any, inputs: list[Value]) -> Op:
+    def plain(self, eqn: Any, inputs: list[ShardedValue]) -> Op:
         """Return an equation without bodies as an operation, with its outputs partitioned as its operands imply."""
         name, params = eqn.primitive.name, eqn.params
         operands = [(value.shape, value.split) for value in inputs]
@@ -177,7 +177,7 @@ class _Walk(Walk[Value]):
         axes |= {axis for value in outputs for entry in value.split for axis in entry}
         return Op(name, tuple(inputs), tuple(outputs), eqn, self.ways(axes))
 
-    def scan(self, eqn: Any, inputs: list[Value]) -> Op:
+    def scan(self, eqn: Any, inputs: list[ShardedValue]) -> Op:
         """Return a ``scan`` with its body, which reads and makes scanned arrays without their first dimension."""
         params, inner = eqn.params, eqn.params["jaxpr"].jaxpr
         handed = [self.handed(*pair) for pair in zip(inputs, inner.invars, strict=True)]
@@ -187,7 +187,7 @@ class _Walk(Walk[Value]):
         length = params["length"]
         return Op("scan", tuple(inputs), self.returned(eqn, body), eqn, bodies=(body,), times=length)
 
-    def loop(self, eqn: Any, inputs: list[Value]) -> Op:
+    def loop(self, eqn: Any, inputs: list[ShardedValue]) -> Op:
         """Return a ``while`` with its condition and body; if the number of iterations is unknown, it counts once."""
         params, first = eqn.params, eqn.params["cond_nconsts"]
         middle = first + params["body_nconsts"]
@@ -199,13 +199,13 @@ class _Walk(Walk[Value]):
         outputs = self.returned(eqn, body)
         return Op("while", tuple(inputs), outputs, eqn, 1, (test, body), 1 if times is None else times, note)
 
-    def branch(self, eqn: Any, inputs: list[Value]) -> Op:
+    def branch(self, eqn: Any, inputs: list[ShardedValue]) -> Op:
         """Return a ``cond`` with all its branches; its outputs have the layouts of the last one."""
         bodies = tuple(self.body(branch, inputs[1:]) for branch in eqn.params["branches"])
         note = f"of the {len(bodies)} branches of a cond the dearest is counted"
         return Op("cond", tuple(inputs), self.returned(eqn, bodies[-1]), eqn, bodies=bodies, note=note)
 
-    def shards(self, eqn: Any, inputs: list[Value]) -> Op:
+    def shards(self, eqn: Any, inputs: list[ShardedValue]) -> Op:
         """Return a ``shard_map`` with its body, whose shapes are those of one shard and are not divided again."""
         params, jaxpr = eqn.params, getattr(eqn.params["jaxpr"], "jaxpr", eqn.params["jaxpr"])
         self.sizes.update(params["mesh"].shape)
@@ -214,13 +214,13 @@ class _Walk(Walk[Value]):
         outputs = tuple(self.new(var.aval, read_spec(spec, _rank(var))) for var, spec in specs)
         return Op("shard_map", tuple(inputs), outputs, eqn, bodies=(body,))
 
-    def handed(self, value: Value, var: Any) -> Value:
+    def handed(self, value: ShardedValue, var: Any) -> ShardedValue:
         """Return what the body of a scan receives of an input: one slice of a scanned array, else the array itself."""
         if _rank(var) == len(value.shape):
             return value
         return self.new(var.aval, value.split[1:])
 
-    def returned(self, eqn: Any, body: Flat) -> tuple[Value, ...]:
+    def returned(self, eqn: Any, body: Flat) -> tuple[ShardedValue, ...]:
         """Return the outputs of a loop or branch in the layouts of its body's; the dimension a scan stacks is whole."""
         return tuple(
             self.new(var.aval, ((),) * (_rank(var) - len(value.shape)) + value.split)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pathways_nb.cost.jaxpr.flat import flatten
-from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
 from pathways_nb.cost.jaxpr.traffic import traffic_of
 from pathways_nb.util.primitives import NOT_IN_PLACE
 
@@ -41,7 +41,7 @@ def peak_bytes(
     return sum({value: value.bytes for value in flat.inputs}.values()) + _above(flat, held)
 
 
-def _above(flat: Flat, held: Sequence[Value]) -> int:
+def _above(flat: Flat, held: Sequence[ShardedValue]) -> int:
     """Return the most bytes that a list needs at once beyond its inputs.
 
     Args:
@@ -51,7 +51,7 @@ def _above(flat: Flat, held: Sequence[Value]) -> int:
     stored = traffic_of(flat).stored
     last = _last_uses(flat, stored)
     kept = set(held) | {value.root for value in flat.outputs}
-    ends: dict[int, list[Value]] = {}
+    ends: dict[int, list[ShardedValue]] = {}
     for value, index in last.items():
         ends.setdefault(index, []).append(value)
     alive, peak, now = set(flat.inputs), 0, 0
@@ -68,13 +68,13 @@ def _above(flat: Flat, held: Sequence[Value]) -> int:
     return peak
 
 
-def _last_uses(flat: Flat, stored: Collection[Value]) -> dict[Value, int]:
+def _last_uses(flat: Flat, stored: Collection[ShardedValue]) -> dict[ShardedValue, int]:
     """Return the position of the last operation that needs each array.
 
     What a fusion reads is needed until the fusion writes, so an array lives as long as all arrays inside of fusions
     that are computed from it. Going backward, these are known when their operands are reached.
     """
-    last: dict[Value, int] = {}
+    last: dict[ShardedValue, int] = {}
     for index in reversed(range(len(flat.ops))):
         op = flat.ops[index]
         inside = [last[value.root] for value in op.outputs if value.root not in stored and value.root in last]

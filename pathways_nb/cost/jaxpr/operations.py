@@ -16,7 +16,7 @@ from pathways_nb.jaxpr.flat import FlatJaxpr, Operation
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Value:
+class ShardedValue:
     """An array: its global shape, the mesh axes that partition each dimension, and its bytes on one device.
 
     ``shape`` is global outside ``shard_map``, and the shape of one shard inside. ``itemsize`` is in bytes.
@@ -30,11 +30,11 @@ class Value:
     """Bytes on one device; 0 for a literal, which is part of the code."""
     known: Any = None
     """The value of a scalar that is known before running, for the trip counts of loops; else ``None``."""
-    source: Value | None = None
+    source: ShardedValue | None = None
     """The array that this one is a view of; ``None`` if it has memory of its own."""
 
     @property
-    def root(self) -> Value:
+    def root(self) -> ShardedValue:
         """The array whose memory this one uses; itself unless it is a view."""
         return self if self.source is None else self.source.root
 
@@ -45,7 +45,7 @@ class Value:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Op(Operation[Value]):
+class Op(Operation[ShardedValue]):
     """An operation with the partitioning of its work, and with the lists that it runs inside itself."""
 
     ways: int = 1
@@ -59,7 +59,7 @@ class Op(Operation[Value]):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Flat(FlatJaxpr[Op, Value]):
+class Flat(FlatJaxpr[Op, ShardedValue]):
     """A flat list of operations; ``sizes`` are the numbers of devices along the mesh axes that partition its values."""
 
     sizes: Mapping[str, int]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pathways_nb.cost.jaxpr.flat import flatten
-from pathways_nb.cost.jaxpr.operations import Op, Value
+from pathways_nb.cost.jaxpr.operations import Op, ShardedValue
 from pathways_nb.util.primitives import FOLDS, RESHAPES, op_class_of
 
 
@@ -61,7 +61,7 @@ def _is_local(op: Op, sizes: Mapping[str, int]) -> bool:
     return op_class_of(op.name) == "elementwise" and all(_is_alike(value, op.outputs[0]) for value in op.inputs)
 
 
-def _is_alike(value: Value, made: Value) -> bool:
+def _is_alike(value: ShardedValue, made: ShardedValue) -> bool:
     """Return whether an operand is replicated, or partitioned as the result is."""
     return not _axes(value) or (len(value.shape) == len(made.shape) and value.split == made.split)
 
@@ -82,12 +82,12 @@ def _is_local_product(op: Op) -> bool:
     )
 
 
-def _axes(value: Value) -> list[str]:
+def _axes(value: ShardedValue) -> list[str]:
     """Return the names of the axes that partition any dimension, sorted, for comparisons whatever the dimension."""
     return sorted(axis for axes in value.split for axis in axes)
 
 
-def _divides(value: Value, sizes: Mapping[str, int]) -> bool:
+def _divides(value: ShardedValue, sizes: Mapping[str, int]) -> bool:
     """Return whether all devices hold parts of equal size."""
     ways = [math.prod(sizes[axis] for axis in axes) for axes in value.split]
     return all(size % by == 0 for size, by in zip(value.shape, ways, strict=True))

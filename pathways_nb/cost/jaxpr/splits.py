@@ -33,18 +33,24 @@ def read_spec(spec: Any, rank: int) -> Split:
     return (*named, *unsplit(rank - len(named)))
 
 
-def bytes_on_device(shape: Sequence[int], split: Split, itemsize: int, sizes: Mapping[str, int]) -> int:
+def bytes_on_device(array: Any, layout: Any, sizes: Mapping[str, int] | None = None) -> int:
     """Return the bytes that one device holds of an array.
 
     Where the axes do not divide a dimension, parts are rounded up; the last device may hold less.
 
     Args:
-        shape: the global shape.
-        split: the axes that partition each dimension.
-        itemsize: bytes of an element.
-        sizes: number of devices along each mesh axis; an axis that is absent partitions nothing.
+        array: anything with a shape and a ``dtype``, or the dtype's name and an ``itemsize``; a token takes no memory.
+        layout: a sharding, a ``PartitionSpec`` or a ``Split``; ``None`` for replicated.
+        sizes: number of devices along each mesh axis, where ``layout`` is not a sharding.
     """
-    ways = [math.prod(sizes.get(axis, 1) for axis in axes) for axes in split]
+    shape = tuple(getattr(array, "shape", ()))
+    if 0 in shape:
+        return 0
+    dtype = getattr(array, "dtype", None)
+    itemsize = int(array.itemsize if isinstance(dtype, str) else getattr(dtype, "itemsize", 0))
+    if hasattr(layout, "shard_shape"):
+        return itemsize * math.prod(layout.shard_shape(shape))
+    ways = [math.prod((sizes or {}).get(axis, 1) for axis in axes) for axes in read_spec(layout, len(shape))]
     return itemsize * math.prod(-(-n // k) for n, k in zip(shape, ways, strict=True))
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
 from pathways_nb.util.primitives import ACCUMULATES, SLICES, TRANSCENDENTAL, UPDATES, VIEWS, op_class_of
 
 
@@ -25,7 +25,7 @@ from pathways_nb.util.primitives import ACCUMULATES, SLICES, TRANSCENDENTAL, UPD
 class Traffic:
     """The arrays that a flat list keeps in memory, and the bytes that each operation reads and writes on one device."""
 
-    stored: frozenset[Value]
+    stored: frozenset[ShardedValue]
     read: dict[Op, int]
     written: dict[Op, int]
 
@@ -39,7 +39,7 @@ def traffic_of(flat: Flat) -> Traffic:
     levels = _FusionDepths(flat)
     stored = _stored(flat, levels)
     read, written = dict.fromkeys(flat.ops, 0), dict.fromkeys(flat.ops, 0)
-    seen: set[tuple[int, Value]] = set()
+    seen: set[tuple[int, ShardedValue]] = set()
     beside = _beside_products(flat)
     for op in flat.ops:
         if op.bodies or op in beside or op.name in VIEWS:
@@ -51,7 +51,7 @@ def traffic_of(flat: Flat) -> Traffic:
     return Traffic(frozenset(stored), read, written)
 
 
-def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, int]:
+def _bytes(op: Op, arrays: Iterable[ShardedValue], stored: set[ShardedValue]) -> tuple[int, int]:
     """Return the bytes that an operation reads and writes.
 
     Args:
@@ -70,7 +70,7 @@ def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, in
     return sum(_read(op, value) for value in arrays), made
 
 
-def _read(op: Op, value: Value) -> int:
+def _read(op: Op, value: ShardedValue) -> int:
     """Return the bytes that a device reads of an operand.
 
     Of a replicated operand in an elementwise operation whose result is partitioned, it reads only the part that
@@ -94,12 +94,12 @@ class _FusionDepths:
 
     flat: Flat
     level: dict[Op, int] = field(default_factory=dict)
-    of_value: dict[Value, int] = field(default_factory=dict)
+    of_value: dict[ShardedValue, int] = field(default_factory=dict)
     """The level at which a value can be read: one more than its maker's if the maker ends a fusion."""
-    maker: dict[Value, Op] = field(default_factory=dict)
+    maker: dict[ShardedValue, Op] = field(default_factory=dict)
     parent: dict[Op, Op] = field(default_factory=dict)
     """The forest of a union-find: operations of one tree are one fusion."""
-    origin: dict[Value, Value | None] = field(default_factory=dict)
+    origin: dict[ShardedValue, ShardedValue | None] = field(default_factory=dict)
     """For an array that is computed cheaply from one other array, that array; ``None`` if only from scalars."""
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class _FusionDepths:
         if len(sources) <= 1:
             self.origin.update(dict.fromkeys((value.root for value in op.outputs), next(iter(sources), None)))
 
-    def taken(self, op: Op) -> Iterator[Value]:
+    def taken(self, op: Op) -> Iterator[ShardedValue]:
         """Yield the arrays in memory that an operation reads, or that its fusion reads for it.
 
         A fusion does not read from memory what it makes itself, and a cheap array is replaced by its origin.
@@ -163,13 +163,13 @@ class _FusionDepths:
         """Return the number of an operation's fusion; -1 if it cannot be fused."""
         return self.numbers[self.find(op)] if self.fused(op) else -1
 
-    def made_in(self, value: Value) -> int:
+    def made_in(self, value: ShardedValue) -> int:
         """Return the number of the fusion that makes a value; -1 for inputs and for operations that cannot be fused."""
         maker = self.maker.get(value)
         return -1 if maker is None else self.fusion(maker)
 
 
-def _stored(flat: Flat, levels: _FusionDepths) -> set[Value]:
+def _stored(flat: Flat, levels: _FusionDepths) -> set[ShardedValue]:
     """Return the arrays in memory.
 
     These are the inputs and outputs of the list, the outputs of all operations that are not elementwise, and every
@@ -189,7 +189,7 @@ def _beside_products(flat: Flat) -> set[Op]:
     A product reads a factor in either order of dimensions, so such a transposition moves no bytes of its own.
     """
     makers = {value: op for op in flat.ops for value in op.outputs}
-    readers: dict[Value, list[Op]] = {}
+    readers: dict[ShardedValue, list[Op]] = {}
     for op in flat.ops:
         for value in op.inputs:
             readers.setdefault(value, []).append(op)
