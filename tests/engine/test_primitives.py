@@ -19,8 +19,8 @@ from jax.experimental import pallas
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.node_work import work_of
+from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.jaxpr.flat import called
 from pathways_nb.program.items import FlatProgram
 from pathways_nb.util.primitives import CALLS, COLLECTIVES, NAMES, VIEWS, op_class_of

@@ -37,7 +37,9 @@ def propagate_from_readers(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
     return _carried_forward(flat, made, {}) if made else flat
 
 
-def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> tuple[dict[ShardedValue, Split], dict[ShardedValue, Split | None]]:
+def _wanted(
+    flat: Flat, outputs: Sequence[Split | None]
+) -> tuple[dict[ShardedValue, Split], dict[ShardedValue, Split | None]]:
     """Return the layouts that free arrays take, and the layout on which the readers of each array agree.
 
     The list is read backward, because the layout of an array follows from the layouts of its readers' outputs.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
+from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.traffic import traffic_of
 from pathways_nb.util.primitives import NOT_IN_PLACE
 

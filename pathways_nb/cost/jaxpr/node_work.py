@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pathways_nb.cost.jaxpr.exchange import Collective, merged, read_op
-from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.flops import flops_of
 from pathways_nb.cost.jaxpr.operations import Flat, Op
+from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.splits import Split, read_spec
 from pathways_nb.cost.jaxpr.traffic import traffic_of
 from pathways_nb.util.primitives import TRANSCENDENTAL, OpClass, op_class_of

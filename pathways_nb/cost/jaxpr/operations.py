@@ -1,7 +1,7 @@
 """Data types of the cost model: an array, an operation on arrays, a flat list of operations.
 
-``flat.py`` makes them from a jaxpr; the other modules of this package only read them. They are frozen and compare by
-identity, so that arrays and operations serve as keys: two arrays of equal shape are different arrays.
+``sharded_flat.py`` makes them from a jaxpr; the other modules of this package only read them. They are frozen and
+compare by identity, so that arrays and operations serve as keys: two arrays of equal shape are different arrays.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.operations import Op, ShardedValue
+from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.util.primitives import FOLDS, RESHAPES, op_class_of
 
 
