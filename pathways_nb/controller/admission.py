@@ -225,10 +225,10 @@ class Admission:
 
     def _held(self, where: Placement) -> dict[str, int]:
         """Return the most bytes that each client holds on any device of a placement; below 1 % is left out."""
-        island, found = self.memory.islands[where.island], Counter[str]()
-        for at in island.within(where):
-            found |= Counter(island.held[at])
-        return {client: held for client, held in sorted(found.items()) if 100 * held >= max(found.values())}
+        found = Counter[str]()
+        for held in self.memory.islands[where.island].within(where):
+            found |= Counter(held.clients)
+        return {client: most for client, most in sorted(found.items()) if 100 * most >= max(found.values())}
 
     def _count(self, request: Request, by: int) -> None:
         for island in request.touches:

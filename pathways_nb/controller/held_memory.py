@@ -8,15 +8,28 @@ This is the ledger only. ``admission`` decides who may hold memory, ``store`` kn
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from pathways_nb.controller.messages import MemoryHeld
 from pathways_nb.plan.plan import Placement
+from pathways_nb.util.intervals import Intervals
 
 _Key = tuple[int, int, str]
 """Island, first device of a range, client."""
+
+
+@dataclass(slots=True)
+class DeviceBytes:
+    """Bytes held on each device of a range: by client, and by all clients together."""
+
+    clients: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+
+    def copy(self) -> DeviceBytes:
+        """Return a copy, for a range that is cut in two."""
+        return DeviceBytes(dict(self.clients), self.total)
 
 
 class IslandMemory:
@@ -29,35 +42,17 @@ class IslandMemory:
 
     def __init__(self, devices: int, budget: int):
         self.budget = budget
-        self.edges = [0, devices]
-        self.held: list[dict[str, int]] = [{}]
-        """For each range of devices, bytes per device by client."""
-        self.totals = [0]
-        self._cuts: dict[tuple[int, int], range] = {}
-        """Results of ``cut`` since a range was cut last; positions move when one is."""
+        self.runs = Intervals(DeviceBytes(), DeviceBytes.copy, devices)
+        """What is held, by ranges of devices that hold the same."""
 
-    def within(self, where: Placement) -> range:
-        """Return the ranges that a placement touches, as positions in ``held``."""
-        low = bisect_right(self.edges, where.first) - 1
-        return range(low, bisect_left(self.edges, where.first + where.count, low))
+    @property
+    def totals(self) -> list[int]:
+        """Bytes on each device of each range; a copy, since other threads ask for it."""
+        return [held.total for held in self.runs.values.copy()]
 
-    def cut(self, where: Placement) -> range:
-        """Return the ranges that make up a placement, as positions in ``held``; cut those that cross its edges."""
-        found = self._cuts.get((where.first, where.count))
-        if found is None:
-            found = range(self._cut(where.first), self._cut(where.first + where.count))
-            self._cuts[where.first, where.count] = found
-        return found
-
-    def _cut(self, edge: int) -> int:
-        """Return the position of the range that begins at device ``edge``; cut one if there is none."""
-        at = bisect_left(self.edges, edge)
-        if at == len(self.edges) or self.edges[at] != edge:
-            self.edges.insert(at, edge)
-            self.held.insert(at, dict(self.held[at - 1]))
-            self.totals.insert(at, self.totals[at - 1])
-            self._cuts.clear()
-        return at
+    def within(self, where: Placement) -> list[DeviceBytes]:
+        """Return what is held on each range of devices that a placement touches."""
+        return self.runs.values[self.runs.touching(where.first, where.first + where.count)]
 
 
 class DeviceMemory:
@@ -92,40 +87,37 @@ class DeviceMemory:
         """
         if not size:
             return
-        island = self.islands[where.island]
-        runs = len(island.edges)
-        within = island.cut(where)
-        if len(island.edges) != runs:  # a range was cut: report each of its parts again
-            for edge, held in zip(island.edges, island.held, strict=False):
-                self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held))
-        for at in within:
-            held = island.held[at]
-            left = held.get(client, 0) + size
-            island.totals[at] += size
+        runs = self.islands[where.island].runs
+        before = len(runs.edges)
+        within = runs.between(where.first, where.first + where.count)
+        if len(runs.edges) != before:  # cut finer: what was told of the whole is told again of its parts
+            for edge, _, held in runs:
+                self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held.clients))
+        for first, held in zip(runs.edges[within], runs.values[within], strict=True):
+            left = held.clients.get(client, 0) + size
+            held.total += size
             if left:
-                held[client] = left
+                held.clients[client] = left
             else:
-                held.pop(client, None)
-            self.changed[where.island, island.edges[at], client] = None
+                held.clients.pop(client, None)
+            self.changed[where.island, first, client] = None
         self.freed += size < 0
 
     def most(self, where: Placement) -> int:
         """Return the most bytes held on any device of a placement."""
-        island = self.islands[where.island]
-        return max(island.totals[at] for at in island.within(where))
+        return max(held.total for held in self.islands[where.island].within(where))
 
     def most_of(self, client: str, where: Placement) -> int:
         """Return the most bytes that a client holds on any device of a placement."""
-        island = self.islands[where.island]
-        return max(island.held[at].get(client, 0) for at in island.within(where))
+        return max(held.clients.get(client, 0) for held in self.islands[where.island].within(where))
 
     def changes(self) -> Iterator[MemoryHeld]:
         """Yield what changed since the last call; a value that went up and back down again is not reported."""
         changed, self.changed = self.changed, {}
         for number, first, client in changed:
-            island = self.islands[number]
-            at = bisect_left(island.edges, first)
-            level = island.edges[at + 1] - first, island.held[at].get(client, 0)
+            runs = self.islands[number].runs
+            at = runs.touching(first, first + 1).start
+            level = runs.edges[at + 1] - first, runs.values[at].clients.get(client, 0)
             key = number, first, client
             if self._told.get(key, (level[0], 0)) != level:
                 self._told[key] = level

@@ -70,16 +70,16 @@ def _check_memory(state: StateMachine) -> None:
         for reservation in c
     ]
     for number, island in enumerate(state.memory.islands):
-        for first, held, total in zip(island.edges, island.held, island.totals, strict=False):
+        for first, _, held in island.runs:
             expected: Counter[str] = Counter()
             for owner, allocation in allocations:
                 expected[owner] += allocation.bytes if covers(allocation.placement, number, first) else 0
             stored = expected.total()
             for client, reservation in reservations:
                 expected[client] += reservation.bytes if covers(reservation.where, number, first) else 0
-            assert held == {client: size for client, size in expected.items() if size}, (number, first)
-            assert total == expected.total(), (number, first)
-            assert total <= max(island.budget, stored) or not island.budget, "more memory is reserved than there is"
+            assert held.clients == {client: size for client, size in expected.items() if size}, (number, first)
+            assert held.total == expected.total(), (number, first)
+            assert held.total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
     for run in state.runs.values():
         for number, mine in run.reservations.items():
             done = run.gangs_done(number)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pathways_nb.errors import UsageError
+from pathways_nb.util.words import counted
 
 Gang = Hashable
 """Any hashable name of a gang; equal names are the same gang."""
@@ -51,7 +52,7 @@ class OrderCheck:
 
     def __repr__(self) -> str:
         if not self.cycle:
-            return f"<{self.gangs} gangs in {self.orders} orders, which fit together>"
+            return f"<{counted(self.gangs, 'gang')} in {counted(self.orders, 'order')}, which fit together>"
         other = "other" if len(self.cycle) == 2 else "next"
         return f"<{', '.join(map(str, self.cycle))}: each waits for the {other} for ever>"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pathways_nb.errors import PolicyError, UsageError, did_you_mean
 from pathways_nb.plan.source_lines import describe
+from pathways_nb.util.words import a_type_of, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,8 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
         ) from error
     if not any(chosen is gang for gang in ready):
         raise PolicyError(
-            f"policy {_name(policy)} ({_line(policy)}) returned a {type(chosen).__name__} that is not one of the "
-            f"{len(ready)} gangs in ready. Return one of those it is given."
+            f"policy {_name(policy)} ({_line(policy)}) returned {a_type_of(chosen)} that is not one of the "
+            f"{counted(len(ready), 'gang')} in ready. Return one of those it is given."
         )
     return chosen
 

@@ -9,7 +9,6 @@ Devices are counted by ranges, never one by one, so that an island of thousands 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,6 +18,8 @@ from pathways_nb.errors import PlaceError
 from pathways_nb.plan.footprint import overlap
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.util.intervals import Intervals
+from pathways_nb.util.words import counted, plural
 
 
 class Counts:
@@ -29,42 +30,36 @@ class Counts:
     """
 
     def __init__(self, devices: int):
-        self.edges = [0, devices]
-        self.values = [0]
+        self._each = Intervals(0, end=devices)
         self.total = 0
         """Sum over all devices."""
 
     def add(self, first: int, count: int, by: int) -> None:
         """Add ``by`` to each of ``count`` devices from ``first`` on."""
-        low, high = self._cut(first), self._cut(first + count)
-        for at in range(low, high):
-            self.values[at] += by
-        # Join equal neighbours again: slices come and go, and ranges would grow in number for ever.
-        for at in (high, low):
-            if 0 < at < len(self.values) and self.values[at - 1] == self.values[at]:
-                del self.values[at], self.edges[at]
+        where, values = self._each.between(first, first + count), self._each.values
+        values[where] = [value + by for value in values[where]]
+        self._each.merge(first, first + count)
         self.total += by * count
-
-    def _cut(self, edge: int) -> int:
-        at = bisect_left(self.edges, edge)
-        if self.edges[at] != edge:
-            self.edges.insert(at, edge)
-            self.values.insert(at, self.values[at - 1])
-        return at
 
     def most_and_sum(self, first: int, count: int) -> tuple[int, int]:
         """Return the largest number of ``count`` devices from ``first`` on, and their sum."""
         most = total = 0
         after = first + count
-        for at in range(bisect_right(self.edges, first) - 1, bisect_left(self.edges, after)):
-            value = self.values[at]
+        where, edges = self._each.touching(first, after), self._each.edges
+        for at in range(where.start, where.stop):
+            value = self._each.values[at]
             most = max(most, value)
-            total += value * (min(self.edges[at + 1], after) - max(self.edges[at], first))
+            total += value * (min(edges[at + 1], after) - max(edges[at], first))
         return most, total
+
+    @property
+    def edges(self) -> Sequence[int]:
+        """The first device of each run, and the number of all."""
+        return self._each.edges
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
         """Yield each range as its first device, its number of devices, and the number that each of them has."""
-        for first, after, value in zip(self.edges, self.edges[1:], self.values, strict=False):
+        for first, after, value in self._each:
             yield first, after - first, value
 
 
@@ -224,8 +219,8 @@ class Resources:
 
     def _have(self) -> str:
         several, sizes = len(self.islands) > 1, _sizes(self.islands)
-        have = f"{'are' if several else 'is'} {len(self.islands)} island{'s' * several} of {sizes} device"
-        have += "s" * (sizes != "1")
+        most = plural(max(self.islands, default=0), "device")
+        have = f"{'are' if several else 'is'} {counted(len(self.islands), 'island')} of {sizes} {most}"
         if lost := self.lost:
             are = "is" if sum(where.count for where in lost) == 1 else "are"
             have += f", of which {', '.join(map(_devices, lost))} {are} lost"
@@ -257,7 +252,7 @@ class Resources:
 
 
 def _words(slice_: VirtualSlice) -> str:
-    text = f"{slice_.label} asks for {slice_.size} device{'s' * (slice_.size > 1)}"
+    text = f"{slice_.label} asks for {counted(slice_.size, 'device')}"
     return f"{text} ({' × '.join(map(str, slice_.shape))})" if len(slice_.shape) > 1 else text
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Literal
 
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.util.words import counted
 
 NodeKind = Literal["argument", "computation", "operations", "result"]
 
@@ -120,4 +121,4 @@ class Graph:
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{node.name}@{node.place.label}" for node in self.nodes if node.place is not None)
-        return f"<graph {self.name}: {len(self.nodes)} nodes: {kinds}>"
+        return f"<graph {self.name}: {counted(len(self.nodes), 'node')}: {kinds}>"

@@ -70,6 +70,14 @@ def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
     return kept
 
 
+def drop_notes_of_jax(error: BaseException | None) -> None:
+    """Remove what JAX adds below an error of ours that passed through it, and below what caused that."""
+    while error is not None:
+        if hasattr(error, "__notes__"):
+            error.__notes__ = [note for note in error.__notes__ if "removed its internal frames" not in note]
+        error = error.__cause__
+
+
 def is_users_error(traceback: TracebackType | None) -> bool:
     """Return whether an error came from the user's own code, or a library it called, and not from this package."""
     users = False

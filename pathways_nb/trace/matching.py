@@ -20,6 +20,7 @@ import numpy as np
 
 from pathways_nb.trace.metrics import BUSY, duration, makes_span, summarise
 from pathways_nb.trace.record import GAUGE_KINDS, STORED, Events, Label
+from pathways_nb.util.words import counted
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
 """Columns by which an event is known, with the number of its occurrence."""
@@ -132,7 +133,9 @@ def say(names: Sequence[str], first: Events, second: Events, islands: Sequence[S
     difference = compare_events(first, second)
     ratio = f"{b.makespan / a.makespan:.2f} times as long" if a.makespan else "nothing to compare"
     words = [f"{names[0]} {duration(a.makespan)}", f"{names[1]} {duration(b.makespan)} ({ratio})"]
-    words.append(f"{len(difference)} events matched, {difference.only_a} and {difference.only_b} without partner")
+    words.append(
+        f"{counted(len(difference), 'event')} matched, {difference.only_a} and {difference.only_b} without partner"
+    )
     return " · ".join([*words, *difference.worst(3)])
 
 

@@ -9,15 +9,14 @@ The controller's ledger (``controller.held_memory``) is where the levels come fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from pathways_nb.trace.record import Events
+from pathways_nb.util.intervals import joined, pieces
 
 
 class HighWaterMark(NamedTuple):
@@ -58,12 +57,12 @@ class MemoryHistory:
     devices: tuple[tuple[int, int], ...]
     clients: tuple[str, ...]
     times: np.ndarray
-    levels: np.ndarray
+    client_bytes: np.ndarray
 
     @cached_property
     def total(self) -> np.ndarray:
         """Bytes of all clients together, for each of ``times``."""
-        return self.levels.sum(1)
+        return self.client_bytes.sum(1)
 
     @cached_property
     def by_total(self) -> np.ndarray:
@@ -74,7 +73,9 @@ class MemoryHistory:
     def peak(self) -> HighWaterMark:
         """The first time at which most was held."""
         at = int(self.total.argmax())
-        held = {client: level for client, level in zip(self.clients, self.levels[at].tolist(), strict=True) if level}
+        held = {
+            client: level for client, level in zip(self.clients, self.client_bytes[at].tolist(), strict=True) if level
+        }
         start, end = self.times[at : at + 2].tolist()
         return HighWaterMark(self.island, self.devices[0][0], int(self.total[at]), start, end, held)
 
@@ -99,32 +100,16 @@ def _on_island(levels: Events, island: int) -> list[MemoryHistory]:
     columns = levels["start"], levels["end"], codes, levels["bytes"]
     histories: dict[tuple[bytes, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
     devices: dict[tuple[bytes, ...], list[tuple[int, int]]] = {}
-    for low, high, rows in _parts(levels["device"], levels["device"] + levels["devices"]):
+    for low, high, rows in pieces(levels["device"], levels["device"] + levels["devices"]):
         history = _history(*(column[rows] for column in columns))
         key = tuple(part.tobytes() for part in history)
         histories.setdefault(key, history)
         devices.setdefault(key, []).append((low, high))
     return [
-        MemoryHistory(island, _joined(devices[key]), tuple(clients[code] for code in used.tolist()), times, held)
+        MemoryHistory(island, tuple(joined(devices[key])), tuple(clients[code] for code in used.tolist()), times, held)
         for key, (used, times, held) in histories.items()
         if len(used)
     ]
-
-
-def _parts(first: np.ndarray, last: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield ranges of devices that no event divides, with the positions of the events on them.
-
-    Each range is a first device and the device after the last. All ranges are found with two sorts, however many events
-    there are: a comparison of every range with every event would be quadratic.
-    """
-    edges, ends = np.unique(np.concatenate([first, last]), return_inverse=True)
-    begin, count = ends[: len(first)], ends[len(first) :] - ends[: len(first)]
-    row = np.repeat(np.arange(len(first)), count)
-    part = np.arange(len(row)) - np.repeat(np.cumsum(count) - count - begin, count)
-    order = np.argsort(part, kind="stable")
-    bounds = np.searchsorted(part[order], np.arange(len(edges)))
-    for (low, high), (begins, stops) in zip(pairwise(edges.tolist()), pairwise(bounds.tolist()), strict=True):
-        yield low, high, row[order[begins:stops]]
 
 
 def _history(
@@ -140,14 +125,3 @@ def _history(
     np.add.at(levels, (row, np.tile(column, 2)), np.concatenate([size, -size]))
     changed = levels.any(1)
     return used, times[changed], levels[changed].cumsum(0)
-
-
-def _joined(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return ranges in rising order with neighbours joined."""
-    found = ranges[:1]
-    for low, high in ranges[1:]:
-        if low == found[-1][1]:
-            found[-1] = found[-1][0], high
-        else:
-            found.append((low, high))
-    return tuple(found)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from pathways_nb.errors import size, three_digits
 from pathways_nb.trace.memory_history import HighWaterMark, peak_of
 from pathways_nb.trace.record import Events
+from pathways_nb.util.intervals import pieces, union
+from pathways_nb.util.words import counted
 
 BUSY = ("compute", "collective")
 """Kinds of events that keep a device busy."""
@@ -99,11 +100,6 @@ class Summary:
             who = f"{named(client)} " if client or len(self.clients) > 1 else ""
             words.append(f"{who}waited {', '.join(parts)}")
         return " · ".join(words)
-
-
-def counted(count: int, thing: str, plural: str = "s") -> str:
-    """Return a number with its noun: ``"1 launch"``, ``"2 launches"``."""
-    return f"{count} {thing}{'' if count == 1 else plural}"
 
 
 def of_budget(held: int, hbm: int) -> str:
@@ -228,18 +224,16 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
 def alike(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]:
     """Yield ranges of devices that have the same events: first device, device after the last, mask of events."""
     first = events["device"]
-    last = first + events["devices"]
-    edges = sorted({0, devices, *np.unique(first).tolist(), *np.unique(last).tolist()})
-    for low, high in pairwise(edges):
+    for low, high, rows in pieces(first, first + events["devices"], 0, devices):
         if high <= devices:
-            yield low, high, (first <= low) & (low < last)
+            yield low, high, rows
 
 
 def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
     """Yield ranges of devices that have the same events, with the starts and ends of their busy times."""
     start, end = events["start"], events["end"]
     for low, high, here in alike(events, devices):
-        yield low, high, *_union(start[here], end[here])
+        yield low, high, *union(start[here], end[here])
 
 
 def duration(seconds: float) -> str:
@@ -258,15 +252,4 @@ def covered(events: Events) -> float:
 
 def intervals(events: Events) -> tuple[np.ndarray, np.ndarray]:
     """Return starts and ends of the times during which at least one of ``events`` was under way."""
-    return _union(events["start"], events["end"])
-
-
-def _union(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if (start[1:] < start[:-1]).any():
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-    if not len(start):
-        return start, end
-    end = np.maximum(end, start)
-    begins = np.flatnonzero(np.concatenate([[True], start[1:] > np.maximum.accumulate(end)[:-1]]))
-    return start[begins], np.maximum.reduceat(end, begins)
+    return union(events["start"], events["end"])

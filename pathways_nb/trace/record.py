@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from pathways_nb.util.words import counted
+
 KINDS = (
     *("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch"),
     "memory",
@@ -210,7 +212,7 @@ class Events:
             yield {name: values[i] for name, values in columns.items()}
 
     def __repr__(self) -> str:
-        return f"<{len(self)} events: {', '.join(COLUMNS)}>"
+        return f"<{counted(len(self), 'event')}: {', '.join(COLUMNS)}>"
 
 
 def column(values: Sequence[Any], dtype: Any = object) -> np.ndarray:

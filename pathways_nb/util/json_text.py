@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pathways_nb.util.words import a_type_of, counted
+
 MOST_TEXT = 16 * 2**20
 """Limit in bytes for a file of hardware parameters; those that people write have a few hundred."""
 _DEEPEST = 50
@@ -94,7 +96,7 @@ def shortened(value: object) -> str:
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # ValueError: a number of thousands of digits is in it
-        return f"a {type(value).__name__} of many levels or digits"
+        return f"{a_type_of(value)} of many levels or digits"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
@@ -144,7 +146,7 @@ class Field:
     def rows(self, length: int | None = None) -> list[Field]:
         """Return the values of a list, which must have ``length`` of them if that is given."""
         fits = isinstance(self.value, list) and length in (None, len(self.value))
-        self._checked(fits, "a list" if length is None else f"a list of {length} values")
+        self._checked(fits, "a list" if length is None else f"a list of {counted(length, 'value')}")
         return [Field(value, f"{self.where}[{number}]") for number, value in enumerate(self.value)]
 
     def entries(self) -> Iterator[tuple[int, Field]]:

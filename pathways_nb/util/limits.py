@@ -10,6 +10,7 @@ from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
 from pathways_nb.util.json_text import shortened
+from pathways_nb.util.words import plural
 
 VIRTUAL, VIRTUAL_ISLANDS = 1_024, 128
 """Virtual CPU devices in all, and islands: 10,000 threads, attached in 9 s."""
@@ -78,7 +79,7 @@ def check_simulated(asked: str, islands: int, devices: int) -> None:
 
 
 def _counted(islands: int, devices: int) -> str:
-    return f"{shortened(islands)} {'island' if islands == 1 else 'islands'} with in all {shortened(devices)}"
+    return f"{shortened(islands)} {plural(islands, 'island')} with in all {shortened(devices)}"
 
 
 def check_memory(hbm: Any) -> None:

@@ -96,9 +96,9 @@ def test_a_share_of_the_bandwidth_is_as_if_links_and_nics_were_slower() -> None:
 @given(st.integers(1, 16))
 def test_devices_that_share_cores_take_turns(devices) -> None:
     """Two at a time: beyond that, each takes its share."""
-    crowded = CostModel.of("tpu_v5e", efficiency=V5E.efficiency.replace(at_once=2.0))
+    is_dense = CostModel.of("tpu_v5e", efficiency=V5E.efficiency.replace(at_once=2.0))
     work = Work((Amount("elementwise", "", 0.0, 1e9),))
-    alone, among = (m.node(work, m.topology(16), {"x": devices}) for m in (V5E, crowded))
+    alone, among = (m.node(work, m.topology(16), {"x": devices}) for m in (V5E, is_dense))
     assert among.compute == pytest.approx(alone.compute * max(1, devices / 2))
     assert among.launch == pytest.approx(alone.launch * max(1, devices / 2))
 
@@ -152,6 +152,21 @@ def test_a_move_within_an_island_reaches_what_a_permute_reaches_and_shares_cores
     assert slower.transfer(10**9, "host", slower.topology(16), 0, 4).bandwidth == pytest.approx(
         2 * 1e9 / 4 / 15e9, rel=1e-3
     )
+
+
+def test_an_island_of_another_chip_is_refused() -> None:
+    other = H100.topology(8)
+    asked = [lambda: V3.node(Work(()), other, {"x": 8}), lambda: V3.transfer(8, "local", other, 1, 1)]
+    for ask in asked:
+        with pytest.raises(
+            pw.UsageError, match=r"an island of gpu_h100_sxm is no island of tpu_v3, .*one kind of chip"
+        ):
+            ask()
+
+
+def test_what_comes_from_the_host_takes_as_long_on_every_island_of_a_chip() -> None:
+    small, large = V3.topology(8), V3.topology(32)
+    assert V3.transfer(10**6, "host", small, 1, 4) == V3.transfer(10**6, "host", large, 1, 4) == V3.from_host(10**6, 4)
 
 
 def test_an_unknown_route_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 import pathways_nb as pw
-from pathways_nb.trace.critical_path import critical_path, slack
+from pathways_nb.trace.causality.critical_path import critical_path, slack
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
 from tests.engine.schedules import DEVICES, Made, records, schedules

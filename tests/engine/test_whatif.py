@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pathways_nb as pw
+from pathways_nb.trace.causality.what_if import what_if
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
-from pathways_nb.trace.what_if import what_if
 from tests.engine.schedules import DEVICES, Made, records, schedules
 
 message = Label("stall", "message", "p", island=0, route="DCN")

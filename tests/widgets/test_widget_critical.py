@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pathways_nb.trace.critical_path import critical_path
+from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_widgets import figure_of
