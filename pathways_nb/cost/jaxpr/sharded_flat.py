@@ -74,7 +74,7 @@ class _CostWalk(Walk[ShardedValue]):
         """Return a new array of this shape, dtype and layout."""
         shape, dtype = _shape(aval), getattr(_arrived(aval), "dtype", None)
         itemsize = getattr(dtype, "itemsize", 0)
-        bytes = bytes_on_device(aval, split, self.sizes)
+        bytes = bytes_on_device(_arrived(aval), split, self.sizes)
         return ShardedValue(shape, str(dtype), itemsize, split, bytes, known, source)
 
     def body(self, jaxpr: Any, inputs: Sequence[ShardedValue], wanted: Sequence[Split | None] | None = None) -> Flat:

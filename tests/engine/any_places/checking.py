@@ -85,12 +85,12 @@ class Check:
 
 def _compiling_quickly() -> Any:
     """Most of the time that a small program takes is XLA's."""
-    usual, quick = jax.stages.CompiledPlan.compile, plain.quick()
+    usual, quick = jax.stages.Lowered.compile, plain.quick()
 
     def compile(lowered: Any, compiler_options: Any = None, **rest: Any) -> Any:
         return usual(lowered, compiler_options or quick, **rest)
 
-    return mock.patch.object(jax.stages.CompiledPlan, "compile", compile)
+    return mock.patch.object(jax.stages.Lowered, "compile", compile)
 
 
 def same(found: Any, expected: Any) -> None:
