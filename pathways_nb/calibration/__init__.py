@@ -1,5 +1,4 @@
 """``pw.calibrate``: kernels and runs that measure the attached devices, and the file that keeps what was found.
 
 No fit: that is ``cost.calibration``.
-``notebook``, ``bench`` and the package itself may import it.
 """

@@ -49,6 +49,9 @@ class NodeCost(NamedTuple):
 class CostModel:
     """What everything costs on one kind of chip: hashable, picklable, cheap to ask again.
 
+    All islands that it is asked about are of its chip, and so are all devices of an island (``Topology.chip``): there
+    is no faster and no slower device in a mesh. Another kind of chip has a model, and a controller, of its own.
+
     Args:
         chip, network: hardware. host: the controller and hosts. efficiency: shares of the chip's peaks.
         name: what tables call it.
@@ -108,6 +111,7 @@ class CostModel:
 
         Raises:
             PlaceError: a collective over more devices than the island has.
+            UsageError: an island of another chip.
         """
         sizes = tuple(axis_sizes.items())
         key = work, topology, sizes
@@ -116,6 +120,7 @@ class CostModel:
         return self._known[key]
 
     def _node(self, work: Work, topology: Topology, sizes: tuple[tuple[str, int], ...]) -> NodeCost:
+        self._check(topology)
         oversubscription = self.efficiency.oversubscription(math.prod(size for _, size in sizes))
         classes = [self._amount(amount) for amount in work.amounts]
         exchanges = [(one, *self._collective(one, topology, sizes, oversubscription)) for one in work.collectives]
@@ -127,6 +132,13 @@ class CostModel:
         origins = ["roofline", *(one.origin for one in work.collectives), *(note for *_, note in exchanges if note)]
         parts = launch, compute, exchange
         return NodeCost(sum(parts), *parts, "; ".join(texts) or "launch", ", ".join(dict.fromkeys(origins)))
+
+    def _check(self, topology: Topology) -> None:
+        if topology.chip != self.chip:
+            raise UsageError(
+                f"an island of {topology.chip.name} is no island of {self.name}, whose model this is: a model prices "
+                f"one kind of chip. Make one for each kind, Model.of({topology.chip.name!r})."
+            )
 
     def _amount(self, amount: Amount) -> tuple[float, str]:
         """Seconds of one class of operations on a device that works alone, and what bounds it."""
@@ -165,18 +177,23 @@ class CostModel:
             source_devices, target_devices: of the two places; a host is no device.
 
         Raises:
-            UsageError: an unknown route.
+            UsageError: an unknown route, or an island of another chip.
         """
         key = bytes, route, topology, source_devices, target_devices
         if key not in self._known:
             self._known[key] = self._transfer(*key)
         return self._known[key]
 
+    def from_host(self, bytes: int, devices: int) -> Cost:
+        """Seconds of moving one array from the host to so many devices of any island, evenly split over them."""
+        return over_pcie(bytes * self.efficiency.oversubscription(devices) / _chips(self.chip, devices), self.chip)
+
     def _transfer(self, bytes: int, route: str, topology: Topology, source: int, target: int) -> Cost:
+        self._check(topology)
         if route == "local":
             return FREE
         if route == "host":
-            return over_pcie(bytes * self.efficiency.oversubscription(target) / _chips(topology, target), self.chip)
+            return self.from_host(bytes, target)
         if route == "DCN":
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, min(source, target)))
         if route != "ICI":
@@ -185,7 +202,7 @@ class CostModel:
         if source + target > topology.domain:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))
-        part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(topology, devices)
+        part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(self.chip, devices)
         return over_links(part, topology, hops=hops)
 
 
@@ -196,8 +213,8 @@ def _topology(
     return make_topology(chip, devices, topology=shape, devices_per_host=devices_per_host, network=network)
 
 
-def _chips(topology: Topology, devices: int) -> int:
-    return math.ceil(devices / topology.chip.devices_per_chip)
+def _chips(chip: Chip, devices: int) -> int:
+    return math.ceil(devices / chip.devices_per_chip)
 
 
 def _hosts(topology: Topology, devices: int) -> int:

@@ -1,5 +1,4 @@
 """Ways to split a model over places: schedules with their explorer, a mixture of experts.
 
 They build programs, and leave their order to the controller.
-``results`` and what lies above it may import it.
 """

@@ -1,5 +1,4 @@
 """What a collective takes on a group of devices: closed forms of the alpha-beta model.
 
 No jaxpr and no compiled program.
-``cost.jaxpr`` and what lies above it may import it.
 """

@@ -1,5 +1,4 @@
 """Chips, networks and hosts as parameters with units and origins, and how the chips of an island are joined.
 
 No formula of an operation.
-Every room of ``cost`` may import it.
 """

@@ -19,6 +19,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.actions import Cell
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.tasks import Tasks
+from pathways_nb.util.words import plural
 
 RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
 """When a microbatch's activations are freed: which part of them after I and after W; B is both."""
@@ -26,7 +27,7 @@ RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
 
 def activations(held: float) -> str:
     """``"1 microbatch of activations"``, ``"2.5 microbatches of activations"``."""
-    return f"{held:g} microbatch{'' if held == 1 else 'es'} of activations"
+    return f"{held:g} {plural(held, 'microbatch', 'es')} of activations"
 
 
 class IdleSplit(NamedTuple):
