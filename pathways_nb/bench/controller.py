@@ -24,6 +24,7 @@ from pathways_nb.controller.messages import Completed, Instruction, Launch, Rele
 from pathways_nb.controller.resources import Resources
 from pathways_nb.controller.scheduler import Dispatch
 from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device
 from pathways_nb.examples import two_stages
 from pathways_nb.plan.footprint import Sizes, footprint_of
 from pathways_nb.plan.plan import lower
@@ -93,7 +94,8 @@ class Story:
         islands = Resources((shards, shards))
         self.graph = traced.graph
         self.plan = lower(traced.graph, islands.place(traced.places), traced.arguments, traced.places[0])
-        held = [_per_device(traced.avals[slot.value], shards) for slot in self.plan.slots]
+        avals = [traced.avals[slot.value] for slot in self.plan.slots]
+        held = [bytes_on_device(aval, _batch_split(aval, shards), {"x": shards}) for aval in avals]
         self.footprint = footprint_of(self.plan, Sizes(tuple(held), {}, {}))
         peak = max(peak.bytes for peak in self.footprint.peaks(self.graph))
         self.machine = StateMachine(dispatch, devices=islands.islands, budgets=(peak, peak))
@@ -146,6 +148,6 @@ def _mesh(place: pw.VirtualSlice) -> AbstractMesh:
     return AbstractMesh(place.shape, place.axes, axis_types=(AxisType.Auto,) * len(place.axes))
 
 
-def _per_device(aval: Any, shards: int) -> int:
-    """Return the bytes on each device: arrays with the batch among their axes are split, others replicated."""
-    return int(aval.bytes // shards if ROWS * shards in aval.shape else aval.bytes)
+def _batch_split(aval: Any, shards: int) -> Split:
+    """Return the layout of an array: axes with the batch are split, the others are not."""
+    return tuple(("x",) if size == ROWS * shards else () for size in aval.shape)

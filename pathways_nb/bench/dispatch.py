@@ -18,7 +18,7 @@ import jax
 import pathways_nb as pw
 from pathways_nb.bench import peers
 from pathways_nb.bench.stopwatch import interleaved, ratio, spread
-from pathways_nb.session import submit
+from pathways_nb.session.calls import submit
 
 DEVICES, CHAINS, ROUNDS = (1, 2, 4), (1, 16, 128), 15
 """Numbers of devices, lengths of programs, and rounds."""

@@ -23,7 +23,7 @@ import pathways_nb as pw
 from pathways_nb.bench._users import REASONS, SoakProgram, User, UserPopulation, fresh, kinds
 from pathways_nb.controller.held_memory import IslandMemory
 from pathways_nb.controller.invariants import check_invariants
-from pathways_nb.session import submit
+from pathways_nb.session.calls import submit
 
 PROGRAMS, USERS, DEVICES = 20_000, 8, 4
 """Programs of all phases, threads of users, and devices of each island."""
@@ -232,8 +232,7 @@ def _left(controller: pw.Controller) -> dict[str, int]:
 
 def _bytes(island: IslandMemory) -> int:
     """Return the bytes held on all devices of an island together."""
-    spans = zip(island.edges, island.edges[1:], island.totals, strict=False)
-    return sum((after - first) * each for first, after, each in spans)
+    return sum((after - first) * held.total for first, after, held in island.runs)
 
 
 def _arrays(controller: pw.Controller) -> int:

@@ -28,9 +28,9 @@ from pathways_nb.errors import UsageError
 from pathways_nb.runtime import islands as islands_module
 from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
-from pathways_nb.trace.metrics import counted
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.words import counted, plural
 
 _Shape = tuple[str, tuple[int, ...]]
 """A kind of device, and the number of devices of each island."""
@@ -185,7 +185,7 @@ def _named(shape: _Shape) -> str:
     """Return the islands in words."""
     kind, islands = shape
     sizes = "+".join(map(str, islands)) if len(set(islands)) > 1 else str(islands[0])
-    return f"{counted(len(islands), 'island')} × {sizes} {kind} {'device' if set(islands) == {1} else 'devices'}"
+    return f"{counted(len(islands), 'island')} × {sizes} {kind} {plural(max(islands), 'device')}"
 
 
 def _machine(controller: Session) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class CostModel:
 
     def _node(self, work: Work, topology: Topology, sizes: tuple[tuple[str, int], ...]) -> NodeCost:
         """Return the cost of a node that was not asked for before."""
+        self._check(topology)
         oversubscription = self.efficiency.oversubscription(math.prod(size for _, size in sizes))
         classes = [self._amount(amount) for amount in work.amounts]
         exchanges = [(one, *self._collective(one, topology, sizes, oversubscription)) for one in work.collectives]
@@ -138,6 +139,13 @@ class CostModel:
         origins = ["roofline", *(one.origin for one in work.collectives), *(note for *_, note in exchanges if note)]
         parts = launch, compute, exchange
         return NodeCost(sum(parts), *parts, "; ".join(texts) or "launch", ", ".join(dict.fromkeys(origins)))
+
+    def _check(self, topology: Topology) -> None:
+        if topology.chip != self.chip:
+            raise UsageError(
+                f"an island of {topology.chip.name} is no island of {self.name}, whose model this is: a model prices "
+                f"one kind of chip. Make one for each kind, Model.of({topology.chip.name!r})."
+            )
 
     def _amount(self, amount: Amount) -> tuple[float, str]:
         """Return the seconds of one class of operations on a device that works alone, and what bounds it."""
@@ -186,12 +194,17 @@ class CostModel:
             self._known[key] = self._transfer(*key)
         return self._known[key]
 
+    def from_host(self, bytes: int, devices: int) -> Cost:
+        """Return the cost of moving one array from the host to ``devices`` devices, evenly split over them."""
+        return over_pcie(bytes * self.efficiency.oversubscription(devices) / _chips(self.chip, devices), self.chip)
+
     def _transfer(self, bytes: int, route: str, topology: Topology, source: int, target: int) -> Cost:
         """Return the cost of a transfer that was not asked for before."""
+        self._check(topology)
         if route == "local":
             return FREE
         if route == "host":
-            return over_pcie(bytes * self.efficiency.oversubscription(target) / _chips(topology, target), self.chip)
+            return self.from_host(bytes, target)
         if route == "DCN":
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, min(source, target)))
         if route != "ICI":
@@ -202,7 +215,7 @@ class CostModel:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
         # The target begins right after the source.
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))
-        part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(topology, devices)
+        part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(self.chip, devices)
         return over_links(part, topology, hops=hops)
 
 
@@ -214,9 +227,9 @@ def _topology(
     return make_topology(chip, devices, topology=shape, devices_per_host=devices_per_host, network=network)
 
 
-def _chips(topology: Topology, devices: int) -> int:
+def _chips(chip: Chip, devices: int) -> int:
     """Return the number of chips of so many devices, rounded up."""
-    return math.ceil(devices / topology.chip.devices_per_chip)
+    return math.ceil(devices / chip.devices_per_chip)
 
 
 def _hosts(topology: Topology, devices: int) -> int:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
 from pathways_nb.bench._paper.pods import CHIP, PAPER, PodSetting
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.words import counted
 
 POD = PodSetting(128, 4, islands=2)
 """Two islands; the number of hosts of each is assumed."""

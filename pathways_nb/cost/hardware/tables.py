@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pathways_nb.cost.hardware.parameters import Origin, Parameters, check, origin_of, required, rules, tidy
 from pathways_nb.errors import UsageError, nearest
 from pathways_nb.util import json_text
+from pathways_nb.util.words import a_type_of
 
 P = TypeVar("P", bound=Parameters)
 
@@ -34,13 +35,17 @@ def names(section: str) -> list[str]:
     return list(_table()[section])
 
 
-def find(cls: type[P], section: str, what: Any) -> P:
+def find(cls: type[P], section: str, what: Any, asked: str = "") -> P:
     """Return the entry of a name, the one that a JSON file describes, or ``what`` itself if it is an entry.
 
     Args:
         cls: class of the entry.
         section: of the packaged table.
         what: name, path of a ``.json`` file, or an instance of ``cls``.
+        asked: what the user typed, for errors; by default ``chip('name')``.
+
+    Returns:
+        The entry.
 
     Raises:
         UsageError: an unknown name (the nearest are listed, then all), or a file that cannot be read or says what no
@@ -52,7 +57,7 @@ def find(cls: type[P], section: str, what: Any) -> P:
         return _from_file(cls, section, Path(what))
     if isinstance(what, str) and what in _table()[section]:
         return built(cls, "hardware.json", what, _table()[section][what])
-    asked, known = f"{cls.__name__.lower()}({what!r})", names(section)
+    asked, known = asked or f"{cls.__name__.lower()}({what!r})", names(section)
     near = nearest(what, known) if isinstance(what, str) else []
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     raise UsageError(f"{asked}: there is none of this name{meant} Known: {', '.join(known)}; or a path to .json.")
@@ -70,7 +75,7 @@ def _from_file(cls: type[P], section: str, path: Path) -> P:
         what = f"cannot be read ({error})" if isinstance(error, FileNotFoundError) else error
         raise UsageError(f"{path}: {what}.") from None
     if not isinstance(written, dict):
-        raise UsageError(f'{path}: holds a {type(written).__name__}; write one object, {{"base": …, field: value}}.')
+        raise UsageError(f'{path}: holds {a_type_of(written)}; write one object, {{"base": …, field: value}}.')
     name, base = written.pop("name", path.stem), written.pop("base", None)
     for field, text in (("name", name), ("base", base)):
         if text is not None and not (isinstance(text, str) and text):

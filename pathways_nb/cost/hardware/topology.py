@@ -17,6 +17,7 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.hardware.parameters import is_count
 from pathways_nb.errors import PlaceError
+from pathways_nb.util.words import counted, plural
 
 
 class Axis(NamedTuple):
@@ -237,11 +238,15 @@ def _cube(chip: Chip, devices: int, chips: int) -> tuple[int, ...]:
     asked = f"devices_per_island={devices}: {_counted(chip, chips)}"
     if devices > most:
         fix = f"use several islands of up to devices_per_island={most}"
-        raise PlaceError(f"{asked}, a pod of {chip.name} has {times(chip.pod)} ({most} devices); {fix}.")
+        raise PlaceError(f"{asked}, a pod of {chip.name} has {times(chip.pod)} ({counted(most, 'device')}); {fix}.")
     found = _arrangement(chips, chip.pod)
     if found is None:
         near = [_near(chip.pod, chips, step) for step in (-1, 1)]
-        fixes = [f"{math.prod(one) * chip.devices_per_chip} ({times(one)} chips)" for one in near if one]
+        fixes = [
+            f"{math.prod(one) * chip.devices_per_chip} ({times(one)} {plural(math.prod(one), 'chip')})"
+            for one in near
+            if one
+        ]
         raise PlaceError(f"{asked}, which fill no torus within {times(chip.pod)}; write {' or '.join(fixes)}.")
     return found
 
@@ -269,9 +274,9 @@ def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tup
     if not all(map(is_count, shape)):
         raise PlaceError(f"{asked}: write whole numbers of at least 1, such as {chip.pod}.")
     if len(shape) != len(chip.pod):
-        axes = "axis" if len(shape) == 1 else "axes"
-        fix = f"write {len(chip.pod)} numbers, such as {chip.pod}"
-        raise PlaceError(f"{asked}: {len(shape)} {axes}, but {chip.name} is a torus of {len(chip.pod)}; {fix}.")
+        axes = "1 axis" if len(shape) == 1 else f"{len(shape)} axes"
+        fix = f"write {counted(len(chip.pod), 'number')}, such as {chip.pod}"
+        raise PlaceError(f"{asked}: {axes}, but {chip.name} is a torus of {len(chip.pod)}; {fix}.")
     if not _fits(shape, chip.pod):
         limit = f"a pod of {chip.name} has {times(chip.pod)} chips"
         raise PlaceError(f"{asked}: {limit}; use several islands.")
@@ -280,13 +285,17 @@ def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tup
         fix = f"write devices_per_island={has * chip.devices_per_chip}"
         near = _arrangement(chips, chip.pod)
         fix += f" or topology={near}" if near else ""
-        raise PlaceError(f"{asked} has {has} chips, but devices_per_island={devices}: {_counted(chip, chips)}; {fix}.")
+        raise PlaceError(
+            f"{asked} has {counted(has, 'chip')}, but devices_per_island={devices}: {_counted(chip, chips)}; {fix}."
+        )
     return shape
 
 
 def _counted(chip: Chip, chips: int) -> str:
     """Return a number of chips in words."""
-    return f"{chips} chips of {chip.devices_per_chip} devices" if chip.devices_per_chip > 1 else f"{chips} chips"
+    return (
+        f"{counted(chips, 'chip')} of {each} devices" if (each := chip.devices_per_chip) > 1 else counted(chips, "chip")
+    )
 
 
 def _fits(shape: Sequence[int], pod: Sequence[int]) -> bool:

@@ -24,8 +24,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.hlo.hlo_collectives import HloCollective, exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
-from pathways_nb.cost.jaxpr.exchange import Collective, CollectiveKind, Origin, merged
+from pathways_nb.cost.jaxpr.exchange import Collective, Origin, merged
 from pathways_nb.errors import UsageError
+from pathways_nb.util.primitives import CollectiveKind
 
 _NODE = 500_000  # far from the device ids of every island
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pathways_nb.cost.collectives.groups import axes_of, groups_of
 from pathways_nb.cost.hlo.hlo_text import HloComputation, HloInstruction, HloModule, HloShape
-from pathways_nb.cost.jaxpr.exchange import CollectiveKind
+from pathways_nb.util.primitives import CollectiveKind
 
 _KINDS: dict[str, CollectiveKind] = {
     "all-reduce": "all-reduce",

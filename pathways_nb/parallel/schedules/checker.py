@@ -17,7 +17,7 @@ from pathways_nb.parallel.schedules.closed_forms import ClosedForm, Size, Times
 from pathways_nb.parallel.schedules.registry import ScheduleKind
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing, activations
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.words import counted
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Proof:
         return cls(name, size, *counts, timing.makespan, timing.bubble, peaks, bubble, peak)
 
     def __repr__(self) -> str:
-        needs = "1 dependency" if self.dependencies == 1 else f"{self.dependencies} dependencies"
+        needs = counted(self.dependencies, "dependency")
         peak, device = max(self.peaks), int(np.argmax(self.peaks))
         return (
             f"{self.name}, {self.size}: sound.\n{counted(self.actions, 'action')} and {needs}, all in order; "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.words import counted
 
 
 class Size(NamedTuple):

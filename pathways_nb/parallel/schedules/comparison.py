@@ -19,6 +19,7 @@ from pathways_nb.parallel.schedules.boxes import boxes_of
 from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.util.words import counted
 
 KEYS = ("stage", "operation", "microbatch", "token_slice", "direction")
 TIMES = ("device", "start", "end")
@@ -107,7 +108,9 @@ class ScheduleComparison:
             for name, one in zip(self._names, (self.a, self.b), strict=True)
         ]
         found = self.difference()
-        matched = f"{len(found.table['stage'])} actions matched, {found.only_a} and {found.only_b} without partner"
+        matched = (
+            f"{counted(len(found.table['stage']), 'action')} matched, {found.only_a} and {found.only_b} without partner"
+        )
         return " · ".join([*words, matched])
 
     def _pictures(self, cap: float | None = None, **times: Any) -> list[SchedulePicture]:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.words import counted
 
 
 class ActionDurations(NamedTuple):

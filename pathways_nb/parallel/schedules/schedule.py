@@ -30,7 +30,7 @@ from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, known
 from pathways_nb.parallel.schedules.tasks import Dependencies, Tasks
 from pathways_nb.parallel.schedules.timing import Timing
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.words import a_type_of, counted
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Schedule:
             UsageError: something that is no action; the line and its place are named.
         """
         if not isinstance(text, str):
-            raise UsageError(f"Schedule.parse takes text, a line for each device; this is a {type(text).__name__}.")
+            raise UsageError(f"Schedule.parse takes text, a line for each device; this is {a_type_of(text)}.")
         return cls(_fixed(parse_rows(text)), name)
 
     @property
@@ -236,7 +236,8 @@ class Schedule:
         return self.text
 
     def __repr__(self) -> str:
-        return f"<schedule {self.name}: {len(self.rows)} devices, {sum(map(len, self.rows))} actions>"
+        actions = counted(sum(map(len, self.rows)), "action")
+        return f"<schedule {self.name}: {counted(len(self.rows), 'device')}, {actions}>"
 
 
 def schedule(
@@ -267,8 +268,10 @@ def _generated(kind: ScheduleKind, size: Size) -> tuple[tuple[Cell, ...], ...]:
     rows = kind.rows(size)
     rows = rows.strip().splitlines() if isinstance(rows, str) else rows
     if not isinstance(rows, Sequence) or len(rows) != size.devices:
-        what = counted(len(rows), "row") if isinstance(rows, Sequence) else f"a {type(rows).__name__}"
-        raise UsageError(f"schedule {kind.name!r} returned {what}: return a list for each of {size.devices} devices.")
+        what = counted(len(rows), "row") if isinstance(rows, Sequence) else f"{a_type_of(rows)}"
+        raise UsageError(
+            f"schedule {kind.name!r} returned {what}: return a list for each of {counted(size.devices, 'device')}."
+        )
     return tuple(tuple(_cells(row, f"schedule {kind.name!r}, device {number}")) for number, row in enumerate(rows))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from pathways_nb.errors import ScheduleError
 from pathways_nb.parallel.schedules.actions import Action, Cell, Rows, actions_of
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.words import counted
 
 F, I, W = range(3)  # noqa: E741 - what the field calls it
 """Parts of the work, as positions on the first axis of ``Tasks.cell``."""

@@ -19,6 +19,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.actions import Cell
 from pathways_nb.parallel.schedules.closed_forms import Size
 from pathways_nb.parallel.schedules.tasks import Tasks
+from pathways_nb.util.words import plural
 
 RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
 """When a microbatch's activations are freed: the share freed after I and the share freed after W; B frees both."""
@@ -26,7 +27,7 @@ RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
 
 def activations(held: float) -> str:
     """Return an amount of memory in words, such as ``"2.5 microbatches of activations"``."""
-    return f"{held:g} microbatch{'' if held == 1 else 'es'} of activations"
+    return f"{held:g} {plural(held, 'microbatch', 'es')} of activations"
 
 
 class IdleSplit(NamedTuple):
