@@ -1,7 +1,8 @@
 # Each goal makes its own environment first; a second run finds it ready.
 #   make lab     JupyterLab on the quickstart          make test    all tests, browser ones where Chromium is found
 #   make demo    the quickstart as one HTML page       make fast    tests without devices, with fewer random examples
-#                                                      make check   linter, formatter, types
+#   make check   linter, formatter, types
+#   make docs    guide, course and reference as a site in build/docs/html, which opens without a network
 # PYTHON=… picks the interpreter, VENV=… the environment (an active conda one: VENV=$CONDA_PREFIX).
 PYTHON ?=
 VENV ?= .venv
@@ -12,13 +13,19 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Another environment that happens to be active in the shell is none of ours.
 unexport VIRTUAL_ENV
 
-.PHONY: lab demo test fast check clean environment
+.PHONY: lab demo docs test fast check clean environment
 
 lab: environment
 	$(BIN)/jupyter lab $(AS_ROOT) notebooks/01_quickstart.ipynb
 
 demo: environment
 	@$(BIN)/python -m pathways_nb demo
+
+# From nothing each time, so that every notebook is executed by the code as it is now.
+docs: environment
+	@rm -rf build/docs
+	$(BIN)/python -m sphinx -W --keep-going docs build/docs/html -d build/docs/doctrees
+	@echo "the site: $(CURDIR)/build/docs/html/index.html"
 
 test: environment
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -35,5 +42,5 @@ environment:
 	@.ci/environment make "$(VENV)" "$(PYTHON)"
 
 clean:
-	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist docs/course .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +

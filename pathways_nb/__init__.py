@@ -1,4 +1,9 @@
-"""A Jupyter-embedded single controller for parallelism in machine learning, after the Pathways paper."""
+"""A Jupyter-embedded single controller for parallelism in machine learning, after the Pathways paper.
+
+This module is the public API: it only re-exports names from the packages below it, and a test checks that ``__all__``
+is complete and that every name is documented. Import it as ``pw``. The packages are listed in the README from the
+ground up; each imports only those before it.
+"""
 
 from jax.sharding import PartitionSpec as P
 
@@ -35,14 +40,14 @@ from pathways_nb.program.program import Program, program
 from pathways_nb.program.timed_work import work
 from pathways_nb.results.run import Run, load, runs, style
 from pathways_nb.results.run_comparison import Comparison, compare
-from pathways_nb.session.calls import get, profile, put, record, wait
+from pathways_nb.session.calls.client import get, profile, put, record, wait
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.elasticity import inject_fault
 from pathways_nb.session.futures import Future
 from pathways_nb.session.tenant_scope import Tenant, client
-from pathways_nb.trace.breakdown import Idle
-from pathways_nb.trace.critical_path import CriticalPath, Slack
-from pathways_nb.trace.what_if import WhatIf
+from pathways_nb.trace.causality.breakdown import Idle
+from pathways_nb.trace.causality.critical_path import CriticalPath, Slack
+from pathways_nb.trace.causality.what_if import WhatIf
 
 __all__ = [
     "Calibration",

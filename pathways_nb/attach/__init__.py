@@ -1,5 +1,6 @@
-"""``pw.attach``: which devices, real or simulated, and a controller for them.
+"""``pw.attach``: choose devices, real or simulated, and make a controller for them.
 
-No measuring.
-``calibration`` and what lies above it may import it.
+``attach`` checks what the user asks for and makes real devices; ``simulator`` does the same for simulated ones.
+Devices are measured in ``calibration``, which imports this package; nothing here measures.
+Only ``calibration`` and the packages above it may import it.
 """

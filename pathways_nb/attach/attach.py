@@ -1,4 +1,11 @@
-"""``pw.attach``: choose devices and make their controller the current one. Devices are made when first needed."""
+"""``pw.attach``: check the options, choose devices, and make their controller the current one.
+
+The new controller replaces the current one last, when everything has been checked, so that a wrong call leaves the
+attached controller unchanged. CPU devices and their driver are made when first needed. Attaching the same options again
+returns the same controller: a cell can be run twice without losing its buffers.
+
+Simulated devices are in ``simulator``, the choice of the current controller in ``session.default_controller``.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +24,8 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.results.run import runs
 from pathways_nb.runtime import islands as islands_module
-from pathways_nb.runtime.executables import Executables
 from pathways_nb.runtime.local.local_driver import LocalDriver
+from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.session import default_controller
 from pathways_nb.session.attach_options import AttachOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
@@ -27,6 +34,7 @@ from pathways_nb.util import forks, limits
 from pathways_nb.util.json_text import shortened
 
 KINDS = ("auto", "cpu", "gpu", "tpu", "sim")
+# Shared by all controllers of the process: attaching other devices and coming back compiles nothing again.
 _executables = Executables(time.perf_counter)
 
 
@@ -51,32 +59,41 @@ def attach(
     """Attach devices and make their controller the current one.
 
     Args:
-        kind: ``"cpu"`` makes virtual devices, ``"gpu"`` and ``"tpu"`` take what JAX shows, ``"auto"`` takes
-            accelerators if there are any and says what it chose. ``"sim"`` simulates any number of devices of ``chip``
-            with the same controller; ``"sim:tpu_v3:4x32"`` says chip, islands and devices of each, and ``"sim:here"``
-            is what is attached now, as ``pw.calibrate`` has measured it.
-        islands: how many (default 2 on CPU, 1 simulated), or on accelerators a list of device positions for each.
-        devices_per_island: on CPU, default 4; simulated, default 8.
-        dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: steps go out one after another (Pathways, Fig. 4).
-        pin: give each CPU island cores of its own.
-        policy: which program's next gang goes first: ``"stride"`` (clients by their shares), ``"fifo"``,
-            ``"priority"``, ``"shortest"``, or a function ``policy(ready, state) -> gang``.
-        hbm: bytes of memory of each device; programs wait for it, and those that need more are refused. By default
-            what devices tell, which virtual CPU devices do not.
+        kind: ``"cpu"`` makes virtual devices, ``"gpu"`` and ``"tpu"`` take the devices that JAX lists, ``"auto"`` takes
+            accelerators if there are any and prints its choice. ``"sim"`` simulates any number of devices of ``chip``
+            with the same controller; ``"sim:tpu_v3:4x32"`` gives chip, islands and devices of each, and ``"sim:here"``
+            simulates the devices that are attached now, as ``pw.calibrate`` has measured them.
+        islands: number of islands (default 2 on CPU, 1 simulated), or on accelerators a list of device positions for
+            each island.
+        devices_per_island: number of devices of each island, on CPU (default 4) or simulated (default 8).
+        devices_per_host: number of devices of each simulated host; ``None`` takes that of the chip.
+        dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: a node is sent when the one before it is done
+            (Pathways, Fig. 4).
+        pin: whether each CPU island gets cores of its own.
+        policy: which program's next gang is enqueued first: ``"stride"`` (clients in proportion to their shares),
+            ``"fifo"``, ``"priority"``, ``"shortest"``, or a function ``policy(ready, state) -> gang``.
+        hbm: bytes of memory of each device. Programs wait for free memory, and those that need more are refused.
+            ``None`` takes what the devices report, which virtual CPU devices do not.
         dcn_latency: seconds that each message of the controller takes to an island's host, emulated. Messages overlap:
-            two that are sent at once arrive at once. What comes back, and values between islands, is not delayed.
-        chip: of simulated devices: a name (``"tpu_v5p"``), ``pw.chip(…).replace(…)``, or the path of a file. What JAX
-            calls a device is a core on TPU v2 and v3, and a chip from v4 on.
-        network: between simulated islands; by default what the NICs of the chip's hosts give.
-        devices_per_host, topology: of simulated islands: devices of each host, and chips along each axis of the torus.
-        noise, seed: simulated nodes and transfers last longer or shorter at random: by a factor whose logarithm has
-            this standard deviation. The same seed and the same calls, once attached or reset, give the same record,
-            those of several threads, too: client threads take turns, and time passes only when all of them wait.
-        values: compute what is simulated on CPU devices, too, so that values can be asked for; small programs only.
+            two that are sent together arrive together. Completions, and values between islands, are not delayed.
+        chip: chip of the simulated devices: a name (``"tpu_v5p"``), ``pw.chip(…).replace(…)``, or the path of a file. A
+            JAX device is a core on TPU v2 and v3, and a whole chip from v4 on.
+        network: network between simulated islands; ``None`` takes the NICs of the chip's hosts.
+        topology: number of chips along each axis of a simulated island's torus; ``None`` takes the most
+            nearly square or cubic arrangement.
+        noise: standard deviation of the logarithm of the random factor on the duration of simulated nodes and
+            transfers.
+        seed: seed of that noise. The same seed and the same calls after attaching or ``pw.reset`` give the same record,
+            with several client threads too: they take turns, and time advances only while all of them wait.
+        values: whether to compute simulated values on CPU devices as well, so that they can be fetched; for small
+            programs only.
+
+    Returns:
+        The current controller: the one that was attached before if its options were equal, else a new one.
 
     Raises:
-        PlaceError: the numbers do not fit what there is, or are beyond what was seen to work (``util.limits``).
-        UsageError: an unknown kind or mode of dispatch, an ``hbm``, a latency or a noise that means nothing.
+        PlaceError: the numbers do not fit the devices, or exceed what was seen to work (``util.limits``).
+        UsageError: an unknown kind or dispatch mode, or a meaningless ``hbm``, latency or noise.
     """
     forks.refuse()
     before = default_controller.peek()
@@ -112,10 +129,17 @@ def attach(
 
 
 def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
+    """Return a controller on simulated devices: the attached one if its options are equal, else a new current one.
+
+    Args:
+        asked: the options, abbreviations already expanded.
+        before: the controller that is attached now, if any.
+    """
     if isinstance(before, Controller) and before.attach_options == asked:
         return before
     made = simulator.controller(asked, before)
     if asked.simulated is not None and asked.simulated.values:
+        # The simulator moves no values. A second controller of the same shape on CPU devices computes them.
         made.twin = _controller(
             AttachOptions("cpu", asked.islands, asked.devices_per_island, "parallel", True), None, []
         )
@@ -124,6 +148,11 @@ def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
 
 
 def _shape(topology: Sequence[int]) -> tuple[int, ...]:
+    """Return ``topology`` as a tuple, which options need so that they can be compared.
+
+    Raises:
+        PlaceError: it is no sequence.
+    """
     try:
         return tuple(topology)
     except TypeError:
@@ -133,6 +162,11 @@ def _shape(topology: Sequence[int]) -> tuple[int, ...]:
 
 
 def _refuse_for_real(kind: str, asked: SimulatorOptions) -> None:
+    """Refuse options of simulated devices where ``kind`` is real, naming the first one.
+
+    Raises:
+        UsageError: an option differs from its default.
+    """
     usual = SimulatorOptions()
     for option in fields(asked):
         value = getattr(asked, option.name)
@@ -144,26 +178,41 @@ def _refuse_for_real(kind: str, asked: SimulatorOptions) -> None:
 
 
 def _controller(attach_options: AttachOptions, islands: Any, devices: list[Any]) -> Controller:
+    """Return a controller on real devices.
+
+    Args:
+        attach_options: the options, with ``kind`` already chosen.
+        islands: as given to ``attach``, for accelerators.
+        devices: the accelerators that JAX lists; empty on CPU.
+    """
     if attach_options.kind != "cpu":
         attachment = islands_module.attach_accelerators(attach_options.kind, devices, islands)  # type: ignore[arg-type]
         counts = tuple(len(island.devices) for island in attachment.islands)
         hbm = [int(attach_options.hbm or islands_module.capacity(island)) for island in attachment.islands]
         return Controller(attach_options, lambda c: _local(c, attachment), counts, tuple(hbm))
     count, each = attach_options.islands, attach_options.devices_per_island or 0
+    # 0 means no budget: virtual CPU devices report no memory of their own.
     budgets = (int(attach_options.hbm or 0),) * count
 
     def start(session: Session) -> LocalDriver:
+        """Return the driver, with CPU clients made for it; called when the driver is first needed."""
         return _local(session, islands_module.attach_cpu(count, each, attach_options.pin))
 
     return Controller(attach_options, start, (each,) * count, budgets)
 
 
 def _local(session: Session, attachment: islands_module.Attachment) -> LocalDriver:
+    """Return the driver that runs a session's instructions on the devices of ``attachment``."""
     latency = session.attach_options.dcn_latency
     return LocalDriver(attachment, session.machine, session.clock, _executables, session.note, latency)
 
 
 def _choose(kind: str, found: str | None) -> str:
+    """Return the kind of devices to attach: ``kind`` itself, or for ``"auto"`` the accelerator found, else ``"cpu"``.
+
+    Raises:
+        UsageError: a GPU or TPU is asked for that JAX does not list.
+    """
     if kind == "auto":
         return found or "cpu"
     if kind in ("gpu", "tpu") and found != kind:
@@ -175,19 +224,29 @@ def _choose(kind: str, found: str | None) -> str:
 
 
 def _other_choice(found: str | None) -> str:
+    """Return what ``"auto"`` prints about the choice it did not take."""
     if found:
         return 'for virtual CPU devices: pw.attach("cpu")'
     return 'for other numbers: pw.attach("cpu", islands=2, devices_per_island=8)'
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is not one of ``choices``.
+
+    Raises:
+        UsageError: naming all choices, and the nearest one.
+    """
     if value not in choices:
         meant = did_you_mean(value, choices)
         raise UsageError(f"attach({name}={value!r}): choose one of {', '.join(map(repr, choices))}.{meant}")
 
 
 def _virtual(islands: Any, each: Any) -> tuple[int, int]:
-    """The numbers of CPU islands and of devices on each, if so many can be made."""
+    """Return the numbers of CPU islands and of devices on each as plain integers.
+
+    Raises:
+        PlaceError: they are no counts, or so many virtual devices cannot be made.
+    """
     limits.check_counts("attach", islands=islands, devices_per_island=each)
     islands, each = operator.index(islands), operator.index(each)
     asked = f"attach(islands={shortened(islands)}, devices_per_island={shortened(each)})"
@@ -196,6 +255,11 @@ def _virtual(islands: Any, each: Any) -> tuple[int, int]:
 
 
 def _hashable(islands: Any) -> Any:
+    """Return ``islands`` with lists as tuples, so that options can be compared with those attached before.
+
+    Raises:
+        PlaceError: it is neither a whole number nor a list of lists of device positions.
+    """
     if islands is None or isinstance(islands, int):
         return islands
     try:

@@ -1,4 +1,11 @@
-"""``pw.attach("sim", …)``: the same controller on simulated islands of any chip (see ``runtime.sim.sim_driver``)."""
+"""``pw.attach("sim", …)``: the same controller on simulated islands of any chip (see ``runtime.sim.sim_driver``).
+
+Expands abbreviations such as ``"sim:tpu_v3:4x32"``, checks the options, and makes the simulated pod and its cost model.
+Real devices are attached in ``attach``; the simulation itself is ``runtime.sim``.
+
+``"sim:here"`` needs a model of this machine, which only ``calibration`` can measure. Since ``calibration`` attaches
+devices and so imports this package, it registers itself here (``measure_here_by``) instead of being imported.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +17,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.hardware.networks import Network
+from pathways_nb.cost.hardware.tables import find
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError, is_index
 from pathways_nb.runtime.sim.sim_driver import SimDriver
@@ -18,48 +28,53 @@ from pathways_nb.runtime.sim.simulated_pod import SimulatedIsland, SimulatedPod
 from pathways_nb.session.attach_options import AttachOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
-from pathways_nb.trace.metrics import counted
 from pathways_nb.util import limits
 from pathways_nb.util.json_text import shortened
+from pathways_nb.util.words import counted
 
 _SHORT = re.compile(r"sim(?::(?P<chip>[^:]+))?(?::(?P<islands>\d{1,9})x(?P<devices>\d{1,9}))?", re.ASCII)
 _MOST_COMPUTED = 64
-"""Devices whose values are computed beside them."""
+"""Largest number of simulated devices for which ``values=True`` is allowed: each needs a virtual CPU device."""
 
 
 class _Measurer(NamedTuple):
-    """Who measures this machine."""
+    """The two functions with which ``calibration`` measures this machine; see ``measure_here_by``."""
 
     model: Callable[[Session | None], CostModel]
     usual: Callable[[], contextlib.AbstractContextManager[Session]]
 
 
+# Empty until ``calibration`` is imported, which ``import pathways_nb`` does.
 _measurer: list[_Measurer] = []
 
 
 def measure_here_by(
     model: Callable[[Session | None], CostModel], usual: Callable[[], contextlib.AbstractContextManager[Session]]
 ) -> None:
-    """Register who measures this machine: it attaches devices, and so stands above this room.
+    """Register the functions that measure this machine.
 
     Args:
-        model: the cost model of these devices, or of those that are usual here.
-        usual: what ``pw.attach("auto")`` would choose, for the length of a block.
+        model: returns the cost model of the attached devices, or if there are none of this machine's default devices.
+        usual: context manager that attaches what ``pw.attach("auto")`` would choose, for the length of a block.
     """
     _measurer[:] = [_Measurer(model, usual)]
 
 
 def is_simulated(kind: object) -> bool:
-    """Whether ``"sim"``, or an abbreviation that begins with it, was asked for."""
+    """Return whether ``kind`` is ``"sim"`` or an abbreviation that begins with ``"sim:"``."""
     return isinstance(kind, str) and (kind == "sim" or kind.startswith("sim:"))
 
 
 def spelled_out(asked: AttachOptions, attached: Session | None) -> AttachOptions:
-    """With what an abbreviation such as ``"sim:tpu_v3:4x32"`` stands for, and with numbers where none were given.
+    """Return the options with abbreviations expanded and every count given, so that equal requests compare equal.
+
+    Args:
+        asked: as given to ``pw.attach``, for instance with the kind ``"sim:tpu_v3:4x32"``.
+        attached: the controller attached now; ``"sim:here"`` takes its numbers of islands and devices.
 
     Raises:
-        UsageError: it is no abbreviation, an option says otherwise, or an option is none.
-        PlaceError: a number of islands or devices that is none.
+        UsageError: the abbreviation is malformed, contradicts an option, or an option has no meaning.
+        PlaceError: a number of islands or devices is no count.
     """
     found, options = _SHORT.fullmatch(asked.kind), asked.simulated or SimulatorOptions()
     if found is None:
@@ -74,6 +89,8 @@ def spelled_out(asked: AttachOptions, attached: Session | None) -> AttachOptions
         if value is not None and given[name] is not None:
             raise UsageError(f"attach({asked.kind!r}, {name}={given[name]!r}): {asked.kind!r} says {name}={value!r}.")
     chip, islands, devices = (given[name] if value is None else value for name, value in said.items())
+    if found["chip"] and chip != THIS_MACHINE:
+        find(Chip, "chips", chip, f"attach({shortened(asked.kind)}): chip {chip!r}")
     like = _islands_here(attached) if chip == THIS_MACHINE else (8,)
     islands = len(like) if islands is None else islands
     devices = like[0] if devices is None else devices
@@ -84,7 +101,12 @@ def spelled_out(asked: AttachOptions, attached: Session | None) -> AttachOptions
 
 
 def _counts(kind: str, options: SimulatorOptions, islands: Any, each: Any) -> tuple[int, int]:
-    """The numbers of islands and of devices on each, if so many can be simulated, with these options."""
+    """Return the numbers of islands and of devices on each as plain integers, checked with the other options.
+
+    Raises:
+        UsageError: an option has no meaning.
+        PlaceError: the numbers are no counts, or too many to simulate.
+    """
     per_host = {} if options.devices_per_host is None else {"devices_per_host": options.devices_per_host}
     limits.check_counts("attach", islands=islands, devices_per_island=each, **per_host)
     islands, each = operator.index(islands), operator.index(each)
@@ -97,6 +119,15 @@ def _counts(kind: str, options: SimulatorOptions, islands: Any, each: Any) -> tu
 
 
 def _check(options: SimulatorOptions, devices: int) -> None:
+    """Refuse a noise, a seed or ``values`` that have no meaning, and ``values`` for too many devices.
+
+    Args:
+        options: those of the simulator.
+        devices: number of devices of all islands.
+
+    Raises:
+        UsageError: naming the option.
+    """
     limits.check_noise(options.noise)
     if not isinstance(options.values, bool):
         raise UsageError(f"attach(values={options.values!r}): True or False is needed.")
@@ -110,10 +141,15 @@ def _check(options: SimulatorOptions, devices: int) -> None:
 
 
 def controller(asked: AttachOptions, attached: Session | None) -> Controller:
-    """A controller on simulated islands.
+    """Return a controller on simulated islands.
+
+    Args:
+        asked: the options, as ``spelled_out`` returns them.
+        attached: the controller attached now, of whose devices ``"sim:here"`` takes the cost model.
 
     Raises:
-        UsageError: no chip, or an unknown one. PlaceError: a topology that the chip cannot have.
+        UsageError: no chip is given, or an unknown one.
+        PlaceError: the chip cannot have such a topology.
     """
     options = asked.simulated or SimulatorOptions()
     model = _model(options, attached)
@@ -122,17 +158,23 @@ def controller(asked: AttachOptions, attached: Session | None) -> Controller:
     budget, agenda = int(asked.hbm or model.chip.device.hbm_bytes), EventQueue()
 
     def start(one: Session) -> SimDriver:
+        """Return the driver of one session on the simulated pod."""
         return SimDriver(
             pod, one.machine, model, agenda, one.note, asked.dcn_latency, options.noise, options.seed, one.say
         )
 
     counts = (asked.devices_per_island or 0,) * asked.islands
     made = Controller(asked, start, counts, (budget,) * asked.islands, agenda.clock)
-    _ = made.driver  # started now: the thread that attaches takes part from now on (see ``runtime.sim.turns``)
+    _ = made.driver  # start now: this thread takes turns from here on (see ``runtime.sim.thread_turns``)
     return made
 
 
 def _model(options: SimulatorOptions, attached: Session | None) -> CostModel:
+    """Return the cost model of the simulated devices.
+
+    Raises:
+        UsageError: no chip is given, an unknown one, or a network beside a model that contains one.
+    """
     if options.chip is None:
         raise UsageError('attach("sim"): which chip? Add chip="tpu_v5p", or pw.chip(…).replace(…), or a file of yours.')
     if isinstance(options.chip, CostModel):
@@ -140,14 +182,19 @@ def _model(options: SimulatorOptions, attached: Session | None) -> CostModel:
             raise UsageError(f"attach(network={options.network!r}): {options.chip.name!r} is a model with a network.")
         return options.chip
     if options.chip != THIS_MACHINE:
-        return CostModel.of(options.chip, options.network)
+        chip = find(Chip, "chips", options.chip, f"attach(chip={shortened(options.chip)})")
+        if options.network is None:
+            return CostModel.of(chip)
+        asked = f"attach(network={shortened(options.network)})"
+        return CostModel.of(chip, find(Network, "networks", options.network, asked))
     if attached is not None and (known := attached.attach_options.simulated) and known.chip == THIS_MACHINE:
+        # Already simulating this machine: simulated devices cannot be measured, so keep their model.
         return cast(SimDriver, attached.driver).model
     return _measurer[0].model(attached)
 
 
 def _islands_here(attached: Session | None) -> tuple[int, ...]:
-    """What is attached, else what would be."""
+    """Return the number of devices of each attached island, or of those that ``pw.attach("auto")`` would make."""
     if attached is not None:
         return attached.islands
     with _measurer[0].usual() as chosen:

@@ -1,68 +1,76 @@
-"""How many bytes each client holds on each device: kept for runs of devices that hold the same, never one by one."""
+"""Bytes that each client holds on each device, stored by ranges of devices with equal contents.
+
+An island may have thousands of devices, but few placements divide it, so a range costs what a single device would.
+Ranges are cut where placements begin and end, and never joined again.
+
+This is the ledger only. ``admission`` decides who may hold memory, ``store`` knows which buffers hold it.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from pathways_nb.controller.messages import MemoryHeld
 from pathways_nb.plan.plan import Placement
+from pathways_nb.util.intervals import Intervals
 
 _Key = tuple[int, int, str]
-"""Island, first device of a run of them, client."""
+"""Island, first device of a range, client."""
+
+
+@dataclass(slots=True)
+class DeviceBytes:
+    """Bytes held on each device of a range: by client, and by all clients together."""
+
+    clients: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+
+    def copy(self) -> DeviceBytes:
+        """Return a copy, for a range that is cut in two."""
+        return DeviceBytes(dict(self.clients), self.total)
 
 
 class IslandMemory:
-    """Bytes per device on one island of ``devices``; ``budget`` of them are there, 0 if nobody knows."""
+    """Bytes held on the devices of one island, by range of devices and client.
+
+    Args:
+        devices: number of devices.
+        budget: bytes of memory per device; 0 if unknown or unlimited.
+    """
 
     def __init__(self, devices: int, budget: int):
         self.budget = budget
-        self.edges = [0, devices]
-        self.held: list[dict[str, int]] = [{}]
-        """For each run of devices, by client."""
-        self.totals = [0]
-        self._cuts: dict[tuple[int, int], range] = {}
-        """What ``cut`` has found since the runs were cut last."""
+        self.runs = Intervals(DeviceBytes(), DeviceBytes.copy, devices)
+        """What is held, by ranges of devices that hold the same."""
 
-    def within(self, where: Placement) -> range:
-        """The runs of devices that a placement touches."""
-        low = bisect_right(self.edges, where.first) - 1
-        return range(low, bisect_left(self.edges, where.first + where.count, low))
+    @property
+    def totals(self) -> list[int]:
+        """Bytes on each device of each range; a copy, since other threads ask for it."""
+        return [held.total for held in self.runs.values.copy()]
 
-    def cut(self, where: Placement) -> range:
-        """The runs of devices that make up a placement, made to end where it does."""
-        found = self._cuts.get((where.first, where.count))
-        if found is None:
-            found = range(self._cut(where.first), self._cut(where.first + where.count))
-            self._cuts[where.first, where.count] = found
-        return found
-
-    def _cut(self, edge: int) -> int:
-        at = bisect_left(self.edges, edge)
-        if at == len(self.edges) or self.edges[at] != edge:
-            self.edges.insert(at, edge)
-            self.held.insert(at, dict(self.held[at - 1]))
-            self.totals.insert(at, self.totals[at - 1])
-            self._cuts.clear()
-        return at
+    def within(self, where: Placement) -> list[DeviceBytes]:
+        """Return what is held on each range of devices that a placement touches."""
+        return self.runs.values[self.runs.touching(where.first, where.first + where.count)]
 
 
 class DeviceMemory:
-    """What is held on every island.
+    """Bytes held on the devices of every island.
 
     Args:
-        devices: how many each island has.
-        budgets: bytes per device of each; 0 where there is no limit.
+        devices: number of devices of each island.
+        budgets: bytes of memory per device, for each island; 0 means no limit.
     """
 
     def __init__(self, devices: Sequence[int], budgets: Sequence[int] = ()):
         self.islands = [IslandMemory(*each) for each in zip_longest(devices, budgets, fillvalue=0)]
         self.freed = 0
-        """Goes up whenever something was given back."""
+        """Grows whenever memory is given back; admission compares it to know whether a new try can succeed."""
         self.changed: dict[_Key, None] = {}
-        """Levels to be told."""
+        """Keys whose bytes may have changed since ``changes`` was called; a dictionary, to keep their order."""
         self._told: dict[_Key, tuple[int, int]] = {}
+        """By key: number of devices and bytes as last reported; keys with 0 bytes are left out."""
 
     @property
     def limited(self) -> bool:
@@ -70,43 +78,46 @@ class DeviceMemory:
         return any(island.budget for island in self.islands)
 
     def add(self, where: Placement, client: str, size: int) -> None:
-        """A client holds ``size`` bytes more on each device of a placement; fewer if negative."""
+        """Add bytes to what a client holds on each device of a placement.
+
+        Args:
+            where: the placement.
+            client: name of the client.
+            size: bytes per device; negative if memory is given back.
+        """
         if not size:
             return
-        island = self.islands[where.island]
-        runs = len(island.edges)
-        within = island.cut(where)
-        if len(island.edges) != runs:  # cut finer: what was told of the whole is told again of its parts
-            for edge, held in zip(island.edges, island.held, strict=False):
-                self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held))
-        for at in within:
-            held = island.held[at]
-            left = held.get(client, 0) + size
-            island.totals[at] += size
+        runs = self.islands[where.island].runs
+        before = len(runs.edges)
+        within = runs.between(where.first, where.first + where.count)
+        if len(runs.edges) != before:  # cut finer: what was told of the whole is told again of its parts
+            for edge, _, held in runs:
+                self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held.clients))
+        for first, held in zip(runs.edges[within], runs.values[within], strict=True):
+            left = held.clients.get(client, 0) + size
+            held.total += size
             if left:
-                held[client] = left
+                held.clients[client] = left
             else:
-                held.pop(client, None)
-            self.changed[where.island, island.edges[at], client] = None
+                held.clients.pop(client, None)
+            self.changed[where.island, first, client] = None
         self.freed += size < 0
 
     def most(self, where: Placement) -> int:
-        """The most bytes held on any device of a placement."""
-        island = self.islands[where.island]
-        return max(island.totals[at] for at in island.within(where))
+        """Return the most bytes held on any device of a placement."""
+        return max(held.total for held in self.islands[where.island].within(where))
 
     def most_of(self, client: str, where: Placement) -> int:
-        """The most bytes that a client holds on any device of a placement."""
-        island = self.islands[where.island]
-        return max(island.held[at].get(client, 0) for at in island.within(where))
+        """Return the most bytes that a client holds on any device of a placement."""
+        return max(held.clients.get(client, 0) for held in self.islands[where.island].within(where))
 
     def changes(self) -> Iterator[MemoryHeld]:
-        """What has changed since the last call."""
+        """Yield what changed since the last call; a value that went up and back down again is not reported."""
         changed, self.changed = self.changed, {}
         for number, first, client in changed:
-            island = self.islands[number]
-            at = bisect_left(island.edges, first)
-            level = island.edges[at + 1] - first, island.held[at].get(client, 0)
+            runs = self.islands[number].runs
+            at = runs.touching(first, first + 1).start
+            level = runs.edges[at + 1] - first, runs.values[at].clients.get(client, 0)
             key = number, first, client
             if self._told.get(key, (level[0], 0)) != level:
                 self._told[key] = level

@@ -1,5 +1,5 @@
-"""The course: its questions, a file for each notebook, and ``pw.check``.
+"""The course: the questions of each notebook, one file for each, and ``pw.check``.
 
-Nothing that a notebook should show: what is taught is done by the other rooms.
-Only the package itself imports it.
+What a notebook teaches is done by the other packages; only questions, answers and hints are here.
+Only the package itself imports this package.
 """

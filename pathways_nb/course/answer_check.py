@@ -1,4 +1,9 @@
-"""Questions of the course and ``pw.check``: answers are computed from the reader's own run or a closed form."""
+"""``pw.check``: compare a reader's answer with one that is computed now, and give a hint if it is wrong.
+
+No answer is stored in the notebook or here. It is computed from the reader's own run or from a closed form, so a reader
+who changed a size gets the answer for that size. Hints recognise typical mistakes and never contain the answer (a test
+checks this).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ from pathways_nb.course import (
 )
 from pathways_nb.course.question import TOLERANCE, NotYetError, Question
 from pathways_nb.errors import UsageError
+from pathways_nb.util.words import a_type_of
 
 QUESTIONS: dict[str, Question] = {
     **quickstart_questions.QUESTIONS,
@@ -32,14 +38,14 @@ QUESTIONS: dict[str, Question] = {
 
 
 def check(name: str, answer: object) -> bool:
-    """Say whether ``answer`` to the question ``name`` is right, and if not, why it may be wrong.
+    """Print whether an answer is right, and if not, a hint about what may be wrong with it.
 
     Args:
-        name: of the question, as the notebook gives it.
-        answer: a number or a text; ``...`` stands for none yet.
+        name: name of the question, as the notebook gives it.
+        answer: a number or a text; ``...`` stands for no answer yet.
 
     Returns:
-        Whether it is right, for whoever grades.
+        Whether it is right, for automatic grading.
 
     Raises:
         UsageError: there is no such question.
@@ -52,6 +58,7 @@ def check(name: str, answer: object) -> bool:
 
 
 def _judge(question: Question, answer: object) -> tuple[bool, str]:
+    """Return whether an answer is right, and what to tell the reader."""
     if answer is ...:
         return False, "not answered yet. Put your answer in place of the dots."
     try:
@@ -59,13 +66,14 @@ def _judge(question: Question, answer: object) -> tuple[bool, str]:
     except NotYetError as error:
         return False, str(error)
     if isinstance(expected, Number) and not isinstance(answer, Number):
-        return False, f"{answer!r} is a {type(answer).__name__}; a number is wanted."
+        return False, f"{answer!r} is {a_type_of(answer)}; a number is wanted."
     if _same(answer, expected):
         return True, "right."
     return False, f"{answer!r} is not it. {question.why(answer, expected)}"
 
 
 def _same(answer: Any, expected: Any) -> bool:
+    """Return whether an answer is the expected one: counts and texts exactly, other numbers within ``TOLERANCE``."""
     if isinstance(expected, int):
         return bool(answer == expected)
     return (

@@ -1,4 +1,9 @@
-"""Questions of notebook 02: closed forms for stages and messages that each take some milliseconds."""
+"""Questions of notebook 02: the makespan of a chain of stages under sequential and parallel dispatch.
+
+Closed forms in milliseconds: each message of the controller takes ``_MESSAGE``, each stage ``_STAGE``. Sequential
+dispatch sends a message for each stage after the stage before it; parallel dispatch sends all messages at once
+(Pathways, section 4.5 and Fig. 4). The notebook emulates the message's time, so the forms hold on any machine.
+"""
 
 from __future__ import annotations
 
@@ -10,42 +15,49 @@ from pathways_nb.course.question import TOLERANCE, Question
 _STAGE = _MESSAGE = 5.0
 _STAGES, _MORE_STAGES = 8, 20
 _SLACK = 1.1
-"""Sequential dispatch counts as hidden if it takes at most a tenth longer."""
+"""Sequential dispatch counts as hidden if it takes at most a tenth longer than parallel dispatch."""
 
 
 def _in_sequence(stages: int, stage: float = _STAGE) -> float:
+    """Return n · (message + stage): each stage waits for a message that leaves when the stage before it is done."""
     return stages * (_MESSAGE + stage)
 
 
 def _in_parallel(stages: int, stage: float = _STAGE) -> float:
+    """Return message + n · stage: all messages travel at the same time, during the wait of the first stage."""
     return _MESSAGE + stages * stage
 
 
 def _hidden() -> float:
-    """The stage time at which sequential dispatch takes ``_SLACK`` times as long as parallel."""
+    """Return the stage time at which sequential dispatch takes ``_SLACK`` times as long as parallel dispatch.
+
+    From n · (m + t) = s · (m + n · t) follows t = (n − s) · m / ((s − 1) · n).
+    """
     return (_STAGES - _SLACK) * _MESSAGE / ((_SLACK - 1) * _STAGES)
 
 
 def _fused() -> float:
+    """Return the sequential makespan of the chain fused into two nodes, each half of the stages long."""
     half = _STAGES / 2
     return 2 * (_MESSAGE + half * _STAGE)
 
 
 def _is(answer: Any, value: float) -> bool:
+    """Return whether an answer equals a typical wrong value."""
     return math.isclose(answer, value, rel_tol=TOLERANCE)
 
 
 def _why_sequential(answer: Any, expected: float) -> str:
     if _is(answer, _MORE_STAGES * _STAGE):
-        return "That is the stages alone. Before each of them, a message is on its way."
+        return "That counts the stages alone. Each stage also waits for a message of its own."
     if _is(answer, _in_parallel(_MORE_STAGES)):
-        return "That has one message for all stages; in sequence each stage is sent when the one before is done."
-    return f"Each of {_MORE_STAGES} stages costs the same: what happens between the end of one and the end of the next?"
+        return "That counts one message for all stages; in sequence each stage is sent when the one before it is done."
+    return f"Each of the {_MORE_STAGES} stages costs the same: what happens between the end of one and of the next?"
 
 
 def _why_parallel(answer: Any, expected: float) -> str:
     if _is(answer, _MORE_STAGES * _STAGE):
-        return "That is the stages alone. The first of them cannot begin before it has been sent."
+        return "That counts the stages alone. The first of them cannot begin before it has been sent."
     if _is(answer, expected + _MESSAGE):
         return "There are two messages, one to each island, but both are on their way at the same time."
     if _is(answer, _in_sequence(_MORE_STAGES)):

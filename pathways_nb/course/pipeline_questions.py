@@ -1,4 +1,9 @@
-"""Questions of notebook 07: bubbles and peaks of pipeline schedules, in passes that all take one unit of time."""
+"""Questions of notebook 07: bubbles and peaks of pipeline schedules.
+
+Every pass (F, I or W of one microbatch on one device) takes one unit of time, so the answers are whole numbers or
+closed forms. They are computed by ``parallel.schedules``, the code that draws the schedules, for p devices and m
+microbatches; the bubble of 1F1B is (p−1)/(m+p−1).
+"""
 
 from __future__ import annotations
 
@@ -11,70 +16,72 @@ from pathways_nb.parallel.schedules.registry import schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 
 _DEVICES, _MICROBATCHES, _MORE = 4, 8, 64
-"""Size of most questions, and the microbatches of the one about the peak."""
+"""Devices and microbatches of most questions, and the microbatches of the one about the peak."""
 _WIDE, _MANY, _CAPACITY = 8, 32, 5.0
-"""Size of the map of all schedules, and the microbatches of activations that there is room for."""
+"""Devices and microbatches of the picture of all schedules, and the microbatches of activations that fit on a device.
+"""
 _PART = 20
-"""The bubble of the second question is to be one part in so many."""
+"""The bubble of the third question is one part in this many."""
 _SLOW = 2
-"""How many times as long the last stage takes."""
+"""How many times as long the last stage takes as the others."""
 _PASSES = 3
-"""F, I and W of a microbatch on a device."""
+"""Passes of a microbatch on a device: F, I and W."""
 
 
 def _small(name: str) -> Schedule:
+    """Return the schedule of that name at the size of most questions."""
     return schedule(name, _DEVICES, _MICROBATCHES)
 
 
 def _is(answer: Any, value: float) -> bool:
+    """Return whether an answer equals a typical wrong value."""
     return math.isclose(answer, value, rel_tol=TOLERANCE)
 
 
 def _why_bubble(answer: Any, expected: float) -> str:
     idle = _small("1f1b").makespan() - _PASSES * _MICROBATCHES
     if _is(answer, idle / (_PASSES * _MICROBATCHES)):
-        return "That is idle time over working time, as some papers have it; here it is over all time, idle or not."
+        return "That is idle time over working time, as some papers define it; here it is over all time, idle or not."
     if _is(answer, idle):
-        return "That is how long a device idles. Which part is it of the time from the first to the last action?"
+        return "That is how long a device idles. What fraction is it of the time from the first to the last action?"
     if _is(answer, 100 * expected):
-        return "As a part of the whole, please, between 0 and 1."
+        return "Write it as a fraction, between 0 and 1."
     if _is(answer, 1 - expected):
-        return "That is the part of the time in which they work."
+        return "That is the fraction of the time in which they work."
     if _is(answer, (_DEVICES - 1) / (_DEVICES + _MICROBATCHES)):
         return (
-            "Nearly: how many turns does the last device wait for its first microbatch? And the whole takes how many?"
+            "Nearly: how many turns does the last device wait for its first microbatch? "
+            "And how many does the whole take?"
         )
     if _is(answer, 1 - 1 / _DEVICES):
         return "That is without microbatches, when all devices but one wait."
-    return (
-        "How many turns before the last device begins? As many idle turns has each of them; how many are there in all?"
-    )
+    return "How many turns before the last device begins? Each device idles for that many; how many are there in all?"
 
 
 def _why_peak(answer: Any, expected: float) -> str:
     if _is(answer, _MORE):
-        return "That is GPipe, which keeps all of them until the first backward pass. When does 1F1B begin with those?"
+        return "That is GPipe, which keeps all of them until the first backward pass. When does 1F1B begin its own?"
     if _is(answer, _small("1f1b").peak * _MORE / _MICROBATCHES):
         return "It does not grow with the number of microbatches: look at the curve of device 0 in the picture."
     if _is(answer, expected - 1):
-        return "So many go ahead; then comes one more, before the first gradient is back."
+        return "That many go ahead; then comes one more, before the first gradient is back."
     if _is(answer, 1):
-        return "That is the last device, which can go back at once."
+        return "That is the last device, which can begin its backward pass at once."
     return "Device 0 goes ahead until the first microbatch has gone to the last device and come back: how many is that?"
 
 
 def _fewest() -> int:
-    """The m for which (p−1)/(m+p−1) is 1/``_PART`` on ``_WIDE`` devices."""
+    """Return the m for which (p−1)/(m+p−1) is 1/``_PART`` on ``_WIDE`` devices."""
     return (_PART - 1) * (_WIDE - 1)
 
 
 def _why_fewest(answer: Any, expected: int) -> str:
     if answer == _PART * (_WIDE - 1):
-        return "That has idle time as a part of working time; the bubble is a part of all time, so that fewer will do."
+        return "That takes idle time as a part of working time; the bubble is a part of all time, so fewer will do."
     if answer == expected - 1:
-        return "Nearly; with so many the bubble is a little larger still."
+        return "Nearly; with that many the bubble is still a little too large."
     if answer < expected:
-        return "With so few the bubble is larger. Solve (p−1)/(m+p−1) for m."
+        return "With so few the bubble is too large. Solve (p−1)/(m+p−1) for m."
     return "That is enough, and more than is needed. Solve (p−1)/(m+p−1) for m."
 
 
@@ -90,6 +97,7 @@ def _why_zero(answer: Any, expected: float) -> str:
 
 
 def _slow() -> float:
+    """Return the makespan of 1F1B with a last stage that takes ``_SLOW`` times as long."""
     times = [1] * (_DEVICES - 1) + [_SLOW]
     return _small("1f1b").makespan(F=times, I=times, W=times)
 
@@ -100,7 +108,7 @@ def _why_slow(answer: Any, expected: float) -> str:
     if _is(answer, slow):
         return "That is the last device alone. Before it can begin and after it has ended, others work."
     if _is(answer, even + (_SLOW - 1) * _PASSES):
-        return "That has one microbatch pass the slow stage. All of them have to, one after another."
+        return "That lets one microbatch pass the slow stage. All of them have to, one after another."
     if _is(answer, _SLOW * even):
         return "That is for four slow stages. What do the other three add to the time of the slow one?"
     if _is(answer, even * (_DEVICES - 1 + _SLOW) / _DEVICES):
@@ -109,7 +117,7 @@ def _why_slow(answer: Any, expected: float) -> str:
 
 
 def _fitting() -> str:
-    """The schedule of whole sequences that fits with the smallest bubble."""
+    """Return the name of the schedule without token slices that fits with the smallest bubble."""
     found = [
         made for made in map(_wide, schedules()) if made and made.size.token_slices == 1 and made.peak <= _CAPACITY
     ]
@@ -117,7 +125,7 @@ def _fitting() -> str:
 
 
 def _wide(name: str) -> Schedule | None:
-    """None if the reader's own schedule has no such size."""
+    """Return the schedule of that name at the size of the picture; ``None`` if the reader's own has no such size."""
     try:
         return schedule(name, _WIDE, _MANY)
     except UsageError:
@@ -129,10 +137,10 @@ def _why_fitting(answer: Any, expected: str) -> str:
     if made is None:
         return f"Write the name of a schedule, in quotes, one of {', '.join(map(repr, schedules()[:3]))}, ..."
     if made.size.token_slices > 1:
-        return "It fits, but it cuts sequences, which only helps where they are long. Of those that do not cut them?"
+        return "It fits, but it cuts sequences, which only helps if they are long. Which other one fits best?"
     if made.peak > _CAPACITY:
         return f"It needs room for {made.peak:g} microbatches, and there is room for {_CAPACITY:g}."
-    return f"It fits, with a bubble of {made.bubble:.1%}; there is one with less. Look for it in the picture."
+    return f"It fits, with a bubble of {made.bubble:.1%}; there is one with a smaller one. Look for it in the picture."
 
 
 QUESTIONS = {

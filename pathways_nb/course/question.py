@@ -1,4 +1,7 @@
-"""What a question of the course is. No answer is stored, and none depends on how fast this machine is."""
+"""What a question of the course is: a function that computes the answer, and one that finds a hint for a wrong answer.
+
+No answer is stored, and none depends on the speed of the machine: a reader must get the same verdict everywhere.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,36 @@ from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import runs
 
 TOLERANCE = 0.01
-"""Relative: 1.78 is an answer to 16/9."""
+"""Relative tolerance of numbers: 1.78 is accepted for 16/9."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """``expected`` computes the answer; ``why`` says of a wrong one what it may have got wrong."""
+    """A question of a notebook.
+
+    Args:
+        expected: computes the answer.
+        why: returns a hint for a wrong answer, given the answer and the expected one.
+    """
 
     expected: Callable[[], Any]
     why: Callable[[Any, Any], str]
 
 
 class NotYetError(Exception):
-    """The run that an answer is computed from is not there."""
+    """The run from which an answer is computed does not exist yet."""
 
 
 def program_of(run: str, name: str) -> ExecutedProgram:
-    """The reader's own program, from the cell ``%%pathways --run RUN``."""
+    """Return the reader's own program, from the cell ``%%pathways --run RUN``; of several the newest.
+
+    Args:
+        run: name of the run.
+        name: name of the program.
+
+    Raises:
+        NotYetError: there is no such program; the text names the cell to run.
+    """
     found = [program for program in (runs[run].programs if run in runs else []) if program.graph.name == name]
     if not found:
         raise NotYetError(f"run the cell that begins with %%pathways and has --run {run} first: the answer is in it.")

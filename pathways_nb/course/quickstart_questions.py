@@ -1,4 +1,7 @@
-"""Questions of notebook 01: the graph and the pipeline of the quickstart."""
+"""Questions of notebook 01: the graph of the quickstart's program, and the speed-up of its pipeline.
+
+Both answers are read from the graphs that the reader's own cells recorded.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathways_nb.course.question import TOLERANCE, Question, program_of
 
 
 def _crossings() -> int:
+    """Return how many edges cross from one island to another."""
     return sum(route == "DCN" for route in program_of("figure2", "f").routes.values())
 
 
@@ -22,12 +26,14 @@ def _why_crossings(answer: Any, expected: int) -> str:
 
 
 def _microbatches() -> int:
+    """Return the number of microbatches: forward computations on the place of the first stage."""
     graph = program_of("train", "train_step").graph
     first = next(node.place for node in graph.nodes if node.kind == "computation")
     return sum(node.kind == "computation" and node.place is first and "(bwd)" not in node.name for node in graph.nodes)
 
 
 def _speedup() -> float:
+    """Return 2m/(m+1): 2m turns one after another, or m+1 turns with both stages at work."""
     m = _microbatches()
     return 2 * m / (m + 1)
 

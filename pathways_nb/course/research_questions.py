@@ -1,4 +1,7 @@
-"""Question of notebook 10: what a critical path promises."""
+"""Question of notebook 10: the speed-up that a critical path allows when one kind of node takes no time.
+
+The answer comes from the reader's own run on simulated devices, so it does not depend on the machine.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,15 @@ from pathways_nb.course.question import TOLERANCE, NotYetError, Question
 from pathways_nb.results.run import runs
 
 _ADDS = "add_any"
-"""What adds gradients of microbatches."""
+"""Name of the nodes that add the gradients of microbatches."""
 
 
 def _part() -> float:
-    """The part of the critical path that is spent in adding gradients."""
+    """Return the fraction of the critical path that is spent adding gradients.
+
+    Raises:
+        NotYetError: the run is missing.
+    """
     if "fifth" not in runs:
         raise NotYetError('run the cell that begins with pw.runs["fifth"] first: the answer is in it.')
     path = runs["fifth"].critical_path()
@@ -21,6 +28,7 @@ def _part() -> float:
 
 
 def _at_most() -> float:
+    """Return the speed-up if that fraction took no time (Amdahl's law along the critical path)."""
     return 1 / (1 - _part())
 
 
@@ -40,6 +48,7 @@ def _why_at_most(answer: Any, expected: float) -> str:
 
 
 def _is(answer: Any, value: float) -> bool:
+    """Return whether an answer equals a typical wrong value."""
     return math.isclose(answer, value, rel_tol=TOLERANCE)
 
 

@@ -1,4 +1,7 @@
-"""Questions of notebook 03: shares and orders."""
+"""Questions of notebook 03: the share of a tenant, and the chance that two devices choose compatible orders.
+
+The second answer counts pairs of orders with ``controller.orders``, the check that ``pw.check_orders`` runs.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from pathways_nb.controller.orders import find_cycle
 from pathways_nb.course.question import TOLERANCE, Question
 
 _SHARES = (3, 1, 2, 2)
-"""Of the four tenants in the question; the first one's part is asked for."""
+"""Shares of the four tenants in the question, which asks for the first one's fraction."""
 _GANGS = ("ann", "bob", "eve")
 
 
 def _part() -> float:
+    """Return the first tenant's fraction of the device time."""
     return _SHARES[0] / sum(_SHARES)
 
 
@@ -22,13 +26,14 @@ def _why_part(answer: Any, expected: float) -> str:
     if math.isclose(answer, 1 / len(_SHARES), rel_tol=TOLERANCE):
         return "That would be an equal part for each of the four; what do the shares say?"
     if math.isclose(answer, _SHARES[0] / sum(_SHARES[1:]), rel_tol=TOLERANCE):
-        return "That is its share over those of the others; it takes a part of the whole, in which its own counts, too."
+        return "That is its share over those of the others; divide by the sum of all, in which its own counts, too."
     if math.isclose(answer, 100 * expected, rel_tol=TOLERANCE):
-        return "As a part of the whole, please: a number between 0 and 1."
-    return "All four always have work, so nobody gets more than promised: compare a share with the sum of all."
+        return "Write it as a fraction: a number between 0 and 1."
+    return "All four always have work, so no tenant gets more than its share: compare a share with the sum of all."
 
 
 def _luck() -> float:
+    """Return the fraction of pairs of random orders on two devices in which no gangs wait for each other for ever."""
     orders = list(permutations(_GANGS))
     fitting = sum(find_cycle(dict(enumerate(pair))) is None for pair in product(orders, repeat=2))
     return fitting / len(orders) ** 2
@@ -36,11 +41,11 @@ def _luck() -> float:
 
 def _why_luck(answer: Any, expected: float) -> str:
     if math.isclose(answer, 1 / 2, rel_tol=TOLERANCE):
-        return "So it is with two gangs; with three there are more orders."
+        return "That is right for two gangs; with three there are more orders."
     if math.isclose(answer, 1 - expected, rel_tol=TOLERANCE):
-        return "That is how likely it is that they do not fit."
+        return "That is the chance that they do not fit."
     if math.isclose(answer, expected**2, rel_tol=TOLERANCE):
-        return "Any order is good on the first device; only the second one's has to be the same."
+        return "Any order is good on the first device; only that of the second device has to be the same."
     return "Whatever the first device got, how many orders could the second have got, and how many of them fit?"
 
 

@@ -1,4 +1,8 @@
-"""Questions of notebook 06: how long a computation must last, and how many clients it takes, to hide a call."""
+"""Questions of notebook 06: the length of a computation, and the number of clients, that hide the cost of a call.
+
+A call's cost is interpolated between the two points of the paper's Figure 6 that ``pathways_datasets`` holds.
+Two points determine the line exactly, so it is an illustration, not a fit that was tested.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +13,34 @@ from pathways_datasets import published
 from pathways_nb.course.question import TOLERANCE, Question
 
 _FEW, _MANY, _ASKED = 16, 512, 128
-"""Hosts of the paper's two points, and of the one that is asked for."""
+"""Hosts of the two points in the paper, and of the one that the question asks for."""
 _WORK = 0.33e-3
 """Seconds of a computation in the second question."""
 
 
 def _call(hosts: int) -> float:
-    """Seconds of a call on the line through Figure 6's points."""
+    """Return the seconds of a call on the line through the two points."""
     low, high = (published("pathways")["figure 6"][f"{hosts} hosts"]["value"] for hosts in (_FEW, _MANY))
     return low + (high - low) * (hosts - _FEW) / (_MANY - _FEW)
 
 
 def _smallest() -> float:
+    """Return the milliseconds of the shortest computation that hides a call on ``_ASKED`` hosts."""
     return 1e3 * _call(_ASKED)
 
 
 def _why_smallest(answer: Any, expected: float) -> str:
     if math.isclose(answer, 1e3 * _call(_MANY) * _ASKED / _MANY, rel_tol=TOLERANCE):
-        return "That is in proportion to the larger point. The line does not go through zero: what does no host cost?"
+        return "That is in proportion to the larger point. The line does not go through zero: what do 0 hosts cost?"
     if math.isclose(answer, 1e3 * _call(_FEW) * _ASKED / _FEW, rel_tol=TOLERANCE):
-        return "That is in proportion to the smaller point. The line does not go through zero: what does no host cost?"
+        return "That is in proportion to the smaller point. The line does not go through zero: what do 0 hosts cost?"
     if math.isclose(answer, expected / 1e3, rel_tol=TOLERANCE):
         return "In milliseconds, please."
-    return "From 16 hosts to 512 it grows by so much; how much is that for each host more, and how many more are there?"
+    return "How much is added from 16 hosts to 512? How much is that for each host more, and how many more are there?"
 
 
 def _clients() -> int:
+    """Return the number of clients whose calls overlap, so that the devices always have a computation to run."""
     return math.ceil(_call(_FEW) / _WORK)
 
 
@@ -44,7 +50,7 @@ def _why_clients(answer: Any, expected: int) -> str:
     if math.isclose(answer, _call(_FEW) / _WORK, rel_tol=TOLERANCE):
         return "That fills them exactly; how many whole clients is that?"
     if answer == 1:
-        return "One client's next computation comes only when its thread is through with the call; meanwhile all stops."
+        return "A client sends its next computation only when its thread is back from the call; meanwhile all stops."
     return "How many computations fit into the time of one call? Each must come from another client."
 
 

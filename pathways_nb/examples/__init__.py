@@ -1,5 +1,4 @@
-"""Small models that notebooks, tests and benches share, written in plain JAX.
+"""Small models in plain JAX that notebooks, tests and benches share, and a program that shows why order matters.
 
-Nothing that a user of the package needs.
-Notebooks, tests and ``bench`` import them.
+Users of the package need none of them. Only notebooks, tests and ``bench`` import this package.
 """

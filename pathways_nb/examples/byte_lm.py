@@ -1,7 +1,8 @@
-"""A byte-level transformer language model in two stages, in plain JAX: it knows nothing of places or programs.
+"""A byte-level transformer language model in two stages, in plain JAX without virtual slices or programs.
 
 Symbols: B sequences, L bytes each, D features, H heads. ``embed_and_blocks`` is the first stage, ``blocks_and_loss``
-the second; ``whole_loss`` is both on one device, to compare with.
+the second. ``whole_loss`` runs both on one device, as the reference that distributed training is compared with.
+Virtual slices and programs for this model are in ``two_stages``.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ Params = dict[str, Any]
 
 
 def init(seed: int = 0, dim: int = 64, length: int = 64, layers: int = 1) -> dict[str, Params]:
-    """Parameters of both stages as host values, ``{"first": …, "second": …}``, with ``layers`` blocks each.
+    """Return the parameters of both stages as host values, ``{"first": …, "second": …}``.
 
     Args:
-        seed: of the random numbers.
-        dim: D, a multiple of 4 heads.
+        seed: seed of the random numbers.
+        dim: D, a multiple of the 4 heads.
         length: L, the longest sequence.
-        layers: blocks of each stage.
+        layers: number of transformer blocks of each stage.
     """
     random = np.random.default_rng(seed)
 
@@ -48,7 +49,7 @@ def init(seed: int = 0, dim: int = 64, length: int = 64, layers: int = 1) -> dic
 
 
 def embed_and_blocks(params: Params, tokens: jax.Array) -> jax.Array:
-    """First stage: tokens (B, L) to features (B, L, D)."""
+    """Return the features (B, L, D) of tokens (B, L): the first stage."""
     x = params["embed"][tokens] + params["position"][: tokens.shape[-1]]
     for block in params["blocks"]:
         x = _block(block, x)
@@ -56,7 +57,13 @@ def embed_and_blocks(params: Params, tokens: jax.Array) -> jax.Array:
 
 
 def blocks_and_loss(params: Params, x: jax.Array, targets: jax.Array) -> jax.Array:
-    """Second stage: features (B, L, D) and next bytes (B, L) to the mean cross-entropy, in nats per byte."""
+    """Return the mean cross-entropy in nats per byte: the second stage.
+
+    Args:
+        params: parameters of the second stage.
+        x: features (B, L, D) from the first stage.
+        targets: the next bytes (B, L).
+    """
     for block in params["blocks"]:
         x = _block(block, x)
     logits = _normalise(x) @ params["head"]
@@ -64,12 +71,19 @@ def blocks_and_loss(params: Params, x: jax.Array, targets: jax.Array) -> jax.Arr
 
 
 def whole_loss(params: dict[str, Params], tokens: jax.Array, targets: jax.Array) -> jax.Array:
-    """Both stages on tokens and targets of shape (microbatches, B, L): the mean over microbatches."""
+    """Return the loss of both stages, the mean over microbatches.
+
+    Args:
+        params: parameters of both stages.
+        tokens: bytes (microbatches, B, L).
+        targets: the next bytes, of the same shape.
+    """
     flat = tokens.reshape(-1, tokens.shape[-1]), targets.reshape(-1, targets.shape[-1])
     return blocks_and_loss(params["second"], embed_and_blocks(params["first"], flat[0]), flat[1])
 
 
 def _block(params: Params, x: jax.Array) -> jax.Array:
+    """Return the features (B, L, D) after one pre-norm block: causal attention, then a feed-forward layer."""
     heads = (*x.shape[:2], HEADS, -1)
     query, key, value = (part.reshape(heads) for part in jnp.split(_normalise(x) @ params["qkv"], 3, axis=-1))
     mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
@@ -78,4 +92,5 @@ def _block(params: Params, x: jax.Array) -> jax.Array:
 
 
 def _normalise(x: jax.Array) -> jax.Array:
+    """Return features divided by their root mean square (RMSNorm without a scale)."""
     return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)

@@ -1,7 +1,8 @@
-"""A small mixture of experts in plain JAX: it knows nothing of places or programs.
+"""A small mixture of experts in plain JAX without virtual slices or programs.
 
-Symbols: T tokens of D features, E experts with H hidden features each. Tokens come in kinds, as words come from
-languages: a kind is a centre in the space of features and a map of its own, which the mixture is to learn.
+Symbols: T tokens of D features, E experts with H hidden features each. Tokens come in kinds: a kind has a centre in
+feature space and a linear map of its own, which the mixture must learn. So the right expert of a token is known, and
+the number of tokens of each kind sets the load of each expert. Experts on devices are in ``parallel.experts``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ Params = dict[str, Any]
 
 
 class Kinds:
-    """Tokens of ``count`` kinds: (T, D) inputs near a kind's centre, and what its own linear map makes of them."""
+    """Random tokens of several kinds.
+
+    Args:
+        count: number of kinds.
+        dim: D, features of a token.
+        seed: seed of centres, maps and batches.
+    """
 
     def __init__(self, count: int = 4, dim: int = 64, seed: int = 0):
         self.random = np.random.default_rng(seed)
@@ -26,7 +33,14 @@ class Kinds:
         self.maps = self.random.standard_normal((count, dim, dim)) / np.sqrt(dim)
 
     def batch(self, *tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """So many ``tokens`` of each kind in any order, and their targets, as float32."""
+        """Return tokens of all kinds in random order, with their targets.
+
+        Args:
+            *tokens: number of tokens of each kind.
+
+        Returns:
+            Inputs (T, D) near their kind's centre and targets (T, D), the kind's map of them, as float32.
+        """
         kind = self.random.permutation(np.repeat(np.arange(len(tokens)), tokens))
         x = self.centres[kind] + 0.3 * self.random.standard_normal((len(kind), self.centres.shape[1]))
         y = np.einsum("td,tde->te", x, self.maps[kind])
@@ -34,7 +48,15 @@ class Kinds:
 
 
 def init(kinds: Kinds, hidden: int = 256, seed: int = 0) -> tuple[Params, list[Params]]:
-    """Parameters of the router and of each expert, as host values; each kind has an expert that it begins with."""
+    """Return the parameters of the router and of each expert, as host values.
+
+    The router starts with the kinds' centres, so that each kind has an expert of its own from the first step.
+
+    Args:
+        kinds: the tokens to learn.
+        hidden: H, hidden features of an expert.
+        seed: seed of the random numbers.
+    """
     random = np.random.default_rng(seed)
     experts, dim = kinds.centres.shape
 
@@ -46,23 +68,31 @@ def init(kinds: Kinds, hidden: int = 256, seed: int = 0) -> tuple[Params, list[P
 
 
 def features(front: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Tokens (T, D) as experts see them, and their gates (T, E), which add up to one."""
+    """Return tokens (T, D) as experts receive them, and their gates (T, E), which sum to one."""
     tokens = jnp.tanh(x @ front["mix"])
     return tokens, jax.nn.softmax(4 * tokens @ front["router"])
 
 
 def expert(params: Params, tokens: jax.Array) -> jax.Array:
-    """One expert: (C, D) to (C, D)."""
+    """Return the output (C, D) of one expert for its C tokens (C, D)."""
     return jax.nn.gelu(tokens @ params["up"]) @ params["down"]
 
 
 def error(y: jax.Array, targets: jax.Array) -> jax.Array:
-    """The mean squared error."""
+    """Return the mean squared error."""
     return jnp.mean((y - targets) ** 2)
 
 
 def dense_loss(front: Params, experts: list[Params], x: jax.Array, targets: jax.Array, top: int = 1) -> jax.Array:
-    """The loss as one function on one device: every expert computes every token, and what was not chosen is masked."""
+    """Return the loss computed on one device: every expert computes every token, and outputs not chosen are masked.
+
+    Args:
+        front: parameters of the router.
+        experts: parameters of each expert.
+        x: tokens (T, D).
+        targets: what the mixture should return for them, (T, D).
+        top: number of experts for each token.
+    """
     tokens, gates = features(front, x)
     made = jnp.stack([expert(params, tokens) for params in experts])
     return error(jnp.einsum("te,etd->td", gates * route(gates, top), made), targets)

@@ -1,10 +1,10 @@
-"""What a scheduler prevents (Pathways, section 4.4): two processes that enqueue the same two all-reduces differently.
+"""Two processes that enqueue two all-reduces in opposite orders: what one scheduler prevents (Pathways, section 4.4).
 
-Without one scheduler, every host sends its own devices what it likes, when it likes. Two processes with a device each
-(``jax.distributed`` over gloo, on this computer) add up a number of ann's and one of bob's over both devices, in the
-same order and in opposite orders. Devices of a pod would wait for each other for ever; gloo pairs whatever comes next,
-so that numbers are silently wrong, or the processes abort. That is why none of it happens in the caller's process: this
-file is its own child, and ``python -m pathways_nb.examples.opposite_orders`` prints the table.
+Without a single scheduler, every host enqueues on its own devices in the order of its own clients. Two processes with
+one device each (``jax.distributed`` over gloo, on this computer) sum some numbers of ann's and one number of bob's over
+both devices, in the same order and in opposite orders. Devices of a pod would wait for each other for ever. Gloo pairs
+whatever comes next, so sums are silently wrong, or the processes abort. The caller's process must survive that: this
+file runs itself in two child processes, and ``python -m pathways_nb.examples.opposite_orders`` prints the table.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ ORDERS = {
     "same": {"process 0": ("ann", "bob"), "process 1": ("ann", "bob")},
     "opposite": {"process 0": ("ann", "bob"), "process 1": ("bob", "ann")},
 }
-"""Whose all-reduce each process enqueues first and second."""
+"""The clients whose all-reduces each process enqueues first and second."""
 SENT = {"ann": (1.0, 2.0), "bob": (10.0, 20.0)}
-"""What each process puts in."""
+"""The numbers that the two processes contribute for each client."""
 ROUNDS = (("same", 1, 1), ("same", 1, 1024), ("opposite", 1, 1), ("opposite", 1, 1024))
-"""Order, and how many numbers ann's and bob's messages hold. The last one kills: it ends the processes."""
+"""Order, and the number of elements in ann's and bob's messages. The round that ends the processes is last."""
 _GRACE = 3.0
 """Seconds that one process may outlive the other."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One round.
+    """The outcome of one round.
 
     Args:
         order: a key of ``ORDERS``.
-        sizes: how many numbers ann's and bob's messages hold.
-        expected: the right sums, of ann's and of bob's.
-        got: for each process the sums that it got; ``None`` if it got none.
-        exit_codes: for each process, ``None`` if it went on or had to be killed.
+        sizes: number of elements in ann's and bob's messages.
+        expected: the right sums, ann's and bob's.
+        got: the sums of each process; ``None`` if it returned none.
+        exit_codes: of each process; ``None`` if it continued or had to be killed.
         text: what happened, in words.
     """
 
@@ -60,10 +60,13 @@ class Case:
 
 
 def demonstrate(limit: float = 120.0) -> list[Case]:
-    """Run all rounds, print a table of them, and return them; none where processes cannot be joined here.
+    """Run all rounds, print a table of them, and return them.
 
     Args:
         limit: seconds after which processes that hang are killed.
+
+    Returns:
+        The rounds that were run; empty where JAX cannot join two processes.
     """
     results, codes, complaint = _run(limit)
     if not any(results):
@@ -75,7 +78,7 @@ def demonstrate(limit: float = 120.0) -> list[Case]:
 
 
 def table(cases: list[Case]) -> str:
-    """The cases as lines of text."""
+    """Return the cases as lines of text, in columns."""
     ann, bob = ("+".join(f"{part:g}" for part in parts) for parts in SENT.values())
     rows = [("order", "messages", f"process 0: {ann}, {bob}", f"process 1: {ann}, {bob}", "")]
     for case in cases:
@@ -86,6 +89,13 @@ def table(cases: list[Case]) -> str:
 
 
 def _case(number: int, results: list[list[tuple[float, float]]], codes: list[int | None]) -> Case:
+    """Return the outcome of round ``number``.
+
+    Args:
+        number: position in ``ROUNDS``.
+        results: for each process the sums of each round that it finished.
+        codes: for each process its exit code, ``None`` if it was killed.
+    """
     order, *sizes = ROUNDS[number]
     got = [lines[number] if number < len(lines) else None for lines in results]
     ended = [None if sums is not None else code for sums, code in zip(got, codes, strict=True)]
@@ -93,7 +103,7 @@ def _case(number: int, results: list[list[tuple[float, float]]], codes: list[int
     if got == [expected, expected]:
         text = "right"
     elif None not in got:
-        text = "wrong, and nobody is told"
+        text = "wrong, without an error"
     elif any(ended):
         text = f"aborted (exit codes {', '.join('none' if code is None else str(code) for code in ended)})"
     else:
@@ -102,7 +112,15 @@ def _case(number: int, results: list[list[tuple[float, float]]], codes: list[int
 
 
 def _run(limit: float) -> tuple[list[list[tuple[float, float]]], list[int | None], str]:
-    """Of each process: the sums of each round that it finished, and its exit code; and what it complained of."""
+    """Run all rounds in two child processes.
+
+    Args:
+        limit: seconds after which processes that hang are killed.
+
+    Returns:
+        For each process the sums of each round that it finished; their exit codes; and an error that one of them
+        printed.
+    """
     port = _free_port()
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""}
     with ExitStack() as files:
@@ -124,13 +142,14 @@ def _run(limit: float) -> tuple[list[list[tuple[float, float]]], list[int | None
 
 
 def _wait(children: list[subprocess.Popen[str]], limit: float) -> list[int | None]:
-    """The exit codes; who hangs, or long outlives the other, is killed and has none."""
+    """Return the exit codes of the processes; one that hangs or long outlives the other is killed and has ``None``."""
     deadline = time.monotonic() + limit
     codes = [child.poll() for child in children]
     try:
         while None in codes and time.monotonic() < deadline:
             time.sleep(0.02)
             if any(code is not None for code in codes):
+                # The other process may wait for a peer that no longer exists.
                 deadline = min(deadline, time.monotonic() + _GRACE)
             codes = [child.poll() for child in children]
     finally:
@@ -140,6 +159,7 @@ def _wait(children: list[subprocess.Popen[str]], limit: float) -> list[int | Non
 
 
 def _free_port() -> int:
+    """Return a port that is free now; if another program takes it before the children do, they report an error."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -149,7 +169,7 @@ def _free_port() -> int:
 
 
 def _join(rank: int, port: int) -> Any:
-    """The devices of both processes as a mesh."""
+    """Return the devices of both processes as a mesh, after connecting this process with the other."""
     import jax
     import numpy as np
 
@@ -159,22 +179,29 @@ def _join(rank: int, port: int) -> Any:
 
 
 def _work(rank: int, port: int) -> None:
+    """Run all rounds in a child process and write the sums of each as one line of JSON."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # gloo writes lines of its own to the standard output
+    os.dup2(2, 1)  # gloo prints to standard output as well; keep the answers apart
     mesh = _join(rank, port)
     for order, *sizes in ROUNDS:
         jobs = {name: _all_reduce(mesh, SENT[name][rank], size) for name, size in zip(SENT, sizes, strict=True)}
         sums = {}
         for name in ORDERS[order][f"process {rank}"]:
             call, argument = jobs[name]
-            # A processor may run two programs at once; what the devices of a pod do is one after the other.
+            # A CPU may run two programs at once; the devices of a pod run one after another, so wait for each here.
             sums[name] = float(call(argument).block_until_ready().addressable_shards[0].data[0])
         answers.write(json.dumps([sums[name] for name in SENT]) + "\n")
         answers.flush()
 
 
 def _all_reduce(mesh: Any, value: float, size: int) -> tuple[Any, Any]:
-    """A compiled sum over both devices, and this process's part of its argument: ``size`` times ``value``."""
+    """Return a compiled sum over both devices, and this process's part of its argument.
+
+    Args:
+        mesh: the devices of both processes.
+        value: this process's number.
+        size: how many times the number is repeated.
+    """
     import jax
     import numpy as np
 

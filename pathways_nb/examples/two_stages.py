@@ -1,4 +1,8 @@
-"""The byte-level language model as programs: two stages on two islands, or all of it on one."""
+"""The byte-level language model as programs: two stages on two islands, or all of it on one virtual slice.
+
+Both are built from the same functions of ``byte_lm`` and take the same arguments, so that their losses can be compared
+step by step. Notebook 01, tests and benches use them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,13 @@ adam = optax.adamw(3e-3)
 
 
 def pipelined(left: pw.VirtualSlice, right: pw.VirtualSlice, microbatches: int = MICROBATCHES) -> pw.Program:
-    """A training step with the first stage on ``left`` and the second on ``right``, data-parallel inside each."""
+    """Return a training step with the first stage on ``left`` and the second on ``right``, data-parallel in each.
+
+    Args:
+        left: virtual slice of the first stage.
+        right: virtual slice of the second stage.
+        microbatches: number of microbatches of a step.
+    """
     rows = pw.P(left.axes[0])
     first = pw.jit(byte_lm.embed_and_blocks, on=left, in_shardings=(None, rows), out_shardings=rows)
     second = pw.jit(byte_lm.blocks_and_loss, on=right, in_shardings=(None, rows, rows))
@@ -30,13 +40,20 @@ def pipelined(left: pw.VirtualSlice, right: pw.VirtualSlice, microbatches: int =
 
 
 def spmd(place: pw.VirtualSlice) -> pw.Computation:
-    """The same training step as one computation on one place, data-parallel over all its devices."""
+    """Return the same training step as one computation on one virtual slice, data-parallel over all its devices."""
     rows = pw.P(None, place.axes[0])
     return pw.jit(training_step(byte_lm.whole_loss), on=place, in_shardings=(None, None, rows, rows))
 
 
 def training_step(loss: Any) -> Any:
-    """An AdamW step on ``loss(params, tokens, targets)``: ``(params, state, tokens, targets) -> the same, loss``."""
+    """Return an AdamW step on a loss.
+
+    Args:
+        loss: ``loss(params, tokens, targets)``, a scalar.
+
+    Returns:
+        A function of ``(params, state, tokens, targets)`` that returns new parameters, new state and the loss.
+    """
 
     def train_step(params: Any, state: Any, tokens: Any, targets: Any) -> Any:
         value, gradients = jax.value_and_grad(loss)(params, tokens, targets)
@@ -47,7 +64,11 @@ def training_step(loss: Any) -> Any:
 
 
 def start() -> tuple[Any, Any, np.ndarray, np.ndarray]:
-    """Parameters, optimiser state, and one batch of shape (microbatches, B, L) with its targets, as host values."""
+    """Return initial parameters, optimizer state, and one batch with its targets, as host values.
+
+    Returns:
+        Parameters, state, tokens and targets; the latter two of shape (microbatches, B, L).
+    """
     params = byte_lm.init(length=LENGTH)
     shape = (MICROBATCHES, BATCH, LENGTH)
     tokens, targets = next(batches(stdlib_source(), batch=MICROBATCHES * BATCH, length=LENGTH, seed=0))

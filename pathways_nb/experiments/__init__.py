@@ -1,5 +1,5 @@
-"""Questions asked of programs many times over: ``pw.sweep`` and ``pw.predict``.
+"""Experiments on programs: ``pw.sweep`` over a grid of arguments, ``pw.predict`` for one call's makespan.
 
-No pictures.
-``notebook``, ``bench`` and the package itself may import it.
+Nothing here draws: curves are in ``pathways_widgets.explorers``, runs in ``results``.
+Only ``notebook``, ``bench`` and the package itself may import it.
 """

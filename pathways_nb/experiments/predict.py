@@ -1,4 +1,9 @@
-"""``pw.predict``: the makespan that the controller's own core gives a program on a virtual clock."""
+"""``pw.predict``: the makespan that the controller's own scheduler gives a program on a virtual clock.
+
+The prediction runs the scheduler that dispatches on real devices (``runtime.sim.makespan``), so it contains the same
+order of enqueues and the same messages; only durations are given. Nodes and messages take time. Transfers
+and the host's own work take none: for those simulate a chip with ``pw.attach("sim", …)``.
+"""
 
 from __future__ import annotations
 
@@ -9,48 +14,66 @@ from pathways_nb.errors import UsageError, is_number
 from pathways_nb.plan.graph import Graph
 from pathways_nb.program.program import Program
 from pathways_nb.runtime.sim.makespan import makespan
-from pathways_nb.session import default_controller, submit
+from pathways_nb.session import default_controller, tenant_scope
+from pathways_nb.session.calls import submit
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST
+from pathways_nb.util.words import a_type_of
 
 
 def predict(program: Program, *args: Any, seconds: Mapping[str, float] | None = None) -> float:
-    """Seconds that a call would take, from its first message to the end of its last node (Pathways, section 4.5).
+    """Return the makespan of a call in seconds, from its first message to the end of its last node (Pathways, 4.5).
 
-    Placed as on the current controller, with its mode of dispatch and its ``dcn_latency``; nothing is compiled or
-    run. Nodes and messages take time; transfers and the host's own work take none.
+    The program is placed as on the current controller, with its dispatch mode and its ``dcn_latency``. Nothing is
+    compiled or run. Transfers and the host's own work count as zero.
 
     Args:
-        program: what would be called. args: its arguments.
-        seconds: how long a node lasts, by its name; nodes of ``pw.work`` that are not named last what they declare.
+        program: the program that would be called.
+        *args: its arguments.
+        seconds: duration of a node by its name. Nodes of ``pw.work`` that are not named take what they declare.
 
     Raises:
-        UsageError: not a program, nobody says how long a node lasts, or ``seconds`` names none of its nodes or holds
-            what is no time.
+        UsageError: not a program, the duration of a node is unknown, or ``seconds`` names no node of it or holds a
+            value that is no duration.
     """
     if not isinstance(program, Program):
-        raise UsageError(f"predict({program!r}): a {type(program).__name__} is not a program; wrap it in pw.program.")
-    controller = default_controller.get()
-    plan = submit.plan_of(controller, submit.traced(controller, program, program.signature(args, {})))
+        raise UsageError(f"predict({program!r}): {a_type_of(program)} is not a program; wrap it in pw.program.")
+    controller, call = default_controller.get(), program.signature(args, {})
+    with tenant_scope.calling(controller, program.name):
+        plan = submit.plan_of(controller, submit.traced(controller, program, call))
     asked = controller.attach_options
     return makespan(plan, _seconds(plan.graph, seconds or {}), controller.machine.dispatch, asked.dcn_latency)
 
 
 def _seconds(graph: Graph, given: Mapping[str, float]) -> dict[int, float]:
+    """Return the duration of every node that runs on devices, by its id.
+
+    Raises:
+        UsageError: a node has no duration, or ``given`` is wrong.
+    """
     nodes = [node for node in graph.nodes if node.place is not None]
     _check(graph.name, given, list(dict.fromkeys(node.name for node in nodes)))
     found = {node.id: given.get(node.name, node.seconds) for node in nodes}
     silent = dict.fromkeys(node.name for node in nodes if found[node.id] is None)
     if silent:
         raise UsageError(
-            f"predict({graph.name}): nobody says how long {', '.join(map(repr, silent))} last. "
+            f"predict({graph.name}): the duration of {', '.join(map(repr, silent))} is unknown. "
             f"Add seconds={{{', '.join(f'{name!r}: 1e-3' for name in silent)}}}, with your own times, or use pw.work."
         )
     return {node: float(last) for node, last in found.items() if last is not None}
 
 
 def _check(program: str, given: Mapping[str, float], names: Sequence[str]) -> None:
-    """Refuse times of nodes that are not there, and what is no time."""
+    """Refuse durations of nodes that do not exist, and values that are no duration.
+
+    Args:
+        program: its name, for the error.
+        given: seconds by the name of a node.
+        names: the nodes that run on devices.
+
+    Raises:
+        UsageError: naming the entry and the nodes there are.
+    """
     for name, last in given.items():
         if name not in names:
             known = ", ".join(map(repr, names)) or "none"

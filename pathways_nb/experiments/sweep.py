@@ -1,4 +1,9 @@
-"""``pw.sweep``: one function at every point of a grid, and what came of it as a table, a curve and a file."""
+"""``pw.sweep``: call one function at every point of a grid; the results as a table, a curve and a file.
+
+The function is called point by point in this thread: a point may attach devices of its own, and only one
+controller can be current. A point that raises becomes a row with its error, and Ctrl-C keeps the finished rows: one bad
+or slow point must not cost the results of all others.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +21,24 @@ import numpy as np
 
 from pathways_nb.errors import UsageError, nearest
 from pathways_nb.results.run import Run
-from pathways_nb.trace.metrics import counted
 from pathways_nb.util.progress import Progress, to_standard_error
 from pathways_nb.util.text_table import Printed, Table
+from pathways_nb.util.words import a_type_of, counted
 
 ERROR = "error"
-"""The column that says why a point failed; empty where it did not."""
+"""The column with the error of a point; ``""`` where there was none."""
 _UNITS_OF_RUNS = {"makespan": "s", "dispatch": "s", "messages": "s", "transfer_bytes": "bytes", "peak_bytes": "bytes"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sweep(Printed):
-    """What a function gave at the points of a grid.
+    """The results of a function at the points of a grid.
 
     Args:
-        name: of the function.
+        name: name of the function.
         axes: the values of each argument.
-        rows: a dictionary for each point that was done, in the order of the product, the last argument first: the
-            point, what came of it, and ``"error"``, the text of what was raised or ``""``.
+        rows: a dictionary for each finished point, in the order of nested loops, the last argument varying fastest: the
+            arguments, the result's columns, and ``"error"``, the text of what was raised or ``""``.
         results: what the function returned for each row; ``None`` where it failed.
     """
 
@@ -44,20 +49,26 @@ class Sweep(Printed):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The arguments, then what came of them, then ``"error"``."""
+        """The names of the columns: the arguments, then those of the results, then ``"error"``."""
         found = dict.fromkeys(name for row in self.rows for name in row)
         return (*self.axes, *(name for name in found if name not in self.axes and name != ERROR), ERROR)
 
     @property
     def points(self) -> int:
-        """How many points the grid has; ``len(rows)`` of them were done."""
+        """The number of points of the grid; ``len(rows)`` of them are finished."""
         return int(np.prod([len(values) for values in self.axes.values()]))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, column: str) -> np.ndarray:
-        """One column; of numbers with NaN where there is none.
+        """Return one column as an array, in the order of ``rows``.
+
+        Args:
+            column: one of ``columns``.
+
+        Returns:
+            Floats with NaN where a row has no value, or an array of objects if the column is not numeric.
 
         Raises:
             UsageError: there is no such column (the nearest are named).
@@ -69,14 +80,19 @@ class Sweep(Printed):
         return np.array(["" if value is None else value for value in values], object)
 
     def plot(self, x: str | None = None, y: str | None = None, by: str | Sequence[str] | None = None) -> Any:
-        """Lines of ``y`` over ``x``, one for each value of ``by``, as a figure for a notebook.
+        """Draw ``y`` over ``x``, one line for each value of ``by``.
 
         Args:
-            x: by default the first argument with several values. y: by default the first column of numbers.
-            by: one argument or several; by default all others with several values.
+            x: column of the horizontal axis; ``None`` takes the first argument with several values.
+            y: column of the vertical axis; ``None`` takes the first numeric column of the results.
+            by: one argument or several; ``None`` takes all other arguments with several values.
+
+        Returns:
+            A figure, which a notebook displays.
 
         Raises:
-            UsageError: no such column (the nearest are named), no numbers in ``y``, or several points at one place.
+            UsageError: no such column (the nearest are named), no numbers in ``y``, or several rows for one point of a
+                line.
         """
         from pathways_widgets import curve
 
@@ -90,11 +106,23 @@ class Sweep(Printed):
             raise UsageError(f"plot(y={y!r}): there are no numbers in that column of {self.summary_line()}.")
         at, series = self._series(x, y, by)
         of_runs = all(isinstance(result, Run) for result in self.results if result is not None)
-        unit = _UNITS_OF_RUNS.get(y) if of_runs else None  # what else has such a name may be in any unit
+        unit = _UNITS_OF_RUNS.get(y) if of_runs else None  # a user's column of the same name may have any unit
         return curve(series, x, f"{y} in {unit}" if unit else y, at)
 
     def _series(self, x: str, y: str, by: Sequence[str]) -> tuple[list[Any], dict[str, list[float]]]:
-        """Where the points lie, and by name the values there."""
+        """Return the positions on the horizontal axis and, by the label of each line, the values at these positions.
+
+        Args:
+            x: column of the horizontal axis.
+            y: column of the vertical axis; rows without a value are left out.
+            by: columns that tell lines apart.
+
+        Returns:
+            Positions, numeric and rising or as text, and values of each line with NaN where there is none.
+
+        Raises:
+            UsageError: two rows of one line have the same position.
+        """
         places = [row[x] for row in self.rows if row.get(y) is not None]
         at = [place for number, place in enumerate(places) if place not in places[:number]]  # lists are not hashable
         at = sorted(at) if all(isinstance(place, Real) for place in at) else at
@@ -109,7 +137,14 @@ class Sweep(Printed):
         return at if all(isinstance(place, Real) for place in at) else [_word(place) for place in at], series
 
     def to_csv(self, path: str | Path | None = None) -> str | None:
-        """Write ``columns`` and ``rows`` as comma-separated values; without a path they are returned as text."""
+        """Write ``columns`` and ``rows`` as comma-separated values.
+
+        Args:
+            path: the file; ``None`` returns the text instead.
+
+        Returns:
+            The text if no path is given, else ``None``.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
@@ -120,7 +155,7 @@ class Sweep(Printed):
         return None
 
     def summary_line(self) -> str:
-        """How many points there are, were done and failed, in a line of plain text."""
+        """Return in one line how many points there are, how many are finished and how many failed."""
         failed = sum(bool(row[ERROR]) for row in self.rows)
         parts = [f"sweep of {self.name}: {counted(self.points, 'point')}"]
         if len(self.rows) < self.points:
@@ -128,16 +163,23 @@ class Sweep(Printed):
         return ", ".join([*parts, *([f"{failed} failed"] if failed else [])])
 
     def _table(self) -> Table:
+        """Return the table that is printed; the column of errors only if a point failed."""
         failed = any(row[ERROR] for row in self.rows)
         columns = [column for column in self.columns if column != ERROR or failed]
         rows = [[_word(row.get(column)) for column in columns] for row in self.rows]
         return Table(self.summary_line(), columns, rows)
 
     def _is_number(self, column: str) -> bool:
+        """Return whether every value of ``column`` is a real number, and there is one."""
         values = [row[column] for row in self.rows if row.get(column) is not None]
         return bool(values) and all(isinstance(value, Real) for value in values)
 
     def _check(self, where: str, column: str) -> None:
+        """Refuse a column that does not exist, on behalf of the call named ``where``.
+
+        Raises:
+            UsageError: naming the nearest columns and all of them.
+        """
         if column not in self.columns:
             near = nearest(str(column), self.columns)
             meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
@@ -147,16 +189,20 @@ class Sweep(Printed):
 def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     """Call ``fn`` with every combination of values, in the order of nested loops.
 
-    A point that fails is a row with its error, and the others go on; an interrupt keeps what is done. Past two seconds
-    a line tells how far it is.
+    A point that raises becomes a row with its error, and the sweep continues; if no point has a result, a line says so
+    with the first error. Ctrl-C ends the sweep and keeps the finished rows. After two seconds a line of progress is
+    printed.
 
     Args:
         fn: returns a run (its makespan, utilisation, … become columns; ``run_dispatch`` beside an axis ``dispatch``),
             a dictionary of columns, or a number, which becomes the column ``"value"``.
-        axes: for each argument of ``fn`` its values.
+        **axes: the values of each argument of ``fn``.
+
+    Returns:
+        The finished points, as a table.
 
     Raises:
-        UsageError: ``fn`` cannot be called, there is nothing to vary, or an argument's values are no list.
+        UsageError: ``fn`` is not callable, nothing varies, or the values of an argument are no list.
     """
     values = _checked(fn, axes)
     points = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
@@ -170,10 +216,18 @@ def sweep(fn: Callable[..., Any], **axes: Iterable[Any]) -> Sweep:
     except KeyboardInterrupt:
         del results[len(rows) :]
         to_standard_error(f"sweep: interrupted; {len(rows)} of {counted(len(points), 'point')} are done and kept.")
+    if rows and all(row[ERROR] for row in rows):
+        failed, first = counted(len(rows), "point"), ", ".join(f"{name}={_word(rows[0][name])}" for name in values)
+        to_standard_error(f"sweep: no result: {failed} failed, all there are; the first, {first}: {rows[0][ERROR]}")
     return Sweep(getattr(fn, "__name__", type(fn).__name__), values, rows, results)
 
 
 def _checked(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    """Return the values of each argument as lists; iterators are consumed once, so that all points see the same values.
+
+    Raises:
+        UsageError: ``fn`` is not callable, nothing varies, or the values of an argument are no list.
+    """
     if not callable(fn):
         raise UsageError(f"sweep({fn!r}): that cannot be called; write pw.sweep(fn, n=[1, 2]).")
     if not axes:
@@ -191,21 +245,34 @@ def _checked(fn: Callable[..., Any], axes: Mapping[str, Iterable[Any]]) -> dict[
 
 
 def _at(fn: Callable[..., Any], point: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """What came of one point, as columns and as it is."""
+    """Call ``fn`` at one point.
+
+    Returns:
+        The columns of the result, with ``"error"``, and the result itself; ``None`` if ``fn`` raised.
+    """
     try:
         result = fn(**point)
         return {**_columns_of(result, point), ERROR: ""}, result
-    except Exception as error:  # whatever it raised is the user's to see, in its row
+    except Exception as error:  # any error of the user's function belongs in its row
         return {ERROR: f"{type(error).__name__}: {error}"}, None
 
 
 def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a result: of a run, a number or a dictionary.
+
+    Args:
+        result: what the function returned.
+        point: the arguments, whose names a column must not repeat.
+
+    Raises:
+        UsageError: it is none of these, or has a column of an argument's name.
+    """
     if isinstance(result, Run):
         return {f"run_{name}" if name in point else name: value for name, value in _of_run(result).items()}
     if isinstance(result, Number) or (isinstance(result, np.ndarray) and result.ndim == 0):
         return {"value": _plain(result)}
     if not isinstance(result, Mapping):
-        raise UsageError(f"it returned a {type(result).__name__}; return a run, a dictionary of columns, or a number.")
+        raise UsageError(f"it returned {a_type_of(result)}; return a run, a dictionary of columns, or a number.")
     taken = [name for name in result if name in point or name == ERROR]
     if taken:
         raise UsageError(f"it returned a column {taken[0]!r}, which is there already; give it another name.")
@@ -213,7 +280,7 @@ def _columns_of(result: Any, point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_run(run: Run) -> dict[str, Any]:
-    """The figures of a run: seconds, bytes, counts; the mean utilisation is that of all devices."""
+    """Return the figures of a run: seconds, bytes and counts; the utilisation is the mean over all devices."""
     found = run.summary()
     mean = float(np.average(found.utilisation, weights=run.islands)) if sum(run.islands) else 0.0
     columns = {"makespan": found.makespan, "utilisation": mean, "dispatch": found.dispatch, "messages": found.messages}
@@ -222,7 +289,7 @@ def _of_run(run: Run) -> dict[str, Any]:
 
 
 def _told(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The points one by one, with lines of progress once it takes long."""
+    """Yield the points one by one; print a line of progress once the sweep takes long."""
     progress = Progress()
     for number, point in enumerate(points, 1):
         progress.tell(partial(_where, number, len(points), point))
@@ -230,18 +297,19 @@ def _told(points: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _where(number: int, total: int, point: Mapping[str, Any]) -> str:
+    """Return the line of progress for point ``number`` of ``total``."""
     return f"sweep: point {number} of {total}: {', '.join(f'{name}={_word(value)}' for name, value in point.items())}"
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's scalars as Python's, functions by their names; all else as it is."""
+    """Return NumPy scalars as Python's, functions as their names, and anything else unchanged."""
     if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
         return value.item()
     return getattr(value, "__name__", value) if callable(value) else value
 
 
 def _word(value: Any) -> str:
-    """A value in a table or a legend."""
+    """Return the text of a value in a table or a legend: floats with four digits, of other values the first line."""
     value = _plain(value)
     if value is None or value == "":
         return ""

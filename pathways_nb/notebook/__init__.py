@@ -1,5 +1,5 @@
-"""The notebook's doors: ``%%pathways``, ``%pathways``, and a notebook as one page.
+"""The notebook: ``%%pathways`` and ``%pathways``, and an executed notebook as one HTML page.
 
-They parse options; what they ask for is done elsewhere.
-Only the command line and the package itself import it.
+The magics parse options and call the same functions that scripts call; nothing is decided here.
+Only the command line and the package itself import this package.
 """

@@ -1,9 +1,9 @@
-"""Executes a notebook and leaves it as one self-contained page: ``python -m pathways_nb demo``.
+"""``python -m pathways_nb demo``: execute a notebook and store it as one self-contained page.
 
-The kernel is a fresh one of this interpreter, whatever kernels are registered. It is asked, by
-``PATHWAYS_EMBED_FIGURES=1``, to publish each figure once more as Bokeh JSON with its data (``FIGURE``); those go
-into the page and are taken out of the stored notebook, whose widgets carry the same data. The page itself is
-laid out by ``pathways_nb.notebook.demo_page``.
+The kernel is a fresh one of the interpreter that runs the demo, whatever kernels are registered: a registered
+``python3`` may belong to an environment without this package. The kernel is asked by ``PATHWAYS_EMBED_FIGURES=1`` to
+publish each figure a second time as Bokeh JSON with its data (``FIGURE``). Those outputs go into the page and are
+removed from the stored notebook, whose widgets carry the same data. ``demo_page`` lays out the page.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from nbconvert.filters import strip_ansi
 from pathways_nb.notebook.demo_page import FIGURE, render
 
 CELL_TIMEOUT = 900
-"""Seconds after which a cell is taken to be stuck."""
+"""Seconds after which a cell counts as hanging."""
 
 
 class DemoError(Exception):
-    """The demo could not be made; the text says why and where."""
+    """The demo could not be made; the text says why and in which cell."""
 
 
 class _ThisInterpreter(KernelSpecManager):
-    """Knows one kernel: IPython in the interpreter that runs the demo."""
+    """A kernel specification manager with one kernel: IPython in the interpreter that runs the demo."""
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        """The kernel, under any name."""
+        """Return that kernel, whatever its name."""
         return KernelSpec(**get_kernel_dict())
 
 
 class _Progress:
-    """One line on standard error per code cell: which, how long, and how it begins."""
+    """Progress on standard error: for each code cell its number, its first line and its duration."""
 
     def __init__(self, notebook: nbformat.NotebookNode):
         self.code = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
@@ -50,20 +50,25 @@ class _Progress:
         self.began = self.cell_began = time.monotonic()
 
     def started(self, cell: nbformat.NotebookNode, cell_index: int) -> None:
-        """Called by nbclient before each cell, text cells included."""
+        """Print a cell's number and first line; nbclient calls this before each cell, text cells included.
+
+        Args:
+            cell: the cell.
+            cell_index: its position among all cells.
+        """
         if cell_index in self.code:
             self.current, self.cell_began = cell_index, time.monotonic()
             first_line = cell.source.strip().partition("\n")[0][:70]
             self._say(f"[{self.number}/{len(self.code)}] {first_line}")
 
     def finished(self, **_: Any) -> None:
-        """Called by nbclient after each code cell."""
+        """Print a cell's duration; nbclient calls this after each code cell."""
         now = time.monotonic()
         self._say(f"      {now - self.cell_began:.1f} s, {now - self.began:.1f} s in all")
 
     @property
     def number(self) -> int:
-        """Which code cell is running, from 1; 0 before the first."""
+        """Number of the running code cell, from 1; 0 before the first."""
         return self.code.index(self.current) + 1 if self.current >= 0 else 0
 
     def _say(self, text: str) -> None:
@@ -71,23 +76,23 @@ class _Progress:
 
 
 def demo(notebook: Path, out: Path) -> tuple[Path, Path]:
-    """Execute ``notebook`` in a fresh kernel and write the result twice into the folder ``out``.
+    """Execute a notebook in a fresh kernel and write the result twice into a folder.
 
     Args:
-        notebook: an ``.ipynb`` file; it is only read, and its cells run in its folder.
-        out: made if missing; files of the notebook's name there are replaced.
+        notebook: path of an ``.ipynb`` file. It is only read; its cells run in its folder.
+        out: the folder, made if missing; files of the notebook's name in it are replaced.
 
     Returns:
-        The executed notebook, and one HTML page that needs nothing else and no network.
+        The paths of the executed notebook and of one HTML page that needs no other file and no network.
 
     Raises:
-        DemoError: no such notebook, not a notebook, ``out`` is its own folder, or a cell failed
-            (the cells up to there are stored then, and the text names the cell and its line).
+        DemoError: no such notebook, not a notebook, ``out`` is its own folder, or a cell failed. After a failed cell
+            the notebook is stored up to there, and the text names the cell and its line.
     """
     content = _read(notebook, out)
     out.mkdir(parents=True, exist_ok=True)
     executed, page = out / notebook.name, out / f"{notebook.stem}.html"
-    page.unlink(missing_ok=True)  # an old page must not pass for this run's
+    page.unlink(missing_ok=True)  # a page of an earlier run must not be mistaken for this one's
     try:
         _execute(content, notebook.resolve().parent)
         page.write_text(render(content, notebook.stem), encoding="utf-8")
@@ -100,6 +105,11 @@ def demo(notebook: Path, out: Path) -> tuple[Path, Path]:
 
 
 def _read(notebook: Path, out: Path) -> nbformat.NotebookNode:
+    """Return the notebook, refusing a folder in which the result would replace it.
+
+    Raises:
+        DemoError: no such file, not a notebook, or ``out`` is its folder.
+    """
     if not notebook.is_file():
         raise DemoError(f"no notebook {notebook} (looked in {Path.cwd()}); name one with --notebook PATH.")
     if out.resolve() == notebook.resolve().parent:
@@ -111,6 +121,11 @@ def _read(notebook: Path, out: Path) -> nbformat.NotebookNode:
 
 
 def _execute(content: nbformat.NotebookNode, folder: Path) -> None:
+    """Execute all cells of ``content`` in place, in ``folder``.
+
+    Raises:
+        DemoError: a cell raised or hung, or the kernel died.
+    """
     progress = _Progress(content)
     kernel = AsyncKernelManager(
         kernel_name="python3", kernel_spec_manager=_ThisInterpreter(), transport_encryption="auto"
@@ -135,7 +150,7 @@ def _execute(content: nbformat.NotebookNode, folder: Path) -> None:
 
 
 def _describe(error: CellExecutionError, cell: nbformat.NotebookNode, progress: _Progress) -> str:
-    """The failing cell's number, the line of it that failed, and the error, in three lines."""
+    """Return the failing cell's number, the line of it that failed, and the error, in three lines."""
     where = f"code cell {progress.number} of {len(progress.code)}"
     numbers = re.findall(rf"Cell In\[{cell.execution_count}\], line (\d+)", strip_ansi(error.traceback))
     lines = cell.source.splitlines()
@@ -146,6 +161,7 @@ def _describe(error: CellExecutionError, cell: nbformat.NotebookNode, progress: 
 
 
 def _drop_figures(content: nbformat.NotebookNode) -> None:
+    """Remove the figures' JSON from the outputs: the stored notebook has their data in its widgets already."""
     for cell in content.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(FIGURE, None)

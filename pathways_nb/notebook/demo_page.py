@@ -1,7 +1,8 @@
-"""An executed notebook as the parts of one page: text rendered, code coloured, outputs in their best form.
+"""An executed notebook as one page: text rendered, code coloured, each output in its best form.
 
-Figures are handed over as Bokeh JSON; ``pathways_widgets.figures.page`` puts them and BokehJS into the page.
-Nothing here runs a cell or reads a file.
+Figures are passed on as Bokeh JSON; ``pathways_widgets.figures.page`` puts them and BokehJS into the page. nbconvert's
+own HTML exporter is not used for the page because it refers to scripts on the network and knows no Bokeh item. No cell
+is run and no file is read here; ``demo`` does both.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathways_widgets.figures.output import STILL
 from pathways_widgets.figures.page import page
 
 FIGURE = "application/vnd.pathways.figure+json"
-"""An output of this type is a Bokeh ``json_item`` with its data."""
+"""MIME type of an output that holds a Bokeh ``json_item`` with its data."""
 
 _CODE = HtmlFormatter(cssclass="pw-code")
 _STYLE = f"""<style>
@@ -38,7 +39,7 @@ Part = str | dict[str, Any]
 
 
 def render(content: nbformat.NotebookNode, title: str) -> str:
-    """The whole page: every cell of ``content`` in order, as HTML text."""
+    """Return the whole page as HTML: every cell of ``content`` in order."""
     parts: list[Part] = [_STYLE]
     for cell in content.cells:
         parts += _cell(cell)
@@ -46,20 +47,24 @@ def render(content: nbformat.NotebookNode, title: str) -> str:
 
 
 def _cell(cell: nbformat.NotebookNode) -> list[Part]:
+    """Return the parts of the page for one cell."""
     if cell.cell_type == "markdown":
         return [f"<section>{markdown2html_mistune(cell.source)}</section>"]
     if cell.cell_type == "raw":
         return []
+    # A still picture stands beside each live figure for viewers without scripts; this page runs scripts.
     has_figure = any(FIGURE in output.get("data", {}) for output in cell.outputs)
     shown = [output for output in cell.outputs if not (has_figure and _is_still(output))]
     return [highlight(cell.source, PythonLexer(), _CODE), *map(_output, shown)]
 
 
 def _is_still(output: nbformat.NotebookNode) -> bool:
+    """Return whether an output is a still picture that stands beside a live figure."""
     return STILL in output.get("metadata", {})
 
 
 def _output(output: nbformat.NotebookNode) -> Part:
+    """Return the richest form of an output that a page can show: a figure, then HTML or SVG, an image, text."""
     if output.output_type == "stream":
         return _text(output.text)
     if output.output_type == "error":
@@ -79,4 +84,5 @@ def _output(output: nbformat.NotebookNode) -> Part:
 
 
 def _text(text: str, style: str = "pw-text") -> str:
+    """Return plain text as HTML, without the colour codes of a terminal."""
     return f'<pre class="{style}">{html.escape(strip_ansi(text))}</pre>'

@@ -1,7 +1,9 @@
-"""The notebook's door: ``%%pathways`` and ``%pathways``. They parse options and do nothing else.
+"""``%%pathways`` and ``%pathways``: parse options and call what scripts call.
 
-The body of a cell is compiled under the cell's own name, so tracebacks point at the right line, and runs in the
-user's namespace inside ``pw.record``, which is the same thing for scripts. Nothing is kept in ``Out``.
+The body of a cell is compiled under the cell's own name, so that tracebacks point at the right line, and runs in the
+user's namespace inside ``pw.record``. A nested ``run_cell`` would number lines off by one and report success for a cell
+that failed, so that "run all" would continue. Options are parsed by ``argparse``; no option text is evaluated. The
+value of the last line is displayed, not returned: ``Out`` would keep the future, and with it memory on devices.
 """
 
 from __future__ import annotations
@@ -23,37 +25,59 @@ from pathways_nb.controller.policies import POLICIES
 from pathways_nb.errors import did_you_mean
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results.run import runs, show_graph
-from pathways_nb.session import calls, default_controller
+from pathways_nb.session import default_controller
+from pathways_nb.session.calls import client
 from pathways_nb.session.status import as_html, status_of
 from pathways_nb.session.tenant_scope import tenant
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are a notebook's: what is wrong, and which options there are."""
+    """An argument parser that reports errors as IPython does: the error, then all options in one line."""
 
     def __init__(self, prog: str):
+        """Make a parser for the magic ``prog``; ``parse`` handles ``--help``, because argparse's own would exit."""
         super().__init__(prog=prog, add_help=False, allow_abbrev=False)
 
     def option(self, name: str, **how: Any) -> None:
-        """One more option, which may be written with ``-`` or ``_``."""
+        """Add an option that may be written with ``-`` or ``_`` between its words.
+
+        Args:
+            name: the option, without leading dashes.
+            **how: as for ``add_argument``.
+        """
         self.add_argument(*dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}")), **how)
 
     def error(self, message: str) -> NoReturn:
+        """Raise the error that IPython shows without a traceback.
+
+        Args:
+            message: argparse's text.
+
+        Raises:
+            IPythonUsageError: always.
+        """
         end = "" if message.endswith((".", "?")) else "."
         raise IPythonUsageError(f"{self.prog}: {message}{end}\n{self.usage_text()}")
 
     def usage_text(self) -> str:
-        """Its options in a line."""
+        """Return all options in one line."""
         return "Usage: " + " ".join(self.format_usage().split()[1:])
 
     def help_text(self) -> str:
-        """The same, and a line for each option that has something to say."""
+        """Return all options in one line, then a line for each option that has a description."""
         said = [action for action in self._actions if action.help]
         rows = [(" ".join(filter(None, (*one.option_strings[:1], str(one.metavar or "")))), one.help) for one in said]
         return "\n".join([self.usage_text(), *(f"  {name:30} {text}" for name, text in rows)])
 
     def parse(self, words: list[str]) -> argparse.Namespace | None:
-        """The options; ``None`` if only help was wanted, which is printed."""
+        """Return the options in a line, split into ``words``.
+
+        Returns:
+            The options; ``None`` if only help was asked for, which is printed.
+
+        Raises:
+            IPythonUsageError: an option is unknown or its value is wrong; the nearest one is named.
+        """
         if "--help" in words or "-h" in words:
             print(self.help_text())
             return None
@@ -63,12 +87,14 @@ class _Parser(argparse.ArgumentParser):
             written, keyword, value = unknown[0].lstrip("-").partition("=")
             written = written.replace("_", "-")
             meant = did_you_mean(written, known) if keyword or unknown[0].startswith("-") else ""
+            # A common slip: ``islands=2``, as in Python, in place of ``--islands 2``.
             meant = f" Write --{written} {value}." if keyword and f"--{written}" in known else meant
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{meant}")
         return options
 
 
 def _views(text: str) -> tuple[str, ...]:
+    """Return the names of views in ``text``; a wrong one is an error of its option."""
     from pathways_widgets.figures.panel import check_show
 
     try:
@@ -78,42 +104,45 @@ def _views(text: str) -> tuple[str, ...]:
 
 
 def _cell_parser() -> _Parser:
+    """Return the parser of ``%%pathways``."""
     parser = _Parser("%%pathways")
     parser.add_argument("--show", type=_views, default="graph,timeline", metavar="graph,timeline")
     parser.add_argument("--run", default="", metavar="NAME")
     parser.add_argument("--client", default="", metavar="NAME")
-    parser.add_argument("--profile", dest="begin", action="store_const", const=calls.profile, default=calls.record)
+    parser.add_argument("--profile", dest="begin", action="store_const", const=client.profile, default=client.record)
     return parser
 
 
 def _attach_parser() -> _Parser:
+    """Return the parser of ``%pathways attach``."""
     parser = _Parser("%pathways attach")
     parser.add_argument(
         "kind", nargs="?", default="auto", metavar="KIND", help="auto, cpu, gpu, tpu, sim or sim:CHIP:4x8"
     )
-    parser.option("islands", type=int, metavar="N", help="how many")
-    parser.option("devices-per-island", type=int, metavar="N", help="on CPU and simulated")
-    parser.option("dispatch", default="parallel", metavar="parallel|sequential", help="how steps go out")
-    parser.option("dcn-latency", type=float, default=0.0, metavar="SECONDS", help="of each message of the controller")
+    parser.option("islands", type=int, metavar="N", help="number of islands")
+    parser.option("devices-per-island", type=int, metavar="N", help="devices of each island")
+    parser.option("dispatch", default="parallel", metavar="parallel|sequential", help="how nodes are dispatched")
+    parser.option("dcn-latency", type=float, default=0.0, metavar="SECONDS", help="delay of each controller message")
     parser.option("no-pin", dest="pin", action="store_false", help="CPU islands share all cores")
-    parser.option("policy", default="stride", metavar="|".join(POLICIES), help="which program's next gang goes first")
+    parser.option("policy", default="stride", metavar="|".join(POLICIES), help="whose next gang is enqueued first")
     parser.option("hbm", type=float, metavar="BYTES", help="memory of each device")
     _add_simulated(parser)
     return parser
 
 
 def _add_simulated(parser: _Parser) -> None:
-    """What only simulated devices have."""
+    """Add the options that only simulated devices have."""
     parser.option("chip", metavar="NAME", help="simulated: tpu_v5p, a file, or here for this machine as calibrated")
-    parser.option("network", metavar="NAME", help="simulated: between islands, a name or a file")
+    parser.option("network", metavar="NAME", help="simulated: network between islands, a name or a file")
     parser.option("devices-per-host", type=int, metavar="N", help="simulated: how many share a host")
     parser.option("topology", type=_shape, metavar="4x4x4", help="simulated: chips of an island along each axis")
-    parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: of the logarithm of durations")
-    parser.option("seed", type=int, default=0, metavar="N", help="simulated: of that noise")
+    parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: spread of the log of durations")
+    parser.option("seed", type=int, default=0, metavar="N", help="simulated: seed of that noise")
     parser.option("values", action="store_true", help="simulated: compute values on CPU devices, too")
 
 
 def _shape(text: str) -> tuple[int, ...]:
+    """Return the sizes in ``4x4x4`` or ``4,4,4`` as a tuple of numbers."""
     try:
         return tuple(map(int, text.replace(",", "x").split("x")))
     except ValueError:
@@ -126,6 +155,7 @@ _ACTIONS = ("attach", "calibrate", "status", "reset")
 
 
 def _action(text: str) -> str:
+    """Return the word after ``%pathways`` if it is an action; the error names the nearest one."""
     if text not in _ACTIONS:
         said = f"invalid choice: {text!r}, choose from {', '.join(_ACTIONS)}.{did_you_mean(text, _ACTIONS)}"
         raise argparse.ArgumentTypeError(said)
@@ -133,12 +163,14 @@ def _action(text: str) -> str:
 
 
 def _action_parser() -> _Parser:
+    """Return the parser of ``%pathways`` for actions without options."""
     parser = _Parser("%pathways")
     parser.add_argument("action", nargs="?", default="status", type=_action, choices=_ACTIONS)
     return parser
 
 
 def _calibrate_parser() -> _Parser:
+    """Return the parser of ``%pathways calibrate``."""
     parser = _Parser("%pathways calibrate")
     parser.add_argument("--quick", action="store_true")
     return parser
@@ -146,7 +178,7 @@ def _calibrate_parser() -> _Parser:
 
 @magics_class
 class PathwaysMagics(Magics):
-    """``%%pathways`` records and shows a cell; ``%pathways`` attaches, calibrates, resets and tells the status."""
+    """The magics: ``%%pathways`` records and shows a cell; ``%pathways`` attaches, calibrates and resets."""
 
     shell: Any
 
@@ -156,6 +188,10 @@ class PathwaysMagics(Magics):
         """Run the cell as ordinary Python, recorded and shown live.
 
         ``%%pathways [--show VIEWS] [--run NAME] [--client NAME] [--profile]``
+
+        Args:
+            line: the options.
+            cell: the body.
         """
         __tracebackhide__ = True
         options = _cell_parser().parse(_split(line))
@@ -170,11 +206,15 @@ class PathwaysMagics(Magics):
             exec(body, self.shell.user_ns)
             value = eval(last, self.shell.user_ns) if last is not None else None
         if value is not None and not silent:
-            display(value)  # not returned, or Out would hold the future and its memory
+            display(value)  # not returned: Out would keep the future and its memory
 
     @line_magic("pathways")  # type: ignore[arg-type]
     def pathways_line(self, line: str) -> None:
-        """``%pathways attach [KIND] [--islands N] …``, ``calibrate [--quick]``, ``status``, ``reset``."""
+        """Run ``%pathways attach [KIND] [--islands N] …``, ``calibrate [--quick]``, ``status`` or ``reset``.
+
+        Args:
+            line: the action and its options; empty means ``status``.
+        """
         words = _split(line)
         if words[:1] == ["attach"]:
             options = _attach_parser().parse(words[1:])
@@ -196,14 +236,26 @@ class PathwaysMagics(Magics):
             display({"text/plain": status, "text/html": as_html(status)}, raw=True)
 
     def _compile(self, cell: str) -> tuple[Any, Any, bool]:
+        """Compile a cell under its own name, the last expression apart from the statements before it.
+
+        Args:
+            cell: the body, without the line of the magic.
+
+        Returns:
+            The statements, the last expression or ``None``, and whether the cell ends in ``;``, which silences it.
+
+        Raises:
+            IPythonUsageError: the cell contains a top-level ``await``, which a recorded cell cannot run.
+        """
         shell = self.shell
-        blank = len(list(itertools.takewhile(lambda row: not row.strip(), cell.splitlines())))  # would be dropped
-        source = "\n" * (1 + blank) + shell.transform_cell(cell)  # the magic's own line counts as well
+        blank = len(list(itertools.takewhile(lambda row: not row.strip(), cell.splitlines())))  # else dropped
+        source = "\n" * (1 + blank) + shell.transform_cell(cell)  # one more for the line of the magic
         number = len(shell.history_manager.input_hist_parsed) - 1
         filename = shell.compile.cache(source, number, raw_code=cell)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = shell.compile.ast_parse(source, filename=filename)
         tree = shell.transform_ast(tree)
+        # 0x80 is CO_COROUTINE, which the code has only if something at its top level awaits.
         if compile(tree, filename, "exec", flags | shell.compile.flags, dont_inherit=True).co_flags & 0x80:
             raise IPythonUsageError(
                 "%%pathways: top-level await is not possible in a recorded cell. Write y.result() instead of await y, "
@@ -217,6 +269,11 @@ class PathwaysMagics(Magics):
 
 
 def _split(line: str) -> list[str]:
+    """Return the words of a line, split as a shell does.
+
+    Raises:
+        IPythonUsageError: a quotation is not closed.
+    """
     try:
         return shlex.split(line)
     except ValueError as error:
@@ -224,7 +281,10 @@ def _split(line: str) -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext pathways_nb`` calls: magics, pictures of graphs; the first need attaches a default."""
+    """Register magics and the display of graphs; ``%load_ext pathways_nb`` calls this.
+
+    From then on the first use of devices attaches default ones, so that a first cell works without ``pw.attach``.
+    """
     default_controller.allow_default(attach)
     shell.register_magics(PathwaysMagics)
     shell.display_formatter.ipython_display_formatter.for_type(Graph, show_graph)

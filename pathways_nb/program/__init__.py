@@ -1,5 +1,5 @@
-"""Programs: Python functions that JAX traces into a sharded dataflow graph, and their computations.
+"""Programs: Python functions that JAX traces into a sharded dataflow graph, and the computations they call.
 
-No device is chosen, nothing is submitted.
-``runtime`` and what lies above it may import it.
+No device is chosen here and nothing is submitted.
+This package is imported by ``runtime`` and the packages that stand above it.
 """

@@ -1,8 +1,9 @@
 """Computations: compiled functions that carry their place (Pathways, section 3).
 
-A computation is a named ``jax.jit``: the name carries the virtual slice, the shardings stand on the slice's abstract
-mesh. Traced inside a program it is one equation, so JAX's own transformations compose across places. ``jit`` code
-sees whole arrays, ``shard_map`` code sees one shard and may use collectives.
+A computation is a named ``jax.jit``: its name carries the virtual slice, and its shardings stand on the slice's
+abstract mesh. Traced inside a program it is one equation, so JAX's own transformations compose across places, and no
+second system of transformations is needed. The name is the carrier because it is what every transformation keeps.
+``jit`` code sees whole arrays; ``shard_map`` code sees one shard and may use collectives.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathways_nb.program import context, specs
 from pathways_nb.program.edge import cross
 from pathways_nb.program.signature import Signature, Statics
 from pathways_nb.util.unique import Unique
+from pathways_nb.util.words import a_type_of, counted
 
 Form = Literal["jit", "shard_map"]
 _NAME = re.compile(r"pw__(\d+)(?:~([^_]+))?__(.*)", re.DOTALL)
@@ -38,14 +40,14 @@ NOT_PICKLED = (
 
 
 class Computation(Unique):
-    """A function bound to a virtual slice. Calling it outside a program returns futures at once.
+    """A function bound to a virtual slice, made by ``pw.jit`` or ``pw.shard_map``.
 
-    Made by ``pw.jit`` and ``pw.shard_map``. Inside a ``pw.program`` a call is one node of its graph.
+    A call outside a program returns futures at once. A call inside a ``pw.program`` is one node of its graph.
     """
 
     _not_pickled = NOT_PICKLED
     seconds: float | None = None
-    """How long it is declared to last, if it is (``pw.work``); its name carries it to the nodes of a graph."""
+    """Declared duration in seconds (``pw.work``), else ``None``; the equation's name carries it to the nodes."""
 
     def __init__(
         self,
@@ -73,10 +75,14 @@ class Computation(Unique):
         self.shapes: dict[Any, Any] = {}
         """Abstract outputs of calls made outside programs, by signature."""
         self.gathered: OrderedDict[Any, Any] = OrderedDict()
-        """Programs made of loose calls that begin with this one."""
+        """Programs made of batched calls of which this is the newest computation."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Stage one node inside a program; outside, run and return futures."""
+        """Add one node to the program under trace; outside any program, run.
+
+        Returns:
+            The outputs: traced values inside a program, futures outside.
+        """
         __tracebackhide__ = True
         trace = context.tracing()
         if trace is None:
@@ -86,11 +92,19 @@ class Computation(Unique):
         return self.stage(trace, self.signature(args, kwargs))
 
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-        """The call's arguments, flattened, with static ones set apart."""
+        """Return the call's arguments, flattened, with static ones set apart."""
         return Signature.of(self.statics, args, kwargs, self.name)
 
     def stage(self, trace: context.Tracing, call: Signature) -> Any:
-        """Stage the call into the trace under way: one equation."""
+        """Add the call to the trace under way as one equation.
+
+        Args:
+            trace: the trace under way.
+            call: the arguments, whose leaves may be tracers.
+
+        Returns:
+            The outputs, traced.
+        """
         trace.refuse_futures(call)
         trace.places[self.place.serial] = self.place
         mesh = trace.mesh_of(self.place)
@@ -105,7 +119,11 @@ class Computation(Unique):
             raise
 
     def check_arguments(self, call: Signature) -> None:
-        """Refuse arguments that their specs do not divide, by name."""
+        """Refuse arguments that their specs do not divide.
+
+        Raises:
+            ShardingError: naming the argument, its shape and the spec.
+        """
         for index, (leaf, spec) in enumerate(zip(call.leaves, self._leaf_specs(call), strict=True)):
             if any(specs.problems(jax.numpy.shape(leaf), spec, self.place)):
                 what = f"{self.name}: {call.names[index]}"
@@ -124,8 +142,8 @@ class Computation(Unique):
         prefix, dynamic = self.in_specs, call.dynamic_args
         if isinstance(prefix, tuple) and not specs.is_spec(prefix) and len(prefix) != len(dynamic):
             raise specs.ShardingError(
-                f"{self.name}: {self._in_option} has {len(prefix)} entries for {len(dynamic)} arguments; "
-                f"give one pw.P for all, or one for each."
+                f"{self.name}: {self._in_option} has {counted(len(prefix), 'entry')} for "
+                f"{counted(len(dynamic), 'argument')}; give one pw.P for all, or one for each."
             )
         positional = specs.spread(prefix, dynamic, self._in_option, self.name)
         rest: list[specs.Spec] = [None] * (len(call.leaves) - len(positional))
@@ -192,7 +210,7 @@ class Computation(Unique):
 
 
 class Named(NamedTuple):
-    """What the name of a computation's equation carries: the serial of its place, its declared time, its plain name."""
+    """The parts of a computation's equation name: serial of its place, declared seconds, and plain name."""
 
     place: int
     seconds: float | None
@@ -200,18 +218,18 @@ class Named(NamedTuple):
 
 
 def named(equation: str) -> Named | None:
-    """What an equation's name carries, if it is a computation's."""
+    """Return the parts of an equation's name if it is a computation's, else ``None``."""
     match = _NAME.fullmatch(equation)
     return Named(int(match[1]), float(match[2]) if match[2] else None, match[3]) if match else None
 
 
 def _make(fn: Callable[..., Any] | None, form: Form, on: VirtualSlice, *rest: Any, **options: Any) -> Any:
     if not isinstance(on, VirtualSlice):
-        raise UsageError(f"on={on!r} is a {type(on).__name__}; pass a pw.virtual_slice(...).")
+        raise UsageError(f"on={on!r} is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     if fn is None:
         return lambda fn: Computation(fn, form, on, *rest, **options)
     if not callable(fn):
-        raise UsageError(f"pw.{form}({fn!r}, ...) needs a function, got a {type(fn).__name__}.")
+        raise UsageError(f"pw.{form}({fn!r}, ...) needs a function, got {a_type_of(fn)}.")
     return Computation(fn, form, on, *rest, **options)
 
 
@@ -229,11 +247,18 @@ def jit(
     """Bind ``fn``, which sees whole arrays, to a virtual slice (Pathways, section 3). Also a decorator.
 
     Args:
-        fn: the function; leave out to use as ``@pw.jit(on=place)``.
+        fn: the function; leave it out to use ``@pw.jit(on=place)``.
         on: the virtual slice to run on.
-        in_shardings, out_shardings: ``pw.P`` trees over the slice's axes, prefixes as in ``jax.jit``. Left out:
-            replicated on the way in, the compiler's choice on the way out.
-        static_argnums, static_argnames, donate_argnums, donate_argnames: as in ``jax.jit``.
+        in_shardings: a ``pw.P`` over the slice's axes or a prefix tree of them, as in ``jax.jit``; by default
+            replicated.
+        out_shardings: the same for the outputs; by default the compiler's choice.
+        static_argnums: as in ``jax.jit``.
+        static_argnames: as in ``jax.jit``.
+        donate_argnums: as in ``jax.jit``.
+        donate_argnames: as in ``jax.jit``.
+
+    Returns:
+        The computation, or a decorator that makes one.
 
     Raises:
         ShardingError: a spec names an axis the slice lacks (here), or does not divide an argument (at the call).
@@ -258,14 +283,22 @@ def shard_map(
     """Bind ``fn``, which sees one shard and may use collectives over the slice's axes, to a virtual slice.
 
     Args:
-        fn: the function; leave out to use as a decorator.
+        fn: the function; leave it out to use as a decorator.
         on: the virtual slice to run on.
-        in_specs, out_specs: ``pw.P`` trees, as in ``jax.shard_map``.
-        static_argnums, static_argnames, donate_argnums, donate_argnames: as in ``jax.jit``.
+        in_specs: a ``pw.P`` or a tree of them, as in ``jax.shard_map``.
+        out_specs: a ``pw.P`` or a tree of them, as in ``jax.shard_map``.
+        static_argnums: as in ``jax.jit``.
+        static_argnames: as in ``jax.jit``.
+        donate_argnums: as in ``jax.jit``.
+        donate_argnames: as in ``jax.jit``.
         check_vma: as in ``jax.shard_map``.
 
+    Returns:
+        The computation, or a decorator that makes one.
+
     Raises:
-        ShardingError, UsageError: as for ``pw.jit``.
+        ShardingError: as for ``pw.jit``.
+        UsageError: as for ``pw.jit``.
     """
     statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
     return _make(fn, "shard_map", on, in_specs, out_specs, statics, check_vma=check_vma)

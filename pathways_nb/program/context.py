@@ -1,7 +1,7 @@
-"""What the code being traced needs to know about its surroundings, and the door to whoever runs calls.
+"""The surroundings of a trace, and the interface to whatever carries out calls.
 
-Tracing happens on the caller's thread, so the surroundings are a context variable. The client registers itself as
-the ``Runner``; computations and programs know nothing else of it.
+Tracing happens on the caller's thread, so the trace under way is a context variable. ``session`` registers a ``Runner``
+on import; computations and programs know nothing else of it, which keeps this package below ``runtime``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ProgramT = TypeVar("ProgramT", contravariant=True)
 
 
 class Body(NamedTuple):
-    """The body of a computation: its name and its place."""
+    """A computation whose body is being traced: its name and its virtual slice."""
 
     name: str
     place: VirtualSlice
@@ -32,17 +32,21 @@ class Body(NamedTuple):
 
 @dataclass
 class Tracing:
-    """One trace under way: how places look, which have been met, and whose body is being traced right now."""
+    """One trace under way: how to get the mesh of a place, the places met so far, and the bodies being traced."""
 
     program: str
     mesh_of: MeshOf
     captured: Callable[[object], str]
-    """Names the variable that holds a captured object, for errors."""
+    """Returns the name of the variable that holds a captured object, for errors."""
     places: dict[int, VirtualSlice] = field(default_factory=dict)
     inside: list[Body] = field(default_factory=list)
 
     def refuse_futures(self, call: Signature) -> None:
-        """Futures reach a program as its arguments, not through variables from outside."""
+        """Refuse futures captured from outside: a program takes them as arguments.
+
+        Raises:
+            UsageError: naming the future's variable.
+        """
         for leaf in call.leaves:
             if isinstance(leaf, Deferred):
                 raise UsageError(
@@ -52,22 +56,22 @@ class Tracing:
 
 
 class Runner(Protocol[ComputationT, ProgramT]):
-    """Who carries out calls of computations and programs made outside any trace: the client."""
+    """Carries out calls of computations and programs that are made outside any trace."""
 
     def call(self, computation: ComputationT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out a loose call of a computation."""
+        """Carry out a call of a computation."""
 
     def call_program(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a call of a program."""
 
     def run_program(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out a call of a program, wait, return its run."""
+        """Carry out a call of a program, wait for it, and return its run."""
 
     def peaks_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """How much memory one run of a program needs, for each place."""
+        """Return the memory that one run of a program needs at its peak, for each placement."""
 
     def graph_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The graph for these arguments."""
+        """Return the program's graph for these arguments."""
 
 
 _tracing: ContextVar[Tracing | None] = ContextVar("pathways_tracing", default=None)
@@ -75,13 +79,13 @@ _runner: list[Runner[Any, Any]] = []
 
 
 def tracing() -> Tracing | None:
-    """The trace under way on this thread, if any."""
+    """Return the trace under way on this thread, or ``None``."""
     return _tracing.get()
 
 
 @contextlib.contextmanager
 def under(trace: Tracing) -> Iterator[Tracing]:
-    """Make ``trace`` the one under way."""
+    """Yield ``trace`` as the one under way."""
     token = _tracing.set(trace)
     try:
         yield trace
@@ -90,10 +94,10 @@ def under(trace: Tracing) -> Iterator[Tracing]:
 
 
 def set_runner(runner: Runner[Any, Any]) -> None:
-    """Register who carries out calls."""
+    """Register the runner that carries out calls."""
     _runner[:] = [runner]
 
 
 def runner() -> Runner[Any, Any]:
-    """Who carries out calls."""
+    """Return the registered runner."""
     return _runner[0]

@@ -1,9 +1,10 @@
 """The edge of a computation, which no mesh crosses.
 
-A body is traced under its place's mesh, and JAX writes that mesh into the types of the values made there. A type that
-names the mesh of one place is an error under the mesh of the next, or means something else. So what enters or leaves a
-computation passes ``cross``, an identity whose result names no mesh, and so do tangents and cotangents in every
-transformation. Once the program is a list of items, ``without_edges`` takes them out again.
+A body is traced under its place's mesh, and JAX writes that mesh into the types of the values made there. Under the
+next place's mesh, a type that names another mesh is an error or means something else. Replacing the mesh in the types
+afterwards is not enough: JAX has compared them by then. Therefore everything that enters or leaves a computation
+passes ``cross``, an identity whose result names no mesh; tangents and cotangents do so in every transformation. Once
+the program is a list of items, ``without_edges`` removes these identities again.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ _nowhere = AbstractMesh((), ())
 
 
 class Inner(NamedTuple):
-    """A computation between its edges, and where each of its former outputs is found."""
+    """A computation without its edges, and where each of its former outputs is found."""
 
     jaxpr: jex.ClosedJaxpr
     kept: tuple[int, ...]
-    """Which of the former outputs it still has."""
+    """Positions of the former outputs that it still has."""
     found_at: tuple[int, ...]
-    """For each former output, its position in the list of all inputs and then the outputs that are left."""
+    """For each former output, its position in the list of all inputs followed by the outputs that are left."""
 
 
 _inner: weakref.WeakKeyDictionary[jex.ClosedJaxpr, Inner] = weakref.WeakKeyDictionary()
-"""By what JAX traced. It keeps one trace for equal calls, and so they stay equal here."""
+"""By traced jaxpr: JAX keeps one jaxpr for equal calls, and they must stay equal once the edges are removed."""
 
 
 def cross(value: Any) -> Any:
-    """The same value, of a type that names no mesh."""
+    """Return the same value with a type that names no mesh."""
     return _edge.bind(value) if isinstance(value, jax.core.Tracer) else value
 
 
 def without_edges(closed: jex.ClosedJaxpr) -> Inner:
-    """Take out the edges, and the residuals that are an input or another output but for an edge.
+    """Return the computation without edges, and without residuals that are an input or another output.
 
-    JAX gives no output of its own to a residual that is an input or another output. An edge between hides that, and
-    each would be a copy of an array.
+    JAX gives a residual no output of its own if it is an input or another output. An edge in between hides that, and
+    each such residual would be a copy of an array.
     """
     if closed not in _inner:
         kept, found_at = _outputs(closed.jaxpr)
@@ -66,7 +67,7 @@ def _outputs(jaxpr: jex.Jaxpr) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _joined(jaxpr: jex.Jaxpr, kept: tuple[int, ...]) -> jex.Jaxpr:
-    """The values on both sides of an edge as one, and these outputs only."""
+    """Return the jaxpr with the values on both sides of each edge joined, and with these outputs only."""
     source: dict[jex.Var, Any] = {}
 
     def one(atom: Any) -> Any:

@@ -1,13 +1,15 @@
 """A traced program as a flat list of items: computations, and the ordinary operations between them.
 
-JAX leaves computations inside ``remat``, ``jit`` and ``custom_vjp`` equations where a user's transformation put them.
-They are lifted out here, so that each is a node of its own; loops cannot be, and are refused.
+A computation must be a node of its own, because a node runs at one place. JAX leaves computations inside ``remat``,
+``jit`` and ``custom_vjp`` equations where a user's transformation put them, so calls that hold computations are inlined
+here. Loops and branches cannot be inlined; a computation inside one is an error. All other calls stay single items. The
+places of ordinary operations, and which items share a node, are chosen in ``build.py``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,26 +17,16 @@ import jax
 import jax.extend.core as jex
 
 from pathways_nb.errors import UsageError
+from pathways_nb.jaxpr.flat import FlatJaxpr, Operation, Walk, alive, called
 from pathways_nb.plan import source_lines
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Named, named
 from pathways_nb.program.edge import without_edges
 from pathways_nb.program.signature import Aval
+from pathways_nb.util.primitives import CALLS, CARRIERS, COLLECTIVES
 
 _MOST_NAMED = 4
-"""Different parts of a fused node that its name tells."""
-_TRANSPARENT = frozenset(
-    {"jit", "pjit", "remat2", "checkpoint", "remat", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"}
-)
-
-_COLLECTIVES = frozenset(
-    {"psum", "psum2", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant", "reduce_scatter",
-     "psum_scatter", "all_to_all", "ppermute", "pbroadcast", "ragged_all_to_all"}
-)  # fmt: skip
-_CARRIERS = frozenset(
-    {"jit", "pjit", "closed_call", "shard_map", "pvary", "pcast", "reshard", "sharding_constraint",
-     "convert_element_type", "reshape", "squeeze", "broadcast_in_dim", "transpose", "copy", "copy_p"}
-)  # fmt: skip
+"""The most parts of different names that the name of a fused node lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,45 +40,44 @@ Operand = int | Const
 
 
 @dataclass(frozen=True, eq=False)
-class Item:
-    """One equation: what it computes, from which values, and where, if it is a computation."""
+class Item(Operation[Operand]):
+    """One equation of a program, at a declared place if it is a computation; operands are values or constants.
 
-    name: str
-    jaxpr: jex.ClosedJaxpr
-    inputs: tuple[Operand, ...]
+    ``place`` is the serial of a virtual slice; ``line`` is the source line of the call.
+    """
+
     outputs: tuple[int, ...]
+    title: str = field(kw_only=True)
+    """The name of the item in graphs and timelines."""
+    jaxpr: jex.ClosedJaxpr = field(kw_only=True)
+    """The equation alone as a jaxpr that can be run; of a computation, its body."""
     place: int | None = None
     in_specs: tuple[specs.Spec, ...] = ()
     out_specs: tuple[specs.Spec, ...] = ()
     donated: tuple[bool, ...] = ()
     line: str = ""
     seconds: float | None = None
-    """How long it is declared to last (``pw.work``)."""
-
-    @property
-    def has_effects(self) -> bool:
-        """Whether it must run even if nobody uses its outputs, and must not run twice."""
-        return bool(self.jaxpr.effects)
+    """The declared duration in seconds (``pw.work``); ``None`` if none is declared."""
 
     @property
     def is_collective(self) -> bool:
-        """Whether devices only exchange values in it: collectives, and what changes no number or only its scale."""
+        """Whether devices only exchange values: it holds collectives, and else only changes of shape, type or scale."""
         primitives = {eqn.primitive.name for eqn in equations(self.jaxpr) if not _ends_mean(eqn)}
-        return not primitives.isdisjoint(_COLLECTIVES) and primitives <= _COLLECTIVES | _CARRIERS
+        return not primitives.isdisjoint(COLLECTIVES) and primitives <= COLLECTIVES.keys() | CARRIERS
 
     def values(self) -> Iterator[int]:
-        """Its operands that are values."""
+        """Return the operands that are values, not constants."""
         return (operand for operand in self.inputs if not isinstance(operand, Const))
 
 
 @dataclass
 class Group:
-    """Items of one place that run as one node: a computation, ordinary operations, or several groups fused."""
+    """Items at one place that run as one node: a computation, ordinary operations, or several groups fused."""
 
     place: int
     items: list[Item] = field(default_factory=list)
     fused: tuple[str, ...] = ()
-    """The names of the groups that were fused into it."""
+    """The names of the groups that were fused into this one; empty if it was not fused."""
 
     @property
     def is_computation(self) -> bool:
@@ -95,125 +86,142 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What pictures call its node."""
+        """The name of its node in graphs and timelines."""
         if self.fused:
             times = Counter(self.fused)
             parts = [name if count == 1 else f"{name} ×{count}" for name, count in times.items()]
             return " + ".join(parts if len(parts) <= _MOST_NAMED else [*parts[: _MOST_NAMED - 1], "…"])
-        names = list(dict.fromkeys(item.name for item in self.items))
+        names = list(dict.fromkeys(item.title for item in self.items))
         if self.is_computation or len(names) <= 2:
             return ", ".join(names)
         return f"{names[0]} +{len(self.items) - 1} ops"
 
 
-@dataclass
-class FlatProgram:
-    """A whole program: ``avals`` by value id, items in order, operands of the result."""
+@dataclass(frozen=True, eq=False)
+class FlatProgram(FlatJaxpr[Item, Operand]):
+    """A whole program: its items in program order. A value is its position in ``avals``."""
 
-    avals: list[Aval] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
-    arguments: tuple[int, ...] = ()
-    results: tuple[Operand, ...] = ()
+    inputs: tuple[int, ...]
+    avals: list[Aval]
+    """The shape and dtype of each value."""
 
     @classmethod
     def of(cls, closed: jex.ClosedJaxpr) -> FlatProgram:
-        """Flatten a traced program and drop what nobody uses."""
-        flat = cls()
-        flat.arguments = tuple(flat.new(var.aval) for var in closed.jaxpr.invars)
-        operands = flat.walk(closed.jaxpr, closed.consts, flat.arguments, backward=False)
-        flat.results = tuple(operands)
-        flat._drop_unused()
-        return flat
+        """Return a traced program as a list of items without dead code."""
+        walk = _ProgramWalk()
+        inputs = tuple(walk.new(var.aval) for var in closed.jaxpr.invars)
+        outputs = tuple(walk.run(closed, inputs))
+        return cls(alive(walk.items, outputs), inputs, outputs, walk.avals)
 
     def new(self, aval: Any) -> int:
-        """A new value of this shape and dtype."""
-        self.avals.append(Aval(tuple(aval.shape), aval.dtype, bool(getattr(aval, "weak_type", False))))
-        return len(self.avals) - 1
+        """Add a value of this shape and dtype and return its number."""
+        return _new(self.avals, aval)
 
-    def walk(self, jaxpr: Any, consts: Any, arguments: Any, backward: bool) -> list[Operand]:
-        """Append the items of ``jaxpr`` and return the operands of its outputs."""
-        env: dict[Any, Operand] = dict(zip(jaxpr.constvars, map(Const, consts), strict=True))
-        env |= dict(zip(jaxpr.invars, arguments, strict=True))
 
-        def read(atom: Any) -> Operand:
-            return Const(atom.val) if isinstance(atom, jex.Literal) else env[atom]
+def _new(avals: list[Aval], aval: Any) -> int:
+    avals.append(Aval(tuple(aval.shape), aval.dtype, bool(getattr(aval, "weak_type", False))))
+    return len(avals) - 1
 
-        for eqn in jaxpr.eqns:
-            transposed = backward or "transpose" in str(eqn.source_info.name_stack)
-            if self._is_nest(eqn):
-                inner, inner_consts = _body(eqn)
-                outputs = self.walk(inner, inner_consts, [read(atom) for atom in eqn.invars], transposed)
-            else:
-                outputs = list(self._append(eqn, read, transposed))
-            env.update((var, out) for var, out in zip(eqn.outvars, outputs, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
 
-    def _is_nest(self, eqn: Any) -> bool:
-        if _named(eqn) is not None:
-            return False
-        inside = next(_computations_in(eqn.params), None)
-        if inside is not None and eqn.primitive.name not in _TRANSPARENT:
-            raise UsageError(
-                f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
-                f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
-            )
-        return inside is not None or _is_inlined(eqn)
+@dataclass
+class _ProgramWalk(Walk[Operand]):
+    """The walk over a traced program, which appends its items."""
 
-    def _append(self, eqn: Any, read: Any, backward: bool) -> Iterator[Operand]:
+    avals: list[Aval] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    backward: bool = False
+    """Whether the current equation, or a call around it, was made by the transposition of a backward pass."""
+
+    def new(self, aval: Any) -> int:
+        return _new(self.avals, aval)
+
+    def constant(self, aval: Any, value: Any) -> Const:
+        return Const(value)
+
+    def equation(self, eqn: Any, inputs: list[Operand]) -> Sequence[Operand]:
+        # The mark holds for all equations inside a call, whose own name stacks need not repeat it.
+        outside, self.backward = self.backward, self.backward or "transpose" in str(eqn.source_info.name_stack)
         carried = _named(eqn)
         if carried is not None:
-            yield from self._append_computation(eqn, carried, tuple(map(read, eqn.invars)), backward)
+            outputs = self._computation(eqn, carried, tuple(inputs))
+        elif _is_nest(eqn):
+            outputs = self.run(called(eqn), inputs)
         else:
-            outputs = [self.new(var.aval) for var in eqn.outvars]
-            invars = list(dict.fromkeys(atom for atom in eqn.invars if not isinstance(atom, jex.Literal)))
-            kept = [(var, out) for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)]
-            outvars = [var for var, _ in kept]
-            body = jex.Jaxpr([], invars, outvars, [eqn], eqn.effects, debug_info=_debug_info(invars, outvars))
-            name = str(eqn.params.get("name", eqn.primitive.name))
-            ids = tuple(out for _, out in kept)
-            self.items.append(Item(name, jex.ClosedJaxpr(body, ()), tuple(map(read, invars)), ids, line=_line(eqn)))
-            yield from outputs
+            outputs = self._operation(eqn, inputs)
+        self.backward = outside
+        return outputs
 
-    def _append_computation(
-        self, eqn: Any, carried: Named, inputs: tuple[Operand, ...], backward: bool
-    ) -> Iterator[Operand]:
+    def _operation(self, eqn: Any, inputs: list[Operand]) -> list[Operand]:
+        """Append an ordinary equation as an item with a jaxpr of that equation alone, and return its outputs."""
+        outputs = [self.new(var.aval) for var in eqn.outvars]
+        # A variable that is read twice is one input, and a dropped output is no output.
+        operands = {atom: x for atom, x in zip(eqn.invars, inputs, strict=True) if not isinstance(atom, jex.Literal)}
+        kept = {var: out for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)}
+        invars, outvars = list(operands), list(kept)
+        body = jex.Jaxpr([], invars, outvars, [eqn], eqn.effects, debug_info=_debug_info(invars, outvars))
+        name = eqn.primitive.name
+        self.items.append(
+            Item(
+                name,
+                tuple(operands.values()),
+                tuple(kept.values()),
+                eqn,
+                title=str(eqn.params.get("name", name)),
+                jaxpr=jex.ClosedJaxpr(body, ()),
+                line=_line(eqn),
+            )
+        )
+        return list(outputs)
+
+    def _computation(self, eqn: Any, carried: Named, inputs: tuple[Operand, ...]) -> list[Operand]:
+        """Append a call of a computation as an item and return its outputs, some of which may be its inputs."""
         again = "rematted" in str(eqn.source_info.name_stack)
-        suffix = " (again)" if again else " (bwd)" if backward else ""
-        body, kept, found_at = without_edges(eqn.params["jaxpr"])
+        suffix = " (again)" if again else " (bwd)" if self.backward else ""
+        # A residual that is an input or another output has no output of its own once the edges are removed.
+        body, kept, found_at = without_edges(called(eqn))
         outputs = tuple(self.new(var.aval) for var in body.jaxpr.outvars)
         self.items.append(
             Item(
-                carried.name + suffix,
-                body,
+                eqn.primitive.name,
                 inputs,
                 outputs,
-                carried.place,
-                tuple(map(specs.partition_spec_of, eqn.params["in_shardings"])),
-                tuple(specs.partition_spec_of(eqn.params["out_shardings"][at]) for at in kept),
-                tuple(eqn.params["donated_invars"]),
-                _line(eqn),
-                carried.seconds,
+                eqn,
+                title=carried.name + suffix,
+                jaxpr=body,
+                place=carried.place,
+                in_specs=tuple(map(specs.partition_spec_of, eqn.params["in_shardings"])),
+                out_specs=tuple(specs.partition_spec_of(eqn.params["out_shardings"][at]) for at in kept),
+                donated=tuple(eqn.params["donated_invars"]),
+                line=_line(eqn),
+                seconds=carried.seconds,
             )
         )
-        yield from ((*inputs, *outputs)[at] for at in found_at)
+        return [(*inputs, *outputs)[at] for at in found_at]
 
-    def _drop_unused(self) -> None:
-        live = {operand for operand in self.results if not isinstance(operand, Const)}
-        kept = []
-        for item in reversed(self.items):
-            if item.has_effects or not live.isdisjoint(item.outputs):
-                kept.append(item)
-                live.update(item.values())
-        self.items = kept[::-1]
+
+def _is_nest(eqn: Any) -> bool:
+    """Return whether an equation is a call to inline: one that holds computations or is declared inline.
+
+    Raises:
+        UsageError: it holds computations but is not a call, such as a loop.
+    """
+    inside = next(_computations_in(eqn.params), None)
+    if inside is not None and eqn.primitive.name not in CALLS:
+        raise UsageError(
+            f"{inside} is called inside jax.lax.{eqn.primitive.name} at {_line(eqn)}: a computation is a node of "
+            f"its own and cannot be inside another operation. {_way_out(eqn.primitive.name, inside)}"
+        )
+    return inside is not None or _is_inlined(eqn)
 
 
 def constant(value: Any, output: int) -> Item:
-    """An item that yields a constant, for results that do not depend on anything."""
-    return Item("constant", jax.make_jaxpr(lambda: jax.numpy.asarray(value))(), (), (output,))
+    """Return an item that makes a constant, for a result that depends on no argument."""
+    made = jax.make_jaxpr(lambda: jax.numpy.asarray(value))()
+    return Item("constant", (), (output,), title="constant", jaxpr=made)
 
 
 def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
-    """Every constant that a traced program holds, at any depth."""
+    """Yield every closed-over constant of a traced program, at any depth."""
     if isinstance(jaxpr, jex.ClosedJaxpr):
         yield from jaxpr.consts
         jaxpr = jaxpr.jaxpr
@@ -223,7 +231,7 @@ def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
 
 
 def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
-    """Every equation of a traced program, at any depth; the body of a loop counts once."""
+    """Yield every equation of a traced program, at any depth; those in the body of a loop once."""
     for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
         yield eqn
         for inner in _jaxprs(eqn.params):
@@ -231,6 +239,7 @@ def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
 
 
 def _ends_mean(eqn: Any) -> bool:
+    """Return whether an equation is the division by a literal with which ``pmean`` ends."""
     return eqn.primitive.name == "div" and isinstance(eqn.invars[1], jex.Literal)
 
 
@@ -239,7 +248,7 @@ def _named(eqn: Any) -> Named | None:
 
 
 def _is_inlined(eqn: Any) -> bool:
-    """Whether a call was declared ``jax.jit(inline=True)``, which JAX 0.12 still carries out later than tracing."""
+    """Return whether a call is declared ``jax.jit(inline=True)``, which JAX 0.12 inlines only after tracing."""
     return getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
 
 
@@ -248,14 +257,10 @@ def _dropped(var: Any) -> bool:
 
 
 def _way_out(primitive: str, inside: str) -> str:
+    """Return the advice with which the error on a computation inside a loop or branch ends."""
     if primitive == "cond":
         return f"Put the jax.lax.cond inside {inside}, or branch in a cell on y.result()."
     return f"Unroll it with a Python for, or put the loop inside {inside}."
-
-
-def _body(eqn: Any) -> tuple[Any, Any]:
-    jaxpr = eqn.params["call_jaxpr" if "call_jaxpr" in eqn.params else "jaxpr"]
-    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, jex.ClosedJaxpr) else (jaxpr, ())
 
 
 def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
@@ -266,6 +271,7 @@ def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 
 
 def _computations_in(params: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the computations inside an equation's parameters, at any depth."""
     for jaxpr in _jaxprs(params):
         for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
             carried = _named(eqn)
@@ -276,7 +282,7 @@ def _computations_in(params: dict[str, Any]) -> Iterator[str]:
 
 
 def _debug_info(invars: list[Any], outvars: list[Any]) -> jex.DebugInfo:
-    """JAX wants to be able to name what a jaxpr takes and gives."""
+    """Return debug info with empty names, which JAX expects for the inputs and outputs of a jaxpr."""
     return jex.DebugInfo("pathways", "operation", tuple("" for _ in invars), tuple("" for _ in outvars))
 
 

@@ -1,7 +1,7 @@
 """Programs: Python functions traced by JAX itself into a sharded dataflow graph (Pathways, sections 3 and 4.2).
 
-A program is traced once per signature and then replayed. Since JAX traces it, ``jax.grad``, ``checkpoint``, ``vmap``
-and Optax compose with computations on different islands.
+A program is traced once per signature and then replayed. Since JAX does the tracing, ``jax.grad``, ``jax.checkpoint``,
+``jax.vmap`` and Optax compose with computations on different islands.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from pathways_nb.program.computation import NOT_PICKLED, Computation
 from pathways_nb.program.items import FlatProgram, closed_over
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
 from pathways_nb.util.unique import Unique
+from pathways_nb.util.words import a_type_of
 
 _DEFAULT = VirtualSlice((1,), ("x",), name="default", serial=-1)
-"""Where a program without any computation runs."""
+"""The place of a program without any computation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A program for one signature: its graph, what the nodes compute, and how arguments and results lie in it."""
+    """A program for one signature: its graph, what the nodes compute, and its arguments and results by value id."""
 
     graph: Graph
     places: tuple[VirtualSlice, ...]
     """The virtual slices it uses, oldest first; at least one."""
     codes: dict[int, Code]
     avals: tuple[Aval, ...]
-    """By value id."""
+    """Shape and type of each value, by its id."""
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     out_tree: Any
     donated: tuple[int, ...]
     """Positions of donated arguments."""
     layouts: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
-    """What each controller made of it, by its epoch: a reset begins a new one."""
+    """Its plans and compiled plans, by a session's epoch: when devices change, a new epoch begins."""
 
     @property
     def name(self) -> str:
@@ -63,7 +64,7 @@ class Traced:
 
 
 class Program(Unique):
-    """A traced function over computations. Calling it dispatches the whole graph and returns futures at once."""
+    """A traced function over computations; a call dispatches the whole graph and returns futures at once."""
 
     _not_pickled = NOT_PICKLED
 
@@ -74,7 +75,11 @@ class Program(Unique):
         self._traced: dict[Any, Traced] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Dispatch the whole graph and return futures; inside another program, be part of it."""
+        """Dispatch the whole graph; inside another program, become part of it.
+
+        Returns:
+            The outputs: futures, or traced values inside another program.
+        """
         __tracebackhide__ = True
         if context.tracing() is not None:
             return self.fn(*args, **kwargs)
@@ -84,30 +89,43 @@ class Program(Unique):
         return f"<program {self.name}>"
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call, wait, and return the ``pw.Run`` with outputs and record."""
+        """Call the program and wait for it.
+
+        Returns:
+            The ``pw.Run`` with its outputs and record.
+        """
         return context.runner().run_program(self, args, kwargs)
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
-        """The sharded dataflow graph for these arguments, without running it."""
+        """Return the sharded dataflow graph for these arguments, without running it."""
         return context.runner().graph_of(self, args, kwargs)
 
     def peaks(self, *args: Any, **kwargs: Any) -> tuple[Peak, ...]:
-        """How much memory one run needs at most, for each place, without running it (Pathways, section 4.6)."""
+        """Return the most memory that one run needs, for each placement, without running it (Pathways, section 4.6)."""
         return context.runner().peaks_of(self, args, kwargs)
 
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-        """The call's arguments, flattened, with static ones set apart."""
+        """Return the call's arguments, flattened, with static ones set apart."""
         return Signature.of(self.statics, args, kwargs, self.name)
 
     def cached(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Traced | None:
-        """The trace of an equal call on the same kind of device, if there is one."""
+        """Return the trace of an equal call on the same kind of device, or ``None``."""
         return self._traced.get(self._key(call, avals, platform))
 
     def trace(self, call: Signature, avals: tuple[Aval, ...], platform: str, mesh_of: context.MeshOf) -> Traced:
-        """Trace the function for this signature.
+        """Trace the function for one signature and cache the result.
+
+        Args:
+            call: the arguments.
+            avals: shape and type of each leaf.
+            platform: kind of device; part of the cache's key.
+            mesh_of: returns the abstract mesh of a virtual slice.
+
+        Returns:
+            The trace.
 
         Raises:
-            UsageError: a future or a device array from outside is used, or a loop holds a computation.
+            UsageError: a future or a device array from outside is used, or a loop contains a computation.
         """
         trace = context.Tracing(self.name, mesh_of, self._captured_name)
         out_tree: list[Any] = []
@@ -128,18 +146,17 @@ class Program(Unique):
         self._refuse_captured(closed)
         flat = FlatProgram.of(closed)
         # By name, since JAX may have traced a shared jit or checkpoint before, in another program.
-        homes = {value: home for value, home in zip(flat.arguments, call.homes, strict=False) if home is not None}
-        named = {item.place for item in flat.items if item.place is not None}
+        homes = {value: home for value, home in zip(flat.inputs, call.homes, strict=False) if home is not None}
+        named = {item.place for item in flat.ops if item.place is not None}
         used = sorted(named | set(trace.places) | set(homes.values()))
         places = tuple(map(by_serial, used)) or (_DEFAULT,)
-        for item in flat.items:
+        for item in flat.ops:
             if item.place is not None:
                 keep_for(item.jaxpr, by_serial(item.place))
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters, self.fuse, homes)
-        results: tuple[Any, ...] = flat.results  # which ``build`` has placed
-        values = tuple(flat.avals)
-        traced = Traced(graph, places, codes, values, flat.arguments, results, out_tree[0], call.donated)
+        results, values = graph.nodes[-1].inputs, tuple(flat.avals)
+        traced = Traced(graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated)
         self._traced[self._key(call, avals, platform)] = traced
         return traced
 
@@ -154,7 +171,7 @@ class Program(Unique):
             raise UsageError(
                 f"the program {self.name!r} {does} a value that is not known while it is traced ({line}). "
                 f"Use jax.lax.cond inside a computation, or branch in a cell, outside the program, on y.result()."
-            ) from error
+            ).with_traceback(error.__traceback__) from None  # which ends in that line
 
     def _key(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Any:
         return call.tree, avals, call.static_key, call.donated, platform, call.homes
@@ -168,7 +185,7 @@ class Program(Unique):
                 )
             if aval_of(leaf) is None:
                 raise UsageError(
-                    f"the program {self.name!r} returns {leaf!r}, a {type(leaf).__name__}; it can return arrays and "
+                    f"the program {self.name!r} returns {leaf!r}, {a_type_of(leaf)}; it can return arrays and "
                     f"numbers only. Return it from ordinary Python outside the program."
                 )
 
@@ -181,7 +198,7 @@ class Program(Unique):
                 )
 
     def _captured_name(self, value: object) -> str:
-        """The variable of the function, or of a computation it calls, that holds ``value``."""
+        """Return the name of the variable, in the function or in a computation it calls, that holds ``value``."""
         pending, seen = [self.fn], set()
         while pending:
             fn = inspect.unwrap(pending.pop())
@@ -213,11 +230,17 @@ def program(
 
     Args:
         fn: the function; it may be the result of ``jax.grad`` and the like.
-        static_argnums, static_argnames, donate_argnums, donate_argnames: as in ``jax.jit``.
-        name: what pictures and errors call it; by default the function's name.
+        static_argnums: as in ``jax.jit``.
+        static_argnames: as in ``jax.jit``.
+        donate_argnums: as in ``jax.jit``.
+        donate_argnames: as in ``jax.jit``.
+        name: its name in pictures and errors; by default the function's name.
         fuse: make one executable and one node of computations and operations that follow each other at one place,
-            where no other place waits longer for it (Pathways, Figure 5: "Fused"). A launch less for each, and less
-            to see in the graph.
+            unless another place would wait longer for their results (Pathways, Figure 5: "Fused"). This saves a
+            launch for each, and the graph shows less.
+
+    Returns:
+        The program, or a decorator that makes one.
 
     Raises:
         UsageError: ``fn`` is not a function.
@@ -226,21 +249,21 @@ def program(
     if fn is None:
         return lambda fn: Program(fn, statics, name, fuse)
     if not callable(fn):
-        raise UsageError(f"pw.program({fn!r}) needs a function, got a {type(fn).__name__}.")
+        raise UsageError(f"pw.program({fn!r}) needs a function, got {a_type_of(fn)}.")
     return Program(fn, statics, name, fuse)
 
 
 def _apart(platform: str) -> AbstractContextManager[Any]:
-    """Keep what is traced for simulated devices apart from what is traced for others.
+    """Return a context that keeps traces for simulated devices apart from traces for real ones.
 
-    JAX traces a function that the user gave to ``jax.jit`` or ``jax.checkpoint`` once, also if there are computations
-    in it, whose meshes would be those of the devices that came first. A mark is part of what it looks a trace up by.
+    JAX traces a function that the user gave to ``jax.jit`` or ``jax.checkpoint`` once. If it contains computations,
+    their meshes would be those of the devices that came first. The metadata set here is part of JAX's cache key.
     """
     return set_xla_metadata(pathways="simulated") if platform == "sim" else nullcontext()
 
 
 def _needs_value(error: Exception) -> str:
-    """What was done with a traced value that only a known one allows; nothing if that is not why ``error`` came."""
+    """Return what the program did with a traced value that only a known value allows; empty if ``error`` is another."""
     if isinstance(error, jax.errors.TracerBoolConversionError):
         return "branches on"
     if not isinstance(error, AttributeError):

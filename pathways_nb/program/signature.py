@@ -1,7 +1,7 @@
-"""What makes two calls the same: tree, shapes, dtypes and static values of their arguments.
+"""What makes two calls equal: the tree, shapes, dtypes and static values of their arguments.
 
-Arguments are bound to parameter names first, so that ``f(x)`` and ``f(v=x)`` are one call, static and donated
-arguments may be named or numbered, and errors can say which argument they mean.
+Arguments are bound to parameter names first. Then ``f(x)`` and ``f(v=x)`` are one call, static and donated arguments
+may be given by name or number, and errors can name the argument they mean.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.util.words import a_type_of
 
 _MOST_SHOWN = 8
 
@@ -31,7 +32,7 @@ class Aval:
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """The same as JAX's own abstract array."""
+        """The same as a ``jax.ShapeDtypeStruct``."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype, weak_type=self.weak_type)
 
     @property
@@ -41,22 +42,22 @@ class Aval:
 
 
 class Deferred:
-    """Base of futures, which a trace must tell from values that it can use."""
+    """Base class of futures, which a trace must distinguish from values that it can use."""
 
     aval: Aval
 
     def result(self) -> Any:
-        """The host value, once it is there."""
+        """Wait for the host value and return it."""
 
     def wait(self) -> None:
         """Wait until it is computed."""
 
     def check_there(self) -> None:
-        """Raise what is known of why there will be no value; never waits."""
+        """Raise the known reason why there will be no value, without waiting."""
 
 
 def aval_of(leaf: Any) -> Aval | None:
-    """The abstract array of an argument, a future or a ``ShapeDtypeStruct``; ``None`` if JAX could not take it."""
+    """Return shape and type of an array, a number, a future or a ``ShapeDtypeStruct``; ``None`` of anything else."""
     if isinstance(leaf, Deferred):
         return leaf.aval
     if isinstance(leaf, (bool, int, float, complex)):
@@ -71,7 +72,7 @@ def aval_of(leaf: Any) -> Aval | None:
 
 
 def snapshot(value: Any) -> Any:
-    """A value that the caller can no longer change: NumPy arrays are copied; JAX's, and shapes alone, need not be."""
+    """Return a value that the caller can no longer change: NumPy arrays are copied, JAX's arrays need not be."""
     if isinstance(value, (jax.Array, jax.ShapeDtypeStruct)):
         return value
     aval = aval_of(value)
@@ -83,7 +84,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEY
 
 @dataclass(frozen=True)
 class Statics:
-    """Which parameters are static and which are donated, by number and by name."""
+    """The static and the donated parameters, by number and by name."""
 
     parameters: inspect.Signature | None
     static_numbers: frozenset[int]
@@ -100,13 +101,13 @@ class Statics:
         donate_argnums: int | Iterable[int],
         donate_argnames: str | Iterable[str],
     ) -> Statics:
-        """From ``jax.jit``'s own options; ``fn`` may come later (decorators)."""
+        """Return the statics given by ``jax.jit``'s own options; ``fn`` may come later (decorators)."""
         numbers = [frozenset((n,) if isinstance(n, int) else n) for n in (static_argnums, donate_argnums)]
         names = [frozenset((n,) if isinstance(n, str) else n) for n in (static_argnames, donate_argnames)]
         return cls(None, numbers[0], names[0], numbers[1], names[1]).bound_to(fn)
 
     def bound_to(self, fn: Callable[..., Any] | None) -> Statics:
-        """The same, knowing ``fn``'s parameters where they can be read."""
+        """Return the same with the parameters of ``fn``, where they can be read."""
         try:
             parameters = inspect.signature(fn) if fn is not None else None
         except (TypeError, ValueError):
@@ -126,7 +127,14 @@ class Statics:
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
-        """Positional arguments, the rest, and a name for each positional one."""
+        """Bind a call's arguments to parameters.
+
+        Returns:
+            Positional arguments, keyword arguments, and a name for each positional one.
+
+        Raises:
+            UsageError: the arguments do not fit the function's parameters.
+        """
         if not kwargs and self._plain is not None and len(args) == len(self._plain):
             return args, kwargs, self._plain
         if self.parameters is None:
@@ -146,7 +154,7 @@ class Statics:
 
     @cached_property
     def _plain(self) -> list[str] | None:
-        """What errors call the parameters of a function that takes each by its position and no others."""
+        """Names of the parameters in errors, if the function takes each by position and no others; else ``None``."""
         parameters = self.parameters.parameters.values() if self.parameters is not None else ()
         if self.parameters is None or any(parameter.kind not in _NAMED for parameter in parameters):
             return None
@@ -157,13 +165,13 @@ class Statics:
         return bool(self.static_numbers or self.static_names)
 
     def is_static(self, number: int, name: str) -> bool:
-        """Whether the parameter with this number or name is static."""
+        """Return whether the parameter with this number or name is static."""
         if not self._any_static:
             return False
         return number in self.static_numbers or name.removeprefix("argument ") in self.static_names
 
     def donated_leaves(self, owned: Sequence[tuple[int, str, Any]]) -> tuple[int, ...]:
-        """Positions of the leaves of donated parameters among the leaves of all ``(number, name, value)``."""
+        """Return the positions of donated leaves among the leaves of all ``(number, name, value)``."""
         if not (self.donated_numbers or self.donated_names):
             return ()
         found: list[int] = []
@@ -192,11 +200,20 @@ class Signature:
     _static_args: dict[int, Any]
     _static_kwargs: dict[str, Any]
     homes: tuple[int | None, ...] = ()
-    """Of a program of ordinary operations only: the place (its serial) at which each leaf lies, where that is known."""
+    """Only of a program of ordinary operations: serial of the place at which each leaf lies, where known."""
 
     @classmethod
     def of(cls, statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Signature:
-        """Bind, set static arguments apart, flatten the rest.
+        """Bind the arguments, set static ones apart, and flatten the rest.
+
+        Args:
+            statics: the static and donated parameters.
+            args: positional arguments.
+            kwargs: keyword arguments.
+            name: of the function, for errors.
+
+        Returns:
+            The signature.
 
         Raises:
             UsageError: the arguments do not fit the function, or a static one cannot be hashed.
@@ -224,7 +241,7 @@ class Signature:
 
     @property
     def names(self) -> list[str]:
-        """What errors call each leaf: its parameter and its path within it."""
+        """The name of each leaf in errors: its parameter and its path within it."""
         flat, _ = jax.tree_util.tree_flatten_with_path((self.dynamic_args, self._dynamic_kwargs))
         return [
             (self._dynamic_names[path[1].idx] if path[0].idx == 0 else f"argument {path[1].key}")
@@ -233,7 +250,7 @@ class Signature:
         ]
 
     def avals(self) -> tuple[Aval, ...]:
-        """The abstract array of each leaf.
+        """Return the shape and type of each leaf.
 
         Raises:
             UsageError: a leaf is not an array, a number or a future.
@@ -244,13 +261,13 @@ class Signature:
                 leaf, what = self.leaves[index], self.names[index]
                 parameter = what.removeprefix("argument ").partition("[")[0]
                 raise UsageError(
-                    f"{self.owner}: {what} = {leaf!r} is a {type(leaf).__name__}, not an array, a number or a future. "
+                    f"{self.owner}: {what} = {leaf!r} is {a_type_of(leaf)}, not an array, a number or a future. "
                     f"If it selects a variant of the program, name it static: static_argnames={parameter!r}."
                 )
         return found  # type: ignore[return-value]
 
     def explain(self, error: Exception, what: str) -> None:
-        """Note on an error from within the function what it was called with."""
+        """Add a note to an error from within the function: with which shapes and types it was called."""
         if isinstance(error, PathwaysError):
             return  # says it all itself
         shown = [
@@ -262,16 +279,16 @@ class Signature:
         error.add_note(f"in {what}, called with {', '.join([*shown[:_MOST_SHOWN], *more]) or 'no arrays'}")
 
     def without_leaves(self) -> Signature:
-        """All but the arrays, for what is kept longer than the call."""
+        """Return the signature without its arrays, for what outlives the call."""
         return replace(self, leaves=[], dynamic_args=(), _dynamic_kwargs={})
 
     def regroup(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """The fields that hold the arguments as trees, with other leaves."""
+        """Return the fields that hold the arguments as trees, made of other leaves."""
         dynamic, rest = jax.tree.unflatten(self.tree, leaves)
         return {"dynamic_args": dynamic, "_dynamic_kwargs": rest}
 
     def rebuild(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call's arguments with other leaves in place of its own."""
+        """Return positional and keyword arguments with other leaves in place of the call's own."""
         dynamic, rest = jax.tree.unflatten(self.tree, leaves)
         remaining = iter(dynamic)
         count = len(dynamic) + len(self._static_args)

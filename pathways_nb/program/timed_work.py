@@ -1,7 +1,8 @@
-"""``pw.work``: computations that only take time, for teaching dispatch and trying out schedules without a model.
+"""``pw.work``: computations that only take time, to teach dispatch and to try schedules without a model.
 
 Virtual CPU devices share cores, so the first device of the place spins and the others wait for it in an all-reduce:
-the gang lasts the time whatever its size. Nothing calls back to the host, which would make dispatch synchronous.
+the gang lasts the given time whatever its size. Nothing calls back to the host: a callback would make dispatch
+synchronous, and dispatch is what these programs are made to show.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from pathways_nb.program.signature import Signature, Statics
 from pathways_nb.program.specs import Spec
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST, MEMORY
+from pathways_nb.util.words import a_type_of
 
 _LANES, _TIMES = 64, 32
-"""Floats in the loop, and multiplications and additions of each in an iteration, some 0.1 µs of a processor's time.
+"""Floats in the loop, and multiplications and additions of each in an iteration: some 0.1 µs of a processor's time.
 
-Few enough floats for XLA to keep the loop in one kernel; enough operations not to be called cheap, or its CPU client
-would compute a work for one device before the launch returns.
+The floats are few enough for XLA to keep the loop in one kernel. The operations are too many to count as cheap, which
+XLA's CPU client would compute for one device before the launch returns.
 """
 _MOST = 2**32 - 1
 _NOTHING = np.float32(1)
-"""What is passed on where there is no argument."""
+"""The value that is passed on where there is no argument."""
 _LONG_ENOUGH, _TRIES = 2e-3, 80
-"""Seconds of one try of a calibration, beside which a launch is nothing, and how many there are."""
+"""Seconds of one calibration run, long beside a launch, and the number of runs."""
 
 
 class _Work(Computation):
-    """Its argument stays in the layout in which it arrives."""
+    """A computation whose argument stays in the layout in which it arrives."""
 
     def _leaf_specs(self, call: Signature) -> list[Spec]:
         return [None] * len(call.leaves)
@@ -48,28 +50,30 @@ class _Work(Computation):
 def work(
     seconds: float, *, on: VirtualSlice, collective_bytes: int = 0, output_bytes: int = 0, name: str = ""
 ) -> Computation:
-    """A computation that lasts ``seconds`` on the attached devices, longer where they are busy, and does nothing else.
+    """Return a computation that lasts ``seconds`` on the attached devices and does nothing else.
 
-    Called with one array it returns that array afterwards, so that stages chain: ``y = second(first(x))``; without an
-    argument, the number 1. The first device of the place spins, calibrated once per process and kind of device, and
-    the others wait for it; a launch adds its own cost (0.1 to 0.3 ms on four virtual CPU devices). Differentiated, a
-    work that returns its argument lasts as long again on the way back. Where a program is fused, works of one name and
-    time on the very same value are one, as all equal operations are.
+    It lasts longer where the devices are busy. Called with one array, it returns that array afterwards, so that stages
+    chain: ``y = second(first(x))``; without an argument it returns the number 1. The first device of the place spins,
+    calibrated once per process and kind of device, and the others wait for it. A launch adds its own cost (0.1 to
+    0.3 ms on four virtual CPU devices). In a gradient, a work that returns its argument lasts as long again on the way
+    back. In a fused program, works of equal name and time on the same value become one, as all equal operations do.
 
     Args:
-        seconds: how long, positive; up to some minutes on real devices. Kept as ``.seconds``, and by the
-            graph's nodes.
+        seconds: duration, positive; up to some minutes on real devices. Kept as ``.seconds`` and by the graph's nodes.
         on: the virtual slice to run on.
-        collective_bytes: size of an all-reduce over the place, in bytes on each device, at the end.
-        output_bytes: return a fresh float32 array of about that size, split over the place's first axis, instead of
-            the argument.
-        name: what pictures and errors call it; ``"work"`` if left empty.
+        collective_bytes: size of an all-reduce over the place at the end, in bytes on each device.
+        output_bytes: if positive, return a fresh float32 array of about that size, split over the place's first axis,
+            instead of the argument.
+        name: its name in pictures and errors; ``"work"`` if left empty.
+
+    Returns:
+        The computation.
 
     Raises:
-        UsageError: a time that is not positive and finite, a size that is negative or not whole.
+        UsageError: the time is not positive and finite, or a size is negative or not whole.
     """
     if not isinstance(on, VirtualSlice):
-        raise UsageError(f"on={on!r} is a {type(on).__name__}; pass a pw.virtual_slice(...).")
+        raise UsageError(f"on={on!r} is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     if not is_number(seconds) or not 0 < seconds <= LONGEST:
         raise UsageError(
             f"work(seconds={shortened(seconds)}): a positive, finite number of seconds is needed, at most {LONGEST:g}."
@@ -92,7 +96,7 @@ def work(
 
 
 def _last(x: Any, seconds: float, place: VirtualSlice, collective_bytes: int, output_bytes: int, mark: int) -> Any:
-    """``x``, or a fresh array, once the time is over; ``mark`` tells works of one time and place apart."""
+    """Return ``x``, or a fresh array, after the time is over; ``mark`` keeps works of equal time and place distinct."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     # A place without a kind of device is never compiled for, only simulated.
     iterations = 1 if device is None else min(round(seconds / _seconds_per_iteration(device.platform)), _MOST)
@@ -125,12 +129,16 @@ def _first(x: Any) -> Any:
 
 
 def _after(token: jax.Array, x: Any) -> Any:
-    """``x``, which the compiler cannot know without having computed ``token``."""
+    """Return ``x`` in a way that the compiler cannot know without having computed ``token``."""
     return jax.lax.select(jnp.isfinite(token), x, jnp.zeros_like(x))
 
 
 def _spin(seed: jax.Array, axes: tuple[str, ...], iterations: int, floats: int) -> jax.Array:
-    """Spin on the first device of the place; all leave together, through an all-reduce of ``floats`` numbers."""
+    """Spin on the first device of the place; all devices leave together, through an all-reduce of ``floats`` numbers.
+
+    Returns:
+        A number that depends on all of it.
+    """
 
     def on_each_device(seed: jax.Array) -> jax.Array:
         spun = _loop(jnp.where(jax.lax.axis_index(axes) == 0, np.uint32(iterations), np.uint32(0)), seed)
@@ -158,7 +166,7 @@ def _seconds_per_iteration(platform: str) -> float:
 
 
 def _measure(platform: str) -> float:
-    """Seconds of one iteration on one device: the best of many short tries, as other work on its core only adds."""
+    """Return the seconds of one iteration on one device: the best of many short runs, as other work only adds time."""
     loop, device = jax.jit(_loop), jax.devices(platform)[0]
 
     def seconds(iterations: int) -> float:

@@ -1,5 +1,5 @@
-"""What a recording leaves: runs, their files, and two of them compared.
+"""Results of a recording: runs, their files, and comparisons of two runs.
 
-Nothing here needs the devices any more.
-``session`` and what lies above it may import it.
+A saved run needs no devices: it can be read after they are gone, and on another machine.
+Pictures of runs are in ``pathways_widgets``. Only ``session`` and the packages above it may import this one.
 """

@@ -1,11 +1,16 @@
-"""Columns of numbers in a NumPy archive: read by name, and only if each is as large as the others say.
+"""Read columns of numbers from a NumPy archive that may be damaged or hostile.
 
-A compressed file of kilobytes can unpack to gigabytes. So the sizes that the archive's directory and each column's
-header declare are compared with a bound and with each other before anything is unpacked. Nothing is evaluated.
+A compressed file of kilobytes can unpack to gigabytes. The sizes that the archive's directory and each column's header
+declare are therefore compared with a bound and with each other before anything is unpacked. ``numpy.load`` checks
+neither, and evaluates the header as a Python literal; here the header must match a regular expression, and nothing is
+evaluated.
+
+The meaning of the columns is checked in ``saved_record``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import zipfile
@@ -17,20 +22,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pathways_nb.util.json_text import DamagedError, said
+from pathways_nb.util.words import counted
 
 _HEADER = re.compile(
     rb"\x93NUMPY\x01\x00(..)\{'descr': '([^']*)', 'fortran_order': (?:False|True), 'shape': \((\d{1,15}),\), \} *\n",
     re.DOTALL,
 )
-"""How NumPy's format 1.0 declares an array of one dimension."""
+"""The header of an array of one dimension in NumPy's format 1.0."""
 _LONGEST = 256
-"""Bytes of such a header, at most; NumPy writes 128."""
+"""Largest number of bytes of such a header; NumPy writes 128."""
+_BEGIN, _END, _END_LENGTH = b"PK\x03\x04", b"PK\x05\x06", 22
+"""The first bytes of a zip archive, and of its last record, which follows the directory and has no comment."""
 _FAILURES = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError)
-"""What ``zipfile`` raises for damaged bytes, for methods that it lacks, and for encryption."""
+"""What ``zipfile`` raises for damaged bytes, for compression methods that it lacks, and for encryption."""
 
 
 class _Declared(NamedTuple):
-    """A column of the archive: how many numbers it has, and at which byte they begin."""
+    """The declared size of a column: how many numbers it has, and at which byte of its file they begin."""
 
     info: zipfile.ZipInfo
     length: int
@@ -41,16 +49,20 @@ class Archive:
     """An archive that ``numpy.savez`` wrote; a context manager.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        FileNotFoundError, PermissionError, IsADirectoryError. DamagedError: the file is no archive.
+        FileNotFoundError: there is no such file.
+        PermissionError: it may not be read.
+        IsADirectoryError: it is a folder.
+        DamagedError: the file is no archive.
     """
 
     def __init__(self, path: str | Path):
         try:
+            _check_whole(Path(path))
             self._zip = zipfile.ZipFile(path)
-        except (FileNotFoundError, PermissionError, IsADirectoryError):
+        except (FileNotFoundError, PermissionError, IsADirectoryError, DamagedError):
             raise
         except _FAILURES as error:
             raise DamagedError(f"it is no archive of columns ({said(error)})") from None
@@ -62,13 +74,15 @@ class Archive:
         self._zip.close()
 
     def columns(self, wanted: Mapping[str, Any], most: int, unit: str) -> dict[str, np.ndarray]:
-        """Columns of equal length; read-only.
+        """Return columns of equal length; read-only.
 
         Args:
-            wanted: name to type of each. most: how many numbers a column may have. unit: what they are, for errors.
+            wanted: the type of each column, by its name.
+            most: largest number of entries that a column may have.
+            unit: what the entries are, for errors.
 
         Raises:
-            DamagedError: one is missing, has another type or length, or there are too many numbers.
+            DamagedError: a column is missing, has another type or length, or there are too many entries.
         """
         declared = {name: self._declared(name, np.dtype(dtype)) for name, dtype in wanted.items()}
         counts = {name: column.length for name, column in declared.items()}
@@ -80,10 +94,15 @@ class Archive:
         return {name: self._unpacked(name, column, wanted[name]) for name, column in declared.items()}
 
     def _declared(self, name: str, dtype: np.dtype) -> _Declared:
+        """Return the declared size of a column, checked against the archive's directory, without unpacking its numbers.
+
+        Raises:
+            DamagedError: the column is missing or compressed by another method, or its header is wrong.
+        """
         info = self._zip.NameToInfo.get(f"{name}.npy")
         if info is None:
             raise DamagedError(f"there is no column {name!r}")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack more than is asked for
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # other methods unpack too much
             raise DamagedError(
                 f"column {name!r} is compressed by method {info.compress_type}, which run.save never uses"
             )
@@ -100,6 +119,13 @@ class Archive:
         return _Declared(info, count, begins)
 
     def _unpacked(self, name: str, column: _Declared, dtype: Any) -> np.ndarray:
+        """Return the numbers of a column whose size has been checked.
+
+        The array is read-only: it is a view of the bytes read.
+
+        Raises:
+            DamagedError: the bytes cannot be unpacked, or are fewer than declared.
+        """
         try:
             data = self._zip.read(column.info)
         except _FAILURES as error:
@@ -107,3 +133,19 @@ class Archive:
         if len(data) != column.info.file_size:
             raise DamagedError(f"column {name!r} ends too early")
         return np.frombuffer(data, dtype, column.length, column.begins)
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse an archive that ends before its directory, or goes on behind it; anything else is left to ``zipfile``."""
+    with path.open("rb") as file:
+        if file.read(len(_BEGIN)) != _BEGIN:
+            return
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _END_LENGTH, 0))
+        if file.read(len(_END)) == _END:
+            return
+        file.seek(0)
+        end = file.read().rfind(_END)
+    if 0 <= end < size - _END_LENGTH:
+        raise DamagedError(f"{counted(size - _END_LENGTH - end, 'byte')} follow the end of the archive")
+    raise DamagedError(f"the file is cut short: it ends after {counted(size, 'byte')}, before its directory of columns")

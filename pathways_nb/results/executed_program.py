@@ -1,6 +1,7 @@
-"""One program of a run: what ran, where it lay, and where Python stopped for its values.
+"""A program that ran: its graph, where it was placed, and where Python waited for its values.
 
-Runs collect these as they record, files keep them, and views draw them.
+Runs collect these while they record, files store them, and views draw them. They hold plain data and the graph, not
+the program itself, so that a file can hold all of it and a loaded run needs neither JAX nor devices.
 """
 
 from __future__ import annotations
@@ -13,16 +14,30 @@ from pathways_nb.plan.graph import Graph
 
 @dataclass
 class ExecutedProgram:
-    """A program of a run: its graph, where its places lie, how values travel, how often it ran."""
+    """A program of a run.
+
+    Args:
+        graph: the sharded dataflow graph.
+        where: island and devices of each virtual slice, by its serial, as text.
+        routes: how values travel from one node to another: ``"local"``, ``"ICI"``, ``"DCN"`` or ``"host"``.
+        runs: how many times it ran.
+        needed: where Python waited for its values.
+    """
 
     graph: Graph
     where: Mapping[int, str]
     routes: Mapping[tuple[int, int], str]
     runs: int = 0
     needed: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Nodes for whose value Python stopped: the first line that did, and after how many of the runs."""
+    """Nodes for whose value Python waited: the first line that waited, and in how many runs one did."""
 
     def need(self, node: int, line: str, count: int = 1) -> None:
-        """Count that Python stopped ``count`` more times for the value of ``node``, this time at ``line``."""
+        """Count that Python waited for the value of a node.
+
+        Args:
+            node: the node's id.
+            line: the line of Python; only the first one is kept.
+            count: how many more times.
+        """
         first, before = self.needed.get(node, (line, 0))
         self.needed[node] = first, before + count

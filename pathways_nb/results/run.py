@@ -1,4 +1,10 @@
-"""Runs: everything that was recorded while a cell, a ``with pw.record()`` block or one program ran."""
+"""Runs: everything recorded while a cell, a ``with pw.record()`` block or one program ran.
+
+A run holds the event record and the graphs of its programs; every number about it is computed from these when asked for
+(``trace``), so a loaded run and a recorded one answer the same questions. Views are imported only when something is
+shown, which keeps scripts free of Bokeh. A run may be in progress and hold results on devices, so it cannot be pickled:
+``save`` and ``load`` write and read it as data (``saved_run``).
+"""
 
 from __future__ import annotations
 
@@ -12,19 +18,20 @@ from pathways_nb.plan.graph import Graph
 from pathways_nb.results import saved_run
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.trace import formats
-from pathways_nb.trace.breakdown import Idle, idle
-from pathways_nb.trace.critical_path import CriticalPath, Slack, critical_path, slack
+from pathways_nb.trace.causality.breakdown import Idle, idle
+from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
+from pathways_nb.trace.causality.what_if import WhatIf, what_if
 from pathways_nb.trace.exact_stamps import Stamps
-from pathways_nb.trace.metrics import Summary, counted, summarise
+from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
-from pathways_nb.trace.what_if import WhatIf, what_if
+from pathways_nb.util.words import a_type_of, counted
 
 if TYPE_CHECKING:
     from pathways_nb.runtime.run_state import Entry, Execution
 
 
 class _Runs(dict[str, "Run"]):
-    """Runs by name."""
+    """The runs by name; an unknown name is an error that lists the known ones."""
 
     def __missing__(self, name: str) -> Run:
         known = ", ".join(map(repr, self)) or "none yet"
@@ -37,11 +44,13 @@ runs: dict[str, Run] = _Runs()
 
 @dataclass(eq=False)
 class Run:
-    """A recorded execution.
+    """A recorded execution of a cell, a block or one program.
 
     Args:
-        name: what the user calls it.
+        name: the user's name for it.
         islands: number of devices of each island.
+        record: the events, while they are being recorded.
+        outputs: what the program returned, for a run of ``program.run``.
     """
 
     name: str
@@ -49,51 +58,62 @@ class Run:
     record: Record = field(default_factory=Record, repr=False)
     outputs: Any = None
     note: str = ""
-    """A line of progress while the run is under way, in place of its summary."""
+    """A line of progress while the run is in progress; replaces the summary."""
     on_display: bool = False
-    """Whether a person sees ``note`` in a live picture."""
+    """Whether a live figure shows ``note``; otherwise progress is printed."""
     finished: bool = False
     view: Any = field(default=None, repr=False)
-    """Its figure on the screen; ``view.selection`` is what a person has brushed on it."""
+    """Its figure on the screen; ``view.selection`` is the range of time that the user has brushed on it."""
     stamps: Stamps | None = None
-    """Of ``pw.profile``: for how many launches stamps are exact, and how far off the estimated ones had been."""
+    """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Options of the controller, the cell's source; of a saved run the machine as well."""
+    """Options of the controller and the cell's source; of a saved run the host as well."""
     _programs: dict[Any, ExecutedProgram] = field(default_factory=dict, repr=False)
     _fetched: set[tuple[int, int]] = field(default_factory=set, repr=False)
-    """(execution, node) for which Python has stopped."""
+    """Pairs (execution, node) for which Python has waited; each counts once."""
     executions: list[Execution] = field(default_factory=list, repr=False)
 
     def add(self, execution: Execution) -> None:
-        """A program of this run was submitted."""
+        """Record that a program of this run was submitted."""
         plan = execution.compiled_plan.plan
         if plan not in self._programs:
             self._programs[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes())
         self._programs[plan].runs += 1
+        # Finished executions are dropped now and then: a loop of a million calls would keep a million of them.
         if len(self.executions) >= 256:
             self.executions = self.unfinished()
         self.executions.append(execution)
 
     def take_as_placed(self, count: int, size: int) -> None:
-        """Simulated calls took abstract arguments, of ``size`` bytes in all, as lying where they needed them."""
+        """Count abstract arguments that simulated calls assumed to be on their devices already.
+
+        Args:
+            count: number of arguments.
+            size: their bytes in all.
+        """
         if count:
             before, total = self.about.get("taken_as_placed", (0, 0))
             self.about["taken_as_placed"] = [before + count, total + size]
 
     def need(self, entry: Entry, line: str) -> None:
-        """Python stops at ``line`` for a value, before what follows is dispatched; nothing if it is not this run's."""
+        """Record that Python waits for a value at ``line``, before anything later is dispatched.
+
+        Args:
+            entry: the stored value; ignored if no program of this run made it.
+            line: the line of Python.
+        """
         execution = entry.run
         if execution is None or execution.record is not self.record:
             return
         plan = execution.compiled_plan.plan
         step = plan.steps[entry.step]
-        node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # an argument that is handed back
+        node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # the program returns an argument
         if (execution.serial, node) not in self._fetched:
             self._fetched.add((execution.serial, node))
             self._programs[plan].need(node, line)
 
     def absorb(self, inner: Run) -> None:
-        """What a run recorded within this one did, is part of it."""
+        """Add everything that a run recorded within this one contains."""
         self.record.absorb(inner.record)
         self.take_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
         for key, program in inner._programs.items():
@@ -104,59 +124,59 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether no program of this run is under way."""
-        return all(execution.finished for execution in reversed(self.executions))  # the last is the last to end
+        """Whether every program of this run has finished."""
+        return all(execution.finished for execution in reversed(self.executions))  # the last call usually ends last
 
     def unfinished(self) -> list[Execution]:
-        """Programs of this run that are still under way."""
+        """Return the programs of this run that are still in progress."""
         return [execution for execution in self.executions if not execution.finished]
 
     @property
     def island_names(self) -> tuple[str, ...]:
-        """Islands of one run have their numbers only."""
+        """Always empty: islands of one run are shown by their numbers. A comparison has names."""
         return ()
 
     @property
     def hbm(self) -> tuple[int, ...]:
-        """Bytes of memory of each device, for each island; 0 where none is known."""
+        """Bytes of memory of each device, for each island; 0 where unknown."""
         known = self.about.get("hbm") or [0] * len(self.islands)
         return tuple(known)
 
     def set_programs(self, programs: Sequence[ExecutedProgram]) -> None:
-        """What ran, of a run that was loaded."""
+        """Set the programs of a run that was loaded or has only a graph."""
         self._programs = {program.graph: program for program in programs}
 
     @property
     def programs(self) -> list[ExecutedProgram]:
-        """The programs that ran, in order of their first call."""
+        """The programs that ran, in the order of their first call."""
         return list(self._programs.values())
 
     @property
     def events(self) -> Events:
-        """Everything that happened, as columns; times in seconds since the run began."""
+        """All events as columns; times in seconds since the run began."""
         return self.record.events()
 
     def summary(self) -> Summary:
-        """Makespan, utilisation, dispatch time, most memory held."""
+        """Return makespan, utilisation, dispatch time, peak memory and other totals."""
         count, total = self.about.get("taken_as_placed", (0, 0))
         return replace(summarise(self.events, self.islands, self.hbm), taken=count, taken_bytes=total)
 
     def summary_line(self) -> str:
-        """The summary in one line of plain text."""
+        """Return the summary in one line of plain text, or ``note`` while there is one."""
         chip = self.about.get("options", {}).get("chip")
         where = str(chip or "")
         return self.note or " · ".join(map(str, filter(None, (where, self.summary(), self.stamps))))
 
     def critical_path(self) -> CriticalPath:
-        """The chain of events and gaps that the makespan consists of, as far as it is recorded; gaps have a cause."""
+        """Return the chain of events and gaps that adds up to the makespan, as far as recorded; gaps have a cause."""
         return critical_path(self.events)
 
     def slack(self) -> Slack:
-        """How much later each event on a device could end without a longer makespan, in seconds."""
+        """Return how much later each event on a device could end without a longer makespan, in seconds."""
         return slack(self.events)
 
     def idle(self) -> Idle:
-        """Where the time of every device went: busy, or idle and why; the parts add up to the makespan."""
+        """Return where the time of every device went: busy, or idle by cause; the parts add up to the makespan."""
         return idle(self.events, self.islands)
 
     def what_if(
@@ -168,25 +188,30 @@ class Run:
         *,
         faster: float,
     ) -> WhatIf:
-        """The makespan if something had been faster, from the record: nothing runs again, order and gaps are kept.
+        """Return the makespan if some events had been faster, computed from the record with its order and gaps.
+
+        Nothing runs again. An event is faster if it matches every argument given.
 
         Args:
-            node, program, kind, client: what is faster: all on devices that has each of those given, a node by its
-                name; with ``kind`` as in ``events``, ``"transfer"`` or ``"enqueue"`` say, the controller's too.
-            faster: how many times; below 1 is slower.
+            node: name of a node.
+            program: name of a program.
+            kind: kind of event as in ``events``. ``"transfer"`` or ``"enqueue"``, for example, select events that are
+                not on devices, which the other arguments alone do not.
+            client: name of a client.
+            faster: factor; below 1 means slower.
 
         Raises:
-            UsageError: nothing is named, nothing matches (the nearest names are listed), or ``faster`` is no number
+            UsageError: no argument is given, nothing matches (the nearest names are listed), or ``faster`` is no number
                 above 0.
         """
         return what_if(self.events, node, program, kind, client, faster=faster)
 
     def show(self, *views: str) -> None:
-        """Display graph and timeline here.
+        """Display the run in the current cell.
 
         Args:
-            views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and
-                ``"memory"``, or ``"timeline,memory"``; graph and timeline if none is named.
+            *views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and
+                ``"memory"``, or several as ``"timeline,memory"``; graph and timeline if none is named.
 
         Raises:
             ValueError: there is no such view; the nearest one is named.
@@ -203,7 +228,7 @@ class Run:
         formats.to_csv(self.events, path)
 
     def to_pandas(self) -> Any:
-        """``events`` as a ``pandas.DataFrame``.
+        """Return ``events`` as a ``pandas.DataFrame``.
 
         Raises:
             UsageError: pandas is not installed.
@@ -211,14 +236,16 @@ class Run:
         return formats.to_pandas(self.events)
 
     def to_chrome(self, path: str | Path) -> None:
-        """Write a Chrome trace, which https://ui.perfetto.dev opens; compressed if ``path`` ends in ``.gz``."""
+        """Write a Chrome trace for https://ui.perfetto.dev; compressed if ``path`` ends in ``.gz``."""
         formats.to_chrome(self.events, self.islands, path)
 
     def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("graph", "timeline")) -> None:
-        """Write a picture without a browser: SVG or PNG, by the end of ``path``, with legends and summary.
+        """Write a picture with legends and summary, without a browser: SVG or PNG, by the ending of ``path``.
 
         Args:
-            path: of the file. width: pixels, or a length such as ``"3.3in"``. show: the views in it.
+            path: path of the file.
+            width: pixels, or a length such as ``"3.3in"``.
+            show: the views in it, as for ``show``.
 
         Raises:
             ValueError: the ending, the length or a view is unknown.
@@ -228,7 +255,11 @@ class Run:
         write(self, path, width, show)
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one file, which ``pw.load`` opens anywhere."""
+        """Write everything to one file, which ``pw.load`` reads on any machine.
+
+        Raises:
+            UsageError: the run is larger than what ``pw.load`` reads.
+        """
         parts = saved_run.SavedRun(self.name, self.islands, self.events, self.programs, self.stamps, self.about)
         saved_run.write(parts, path)
 
@@ -244,13 +275,19 @@ class Run:
 
 
 def load(path: str | Path) -> Run:
-    """Read a run that ``run.save`` wrote. Nothing in the file is executed, and nothing is unpacked but its parts.
+    """Return a run that ``run.save`` wrote.
+
+    Nothing in the file is executed, and only the parts of a run are unpacked.
+
+    Args:
+        path: path of the file.
 
     Raises:
-        UsageError: the file is damaged, of another kind or of a newer version, with the reason. FileNotFoundError.
+        UsageError: the file is damaged, of another kind or of a newer version, with the reason.
+        FileNotFoundError: there is no such file.
     """
     if not isinstance(path, (str, Path)):
-        raise UsageError(f"load({path!r}): a {type(path).__name__} is no path; write pw.load('a.run').")
+        raise UsageError(f"load({path!r}): {a_type_of(path)} is no path; write pw.load('a.run').")
     saved = saved_run.read(path)
     record = Record.of(saved.events)
     run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)
@@ -259,7 +296,7 @@ def load(path: str | Path) -> Run:
 
 
 def show_graph(graph: Graph) -> None:
-    """Display a graph of which nothing has run."""
+    """Display a graph of which nothing has run, as IPython does with a traced program."""
     run = Run(graph.name, (), note=repr(graph), finished=True)
     run.set_programs([ExecutedProgram(graph, {}, {})])
     run.show("graph")

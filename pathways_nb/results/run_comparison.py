@@ -1,4 +1,9 @@
-"""``pw.compare``: two runs, or two schedules, on one axis, with a table of differences; what is simulated says so."""
+"""``pw.compare``: two runs, or two schedules, on one axis, with a table of differences.
+
+A comparison is drawn by the views that draw one run: it has a run's properties, with the islands of both and names
+for them. Events are matched in ``trace.matching``; schedules are compared in ``parallel.schedules.comparison``. Each
+name says whether its run is real or simulated, so that a prediction cannot be mistaken for a measurement.
+"""
 
 from __future__ import annotations
 
@@ -17,55 +22,61 @@ from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
 from pathways_nb.trace.matching import Difference, compare_events, say, together
 from pathways_nb.trace.record import Events
+from pathways_nb.util.words import a_type_of
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two runs side by side; what is on devices is drawn, each run's islands below the other's."""
+    """Two runs on one time axis; only their events on devices are drawn, the islands of ``b`` below those of ``a``.
+
+    Args:
+        a: the first run.
+        b: the second run.
+    """
 
     a: Run
     b: Run
 
     @property
     def name(self) -> str:
-        """Both names."""
+        """The title: the names of both runs."""
         return f"{self._names[0]} above, {self._names[1]} below"
 
     @property
     def islands(self) -> tuple[int, ...]:
-        """Number of devices of each island of both."""
+        """Number of devices of each island, of ``a`` and then of ``b``."""
         return (*self.a.islands, *self.b.islands)
 
     @property
     def island_names(self) -> tuple[str, ...]:
-        """What the lanes are called."""
+        """The names of the lanes: of each island its run and its number."""
         both = zip(self._names, (self.a, self.b), strict=True)
         return tuple(f"{name} {index}" for name, run in both for index in range(len(run.islands)))
 
     @property
     def hbm(self) -> tuple[int, ...]:
-        """Bytes of memory of each device, for each island of both; 0 where none is known."""
+        """Bytes of memory of each device, for each island of both runs; 0 where unknown."""
         return (*self.a.hbm, *self.b.hbm)
 
     @property
     def programs(self) -> Sequence[ExecutedProgram]:
-        """Those of both; where they are the same, once."""
+        """The programs of both runs; a graph that is in both appears once."""
         known = {program.graph for program in self.a.programs}
         return [*self.a.programs, *(program for program in self.b.programs if program.graph not in known)]
 
     @property
     def finished(self) -> bool:
-        """Whether both have ended."""
+        """Whether both runs have ended."""
         return self.a.finished and self.b.finished
 
     @property
     def events(self) -> Events:
-        """What both did on devices, in seconds since the first dispatch of each."""
+        """The events of both runs on devices, in seconds since the first dispatch of each run."""
         return together(self.a.events, self.b.events, len(self.a.islands))
 
     @property
     def difference(self) -> Difference:
-        """Events matched by program, node, occurrence, stage, microbatch and token slice."""
+        """Events of both runs matched by program, node, occurrence, stage, microbatch and token slice."""
         return compare_events(self.a.events, self.b.events)
 
     @property
@@ -74,15 +85,15 @@ class Comparison:
         return self.difference.table
 
     def summary_line(self) -> str:
-        """Both makespans, on what devices, and what differs most."""
+        """Return both makespans, their devices, and the largest difference, in one line."""
         names = [f"{name[:-1]}, {_devices(run)})" for name, run in zip(self._names, (self.a, self.b), strict=True)]
         return say(names, self.a.events, self.b.events, (self.a.islands, self.b.islands))
 
     def show(self, *views: str) -> None:
-        """Display both on one axis here.
+        """Display both runs on one axis in the current cell.
 
         Args:
-            views: ``"timeline"``, ``"memory"`` or both; the timeline if none is named.
+            *views: ``"timeline"``, ``"memory"`` or both; the timeline if none is named.
         """
         from pathways_widgets.figures.live import LiveDisplay
 
@@ -95,14 +106,14 @@ class Comparison:
         self.difference.to_csv(path)
 
     def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = ("timeline",)) -> None:
-        """Write both as one picture; see ``Run.savefig``."""
+        """Write both runs as one picture; see ``Run.savefig``."""
         from pathways_widgets.figures.run_still import write
 
         write(self, path, width, show)
 
     @property
     def _names(self) -> tuple[str, str]:
-        """Each with whether it was real, and where that does not tell them apart, which one it is."""
+        """Each run's name with ``real`` or ``simulated``, and with ``a`` or ``b`` where these would be equal."""
         a, b = (f"{run.name} ({_kind(run)})" for run in (self.a, self.b))
         return (a, b) if a != b else (f"{self.a.name} (a, {_kind(self.a)})", f"{self.b.name} (b, {_kind(self.b)})")
 
@@ -111,13 +122,13 @@ class Comparison:
 
 
 def _kind(run: Run) -> str:
-    """Whether it ran on real or on simulated devices."""
+    """Return ``"simulated"`` or ``"real"``, by the options of a run or by its stamps."""
     simulated = run.about.get("options", {}).get("kind") == "sim" or run.events.is_("quality", "simulated").any()
     return "simulated" if simulated else "real"
 
 
 def _devices(run: Run) -> str:
-    """The chip that was simulated, or the kind of the real devices."""
+    """Return the name of the simulated chip, or the kind of the real devices."""
     options = run.about.get("options", {})
     chip = options.get("chip") or options.get("kind") or "unknown"
     return "this machine as calibrated" if chip == THIS_MACHINE else f"{chip} devices"
@@ -128,17 +139,18 @@ def compare(a: Run, b: Run) -> Comparison: ...
 @overload
 def compare(a: Schedule, b: Schedule) -> ScheduleComparison: ...
 def compare(a: Any, b: Any) -> Comparison | ScheduleComparison:
-    """Put two runs, or two pipeline schedules, on one axis.
+    """Return two runs, or two pipeline schedules, on one axis.
 
     Args:
-        a, b: runs, recorded here or loaded; or schedules.
+        a: a run, recorded or loaded; or a schedule.
+        b: the same kind as ``a``.
 
     Raises:
         UsageError: one of them is neither, or one is a run and the other a schedule.
     """
     for name, one in (("first", a), ("second", b)):
         if not isinstance(one, Run | Schedule):
-            what = f"a {type(one).__name__}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
+            what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
             raise UsageError(f"compare: the {name} argument is {what}.")
     if isinstance(a, Schedule) and isinstance(b, Schedule):
         return ScheduleComparison(a, b)

@@ -1,7 +1,8 @@
-"""Programs in a saved run: graphs whose references lead somewhere, on places with shapes.
+"""Programs in a saved run: to JSON, and back with every reference checked.
 
-Nodes stand in an order that respects their dependencies and are numbered by it; every input is an output of a node
-before. Places are shared by the programs of a file.
+Nodes are stored in an order that respects their dependencies and are numbered by it, so one pass proves that the graph
+has no cycle and that every input is an output of an earlier node. Virtual slices are shared by all programs of a file,
+so programs that ran on one slice still share it. The event record is checked in ``saved_record``.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pathways_nb.results.saved_record import MOST_SECONDS
 from pathways_nb.util.json_text import DamagedError, Field
 
 _AXES, _DEVICES = 32, 2**31 - 1
-"""Axes of a place, as of a NumPy array, and devices along one."""
+"""Largest number of axes of a virtual slice, as of a NumPy array, and of devices along one."""
 
 
 def to_json(program: ExecutedProgram) -> dict[str, Any]:
-    """A program as it is saved."""
+    """Return a program as JSON values."""
     graph = program.graph
     return {
         "name": graph.name,
@@ -36,18 +37,23 @@ def to_json(program: ExecutedProgram) -> dict[str, Any]:
 
 
 def _node_fields(node: Node) -> dict[str, Any]:
+    """Return the plain fields of a node, without its virtual slice."""
     names = ("id", "kind", "name", "inputs", "outputs", "line", "parts", "seconds")
     return {name: getattr(node, name) for name in names}
 
 
 def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
-    """A program; ``places`` by serial in the file are shared by all programs, and filled here.
+    """Return a program from JSON values.
+
+    Args:
+        field: the program, as ``to_json`` returned it.
+        places: virtual slices by their serial in the file; filled here and shared by all programs of the file.
 
     Raises:
-        DamagedError: naming what is wrong.
+        DamagedError: naming the field that is wrong.
     """
     for serial, written in field["places"].entries():
-        if serial not in places:  # with serials of their own: those of this process's slices may be the same
+        if serial not in places:  # with new serials: those in the file may be in use by slices of this process
             places[serial] = _place(written)
     values = tuple(_value(one, number) for number, one in enumerate(field["values"].rows()))
     nodes = _nodes(field["nodes"], places, len(values))
@@ -65,6 +71,11 @@ def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
 
 
 def _place(field: Field) -> VirtualSlice:
+    """Return a virtual slice with a size for each named axis.
+
+    Raises:
+        DamagedError: sizes and names do not match, or are too many.
+    """
     shape, axes, island, name = field.rows(4)
     sizes, names = shape.wholes(1, _DEVICES), axes.texts()
     if not sizes or len(sizes) != len(names) or len(set(names)) != len(names) or len(sizes) > _AXES:
@@ -73,6 +84,11 @@ def _place(field: Field) -> VirtualSlice:
 
 
 def _value(field: Field, number: int) -> Value:
+    """Return a value, whose id must be its position in the list.
+
+    Raises:
+        DamagedError: it is not.
+    """
     found = Value(field["id"].whole(), field["shape"].wholes(), field["dtype"].text(), field["bytes"].whole())
     if found.id != number:
         raise DamagedError(f"{field.where}.id is {found.id}, not its position {number}")
@@ -80,7 +96,16 @@ def _value(field: Field, number: int) -> Value:
 
 
 def _nodes(field: Field, places: Mapping[int, VirtualSlice], values: int) -> tuple[Node, ...]:
-    """In an order in which every value is made before it is read."""
+    """Return the nodes in their order, in which every value is made before it is read.
+
+    Args:
+        field: the list of nodes.
+        places: virtual slices by their serial in the file.
+        values: number of values of the graph.
+
+    Raises:
+        DamagedError: a node reads a value that no earlier node makes, or makes one that exists.
+    """
     made: set[int] = set()
     nodes = []
     for number, one in enumerate(field.rows()):
@@ -97,6 +122,11 @@ def _nodes(field: Field, places: Mapping[int, VirtualSlice], values: int) -> tup
 
 
 def _node(field: Field, places: Mapping[int, VirtualSlice], values: int) -> Node:
+    """Return one node; arguments and results have no virtual slice, all other nodes have one.
+
+    Raises:
+        DamagedError: naming the field that is wrong.
+    """
     kind = field["kind"].one_of(*get_args(NodeKind))
     inputs, outputs = (field[name].wholes(0, values - 1) for name in ("inputs", "outputs"))
     if len(set(outputs)) != len(outputs):
@@ -111,6 +141,11 @@ def _node(field: Field, places: Mapping[int, VirtualSlice], values: int) -> Node
 
 
 def _placed(field: Field, places: Mapping[int, VirtualSlice]) -> VirtualSlice | None:
+    """Return the virtual slice of a node, ``None`` for arguments and results.
+
+    Raises:
+        DamagedError: the file does not describe it.
+    """
     if field.value is None:
         return None
     serial = field.whole()

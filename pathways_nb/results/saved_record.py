@@ -1,4 +1,9 @@
-"""The record in a saved run: labels and columns of numbers, each within the range that its readers rely on."""
+"""The event record in a saved run: labels and columns of numbers, each checked against the range that readers rely on.
+
+Views, metrics and exports index with these numbers without further checks: a label's island must exist, its devices
+must lie on it, codes must be known. So everything is checked once here, when a file is read, and errors name the label
+or column and what it may be. Sizes were checked before, in ``column_archive``.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +16,21 @@ from pathways_nb.trace.record import KINDS, LABEL_COLUMNS, QUALITIES, STATUSES, 
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, is_text, is_whole, shortened
 
 MOST_EVENTS = 2**24
-"""Sixteen million: 436 MB of columns."""
+"""Largest number of events: sixteen million, which are 436 MB of columns."""
 MOST_SECONDS = 1e12
-"""Times lie this near to the beginning of their run (30,000 years), where sums and differences keep their digits."""
+"""Largest distance of a time from the beginning of its run (30,000 years): sums and differences keep their digits."""
 _POSITION = 2**31 - 1
-"""Node ids, microbatches and the like are columns of 32 bits."""
+"""Largest node id, microbatch and the like: they are columns of 32 bits."""
 _ON_DEVICES = frozenset({"compute", "collective", "transfer", "memory"})
 
 
 def events_of(labels: Field, columns: dict[str, np.ndarray], islands: Sequence[int]) -> Events:
-    """The events of a file.
+    """Return the events of a file.
 
     Args:
-        labels: as ``save`` wrote them. columns: those of ``STORED``, equally long.
-        islands: number of devices of each.
+        labels: the labels, as ``save`` wrote them.
+        columns: the columns of ``STORED``, equally long.
+        islands: number of devices of each island.
 
     Raises:
         DamagedError: naming the label or column that is wrong, and what it may be.
@@ -41,20 +47,24 @@ def events_of(labels: Field, columns: dict[str, np.ndarray], islands: Sequence[i
 
 
 def check_times(columns: Mapping[str, np.ndarray]) -> None:
-    """Starts and ends must be times of a run.
+    """Refuse starts and ends that are not finite, or too far from the beginning of the run.
 
     Raises:
-        DamagedError: one is not finite, or too far away.
+        DamagedError: naming the first such event.
     """
     for name in ("start", "end"):
-        wrong = ~(np.abs(columns[name]) <= MOST_SECONDS)  # NaN is wrong, too
+        wrong = ~(np.abs(columns[name]) <= MOST_SECONDS)  # written so that NaN is refused as well
         if wrong.any():
             at = int(wrong.argmax())
             raise DamagedError(f"{name} of event {at} is {columns[name][at]} s, not a time within {MOST_SECONDS:g} s")
 
 
 def _labels(field: Field, islands: Sequence[int]) -> list[Label]:
-    """Checked a column at a time: there may be a million."""
+    """Return the labels, checked a column at a time: there may be a million, and a check of each alone is slow.
+
+    Raises:
+        DamagedError: naming the first label and field that is wrong.
+    """
     rows = [_row(one) for one in field.rows()]
     columns = dict(zip(LABEL_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
     for name, values in columns.items():
@@ -70,8 +80,13 @@ def _labels(field: Field, islands: Sequence[int]) -> list[Label]:
 
 
 def _row(field: Field) -> list[Any]:
+    """Return the values of one label, with tuples in place of JSON's lists.
+
+    Raises:
+        DamagedError: it is no list of the right length.
+    """
     values = field.value
-    if isinstance(values, list) and len(values) == LABEL_COLUMNS.index("links"):  # written before labels knew them
+    if isinstance(values, list) and len(values) == LABEL_COLUMNS.index("links"):  # an older file, without links
         values = [*values, [], 0.0]
     if not isinstance(values, list) or len(values) != len(LABEL_COLUMNS):
         raise DamagedError(f"{field.where} is {shortened(field.value)}, not a list of {len(LABEL_COLUMNS)} values")
@@ -81,7 +96,7 @@ def _row(field: Field) -> list[Any]:
 
 
 def _misplaced(label: Label, islands: Sequence[int]) -> str:
-    """What is wrong with where it happens; empty if nothing is."""
+    """Return what is wrong with the island and devices of a label; empty if nothing is."""
     if label.island >= len(islands) or (label.island < 0 and label.kind in _ON_DEVICES):
         return f"is on island {label.island} of {len(islands)}"
     if label.island >= 0 and label.device + label.devices > islands[label.island]:
@@ -94,14 +109,16 @@ _TUPLE_POSITIONS = tuple(map(LABEL_COLUMNS.index, TUPLES))
 
 
 def _is_amount(value: object) -> bool:
-    """Whether it is a number from 0 on that a float holds."""
+    """Return whether a value is a number of at least 0 that a float holds."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e300
 
 
 def _whole(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
+    """Return a check for whole numbers from ``low`` to ``high``, and its description for errors."""
     return lambda value: is_whole(value, low, high), f"a whole number from {low} to {high}"
 
 
+# Of each field of a label: the check, and the words for what it may be.
 _FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda value: value in KINDS, f"one of {', '.join(KINDS)}"),
     **dict.fromkeys(("name", "program", "client", "place", "line", "basis"), (is_text, "text")),

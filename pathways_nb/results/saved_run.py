@@ -1,7 +1,9 @@
 """Runs as files: columns and graphs in one NumPy archive without pickle, readable on a machine without the devices.
 
-The file holds data only, and every part of it is checked on the way in: a damaged or foreign one is refused, with what
-is wrong in it. What the record is made of is checked in ``saved_record``, graphs and places in ``saved_programs``.
+The file holds data only, so opening one from a stranger runs no code. Every part is checked when it is read; a damaged
+or foreign file is refused with the reason. ``write`` refuses what ``read`` would refuse, so that a saved run can always
+be loaded. The event record is checked in ``saved_record``, graphs and virtual slices in ``saved_programs``, sizes in
+``column_archive``.
 """
 
 from __future__ import annotations
@@ -25,19 +27,23 @@ from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Events
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
 from pathways_nb.util.limits import SIMULATED, SIMULATED_ISLANDS
+from pathways_nb.util.words import counted
 
 FORMAT, VERSION = "pathways_nb.run", 1
 MOST_TEXT = 256 * 2**20
-"""Bytes of all that is not a column: labels, graphs, options; a record of a million different labels fits."""
+"""Largest number of bytes of everything but columns: labels, graphs, options. A million different labels fit."""
 
 
 class SavedRun(NamedTuple):
     """The parts of a run that its file holds.
 
     Args:
-        name: what the user calls it. islands: number of devices of each island.
-        events: everything that happened. programs: those that ran, in order of their first call.
-        stamps: of ``pw.profile``, if there was one. about: options, cell source and the like.
+        name: the user's name for it.
+        islands: number of devices of each island.
+        events: all events.
+        programs: the programs that ran, in the order of their first call.
+        stamps: result of ``pw.profile``; ``None`` if it was not used.
+        about: options, cell source and the like.
     """
 
     name: str
@@ -49,10 +55,14 @@ class SavedRun(NamedTuple):
 
 
 def write(run: SavedRun, path: str | Path) -> None:
-    """Write ``run`` with its graphs, options, cell source, machine and versions to one file.
+    """Write a run with its graphs, options, cell source, host and versions to one file.
+
+    Args:
+        run: what to write.
+        path: path of the file.
 
     Raises:
-        UsageError: it is larger than what ``read`` accepts.
+        UsageError: it is larger than what ``read`` accepts, or has a time that it refuses.
     """
     events = run.events
     about = {"machine": machine(), **run.about}
@@ -74,18 +84,22 @@ def write(run: SavedRun, path: str | Path) -> None:
         raise UsageError(f"save({str(path)!r}): {error}, which pw.load would refuse; run.to_csv writes it.") from None
     if len(events) > MOST_EVENTS or len(text) > MOST_TEXT:
         raise UsageError(
-            f"save({str(path)!r}): {len(events)} events and {len(text)} bytes of labels and graphs; pw.load reads up "
-            f"to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
+            f"save({str(path)!r}): {counted(len(events), 'event')} and {len(text)} bytes of labels and graphs; pw.load "
+            f"reads up to {MOST_EVENTS} and {MOST_TEXT}. Record a shorter part, or write a table: run.to_csv(path)."
         )
     with open(path, "wb") as file:
         np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **columns)  # type: ignore[arg-type]
 
 
 def read(path: str | Path) -> SavedRun:
-    """Read what ``write`` wrote, checking every part.
+    """Return what ``write`` wrote, every part checked.
+
+    Args:
+        path: path of the file.
 
     Raises:
-        UsageError: the file is damaged, of another kind or of a newer version, with the reason. FileNotFoundError.
+        UsageError: the file is damaged, of another kind or of a newer version, with the reason.
+        FileNotFoundError: there is no such file.
     """
     try:
         with Archive(path) as archive:
@@ -97,10 +111,15 @@ def read(path: str | Path) -> SavedRun:
 
 
 def _parts_of(archive: Archive) -> SavedRun:
+    """Return the checked parts of a run from an open archive.
+
+    Raises:
+        DamagedError: naming the part that is wrong.
+    """
     meta = _meta(archive)
     islands = meta["islands"].wholes(1, SIMULATED)
     if len(islands) > SIMULATED_ISLANDS or sum(islands) > SIMULATED:
-        raise DamagedError(f"islands are {len(islands)} of {sum(islands)} devices, not up to {SIMULATED}")
+        raise DamagedError(f"islands are {len(islands)} of {counted(sum(islands), 'device')}, not up to {SIMULATED}")
     columns = archive.columns(STORED, MOST_EVENTS, "events")
     events, stamps = events_of(meta["labels"], columns, islands), _stamps(meta.get("stamps"))
     about, name = _about(meta["about"], len(islands)), meta["name"].text()
@@ -110,7 +129,11 @@ def _parts_of(archive: Archive) -> SavedRun:
 
 
 def _meta(archive: Archive) -> Field:
-    """All that is not a column, of a version that can be read."""
+    """Return everything but the columns, of a version that this package reads.
+
+    Raises:
+        DamagedError: it is no JSON, no run, or of a newer version.
+    """
     data = archive.columns({"meta": np.uint8}, MOST_TEXT, "bytes of labels and graphs")["meta"]
     try:
         meta = Field(parse(data.tobytes().decode()))
@@ -125,7 +148,15 @@ def _meta(archive: Archive) -> Field:
 
 
 def _about(about: Field, islands: int) -> dict[str, Any]:
-    """Options, source, memory and machine: of these the run's own pictures and texts read some."""
+    """Return options, source, memory and host, with those fields checked that a run's pictures and texts read.
+
+    Args:
+        about: the field of the file.
+        islands: number of islands of the run.
+
+    Raises:
+        DamagedError: naming the field that is wrong.
+    """
     found = dict(about.table())
     check_depth(found)
     for key in ("options", "machine"):
@@ -143,11 +174,16 @@ def _about(about: Field, islands: int) -> dict[str, Any]:
     if "taken_as_placed" in found:
         count, total = about["taken_as_placed"].rows(2)
         count.whole()
-        total.whole(0, MOST_EVENTS * LARGEST)  # of all calls together
+        total.whole(0, MOST_EVENTS * LARGEST)  # the sum over all calls
     return found
 
 
 def _stamps(field: Field) -> Stamps | None:
+    """Return the result of ``pw.profile``, or ``None``.
+
+    Raises:
+        DamagedError: naming the field that is wrong.
+    """
     if field.value is None:
         return None
     start, end = ([one.seconds(MOST_SECONDS) for one in field[name].rows(2)] for name in ("start", "end"))

@@ -1,7 +1,8 @@
-"""What drivers have in common: logical buffers and runs under way, and the controller's instructions about them.
+"""What drivers have in common: logical buffers, runs under way, and the controller's instructions about them.
 
-A driver decides nothing about order, placement or memory: events go to the controller's pure core (see ``event_loop``),
-and what that says is carried out. How a launch is carried out, and how time passes meanwhile, is each driver's own.
+A driver decides nothing about order, placement or memory. Events go to the controller's pure core (see
+``event_loop``), and the driver carries out the instructions that come back. How a launch is carried out, and how time
+passes, is each driver's own: ``local`` has threads and real time, ``sim`` a virtual clock.
 """
 
 from __future__ import annotations
@@ -41,29 +42,29 @@ from pathways_nb.errors import CancelledError, LostError
 from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
-from pathways_nb.runtime.layouts import Targets, Undeclared
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
 from pathways_nb.runtime.run_state import Condition, Entry, Execution, will_read
 from pathways_nb.trace.record import Record, Row, label_of
 
 QUEUED = 64
-"""Programs that a client has queued before its submitting waits: client back-pressure."""
+"""Programs that a client may have queued before its next call waits (client back-pressure)."""
 
 
 class Driver(ABC):
-    """The engine of one controller.
+    """Carries out one controller's instructions on its islands.
 
     Args:
-        attachment: its islands.
+        attachment: the islands.
         machine: the controller's pure core.
-        clock: seconds; everything recorded is on it.
-        note: told of what happens to no program in particular.
+        clock: returns seconds; the time base of every recorded event.
+        note: receives events that belong to no program in particular.
         dcn_latency: seconds that a launch takes to an island's host.
-        ended: rung when a result is computed or a run over; who waits for that, waits for it.
-        engine: hands the core its events.
+        ended: condition notified when a result is computed or a run has ended.
+        event_loop: class of the event loop that hands events to the core.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class Driver(ABC):
         self.entries: dict[int, Entry] = {}
         self.runs: dict[int, Execution] = {}
         self._queued: dict[str, dict[int, Execution]] = {}
-        """The same, by client."""
+        """The same runs by client."""
         self._requested_puts: dict[int, PutRequested] = {}
-        """By buffer: room on devices that the controller was asked for, and has not answered."""
+        """By buffer, the requests for device memory that the controller has not answered yet."""
         self._queuing = threading.Lock()
-        """Held while ``_queued`` changes: nothing else is done meanwhile."""
+        """Held while ``_queued`` changes, and for nothing else."""
         self.closed = False
         self._numbers = itertools.count()
         self._buffers = itertools.count()
@@ -95,7 +96,7 @@ class Driver(ABC):
         self.event_loop = event_loop(machine, clock, self._carry_out, self.ended.notify_all)
 
     quality = "exact"
-    """Of stamps that are read off the clock."""
+    """The quality of stamps that are read from the clock."""
 
     # ---- what each does in its own way
 
@@ -103,28 +104,36 @@ class Driver(ABC):
     def lower(
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
     ) -> CompiledPlan:
-        """Make a plan ready to be carried out here.
+        """Compile a plan for this driver's devices.
 
         Args:
-            traced, plan: the program and its plan. targets: the layouts in which arguments are brought.
-            record: where compiling is recorded. say: told of progress.
+            traced: the program's trace.
+            plan: its plan.
+            targets: the layouts in which arguments are brought.
+            record: where compiling is recorded.
+            say: shows progress.
         """
 
     @abstractmethod
     def location(self, value: Any) -> Hashable:
-        """Return where and how a value lies, for ``sharding_for``; ``None`` if on no device. It is an entry or an argument."""
+        """Return where and in which layout an entry or argument lies, for ``sharding_for``; ``None`` on no device."""
 
     @abstractmethod
     def sharding_for(self, location: Any, argument: Undeclared) -> Any:
-        """Return the sharding in which an argument that lies so is used: its own, if it lies at the place."""
+        """Return the sharding in which an argument at this location is used: its own if it lies at the place."""
 
     @abstractmethod
     def take(self, leaf: Any, name: str) -> Any:
-        """A value from outside as it is kept here until a program brings it to its place; ``name``: what errors say."""
+        """Convert a value from outside into the form in which it is kept until a program brings it to its place.
+
+        Args:
+            leaf: the value.
+            name: its name in errors.
+        """
 
     @abstractmethod
     def put(self, value: Any, sharding: Any) -> Any:
-        """An array on devices."""
+        """Put a value onto devices and return the array."""
 
     @abstractmethod
     def _launch(self, run: Execution, launch: Launch) -> None:
@@ -132,64 +141,80 @@ class Driver(ABC):
 
     @abstractmethod
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
-        """Whether an argument lies where the bring at ``position`` among the plan's brings it."""
+        """Return whether an argument lies where the bring at ``position`` among the plan's brings it."""
 
     @abstractmethod
     def _lost(self, where: Placement) -> None:
-        """From now on nothing can run on these devices."""
+        """Make everything that runs on these devices from now on fail."""
 
     @abstractmethod
     def _restored(self, island: int) -> None:
-        """An island's devices are there again."""
+        """Let an island's devices run again."""
 
     @abstractmethod
     def _joined(self, island: Any) -> None:
-        """An island more."""
+        """Take in another island."""
 
     @abstractmethod
     def _end(self, patience: float) -> None:
-        """End everything that goes on by itself."""
+        """End all threads of this driver."""
 
     def enter(self) -> None:  # noqa: B027  (real time passes anyway)
-        """This thread is a client's until it leaves: virtual time passes only while it waits."""
+        """Count this thread as a client until it leaves: simulated time advances only while it waits."""
 
     def leave(self) -> None:  # noqa: B027
-        """This thread has left a block that it entered."""
+        """End a block that this thread entered."""
 
-    def calling(self, client: str) -> contextlib.AbstractContextManager[None]:
-        """While this thread calls something for a client; in virtual time threads take turns."""
+    def calling(self, client: str, name: str = "") -> contextlib.AbstractContextManager[None]:
+        """Return a context in which this thread makes a call; in simulated time threads take turns.
+
+        Args:
+            client: for which it calls.
+            name: of what it calls.
+        """
         return contextlib.nullcontext()
 
     def poll(self) -> None:  # noqa: B027
-        """This thread asks whether something is done, and may ask again for ever: virtual time may pass."""
+        """Let simulated time advance: this thread asks whether something is done, and may ask again for ever."""
 
     def spend(self, budget: float) -> None:  # noqa: B027  (most have no watchers)
-        """Let each watcher keep a core busy for this share of the time; 0: look no oftener than flow control needs."""
+        """Limit the share of time for which a watcher may keep a core busy; 0 looks only as flow control needs it."""
 
     @property
     @abstractmethod
     def sampled(self) -> float:
-        """Share of launches whose end was watched; the others' stamps are interpolated."""
+        """The share of launches whose end was watched; the stamps of the others are interpolated."""
 
     # ---- for the client
 
     def store(self, value: Any, size: int, client: str, name: str = "") -> int:
-        """Put a value that lies on no island into the store; the caller holds it until it releases it."""
+        """Put a value that lies on no device into the store; the caller holds it until it releases it.
+
+        Returns:
+            Its logical buffer.
+        """
         buffer = next(self._buffers)
         self.entries[buffer] = Entry(value, sharding=getattr(value, "sharding", None))
         self.event_loop.store(Stored(buffer, client, size, name))
         return buffer
 
     def place(self, where: Allocation, size: int, client: str, name: str, make: Callable[[], Any]) -> int:
-        """Put a value onto devices, as soon as there is room; the caller holds it until it releases it.
+        """Put a value onto devices as soon as they have memory for it; the caller holds it until it releases it.
 
         Args:
-            where: devices, and bytes on each. size: of the whole value. make: puts it there.
+            where: the devices, and bytes on each.
+            size: bytes of the whole value.
+            client: who puts it there.
+            name: of the value, in errors and pictures.
+            make: puts it there and returns the array.
+
+        Returns:
+            Its logical buffer.
 
         Raises:
-            OutOfMemoryError: there is too little room, and nothing under way will make any.
-            LostError: the client was closed while the value waited for room.
-            CancelledError: the controller was.
+            OutOfMemoryError: there is too little memory, and nothing under way will free any.
+            LostError: the client was closed while the value waited for memory.
+            CancelledError: the controller was closed meanwhile.
         """
         buffer = next(self._buffers)
         entry = self.entries[buffer] = Entry()
@@ -203,7 +228,7 @@ class Driver(ABC):
         return buffer
 
     def _wait_for_memory(self, event: PutRequested, entry: Entry) -> None:
-        """Wait until the controller has granted room."""
+        """Wait until the controller grants memory."""
         self._requested_puts[event.buffer] = event
         self._request_put(event)
         self.ended.wait(lambda: event.buffer not in self._requested_puts or self.broken)
@@ -214,23 +239,27 @@ class Driver(ABC):
             raise entry.error
 
     def _request_put(self, event: PutRequested) -> None:
-        """Ask the controller for room: where there is enough, it is granted on return."""
+        """Ask the controller for memory; if there is enough, it is granted on return."""
         self.event_loop.tell(event)
 
     def _abandon(self, buffer: int) -> None:
-        """Nobody will ever have this one, whether it was granted or waits for room."""
+        """Forget a value that nobody will have, whether its memory was granted or not."""
         self.event_loop.obey(Released((buffer,)))
         self._requested_puts.pop(buffer, None)
         self.entries.pop(buffer, None)
 
     def release(self, buffer: int) -> None:
-        """The caller no longer holds a buffer. Safe in finalizers."""
+        """Release a buffer that the caller holds. Safe in finalizers."""
         self.event_loop.release(buffer)
 
     def submit(
         self, compiled_plan: CompiledPlan, arguments: Sequence[int], record: Record, client: str
     ) -> tuple[Execution, list[int]]:
-        """Queue a run; returns it and the buffers of its results, which the caller holds."""
+        """Queue a run.
+
+        Returns:
+            The run, and the buffers of its results, which the caller holds.
+        """
         plan = compiled_plan.plan
         with self._submitting:
             buffers = [next(self._buffers) for _ in plan.results]
@@ -256,12 +285,12 @@ class Driver(ABC):
         return run, buffers
 
     def entry_of(self, buffer: int) -> Entry:
-        """A logical buffer as it is held here, or, if another thread has closed its client, that it is no more."""
+        """Return the entry of a logical buffer; if another thread has closed its client, an entry with that error."""
         why = "This belonged to a client that another thread has closed. Fetch what you need before it does."
         return self.entries.get(buffer) or Entry(error=LostError(why))
 
     def cancel(self, runs: Sequence[int]) -> None:
-        """Give up runs: nothing more of them is dispatched."""
+        """Cancel runs: none of their steps is dispatched any more."""
         for serial in runs:
             if (run := self.runs.get(serial)) is not None:
                 run.stop()  # at once; the controller learns of it in its own time
@@ -269,24 +298,31 @@ class Driver(ABC):
         self.event_loop.post(Cancelled(tuple(runs)))
 
     def open(self, client: str, share: float, priority: float, memory: int) -> None:
-        """A client is there, or has changed; see ``Opened``. In turn, or it might come before its own closing."""
+        """Tell the core about a client or its new terms, after all posted events.
+
+        A closing of the same name may be among those, and must come first.
+        """
         self.event_loop.in_turn(lambda: self.event_loop.obey(Opened(client, share, priority, memory)))
 
     def close_client(self, client: str) -> Callable[[], None]:
-        """A client is gone, with its programs and all that it alone held. To wait for that, call what is returned."""
+        """Tell the core that a client closes, with its programs and what it alone holds.
+
+        Returns:
+            A function that waits until this is done.
+        """
         return self.event_loop.ask(lambda: self.event_loop.obey(Closed(client)))
 
     def remove(self, where: Placement) -> None:
-        """Devices are lost: what would run there from now on fails."""
+        """Remove devices: what would run there from now on fails."""
         self._at_once(lambda: self._lost(where), Removed(where))
 
     def restore(self, island: int, budget: int) -> None:
-        """Lost devices of an island are there again, empty."""
+        """Return an island's lost devices to it, empty."""
         devices = len(self.attachment.islands[island].devices)
         self._at_once(lambda: self._restored(island), Added(island, devices, budget))
 
     def _at_once(self, change: Callable[[], None], event: Removed | Added) -> None:
-        """Change devices, and tell the core, with nothing in between."""
+        """Change devices and tell the core, with no event in between."""
 
         def both() -> None:
             change()
@@ -295,36 +331,43 @@ class Driver(ABC):
         self.event_loop.safely(both)
 
     def add(self, island: Any, budget: int) -> None:
-        """An island more."""
+        """Add an island."""
         self.attachment = replace(self.attachment, islands=(*self.attachment.islands, island))
         self._joined(island)
         self.event_loop.tell(Added(island.index, len(island.devices), budget))
 
     def reached_by(self, client: str) -> float:
-        """When a client's thread gets to what it does next, in seconds of the clock."""
+        """Return when a client's thread reaches its next action, in seconds of the clock."""
         return self.clock()
 
     def runs_of(self, client: str) -> list[int]:
-        """A client's programs that are queued or under way."""
+        """Return the serial numbers of a client's programs that are queued or under way."""
         return list(self._queued.get(client, ()))
 
     def wait_for_capacity(self, client: str) -> float:
-        """Wait until fewer than ``QUEUED`` programs of ``client`` are queued; returns the seconds waited."""
+        """Wait until fewer than ``QUEUED`` programs of ``client`` are queued, and return the seconds waited."""
         began = self.clock()
         self.ended.wait(lambda: len(self._queued.get(client, ())) < QUEUED or self.broken)
         self.check()
         return self.clock() - began
 
     def wait_idle(self, timeout: float = -1) -> bool:
-        """Wait until nothing is under way; whether that is so."""
+        """Wait until nothing is under way.
+
+        Args:
+            timeout: seconds to wait at most; negative for no limit.
+
+        Returns:
+            Whether nothing is under way.
+        """
         return self.ended.wait(lambda: not self.runs or self.broken, timeout)
 
     def check(self) -> None:
-        """Raise what broke the engine, if anything did."""
+        """Raise the error that stopped the event loop, if any."""
         self.event_loop.check()
 
     def close(self, patience: float = 60.0) -> None:
-        """Cancel what is queued, end all threads, let the devices go. Results held here are lost.
+        """Cancel what is queued, end all threads and release the devices; results on them are lost.
 
         Args:
             patience: seconds to wait for what is already on the devices.
@@ -345,7 +388,7 @@ class Driver(ABC):
 
     @property
     def broken(self) -> bool:
-        """Whether waiting is in vain."""
+        """Whether nothing more will happen, so that waiting is in vain."""
         return self.event_loop.failure is not None or self.closed
 
     # ---- for the engine
@@ -390,7 +433,7 @@ class Driver(ABC):
                 ended.finish()
 
     def _answer(self, buffer: int, since: float) -> None:
-        """Whoever asked for room need wait no longer."""
+        """End the wait of a put that was granted or refused."""
         event = self._requested_puts.pop(buffer)
         if self.clock() - since > NOTABLE:
             label = label_of("stall", f"back-pressure: memory for {event.name}", client=event.client)
@@ -398,7 +441,7 @@ class Driver(ABC):
         self.ended.notify_all()
 
     def _note_failed(self, run: Execution, error: Exception) -> None:
-        """A program that fails as a whole, of which no node did, is an event without a duration."""
+        """Record a program that fails as a whole, without a failed node, as an event without duration."""
         now, name = self.clock(), run.compiled_plan.name
         label = label_of("stall", f"{name} failed: {type(error).__name__}", name, run.client)
         run.record.add(Row(label, now, now, run.serial, self.quality, "failed"))

@@ -1,8 +1,8 @@
-"""Who hands the controller's pure core its events: one thread at a time, and none that could stop midway.
+"""Hands events to the controller's pure core: one thread at a time, and none that could stop midway.
 
-Watchers and clients' threads hand over what they know themselves, which saves a change of threads for every event. The
-main thread, which an interrupt may break off anywhere, and finalizers, which must not take a lock, post to a thread of
-the engine's own instead.
+Watchers and clients' threads hand over their events themselves, which saves a change of threads for every event. Two
+kinds of callers post to the event loop's own thread instead: the main thread, which an interrupt may stop anywhere, and
+finalizers, which must not take a lock.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from pathways_nb.errors import UsageError
 Clock = Callable[[], float]
 T = TypeVar("T")
 Item = Event | deque[int] | Callable[[], None] | None
-"""What comes to the engine's thread: an event, buffers that were released, an errand, or the end."""
+"""What the thread takes from its queue: an event, released buffers, a function to call, or ``None`` for the end."""
 
 
 class EventLoop:
-    """The door to one controller's pure core.
+    """The only access to one controller's pure core.
 
     Args:
         machine: the core.
-        clock: seconds; what the core is told the time by.
-        carry_out: does what an instruction says, except ``Wake``.
-        on_failure: told when the core has broken, so that nobody waits for ever.
+        clock: returns seconds; the core's time.
+        carry_out: carries out an instruction other than ``Wake``.
+        on_failure: called when the core has failed, so that nobody waits for ever.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class EventLoop:
     ):
         self.machine, self.clock, self._carry_out, self._on_failure = machine, clock, carry_out, on_failure
         self.deciding = threading.Lock()
-        """Held by the thread in which the controller decides something."""
+        """Held by the thread in which the core handles an event."""
         self.failure: BaseException | None = None
         self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="pathways-event-loop", daemon=True)
         self._decider = 0
         self._posted = self._taken = -1
-        """The last run that was posted, and the last posted one that the controller knows of."""
+        """The last run that was posted, and the last posted run that the core has handled."""
         self._batch: deque[int] | None = None
-        """Released buffers, posted already; closed by whatever makes a buffer, which must come before its release."""
+        """Posted buffers that were released; closed before a new buffer is made, whose release must come later."""
         self._wake: float | None = None
 
     def submit(self, event: Submitted) -> None:
-        """Hand on a call: none may overtake another that was posted before, whose results it may need."""
+        """Hand over a call; it must not overtake a posted one, whose results it may need."""
         if _may_be_stopped() or self._taken < self._posted:
             self._posted = event.run
             self.post(event)
@@ -72,16 +72,17 @@ class EventLoop:
             self.report(event)
 
     def store(self, event: Stored | Opened | PutRequested) -> None:
-        """Hand on what need not be handled at once: a value that needs no room, who calls, who asks for room."""
+        """Hand over an event that need not be handled before this returns."""
         if _may_be_stopped():
             self.post(event)
         else:
             self.report(event)
 
     def release(self, buffer: int) -> None:
-        """A buffer has lost its handle. Safe in finalizers: it takes no lock.
+        """Release a buffer whose handle is gone. Safe in finalizers: it takes no lock.
 
-        A row of them is one event: a training step drops hundreds of parameters, and each event wakes the thread.
+        Buffers released in a row are one event. A training step drops hundreds of parameters, and each event wakes the
+        thread.
         """
         batch = self._batch
         if batch is None:
@@ -93,35 +94,38 @@ class EventLoop:
             self.inbox.put(batch)
 
     def post(self, event: Event) -> None:
-        """Hand on an event in its turn."""
+        """Queue an event for the event loop's thread."""
         self.inbox.put(event)
         self._batch = None  # not before: another thread's new batch might come before the event, and get its buffers
 
     def report(self, event: Event) -> None:
-        """Hand the controller an event, in a thread that nothing interrupts."""
+        """Hand over an event in a thread that nothing interrupts."""
         self._guarded(lambda: self.obey(event))
 
     def safely(self, work: Callable[[], T]) -> T:
-        """Have the core's state looked at or changed by a thread that no interrupt breaks off in the midst of it."""
+        """Run ``work`` on the core's state in a thread that no interrupt can stop midway, and return its result."""
         if _may_be_stopped():
             return self.in_turn(work)
         with self.deciding:
             return work()
 
     def tell(self, event: Event) -> None:
-        """Have the core handle an event in such a thread, and wait for that."""
+        """Have the core handle an event in such a thread, and wait for it."""
         self.safely(lambda: self.obey(event))
 
     def in_turn(self, work: Callable[[], T]) -> T:
-        """The same, after all that was posted before.
+        """Run ``work`` after everything posted before, and wait for it.
+
+        Returns:
+            What ``work`` returns.
 
         Raises:
-            RuntimeError: the core has broken.
+            RuntimeError: the core has failed.
         """
         return self.ask(work)()
 
     def ask(self, work: Callable[[], T]) -> Callable[[], T]:
-        """The same, for who need not wait: only calling what this returns does. Safe in finalizers."""
+        """Queue ``work`` and return a function that waits for its result. Safe in finalizers."""
         answer: queue.SimpleQueue[T] = queue.SimpleQueue()
         self.inbox.put(lambda: answer.put(work()))
         self._batch = None  # ``work`` may make a buffer
@@ -139,7 +143,7 @@ class EventLoop:
         return wait
 
     def obey(self, event: Event) -> None:
-        """Let the core decide, and carry out what it says; only for who may (see ``safely``)."""
+        """Let the core handle an event, and carry out its instructions; the caller must satisfy ``safely``."""
         self._decider = threading.get_ident()
         try:
             instructions = self.machine.handle(event, self.clock())
@@ -156,21 +160,21 @@ class EventLoop:
         self.inbox.put(lambda: None)  # its thread may sleep without end
 
     def refuse_policies(self) -> None:
-        """A policy is asked in the midst of a decision: whatever it called would wait for that for ever.
+        """Refuse calls from within a policy: the core is deciding, and they would wait for that for ever.
 
         Raises:
-            UsageError: this thread is in one.
+            UsageError: this thread runs a policy.
         """
         if self._decider == threading.get_ident():
             raise UsageError("a policy chooses one of the gangs in ready and returns it: it can neither call nor wait")
 
     def check(self) -> None:
-        """Raise what broke the core, if anything did."""
+        """Raise what made the core fail, if anything did."""
         if self.failure is not None:
-            raise RuntimeError("the controller's engine has stopped; pw.reset() starts it anew") from self.failure
+            raise RuntimeError("the controller's event loop has stopped; pw.reset() starts it anew") from self.failure
 
     def stop(self, patience: float) -> None:
-        """End after what was posted before; wait so many seconds for it."""
+        """End after what was posted before, and wait up to ``patience`` seconds for that."""
         self.inbox.put(None)
         self.thread.join(patience)
 
@@ -190,7 +194,7 @@ class EventLoop:
             self._on_failure()
 
     def _take(self) -> Item:
-        """The next thing posted, or the news that it is time to wake."""
+        """Return the next item, or ``Woke`` if the time to wake comes first."""
         if self._wake is None:
             return self.inbox.get()
         try:
@@ -200,7 +204,7 @@ class EventLoop:
             return Woke()
 
     def _events(self) -> Iterator[Event]:
-        """What was posted, in order; a row of released buffers is one event."""
+        """Yield posted events in order; buffers released in a row are one event."""
         while (item := self._take()) is not None:
             if callable(item):
                 self._guarded(item)
@@ -214,7 +218,7 @@ class EventLoop:
 
 
 def _may_be_stopped() -> bool:
-    """Whether an interrupt may break this thread off anywhere."""
+    """Return whether an interrupt may stop this thread anywhere."""
     return threading.current_thread() is threading.main_thread()
 
 

@@ -1,4 +1,4 @@
-"""Faults: devices that are lost, and those made on purpose, to test what depends on what: a launch fails instead."""
+"""Failures of launches: devices that are lost, and faults injected to test what depends on what."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathways_nb.util.unique import Unique
 
 
 class InjectedFault(Exception):  # noqa: N818  (it is what the user asked for)
-    """What a node raises on which ``pw.inject_fault`` struck."""
+    """The error of a node that ``pw.inject_fault`` made fail."""
 
 
 def check_devices(label: Label, gone: Collection[int]) -> None:
     """Refuse to run on devices of an island that are ``gone``.
 
     Raises:
-        LostError: which of its devices are.
+        LostError: naming the lost devices.
     """
     lost = sorted(device for device in gone if label.device <= device < label.device + label.devices)
     if lost:
@@ -30,14 +30,19 @@ def check_devices(label: Label, gone: Collection[int]) -> None:
 
 @dataclass(eq=False)
 class Fault(Unique):
-    """Which launches fail; ``hits`` counts them. The end of its ``with`` block, or ``cancel``, takes it back.
+    """Decides which launches fail, and counts them in ``hits``; ``cancel`` or the end of its ``with`` block ends it.
 
     Args:
-        node, program, client, place: names that must fit; ``None`` fits all.
-        island: index that must fit; ``None`` fits all.
-        times: launches to strike at most. after: fitting launches to let pass first.
-        probability, seed: of striking each of the others.
-        settle: waits for what was called inside the ``with`` block, whose launches may come late.
+        node: name that must match; ``None``, here and below, matches everything.
+        program: name that must match.
+        client: name that must match.
+        place: name that must match.
+        island: index that must match.
+        times: the most launches that fail.
+        after: number of matching launches that succeed first.
+        probability: with which each further matching launch fails.
+        seed: of the generator that decides this.
+        settle: waits for the calls made inside the ``with`` block, whose launches may come late.
     """
 
     _not_pickled = "cannot be pickled: it waits for this process's devices. Call pw.inject_fault(...) in the other one."
@@ -82,7 +87,7 @@ class Fault(Unique):
             raise InjectedFault(f"injected fault {self.hits} of at most {self.times}")
 
     def cancel(self) -> None:
-        """Strike no more."""
+        """Let all further launches succeed."""
         self.over = True
 
     def __enter__(self) -> Fault:

@@ -1,7 +1,7 @@
 """Pauses of Python itself: a full garbage collection stops every thread, dispatchers and watchers included.
 
-With JAX loaded one takes 0.1 to 0.2 s (measured), enough to make a step look twenty times as long as it is. So each
-is recorded as a stall, and one is made due where nobody minds: after something was compiled.
+With JAX loaded, one takes 0.1 to 0.2 s (measured), enough to make a step look twenty times as long as it is. Therefore
+each is recorded as a stall, and one is forced where it harms least: after compiling.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Pauses:
     """Reports each pause of at least ``SHORTEST`` seconds to ``report``, stamped with ``clock``, until stopped."""
 
     SHORTEST = 2e-3
-    """Below it a pause is not worth a box."""
+    """Shorter pauses are too short to see in a timeline."""
 
     def __init__(self, clock: Callable[[], float], report: Callable[[Row], None]):
         self.clock, self.report = clock, report
@@ -25,7 +25,7 @@ class Pauses:
         gc.callbacks.append(self._notice)
 
     def stop(self) -> None:
-        """Report no more."""
+        """Stop reporting."""
         if self._notice in gc.callbacks:
             gc.callbacks.remove(self._notice)
 

@@ -1,4 +1,7 @@
-"""How much memory each client holds, over time: the levels that the controller tells, as events of the record."""
+"""The memory that each client holds over time, as events of the record.
+
+The controller tells changes; an event is written when a level ends, because events have a start and an end.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,21 @@ from pathways_nb.trace.record import Row, label_of
 
 
 class MemoryEvents:
-    """Levels that hold now. ``note`` is told of each as an event when it ends; any thread may call."""
+    """The levels of memory held now; any thread may call.
+
+    Args:
+        clock: returns seconds.
+        note: receives each level as an event when it ends.
+    """
 
     def __init__(self, clock: Callable[[], float], note: Callable[[Row], None]):
         self.clock, self.note = clock, note
         self._now: dict[tuple[int, str], dict[int, tuple[MemoryHeld, float]]] = {}
-        """By island and client: by first device, the level and since when it holds."""
+        """By island and client, then by first device: the level and the time since when it holds."""
         self._lock = threading.Lock()
 
     def change(self, level: MemoryHeld) -> None:
-        """From now on this holds, on these devices."""
+        """Record that a client holds another amount on these devices from now on."""
         with self._lock:
             now = self.clock()
             mine = self._now.setdefault((level.island, level.client), {})
@@ -31,7 +39,7 @@ class MemoryEvents:
                 mine[level.first] = level, now
 
     def mark(self) -> None:
-        """What holds now is noted up to now, and goes on: a recording begins or ends."""
+        """Write the levels of now up to now and let them go on, where a recording begins or ends."""
         with self._lock:
             now = self.clock()
             for mine in self._now.values():

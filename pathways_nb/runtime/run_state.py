@@ -1,6 +1,6 @@
-"""One run under way: the arrays in its slots, what is done, and what went wrong.
+"""One run under way: the arrays in its slots, the steps that are done, and the errors.
 
-Dispatchers write slots, watchers mark steps done, the user's thread waits. Nothing here decides anything.
+Dispatchers write slots, watchers mark steps as done, and the user's thread waits. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -14,31 +14,36 @@ from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.trace.record import Record
 
 _reads = threading.Lock()
 _HEARD = 0.5
-"""Seconds after which an interrupt is heard at the latest."""
+"""The longest time, in seconds, until an interrupt is heard."""
 
 
 class Condition:
-    """Rung when something changed: wakes those who waited for just that. Costs nothing while nobody waits.
+    """A condition variable whose waiters name what they wait for; only those whose wait is over are woken.
 
-    The one who rings asks what each waits for: to wake all of them, so that each asks itself, would make every client's
-    thread take Python's lock at every end of any client's program.
+    ``threading.Condition`` would wake all of them to ask themselves. Then every client's thread would take Python's
+    lock
+    at every end of any client's program. It costs nothing while nobody waits.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[threading.Lock, Callable[[], bool]] = {}
-        """By the lock that each sleeps on: what it waits for."""
+        """By the lock on which a thread sleeps: the predicate it waits for."""
         self._changing = threading.Lock()
         self._muffled: set[int] = set()
-        """Threads whose rings are put off."""
+        """Threads whose notifications are postponed."""
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """All rings of this thread meanwhile are one at the end: who waits for several ends is woken once."""
+        """Postpone this thread's notifications to the end of the block, so that a waiter for several ends wakes once.
+
+        Yields:
+            Nothing.
+        """
         self._muffled.add(threading.get_ident())
         try:
             yield
@@ -47,7 +52,7 @@ class Condition:
             self.notify_all()
 
     def notify_all(self) -> None:
-        """Wake those who need wait no longer."""
+        """Wake the threads whose predicate holds."""
         if self._waiting and threading.get_ident() not in self._muffled:
             with self._changing:
                 for asleep in [asleep for asleep, ready in self._waiting.items() if ready()]:
@@ -55,9 +60,14 @@ class Condition:
                     asleep.release()
 
     def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
-        """Wait until ``ready()``, or for ``timeout`` seconds if not negative; whether it is. Interrupts are heard.
+        """Wait until ``ready()``; interrupts are heard.
 
-        ``ready`` is asked in other threads, too: it must be quick, and take no lock.
+        Args:
+            ready: the predicate; other threads call it, too, so it must be quick and take no lock.
+            timeout: seconds to wait at most; negative for no limit.
+
+        Returns:
+            Whether ``ready()`` holds.
         """
         if ready():
             return True
@@ -73,9 +83,16 @@ class Condition:
 
 
 def _acquire(asleep: threading.Lock, timeout: float) -> bool:
-    """Acquire a lock within ``timeout`` seconds if not negative; whether it was acquired.
+    """Acquire a lock.
 
-    The main thread waits in portions: Python overlooks a signal that arrives just before a wait begins until it ends.
+    The main thread waits in short steps: Python overlooks a signal that arrives just before a wait until it ends.
+
+    Args:
+        asleep: the lock.
+        timeout: seconds to wait at most; negative for no limit.
+
+    Returns:
+        Whether it was acquired.
     """
     if threading.current_thread() is not threading.main_thread():
         return asleep.acquire(timeout=timeout)
@@ -89,7 +106,7 @@ def _acquire(asleep: threading.Lock, timeout: float) -> bool:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Entry:
-    """A logical buffer as this process holds it: a live array, a host value, or the reason there is none."""
+    """A logical buffer as this process holds it: a live array, a host value, or the reason why there is none."""
 
     array: Any = None
     error: PathwaysError | None = None
@@ -97,33 +114,33 @@ class Entry:
     """Submitted runs that have not brought it to their places yet."""
     run: Execution | None = None
     step: int = -1
-    """Which step of ``run`` makes it."""
+    """The step of ``run`` that makes it."""
     shared: bool = False
-    """Whether another buffer is the same array: then its memory is not there to be taken over."""
+    """Whether another buffer is the same array; then its memory must not be taken over."""
     sharding: Any = None
-    """Of the array, known before it is there; ``None`` for host values."""
+    """Of the array, known before it exists; ``None`` for host values."""
     shadow: Any = None
-    """Where it is simulated: what has its value, if anything does."""
+    """In the simulator: what has its value, if anything."""
     where: Placement | None = None
-    """Its devices, if it was put there and no run made it."""
+    """Its devices, if it was put there and not made by a run."""
 
     def lose(self, error: PathwaysError) -> None:
-        """What it held is no more."""
+        """Drop the value and keep the error."""
         self.error, self.array = self.error or error, None
 
     def has_read(self) -> None:
-        """One run less is still to read it."""
+        """Count one pending read less."""
         with _reads:
             self.pending_reads -= 1
 
     @property
     def resolved(self) -> bool:
-        """Whether it is computed, or never will be."""
+        """Whether it is computed or never will be."""
         return self.error is not None or self.run is None or self.run.finished or bool(self.run.done[self.step])
 
 
 def will_read(entries: Iterable[Entry]) -> None:
-    """One run more is to read each of these."""
+    """Count one more pending read of each entry."""
     with _reads:
         for entry in entries:
             entry.pending_reads += 1
@@ -131,14 +148,16 @@ def will_read(entries: Iterable[Entry]) -> None:
 
 @dataclass(eq=False)
 class Execution:
-    """One run of a lowered plan.
+    """One run of a compiled plan.
 
     Args:
         serial: the run's number.
-        lowered: what is carried out.
-        arguments: entries of the argument leaves. results: entries by slot.
+        compiled_plan: what is carried out.
+        arguments: entries of the argument leaves.
+        results: entries by slot.
         record: where its events go.
-        launched, ended: rung when an array that others wait for exists, and when a result is computed or a run over.
+        launched: notified when an array that others wait for exists.
+        ended: notified when a result is computed or the run has ended.
     """
 
     serial: int
@@ -150,13 +169,13 @@ class Execution:
     ended: Condition
     client: str = ""
     buffers: Sequence[int] = ()
-    """Of its results."""
+    """The logical buffers of its results."""
     slots: list[Any] = field(init=False)
     errors: dict[int, PathwaysError] = field(default_factory=dict)
-    """By step: why it has no outputs."""
+    """By step, the reason why it has no outputs."""
     done: bytearray = field(init=False)
     ends: dict[int, float] = field(default_factory=dict)
-    """When each watched step ended, for the start of transfers."""
+    """When each watched step ended; a transfer starts no earlier than its source ends."""
     stopped: bool = False
     reason: PathwaysError | None = None
     """Why it was stopped, if not by a cancel."""
@@ -170,7 +189,7 @@ class Execution:
         self.remaining_readers = {slot: set(islands) for slot, islands in plan.readers.items()}
 
     def fill(self, step: int, arrays: Sequence[Any]) -> None:
-        """A step was launched: its outputs exist, computed or not."""
+        """Store the outputs of a launched step, computed or not."""
         for slot, array in zip(self.compiled_plan.plan.steps[step].outputs, arrays, strict=False):
             self.slots[slot] = array
             entries = self.results.get(slot, ())
@@ -183,7 +202,7 @@ class Execution:
             self.launched.notify_all()
 
     def fail(self, step: int, error: PathwaysError) -> None:
-        """A step has no outputs and never will."""
+        """Record that a step has no outputs and never will."""
         self.errors.setdefault(step, error)
         for slot in self.compiled_plan.plan.steps[step].outputs:
             for entry in self.results.get(slot, ()):
@@ -192,18 +211,18 @@ class Execution:
         self.launched.notify_all()
 
     def mark_done(self, step: int) -> None:
-        """A step has ended, well or not."""
+        """Record that a step has ended, well or not."""
         self.done[step] = 1
         if step in self.compiled_plan.awaited:
             self.ended.notify_all()
 
     def stop(self, reason: PathwaysError | None = None) -> None:
-        """Skip what is not launched yet."""
+        """Skip the steps that are not launched yet."""
         self.reason = self.reason or reason
         self.stopped = True
 
     def finish(self) -> None:
-        """Everything has ended: keep results only, or each run would keep the one before it alive."""
+        """End the run and keep only its results: otherwise each run would keep the one before it alive."""
         self.finished = True
         for argument in () if self.stopped else self.compiled_plan.taken_over:
             self.arguments[argument].array = None  # if the node that takes its memory failed, it is still there
@@ -211,18 +230,18 @@ class Execution:
         self.ended.notify_all()
 
     def error_of(self, step: int) -> PathwaysError | None:
-        """The error that a step inherits from the steps before it, if any."""
+        """Return the error that a step inherits from the steps before it, or ``None``."""
         return next((self.errors[p] for p in self.compiled_plan.plan.steps[step].producers if p in self.errors), None)
 
     def reason_to_skip(self, step: int) -> PathwaysError | None:
-        """Why a step that is due is not carried out: the run was cancelled, or an input will never come."""
+        """Return why a step that is due is not carried out: a cancel, or an input that will never come."""
         error = self.error_of(step) if self.errors else None
         if self.stopped and (error is None or isinstance(error, CancelledError)):
             return self.cancelled_error(step)  # each names itself, not the first of them
         return error
 
     def inherited_error(self, step: int, patience: float = 20.0) -> PathwaysError | None:
-        """The error that a failed step got from an input, once that input's own watcher has named it."""
+        """Return the error that a failed step got from an input, once that input's own watcher has named it."""
         deadline = time.monotonic() + patience
         plan = self.compiled_plan.plan
         for producer in (step, *plan.steps[step].producers):
@@ -238,7 +257,7 @@ class Execution:
         return None
 
     def failed_results(self) -> tuple[int, ...]:
-        """Buffers that will never hold anything."""
+        """Return the buffers that will never hold anything."""
         steps = zip(self.buffers, self.compiled_plan.result_steps, strict=True)
         return tuple(buffer for buffer, step in steps if step in self.errors)
 
@@ -252,7 +271,7 @@ class Execution:
                 self.slots[slot] = None
 
     def node_error(self, step: int, cause: BaseException) -> NodeError:
-        """What to tell the user about a node that failed: which, where, and why."""
+        """Return the error for the user about a node that failed: which, where, and why."""
         label = self.compiled_plan.actions[step].label
         last = label.device + label.devices - 1
         devices = f"device {label.device}" if label.devices == 1 else f"devices {label.device}–{last}"
@@ -265,7 +284,7 @@ class Execution:
         return error
 
     def cancelled_error(self, step: int) -> PathwaysError:
-        """What to tell the user about a node that was not dispatched any more."""
+        """Return the error for the user about a node that was not dispatched."""
         if self.reason is not None:
             return self.reason
         label = self.compiled_plan.actions[step].label
@@ -276,7 +295,7 @@ class Execution:
 
 
 def _reason(cause: BaseException) -> str:
-    """The cause in a line; of an exception in a host callback, the user's own rather than JAX's frames around it."""
+    """Return the cause in one line; for a host callback the user's own error, not JAX's frames around it."""
     text = str(cause)
     if "CpuCallback error" in text:
         return f"{text.strip().splitlines()[-1]} (in a host callback)"
@@ -284,7 +303,7 @@ def _reason(cause: BaseException) -> str:
 
 
 def lost(what: str) -> LostError:
-    """What to tell the user about a result whose devices were let go."""
+    """Return the error for the user about a result whose devices were released."""
     return LostError(
         f"{what} was held on devices that have been let go (attached again, reset or closed). Run it again."
     )

@@ -1,5 +1,5 @@
-"""A controller as a person uses it: calls, futures, tenants, loose calls in batches, devices that come and go.
+"""The attached controller as a user meets it: calls, futures, tenants, batches of calls, elastic devices, status.
 
-No decision of the core and no device of a kind: drivers have those.
-``attach``, ``notebook`` and what lies above them may import it.
+This package takes no scheduling decision (``controller`` does) and touches no device (``runtime`` does).
+It is imported by ``attach`` and the packages that stand above it.
 """

@@ -1,4 +1,8 @@
-"""What was asked for when devices were attached, as plain data that can be compared and kept with a run."""
+"""The options that devices were attached with, as plain data.
+
+They are frozen dataclasses for two reasons: ``pw.attach`` compares them, so that running a notebook's first cell again
+keeps the controller and everything it holds, and a saved run stores them, so that a reader knows what was measured.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from pathways_nb.controller.policies import Policy
 
 @dataclass(frozen=True)
 class SimulatorOptions:
-    """What was asked for of simulated devices; see ``pw.attach``."""
+    """Options of simulated devices only, as given to ``pw.attach("sim:…")``."""
 
     chip: Any = None
     network: Any = None
@@ -23,7 +27,7 @@ class SimulatorOptions:
 
 @dataclass(frozen=True)
 class AttachOptions:
-    """What was asked for; attaching the same again does nothing."""
+    """All options of one ``pw.attach`` call; attaching with equal options again keeps the controller."""
 
     kind: str
     islands: Any
@@ -34,10 +38,10 @@ class AttachOptions:
     hbm: float | None = None
     dcn_latency: float = 0.0
     simulated: SimulatorOptions | None = None
-    """What else simulated devices are like."""
+    """Further options of simulated devices; ``None`` on real ones."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; a policy of the user's, a chip and a network by their names."""
+        """Return the options as JSON-ready data, with a user's policy, a chip and a network replaced by their names."""
         parts = (self, self.simulated) if self.simulated is not None else (self,)
         plain = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
         plain |= {name: _named(plain[name]) for name in ("policy", "chip", "network") if name in plain}
@@ -45,7 +49,7 @@ class AttachOptions:
 
 
 def _named(value: Any) -> str | None:
-    """A function, a chip or a network by its name."""
+    """Return the name of a function, a chip or a network; text and ``None`` unchanged."""
     if value is None or isinstance(value, str):
         return value
     return getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)

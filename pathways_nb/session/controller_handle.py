@@ -1,4 +1,8 @@
-"""``pw.Controller``: what a person does with what is attached."""
+"""``pw.Controller``: the methods that a user calls on an attached controller.
+
+It is a subclass of ``Session`` so that the modules which carry these methods out need not know it: they take a
+``Session``, and only this module imports them all.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,22 @@ from pathways_nb.session.status import as_html, status_of
 
 
 class Controller(Session):
-    """The single controller of a notebook: devices, the order of work on them, and the record of it.
+    """The single controller of a notebook: its devices, the order of work on them, and the record of that work.
 
-    Made by ``pw.attach``. As a ``with`` block it restores the previous one at the end.
+    ``pw.attach`` makes it. Used as a ``with`` block it restores the previous controller at the end.
     """
 
     def remove(self, island: int, first: int = 0, count: int | None = None) -> None:
-        """Lose devices while programs run, as by a failure: ``count`` of an island from ``first`` on, by default all.
+        """Remove devices while programs run, as a hardware failure would (Pathways, section 4.1).
 
-        Nodes that were to run there fail, with everything that depends on them; data that lay only there is lost, and
-        says so by name. Places there move to other devices at the next call, and everything else goes on.
+        Nodes that were to run on these devices fail, with everything that depends on them. Data that only these devices
+        held is lost, and its futures say so by name. Virtual slices placed on them move to other devices at their next
+        call. Everything else continues.
+
+        Args:
+            island: index of the island.
+            first: first device to remove, counted within the island.
+            count: number of devices; by default all from ``first`` on.
 
         Raises:
             PlaceError: there are no such devices.
@@ -25,19 +35,26 @@ class Controller(Session):
         elasticity.remove(self, island, first, count)
 
     def add(self, devices: int | None = None, island: int | None = None) -> int:
-        """Add an island of ``devices`` virtual devices, or give ``island`` its removed devices back.
+        """Add an island of virtual devices, or return an island's removed devices to it.
+
+        Args:
+            devices: number of devices of a new island; by default as many as the last island has.
+            island: index of an island that gets its own devices back. Give one of the two.
 
         Returns:
             The island's index.
 
         Raises:
-            PlaceError: there is no such island. UsageError: both are given, or accelerators, of which there are no
-                more.
+            PlaceError: there is no such island.
+            UsageError: both arguments are given, or the devices are accelerators, of which there are no more.
         """
         return elasticity.add(self, devices, island)
 
     def cancel(self, client: str | tenant_scope.Tenant) -> None:
-        """Give up a client's programs: nothing more of them is dispatched. The name ``""`` means those of no client.
+        """Cancel a client's programs: none of their nodes is dispatched any more.
+
+        Args:
+            client: a tenant or its name; ``""`` for programs called outside any tenant.
 
         Raises:
             UsageError: there is no such client.
@@ -45,7 +62,7 @@ class Controller(Session):
         tenant_scope.cancel(self, client)
 
     def status(self) -> str:
-        """Islands, devices, places, clients and memory as text."""
+        """Return islands, devices, places, clients and memory as text."""
         return status_of(self)
 
     def _repr_html_(self) -> str:

@@ -1,7 +1,8 @@
-"""Which controller calls go to, and what ``attach`` replaced.
+"""The current controller, and the one that ``pw.attach`` replaced.
 
-``pw.attach(...)`` makes a controller current. Whether the one before is let go or only set aside is known a moment
-later: a ``with`` block sets it aside, anything else lets it go at the next use.
+``pw.attach(...)`` makes a controller current. Whether the previous one is to be closed is known only a moment later:
+``with pw.attach(...)`` sets it aside and restores it at the end of the block, a plain call closes it. Therefore the
+previous controller is kept until the next use of either shows which of the two was meant.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathways_nb.util import forks
 class _State:
     current: Session | None = None
     replaced: tuple[Session, Session | None] | None = None
-    """The newest controller and the one it replaced, until it is known whether a ``with`` block restores that."""
+    """The newest controller and the one it replaced, until it is known whether a ``with`` block restores the latter."""
     default: Callable[[], Session] | None = None
 
 
@@ -24,7 +25,7 @@ _state = _State()
 
 
 def close_replaced() -> None:
-    """Let go of what a plain ``attach`` replaced."""
+    """Close the controller that a plain ``attach`` replaced."""
     if _state.replaced is not None and not forks.is_child():
         _, old = _state.replaced
         _state.replaced = None
@@ -39,7 +40,7 @@ def replace(session: Session) -> None:
 
 
 def peek() -> Session | None:
-    """The current controller, if one is attached and open; none in a forked child."""
+    """Return the current controller; ``None`` if none is attached and open, or this process is a forked child."""
     if forks.is_child():
         return None
     close_replaced()
@@ -48,10 +49,10 @@ def peek() -> Session | None:
 
 
 def get() -> Session:
-    """The controller that calls go to.
+    """Return the controller that calls go to.
 
     Raises:
-        NotAttachedError: nothing is attached, or this is a forked child.
+        NotAttachedError: nothing is attached, or this process is a forked child.
     """
     forks.refuse()
     session = peek()
@@ -65,12 +66,21 @@ def get() -> Session:
 
 
 def allow_default(attach: Callable[[], Session]) -> None:
-    """From now on the first need attaches a default: what ``%load_ext pathways_nb`` does."""
+    """Let the first call attach default devices, as ``%load_ext pathways_nb`` does.
+
+    Args:
+        attach: makes the default controller.
+    """
     _state.default = attach
 
 
 def enter(session: Session) -> None:
-    """A ``with`` block begins: remember what to restore."""
+    """Begin a ``with`` block on a controller and remember which one to restore.
+
+    Raises:
+        PlaceError: its devices are held by the controller outside the block, which would have to be set aside.
+        NotAttachedError: it is not the current controller, or it is closed.
+    """
     forks.refuse()
     if _state.replaced is not None and _state.replaced[0] is session:
         outside = _state.replaced[1]
@@ -94,7 +104,7 @@ def enter(session: Session) -> None:
 
 
 def leave(session: Session) -> None:
-    """A ``with`` block ends: let its controller go and restore the one before."""
+    """End a ``with`` block: close its controller and restore the previous one."""
     if forks.is_child():  # it is still under way in the parent
         return
     close_replaced()

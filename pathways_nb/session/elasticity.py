@@ -1,6 +1,7 @@
-"""Devices that come and go while programs run, and faults made on purpose (Pathways, section 4.1).
+"""Devices that are removed and added while programs run, and injected faults (Pathways, section 4.1).
 
-Virtual slices are requests, so what lay on lost devices moves: at its next call a program is lowered again.
+Virtual slices are requests and not reservations of devices, so a slice on lost devices is placed anew. Every change
+begins a new epoch: compiled plans name physical devices, and programs compile again at their next call.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from pathways_nb.session import default_controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, limits
 from pathways_nb.util.json_text import shortened
+from pathways_nb.util.words import counted
 
 
 def remove(session: Session, island: int, first: int, count: int | None) -> None:
-    """Lose devices; ``pw.Controller.remove`` says what that means for programs."""
+    """Remove devices; see ``pw.Controller.remove``."""
     forks.refuse()
     with session.life:
         where = _checked(session, island, first, count)
@@ -30,7 +32,11 @@ def remove(session: Session, island: int, first: int, count: int | None) -> None
 
 
 def add(session: Session, devices: int | None, island: int | None) -> int:
-    """Add an island, or give one its removed devices back; returns its index."""
+    """Add an island, or return removed devices to one; see ``pw.Controller.add``.
+
+    Returns:
+        The island's index.
+    """
     forks.refuse()
     with session.life:
         return _add(session, devices, island)
@@ -67,7 +73,7 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
 
 
 def _check_added(session: Session, count: int) -> None:
-    """As many as could have been attached together."""
+    """Check that the devices could have been attached together; adding must not exceed what attaching refuses."""
     limits.check_counts("add", devices=count)
     check = limits.check_simulated if session.attach_options.kind == "sim" else limits.check_virtual
     check(f"add(devices={shortened(count)})", len(session.islands) + 1, sum(session.islands) + count)
@@ -91,7 +97,8 @@ def _checked(session: Session, island: int, first: int, count: int | None) -> Pl
     number = have - first if whole and count is None else count
     if not whole or number is None or first < 0 or number < 1 or first + number > have:
         raise PlaceError(
-            f"remove(island={island}, first={first!r}, count={count!r}): island {island} has {have} devices, from 0 on."
+            f"remove(island={island}, first={first!r}, count={count!r}): island {island} has "
+            f"{counted(have, 'device')}, from 0 on."
         )
     return Placement(island, first, number)
 
@@ -108,16 +115,21 @@ def inject_fault(
     probability: float = 1.0,
     seed: int = 0,
 ) -> Fault:
-    """Let launches of the current controller fail, to see what depends on them: a part of the testing interface.
+    """Make launches of the current controller fail, to see what depends on them.
 
     Args:
-        node, program, client, place: names of what fails; those left out fit all.
-        island: index of the island on which it fails.
-        times: how many launches fail at most. after: how many fitting ones are let pass first.
-        probability, seed: each of the others fails with this probability, by a generator of this seed.
+        node: name of the nodes that fail; like the next three, it matches everything if left out.
+        program: name of the program.
+        client: name of the client.
+        place: name of the virtual slice.
+        island: index of the island.
+        times: the most launches that fail.
+        after: number of matching launches that succeed first.
+        probability: with which each further matching launch fails.
+        seed: of the generator that decides this.
 
     Returns:
-        A ``Fault`` whose ``hits`` counts what failed; as a ``with`` block, or by ``cancel()``, it ends.
+        A ``Fault`` whose ``hits`` counts the failed launches. It ends with its ``with`` block or by ``cancel()``.
 
     Raises:
         UsageError: a number that means nothing, or an island that does not exist.

@@ -1,7 +1,7 @@
 """Futures: opaque handles to logical buffers that exist before their values do (Pathways, sections 3 and 4.6).
 
-A fetch gives host values (NumPy), so that ordinary code never launches on an island's devices behind the
-controller's back. Nothing here waits unless a value is needed.
+A fetch returns a host value (NumPy), not a live ``jax.Array``: ordinary code that computes on the result then cannot
+launch on an island's devices behind the controller's back. Nothing in this module waits unless a value is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
 from pathways_nb.plan import source_lines
+from pathways_nb.program import context
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.runtime.run_state import Entry, lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class Future(Unique, NotAnArray, Deferred):
-    """The result of a call, perhaps not computed yet.
+    """The result of a call, which may not be computed yet.
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
-    and give host values; ``.done()`` asks; ``.array()`` gives the live sharded ``jax.Array``.
+    and return host values. ``.done()`` asks without waiting. ``.array()`` returns the live sharded ``jax.Array``.
     """
 
     _not_pickled = "cannot be pickled: save pw.get(tree) or y.result(), its host values."
@@ -46,9 +47,9 @@ class Future(Unique, NotAnArray, Deferred):
     _consumed = ""
     _release: Callable[[int], None] | None = None
     place: int | None = None
-    """The serial of the virtual slice where it is made or was put."""
+    """The serial number of the virtual slice where it is computed or was put."""
     copies: Mapping[Placement, Future] = {}
-    """The same small value on other devices that needed it, by those devices."""
+    """Copies of the same small value on other devices that needed it, by placement."""
 
     def __init__(self, session: Session, aval: Aval, name: str):
         self._session, self.aval, self._name = session, aval, name
@@ -56,7 +57,14 @@ class Future(Unique, NotAnArray, Deferred):
     # ---- made by the client
 
     def bind(self, buffer: int, entry: Entry, sharding: Any, release: Callable[[int], None]) -> None:
-        """The call was dispatched: this is where its value will be; ``release`` is told when nobody holds it."""
+        """Attach the future to the logical buffer that its value will be in, once its call is dispatched.
+
+        Args:
+            buffer: the logical buffer.
+            entry: its entry in the driver.
+            sharding: the ``jax.sharding`` of the value.
+            release: called with the buffer when the future is garbage collected.
+        """
         self._buffer, self._entry, self._sharding, self._release = buffer, entry, sharding, release
         if self._flush is not None:
             self._flush = None
@@ -66,19 +74,19 @@ class Future(Unique, NotAnArray, Deferred):
             self._release(self._buffer)
 
     def cast(self, shadow: Any) -> None:
-        """It is simulated; ``shadow``, of a real controller or the host's, has its value."""
+        """Attach the value of a simulated future: ``shadow`` is a future of real devices or a host value."""
         assert self._entry is not None
         self._entry.shadow = shadow
 
     @property
     def shadow(self) -> Any:
-        """Itself or, if it is simulated, what has its value; ``None`` if nothing has."""
+        """What has the value: the future itself, or a simulated one's shadow; ``None`` if nothing has."""
         if self._session.attach_options.simulated is None:
             return self
         return self._entry.shadow if self._entry is not None else None
 
     def await_flush(self, flush: Callable[[], None]) -> None:
-        """The call is gathered and not dispatched yet; ``flush`` dispatches it."""
+        """Mark the call as batched and not dispatched; ``flush`` dispatches it."""
         self._flush = flush
 
     def take(self, other: Future) -> None:
@@ -90,7 +98,7 @@ class Future(Unique, NotAnArray, Deferred):
         self.place, self.copies = other.place, other.copies
 
     def fail(self, error: BaseException) -> None:
-        """The call could not be dispatched, or was interrupted before it was."""
+        """Record that the call could not be dispatched, or was interrupted before it was."""
         self._flush = None
         if isinstance(error, KeyboardInterrupt):
             text = f"{self._name} was cancelled before it was dispatched. Call it again to compute it."
@@ -100,11 +108,11 @@ class Future(Unique, NotAnArray, Deferred):
             self._entry = Entry(error=error if isinstance(error, PathwaysError) else CancelledError(text))
 
     def consume(self, where: str) -> None:
-        """A call at ``where`` donated it; ``""`` takes that back."""
+        """Record that a call at line ``where`` donated it; ``""`` takes that back."""
         self._consumed = where
 
     def check_usable(self) -> None:
-        """Raise if a call donated it.
+        """Check that no call donated it.
 
         Raises:
             LostError: naming the line that donated it.
@@ -116,13 +124,16 @@ class Future(Unique, NotAnArray, Deferred):
             )
 
     def held_in(self, entries: Mapping[int, Entry]) -> int | None:
-        """Its logical buffer, if it is one of a driver's ``entries``. Whether it is usable is the caller's to check."""
+        """Return its logical buffer if that is one of a driver's ``entries``; a batched call is dispatched first.
+
+        The caller checks whether it is usable.
+        """
         if self._flush is not None:
             self._flush()
         return self._buffer if entries.get(self._buffer) is self._entry else None
 
     def is_held_in(self, entries: Mapping[int, Entry]) -> bool:
-        """Whether one of a driver's ``entries`` is to have its value, as far as is known."""
+        """Return whether one of a driver's ``entries`` has its value or, as far as is known, will have it."""
         return self._entry is not None and entries.get(self._buffer) is self._entry and self._entry.error is None
 
     @property
@@ -131,42 +142,48 @@ class Future(Unique, NotAnArray, Deferred):
         return self._buffer
 
     def keep_copy(self, where: Placement, copy: Future) -> None:
-        """The program that makes it leaves ``copy`` on these devices."""
+        """Record that its program leaves ``copy`` of it on these devices."""
         self.copies = {**self.copies, where: copy}
 
     # ---- for everyone
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Global shape."""
+        """The global shape."""
         return self.aval.shape
 
     @property
     def dtype(self) -> Any:
-        """Element type."""
+        """The element type."""
         return self.aval.dtype
 
     @property
     def weak_type(self) -> bool:
-        """As in JAX."""
+        """Whether the type is weak, as in JAX."""
         return self.aval.weak_type
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """The number of dimensions."""
         return len(self.aval.shape)
 
     @property
     def sharding(self) -> Any:
-        """The ``jax.sharding`` it has on its devices; dispatches a gathered call, does not wait."""
+        """The ``jax.sharding`` on its devices. Reading it dispatches a batched call and does not wait."""
         self._dispatch()
         return self._sharding
 
     def done(self) -> bool:
-        """Whether it is computed (or has failed). Does not wait for the value; a gathered call is sent out first.
+        """Return whether it is computed or has failed, without waiting; a batched call is dispatched first.
 
-        On simulated devices the next thing happens first, once every client thread waits: ``while not y.done()`` ends.
+        On simulated devices the call lets simulated time advance to the next event once every client thread waits, so
+        that ``while not y.done()`` ends.
+
+        Raises:
+            UsageError: a program or a computation is being traced, which must not wait.
         """
+        __tracebackhide__ = True
+        self._refuse_traced()
         if self._flush is not None:
             self._flush()
         if not self._is_resolved and (driver := self._session.driver_or_none) is not None:
@@ -180,27 +197,33 @@ class Future(Unique, NotAnArray, Deferred):
         return self._flush is None and self._entry is not None and self._entry.resolved
 
     def result(self) -> Any:
-        """Wait and return the value as NumPy (typed PRNG keys stay JAX's).
+        """Wait for the value and return it as NumPy; typed PRNG keys stay JAX's.
+
+        Returns:
+            The host value, a copy: the device's memory may be donated later.
 
         Raises:
-            NodeError: the node that makes it failed. CancelledError: it was interrupted before it was dispatched.
-            LostError: it was donated, or its devices were let go.
+            NodeError: the node that computes it failed.
+            CancelledError: its call was interrupted before it was dispatched.
+            LostError: it was donated, or its devices were released.
+            UsageError: a program or a computation is being traced, which must not wait.
         """
         __tracebackhide__ = True
         return self._fetch(self._line())
 
     def wait(self) -> None:
-        """Wait until it is computed, without fetching it. Raises as ``result``."""
+        """Wait until it is computed, without fetching it; raises the errors of ``result``."""
         __tracebackhide__ = True
+        self._refuse_traced()
         entry = self._entry
         if entry is None or entry.array is None or entry.error is not None or self._consumed or not entry.resolved:
             self._wait(self._line())
 
     def array(self) -> jax.Array:
-        """The live sharded ``jax.Array`` on the island's devices.
+        """Return the live sharded ``jax.Array`` on the island's devices; raises the errors of ``result``.
 
-        Operations on it launch on those devices beside the controller's own, unseen by its scheduler and record;
-        ``.result()`` is what most code wants. Raises as ``result``.
+        Operations on it launch on those devices beside the controller's own, unseen by its scheduler and its record.
+        Most code wants ``.result()``.
         """
         __tracebackhide__ = True
         line = self._line()
@@ -212,13 +235,26 @@ class Future(Unique, NotAnArray, Deferred):
         raise _no_value(self, line)
 
     def _line(self) -> str:
-        """The user's line that asks, where a record will tell it."""
+        """Return the user's line that asks for the value; empty where no recording would show it."""
         return source_lines.user_line() if self._session.recordings else ""
 
     def _fetch(self, line: str) -> Any:
-        """The host value, needed by the user's ``line``."""
+        """Return the host value, needed by the user's ``line``."""
         __tracebackhide__ = True
         return _to_host(self._wait(line, needed=True), self, line)
+
+    def _refuse_traced(self) -> None:
+        """A trace has no values, and other threads that call the same program wait for its end."""
+        __tracebackhide__ = True
+        trace = context.tracing()
+        if trace is None:
+            return
+        who = f"the computation {trace.inside[-1].name!r}" if trace.inside else f"the program {trace.program!r}"
+        line = f" ({here})" if (here := source_lines.user_line()) else ""
+        raise UsageError(
+            f"{who} waits for the future {trace.captured(self)} from outside while it is traced{line}. Pass it as an "
+            f"argument instead, or wait outside, before the call: value = y.result()."
+        )
 
     def _dispatch(self) -> None:
         forks.refuse()
@@ -228,6 +264,7 @@ class Future(Unique, NotAnArray, Deferred):
 
     def _wait(self, line: str, needed: bool = False) -> Any:
         __tracebackhide__ = True
+        self._refuse_traced()
         default_controller.close_replaced()
         self._dispatch()
         entry, driver = self._entry, self._session.driver_or_none
@@ -249,7 +286,7 @@ class Future(Unique, NotAnArray, Deferred):
         return entry.array
 
     def check_there(self) -> None:
-        """Raise what is known of why there will be no value; never waits. Raises as ``result``."""
+        """Raise the known reason why there will be no value, without waiting; the errors are those of ``result``."""
         if self._entry is not None and (error := self._entry.error) is not None:
             # A copy: a traceback on the stored error would keep this future, and all it holds, alive.
             raise type(error)(*error.args) from error.__cause__
@@ -258,7 +295,7 @@ class Future(Unique, NotAnArray, Deferred):
 
     @property
     def _lost(self) -> bool:
-        """Whether its devices were let go, or its controller was reset, since it was computed."""
+        """Whether its devices were released, or its controller was reset, after it was computed."""
         return self._entry is not None and self._entry.array is None and self._entry.resolved
 
     def _note(self, kind: str, began: float, line: str) -> None:
@@ -274,7 +311,13 @@ class Future(Unique, NotAnArray, Deferred):
         return asyncio.get_running_loop().run_in_executor(None, self._fetch, self._line()).__await__()
 
     async def _polled(self, line: str) -> Any:
-        """Let simulated time pass between what the loop's other tasks do, in the loop's own order."""
+        """Fetch the value inside an event loop, letting simulated time advance between the steps of other tasks.
+
+        The order of tasks stays the loop's own, so that equal programs give equal traces.
+
+        Returns:
+            The host value.
+        """
         while not self.done():
             await asyncio.sleep(0)
         return self._fetch(line)
@@ -330,16 +373,20 @@ class Future(Unique, NotAnArray, Deferred):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Size of the whole array in bytes."""
+        """The size of the whole array in bytes."""
         return self.aval.bytes
 
     def block_until_ready(self) -> Future:
-        """Wait until it is computed, as ``jax.block_until_ready`` does for arrays; returns itself."""
+        """Wait until it is computed, as ``jax.block_until_ready`` does for arrays.
+
+        Returns:
+            The future itself.
+        """
         self.wait()
         return self
 

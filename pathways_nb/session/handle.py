@@ -1,7 +1,9 @@
-"""What a handle to a value refuses: to be computed on outside a program, behind the controller's back.
+"""The operations that a future refuses outside a program.
 
-Every operator, NumPy's and JAX's functions and an array's own methods say what to write in their place: a host value,
-or the same inside a computation or a program.
+Computing on a future's value in the user's thread would launch work on an island's devices behind the controller's
+back: unscheduled, unrecorded, and able to deadlock a gang. Therefore every operator, NumPy's and JAX's functions and
+the methods of an array raise an error that says what to write instead: a host value, or the same expression inside a
+computation or a program.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathways_nb.program import context
 
 
 class NotAnArray:
-    """Is not an array, and says so; ``_name`` is what errors call it."""
+    """A base class whose arithmetic raises an error with the fix; ``_name`` is its name in errors."""
 
     _name: str
 
@@ -50,7 +52,7 @@ class NotAnArray:
     __hash__ = object.__hash__
 
     def _refuse_captured(self) -> None:
-        """While a program is traced, a future met is one from outside."""
+        """Refuse a future that a program under trace captured from outside instead of taking it as an argument."""
         __tracebackhide__ = True
         trace = context.tracing()
         if trace is not None:
@@ -68,7 +70,7 @@ class NotAnArray:
 
 
 class NoAttributeError(UsageError, AttributeError):
-    """For ``hasattr`` a missing attribute like any other."""
+    """An error that ``hasattr`` takes for a missing attribute."""
 
 
 def _operator(name: str, symbol: str, swapped: bool) -> Callable[..., Any]:

@@ -1,11 +1,12 @@
-"""What is attached, as all parts of this room share it: devices with their driver, the core, places, the record.
+"""``Session``: the state that the modules of this package share.
 
-It joins the pure core, a driver and the record, and decides nothing; what calls do with it is in ``submit`` and others.
+A session joins the pure core (``controller``), a driver (``runtime``), the placements of virtual slices and the event
+record. It takes no decision. What calls do with it is in functions of ``submit``, ``tenant_scope`` and ``elasticity``
+that take the session as an argument: methods here would make this module import all of them, and they import it.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import weakref
@@ -26,43 +27,45 @@ from pathways_nb.results.run import Run
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.gc_pauses import Pauses
+from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.session.attach_options import AttachOptions
-from pathways_nb.trace.metrics import counted, duration
+from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
 from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.unique import Unique
+from pathways_nb.util.words import counted, plural
 
 _HISTORY = 2_000
-"""Events remembered of what runs outside any recording."""
+"""Events kept of what runs outside any recording."""
 
 
 class _Epoch:
-    """The time between two resets: what was lowered in one does not hold in the next."""
+    """The time between two changes of the devices; programs compiled in one epoch are not valid in the next."""
 
 
 class Pending(Protocol):
-    """Loose calls that have not gone out yet."""
+    """Calls of computations that are batched and not dispatched yet."""
 
     def add(self, computation: Computation, call: Signature) -> Any:
-        """Take a call; returns its outputs as futures."""
+        """Add a call and return its outputs as futures."""
 
     def flush(self) -> None:
-        """Send them."""
+        """Dispatch all batched calls."""
 
     def give_up(self, client: str) -> None:
-        """Forget those of a client that closes."""
+        """Drop the batched calls of a client that closes."""
 
 
 class Session(Unique):
-    """Devices, the order of work on them, and the record of it.
+    """Islands of devices, the order of work on them, and the record of that work.
 
     Args:
-        specification: what was asked for.
-        start: makes the driver when it is first needed.
-        devices: how many each island has.
-        budgets: bytes of memory per device of each island; 0 where nobody knows.
-        clock: seconds; everything recorded is on it.
+        attach_options: the options of ``pw.attach``.
+        start: makes the driver; called when the driver is first needed, because starting JAX's devices is slow.
+        devices: number of devices of each island.
+        budgets: bytes of memory per device of each island; 0 where the size is unknown.
+        clock: returns seconds; the time base of every recorded event.
     """
 
     _not_pickled = "cannot be pickled: its devices are this process's. Call pw.attach(...) in the other process."
@@ -85,17 +88,18 @@ class Session(Unique):
         self.record = Record(limit=_HISTORY)
         self.driver_or_none: Driver | None = None
         self.life = threading.RLock()
-        """Held while the engine starts or ends, or devices change: other threads must find all of it or nothing."""
+        """Held while the event loop starts or stops and while devices change: others see all of it or nothing."""
         self._pauses: Pauses | None = None
+        self._interval: ShortInterval | None = None
         self.closed = False
         self.twin: Session | None = None
-        """Of a simulated one: real devices that compute the values, if they are asked for."""
+        """Only of a simulated session attached with ``values=True``: the real devices that compute the values."""
         self.recordings: list[tuple[Run, Pending]] = []
         self.scopes: list[Session | None] = []
-        """For each ``with`` block entered: what it restores; itself if it was attached before."""
+        """For each ``with`` block entered, the session to restore; the session itself if it was current before."""
         self.epoch = _Epoch()
         self.opened: dict[str, object] = {}
-        """By name: the tenant that the engine was told of last, until a client of that name is closed."""
+        """The tenants that the event loop knows, by name, until a client of that name is closed."""
         self._placed: weakref.WeakSet[VirtualSlice] = weakref.WeakSet()
 
     def _machine(self) -> StateMachine:
@@ -106,10 +110,10 @@ class Session(Unique):
 
     @property
     def driver(self) -> Driver:
-        """The engine on the devices, started when first needed.
+        """Return the driver, starting it when it is first needed.
 
         Raises:
-            NotAttachedError: the devices have been let go, or this is a forked child.
+            NotAttachedError: the devices were released, or this process is a forked child.
         """
         forks.refuse()
         if self.closed:
@@ -128,7 +132,7 @@ class Session(Unique):
         forks.started()
         driver = self.driver_or_none = self._start_driver(self)
         if self.clock is time.perf_counter:
-            _share_python_often()
+            self._interval = ShortInterval()
             self._pauses = Pauses(self.clock, self.note)
         if driver.attachment.note:
             print(driver.attachment.note)
@@ -136,20 +140,29 @@ class Session(Unique):
 
     @property
     def platform(self) -> str:
-        """The kind of device, which decides what can share a trace."""
+        """JAX's name of the kind of device; programs traced for one platform are not used on another."""
         return self.driver.attachment.kind
 
     def mesh_of(self, place: VirtualSlice) -> AbstractMesh:
-        """The abstract mesh of a virtual slice, as its devices here would have it."""
+        """Return the abstract mesh of a virtual slice, with the axis types that its devices give it."""
         return self.located(place)[1].abstract_mesh
 
     def located(self, place: VirtualSlice) -> tuple[Placement, Mesh]:
-        """Where a virtual slice lies, and its devices there."""
+        """Return the placement of a virtual slice and the mesh of its devices."""
         placement = self.place([place])[place.serial]
         return placement, self.driver.attachment.islands[placement.island].mesh(placement, place)
 
     def place(self, places: Sequence[VirtualSlice]) -> dict[int, Placement]:
-        """Devices for virtual slices; they are given back when nobody holds the slice any more."""
+        """Place virtual slices on devices.
+
+        A slice gives its devices back when it is garbage collected: the finalizer is registered once for each slice.
+
+        Args:
+            places: the virtual slices; those placed already keep their devices.
+
+        Returns:
+            The placement of each slice, by its serial number.
+        """
         for place in places:
             if place not in self._placed:
                 self._placed.add(place)
@@ -157,16 +170,16 @@ class Session(Unique):
         return self.resources.place(places)
 
     def begin_epoch(self) -> None:
-        """Devices have changed: every program is lowered again at its next call."""
+        """Make every compiled plan invalid, because the devices changed; programs compile again at their next call."""
         self.epoch = _Epoch()
 
     def shares_devices_with(self, other: Session) -> bool:
-        """Whether both hold the same physical devices; CPU islands are always a controller's own."""
+        """Return whether both sessions hold the same physical devices; CPU and simulated islands are never shared."""
         kinds = {self.attach_options.kind, other.attach_options.kind}
         return not self.closed and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
 
     def settle(self) -> None:
-        """Wait until all that has been called by now has ended, well or not, and what was dropped is freed."""
+        """Wait until all calls made so far have ended, failed ones included, and the buffers they dropped are freed."""
         self.flush()
         driver, runs = self.driver, tuple(self.driver.runs)
         driver.ended.wait(lambda: driver.broken or not any(run in driver.runs for run in runs))
@@ -176,7 +189,14 @@ class Session(Unique):
     # ---- records
 
     def say(self, line: str) -> bool:
-        """Tell of progress: on the display of what is recorded, and true; else on standard error, and false."""
+        """Show a line of progress to the user.
+
+        Args:
+            line: the text; empty to clear the line.
+
+        Returns:
+            Whether the display of the current recording shows it; if not, it went to standard error.
+        """
         shown = False
         for run, _ in self.recordings[-1:]:
             run.note, shown = line, run.on_display
@@ -185,24 +205,24 @@ class Session(Unique):
         return shown
 
     def active_record(self) -> Record:
-        """Where events go now: the innermost recording, or the controller's own history."""
+        """Return the record that events go to now: of the innermost recording, else the session's own history."""
         for run, _ in self.recordings[-1:]:
             return run.record
         return self.record
 
     def note(self, row: Row) -> None:
-        """Record what happened to no program in particular."""
+        """Record an event that belongs to no program in particular."""
         self.active_record().add(row)
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Dispatch the calls that are batched in the innermost recording."""
         if self.recordings:
             self.recordings[-1][1].flush()
 
     # ---- life
 
     def reset(self) -> None:
-        """Free buffers, programs and records; keep the devices."""
+        """Free all buffers, compiled programs and records, and keep the devices."""
         forks.refuse()
         with self.life:
             if self.driver_or_none is not None:
@@ -212,7 +232,7 @@ class Session(Unique):
             self.opened.clear()
             self.resources = Resources(self.islands, threading.RLock())
             self._placed.clear()
-            self.epoch = _Epoch()
+            self.begin_epoch()
             self.record.clear()
             self.recordings.clear()
             if self.twin is not None:
@@ -221,7 +241,7 @@ class Session(Unique):
                 _ = self.driver  # as at the beginning: this thread takes part
 
     def close(self) -> None:
-        """Cancel what is queued and let the devices go; results held on them are lost."""
+        """Cancel what is queued and release the devices; results that only they hold are lost."""
         if forks.is_child():  # they are the parent's
             return
         with self.life:
@@ -235,24 +255,20 @@ class Session(Unique):
         driver, self.driver_or_none = self.driver_or_none, None
         if self._pauses is not None:
             self._pauses.stop()
+        if self._interval is not None:
+            self._interval.release()
         if driver is not None:
             driver.close()
 
     @property
     def size_text(self) -> str:
-        """How many islands of how many devices, in words."""
+        """The number of islands and of their devices, in words."""
         counts = set(self.islands)
         sizes = str(self.islands[0]) if len(counts) == 1 else " + ".join(map(str, self.islands))
-        devices = "device" if counts == {1} else "devices"
-        return f"{counted(len(self.islands), 'island')} × {sizes} {devices}"
+        return f"{counted(len(self.islands), 'island')} × {sizes} {plural(max(counts), 'device')}"
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         asked = self.attach_options
         late = f", messages take {duration(asked.dcn_latency)}" if asked.dcn_latency else ""
         return f"<controller {asked.kind}: {self.size_text}, {asked.dispatch} dispatch{late}{state}>"
-
-
-def _share_python_often() -> None:
-    """Dispatchers launch from threads of their own: behind a busy cell each launch would wait Python's usual 5 ms."""
-    sys.setswitchinterval(min(5e-4, sys.getswitchinterval()))

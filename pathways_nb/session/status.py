@@ -1,4 +1,4 @@
-"""What a controller is doing and what it holds, in words: ``%pathways status``."""
+"""The text of ``%pathways status``: what a controller is doing and what it holds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathways_nb.controller.store import Buffer
 from pathways_nb.errors import size
 from pathways_nb.plan.virtual_slice import by_serial
 from pathways_nb.session.session import Session
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.intervals import joined
+from pathways_nb.util.words import counted
 
 _LARGEST = 5
 
 
 def status_of(session: Session) -> str:
-    """Islands, devices, places, clients and the largest holders of memory."""
+    """Return islands, devices, places, clients and the largest buffers, one item a line."""
     driver = session.driver
     if not driver.broken:
         driver.event_loop.in_turn(lambda: None)  # what was dropped just now is no longer held
@@ -38,21 +39,16 @@ def status_of(session: Session) -> str:
 
 
 def as_html(status: str) -> str:
-    """The same for a notebook: what it is, and a list of the rest."""
+    """Return a status text as HTML: its first line as a heading, the others as a list."""
     first, *rest = status.split("\n")
     items = "".join(f"<li>{html.escape(row.strip())}</li>" for row in rest)
     return f"<div><b>{html.escape(first)}</b><ul>{items}</ul></div>"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """``0–3, 8, 9``: rows of three and more by their ends."""
-    rows: list[list[int]] = []
-    for number in numbers:
-        if rows and number == rows[-1][-1] + 1:
-            rows[-1].append(number)
-        else:
-            rows.append([number])
-    return ", ".join(f"{row[0]}–{row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
+    """Return numbers as text such as ``0–3, 8, 9``: runs of three or more by their ends."""
+    rows = joined((number, number + 1) for number in numbers)
+    return ", ".join(f"{a}–{b - 1}" if b - a > 2 else ", ".join(map(str, range(a, b))) for a, b in rows)
 
 
 def _clients(session: Session) -> Iterator[str]:
@@ -64,11 +60,11 @@ def _clients(session: Session) -> Iterator[str]:
 
 
 def _store(session: Session) -> Iterator[str]:
-    """The object store: how much, of how much, and who holds the largest buffers."""
+    """Yield the lines on the object store: its size, each island's fullest device, and the largest buffers."""
     buffers = list(session.machine.store.buffers.values())  # a copy: the engine goes on meanwhile
     yield f"  object store: {counted(len(buffers), 'buffer')}, {size(sum(entry.bytes for entry in buffers))} logical"
     for number, island in enumerate(list(session.machine.memory.islands)):
-        of, most = f" of {size(island.budget)}" if island.budget else "", max(island.totals.copy())
+        of, most = f" of {size(island.budget)}" if island.budget else "", max(island.totals)
         if island.budget or most:
             yield f"    island {number}: {size(most)}{of} on its fullest device"
     for entry in sorted(buffers, key=lambda entry: -entry.bytes)[:_LARGEST]:
@@ -83,11 +79,11 @@ def _holder(entry: Buffer) -> str:
 
 
 def _in_use(devices: Sequence[Any]) -> str:
-    """Memory in use where devices tell; CPU devices and some proxies do not."""
+    """Return the memory in use and its limit as text; empty on devices that do not report it (CPU, some proxies)."""
     try:
         stats = [device.memory_stats() or {} for device in devices]
-    except Exception:  # a backend may refuse to answer, which is no reason to refuse a status
-        return ""
+    except Exception as error:  # a backend may refuse to answer, which is no reason to refuse a status
+        return f", memory in use unknown ({type(error).__name__}: {error})"
     used = sum(s.get("bytes_in_use", 0) for s in stats)
     limit = sum(s.get("bytes_limit", 0) for s in stats)
     return f", {size(used)} of {size(limit)} in use" if limit else ""

@@ -1,4 +1,8 @@
-"""Tenants: who a call is made for, so that several may share the devices as they were promised."""
+"""Tenants: the clients that calls are made for, so that several may share the devices in promised proportions.
+
+The current tenant is a context variable, not a global: each thread and each asyncio task has its own. A stack holds the
+tenants of nested blocks; it keeps no tokens, because a generator's block may end in another context than it began in.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +23,21 @@ from pathways_nb.util.unique import Unique
 
 _known: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
 _stack: ContextVar[tuple[Tenant | None, ...]] = ContextVar("pathways_clients", default=())
-"""For whom calls are made in this thread or task, innermost last. No tokens: a block may end in another context."""
+"""The tenants of this thread's or task's blocks, innermost last."""
 _entered: ContextVar[tuple[tuple[Tenant, Driver], ...]] = ContextVar("pathways_entered", default=())
 """The drivers that this thread's or task's blocks have entered, innermost last."""
 _blocks: Counter[str] = Counter()
-"""How many ``with`` blocks of each tenant are under way, in all threads and tasks."""
+"""The number of ``with`` blocks under way for each tenant name, in all threads and tasks."""
 _lock = threading.RLock()
-"""Held while a block begins or ends. Nobody waits meanwhile: a collected generator may end one in any thread."""
+"""Held while a block begins or ends; never across a wait, since a collected generator may end a block anywhere."""
 
 
 class Tenant(Unique):
-    """A client of the controller; calls inside its ``with`` block are made for it, in that thread or asyncio task.
+    """A client of the controller: calls inside its ``with`` block are made for it, in that thread or asyncio task.
 
-    The end of the block waits for its programs and closes it: what it owns and nobody else holds is freed, so fetch
-    what you need inside. An exception closes it at once. Where several threads or tasks have a block of the same name,
-    all that is so of the last one to end. Made by ``pw.client``.
+    The end of the block waits for its programs and closes the client: memory that it owns and nobody else holds is
+    freed, so fetch what you need inside. An exception closes it at once. If several threads or tasks have a block of
+    the same name, the last one to end does so. ``pw.client`` makes tenants.
     """
 
     _not_pickled = "cannot be pickled: this process's controller knows it. Write pw.client(name, ...) in the other one."
@@ -75,7 +79,10 @@ class Tenant(Unique):
                 _leave_driver(self)
 
     def _end(self, session: Session | None, collected: bool) -> None:
-        """Close it, unless another block has begun; a collected generator may end anywhere, and must not wait."""
+        """Close the client unless another block of its name has begun.
+
+        A generator that is being collected may end its block in any thread, so it must not wait.
+        """
         if session is not None and not collected:
             _give_up(session, self.name)
         with _lock:  # who begins a block from now on opens it again, after this
@@ -87,18 +94,18 @@ class Tenant(Unique):
             wait()
 
     def acting(self) -> contextlib.AbstractContextManager[None]:
-        """Calls inside are made for it; unlike its own ``with`` block, the end leaves it open."""
+        """Return a context in which calls are made for this tenant; its end does not close the client."""
         return acting(self)
 
     def cancel(self) -> None:
-        """Give up its programs: nothing more of them is dispatched, and their results say so."""
+        """Cancel its programs: none of their nodes is dispatched any more, and their results say so."""
         session = default_controller.get()
-        session.flush()
+        session.flush()  # what is gathered of it opens it
         if self.name in session.opened:
-            cancel(session, self)
+            session.driver.cancel(session.driver.runs_of(self.name))
 
     def close(self) -> None:
-        """Give up its programs, and free what it owns and nobody else holds; its next call opens it again."""
+        """Cancel its programs and free what it owns and nobody else holds; its next call opens it again."""
         forks.refuse()
         session = default_controller.peek()
         if session is not None:
@@ -111,16 +118,20 @@ class Tenant(Unique):
 
 
 def client(name: str, share: float = 1.0, priority: float = 0.0, memory: float | None = None) -> Tenant:
-    """A tenant of the current controller: use it as ``with pw.client("a", share=2):``.
+    """Return a tenant of the current controller, to be used as ``with pw.client("a", share=2):``.
 
     Args:
-        name: what it is called in the timeline; two tenants of one name are the same to the controller.
-        share: of device time under ``policy="stride"``, beside the shares of those who compete with it.
+        name: its name in the timeline; tenants of equal names are one client to the controller.
+        share: its part of device time under ``policy="stride"``, relative to the shares of those that compete with it.
         priority: under ``policy="priority"``, higher goes first.
-        memory: the most it may hold on any device, in bytes; its programs wait for it. ``None``: as much as there is.
+        memory: the most it may hold on any device, in bytes; its programs wait for it. ``None``: no limit of its own.
+
+    Returns:
+        The tenant.
 
     Raises:
-        UsageError: no name, a share that is not positive, a priority that is no number, or less than a byte of memory.
+        UsageError: the name is empty, the share is not positive, the priority is no number, or the memory is less than
+            a byte.
     """
     if not isinstance(name, str) or not name:
         raise UsageError(f"client({name!r}): a name is needed, such as pw.client('alice').")
@@ -138,13 +149,13 @@ def client(name: str, share: float = 1.0, priority: float = 0.0, memory: float |
 
 
 def tenant(name: str) -> Tenant:
-    """The tenant of this name as it was made last; a new one with a share of 1 if there is none."""
+    """Return the tenant made last under this name; a new one with a share of 1 if there is none."""
     return _known.get(name) or client(name)
 
 
 @contextlib.contextmanager
 def acting(tenant: Tenant | None) -> Iterator[None]:
-    """Calls inside are made for ``tenant``, or for nobody in particular."""
+    """Make the calls inside for ``tenant``; for no client in particular if it is ``None``."""
     _stack.set((*_stack.get(), tenant))
     try:
         yield
@@ -153,7 +164,7 @@ def acting(tenant: Tenant | None) -> Iterator[None]:
 
 
 def _leave(tenant: Tenant | None) -> None:
-    """The innermost block of a tenant has ended; a collected generator's need not be the innermost of all."""
+    """Remove the innermost block of a tenant from the stack; with generators it need not be the innermost of all."""
     stack = _stack.get()
     if tenant in stack:
         at = len(stack) - 1 - stack[::-1].index(tenant)
@@ -161,7 +172,7 @@ def _leave(tenant: Tenant | None) -> None:
 
 
 def _leave_driver(tenant: Tenant) -> None:
-    """Leave the driver that this block entered, which may be another one's by now."""
+    """Leave the driver that this block entered, which may no longer be the current one."""
     entered = _entered.get()
     at = next((at for at in range(len(entered) - 1, -1, -1) if entered[at][0] is tenant), None)
     if at is not None:
@@ -170,18 +181,18 @@ def _leave_driver(tenant: Tenant) -> None:
 
 
 def current() -> Tenant | None:
-    """The tenant for whom calls are made here."""
+    """Return the tenant for which this thread or task makes calls, or ``None``."""
     return (_stack.get() or (None,))[-1]
 
 
-def calling(session: Session) -> contextlib.AbstractContextManager[None]:
-    """Call something for the tenant of here: see ``Driver.calling``."""
+def calling(session: Session, name: str = "") -> contextlib.AbstractContextManager[None]:
+    """Return a context that registers a call of ``name`` by the current tenant; see ``Driver.calling``."""
     tenant, driver = current(), session.driver_or_none
-    return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name)
+    return contextlib.nullcontext() if driver is None else driver.calling("" if tenant is None else tenant.name, name)
 
 
 def registered_name(session: Session) -> str:
-    """The name of the tenant for whom calls are made here, whom the controller's engine has been told of."""
+    """Return the name of the current tenant, after opening it in the event loop if that does not know it yet."""
     tenant = current()
     if tenant is None:
         return ""
@@ -192,7 +203,11 @@ def registered_name(session: Session) -> str:
 
 
 def cancel(session: Session, client: str | Tenant) -> None:
-    """Give up a client's programs; the name ``""`` means those of no client."""
+    """Cancel a client's programs; the name ``""`` stands for programs called outside any tenant.
+
+    Raises:
+        UsageError: no client of that name has called anything.
+    """
     client = client.name if isinstance(client, Tenant) else client
     session.flush()
     if client and client not in session.opened:
@@ -202,9 +217,12 @@ def cancel(session: Session, client: str | Tenant) -> None:
 
 
 def _close(session: Session, name: str) -> Callable[[], None]:
-    """A tenant is gone: its programs are given up, and what it alone holds is freed.
+    """Cancel a tenant's programs and free what it alone holds.
 
-    Takes no lock. Who wants to wait until it is so calls what this returns.
+    Takes no lock and does not wait.
+
+    Returns:
+        A function that waits until this is done.
     """
     driver = session.driver_or_none
     if session.opened.pop(name, None) is None or driver is None:
@@ -213,13 +231,13 @@ def _close(session: Session, name: str) -> Callable[[], None]:
 
 
 def _give_up(session: Session, name: str) -> None:
-    """Forget what is gathered for a client that closes: sent later, it would open it again."""
+    """Drop the batched calls of a client that closes: dispatched later, they would open it again."""
     for _, batcher in tuple(session.recordings):
         batcher.give_up(name)
 
 
 def _wait_for(session: Session, name: str) -> None:
-    """Wait until nothing of a client is under way."""
+    """Wait until no program of a client is under way."""
     driver = session.driver_or_none
     if driver is not None:
         driver.ended.wait(lambda: not driver.runs_of(name) or driver.broken)

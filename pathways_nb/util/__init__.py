@@ -1,5 +1,5 @@
-"""Small helpers that know nothing of programs: progress, forks, bounds, JSON from outside, tables.
+"""Small helpers that know nothing of programs: progress, forks, limits, JSON from outside, tables.
 
-Nothing here knows devices, programs or the record.
-Every room may import it; it imports only ``errors``.
+They hold what several packages need and what none of them owns. Nothing in here knows devices, programs or the event
+record, so that every package may import it; it imports only ``errors``.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from html.parser import HTMLParser
 
 import nbformat
 import pytest
@@ -13,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from pathways_nb.__main__ import main
 from pathways_nb.notebook.demo import DemoError, demo
 from pathways_nb.notebook.demo_page import FIGURE, render
+from pathways_nb.notebook.site import fetched
 
 SHOW_FIGURE = f"""
 import os
@@ -30,28 +30,6 @@ if os.environ.get("PATHWAYS_EMBED_FIGURES") == "1":
     display({{"{FIGURE}": item, "text/plain": "a figure"}}, raw=True)
 display({{"text/html": "<div>the still picture</div>"}}, raw=True, metadata={{"data-pw-still": True}})
 """
-
-
-class _Resources(HTMLParser):
-    """Collects what a browser would fetch for a page: not links a person may follow, nor text within scripts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fetched: list[str] = []
-        self.scripts = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.scripts += tag == "script"
-        for name, value in attrs:
-            if name in {"src", "srcset", "data", "poster"} or (name == "href" and tag != "a"):
-                self.fetched.append(value or "")
-
-
-def resources(page: str) -> _Resources:
-    parser = _Resources()
-    parser.feed(page)
-    parser.close()
-    return parser
 
 
 def write(path, *cells):
@@ -110,9 +88,8 @@ def without_code(page: str) -> str:
 
 
 def test_the_page_fetches_nothing(made):
-    found = resources(made[2])
-    assert found.scripts
-    assert [value for value in found.fetched if not value.startswith(("data:", "#"))] == []
+    assert "<script>" in made[2]
+    assert [address for address in fetched(made[2]) if not address.startswith(("data:", "#"))] == []
     assert "@import" not in made[2]
 
 

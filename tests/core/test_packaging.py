@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
 MADE = re.compile(r"/(\.(?!ci|gitignore)|build/|dist/|.*__pycache__/)")
@@ -77,6 +78,31 @@ def test_requirements_are_ranges():
         assert one.url is None
         assert any(bound.operator == ">=" for bound in one.specifier), f"{one}: no lower bound"
         assert not any(bound.operator in {"==", "==="} for bound in one.specifier), f"{one}: pinned"
+
+
+def test_the_licence_is_named_the_same_everywhere():
+    text = (ROOT / "LICENSE").read_text()
+    assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert PROJECT["license"] == CITATION["license"] == "Apache-2.0"
+    assert PROJECT["license-files"] == ["LICENSE"]
+
+
+def test_the_citation_is_of_this_version_and_names_the_papers():
+    assert CITATION["cff-version"] == "1.2.0"
+    assert (CITATION["title"], CITATION["version"]) == (PROJECT["name"], PROJECT["version"])
+    assert CITATION["authors"] == PROJECT["authors"]
+    papers = {paper["title"].partition(":")[0]: paper for paper in CITATION["references"]}
+    assert list(papers) == ["Pathways", "TeraPipe", "SimpleFSDP"]
+    for paper in papers.values():
+        assert {"type", "title", "authors", "year", "identifiers"} <= set(paper)
+        assert all(set(author) == {"family-names", "given-names"} for author in paper["authors"])
+
+
+def test_the_command_line_of_pip_names_every_extra():
+    for name in (".ci/environment", "README.md"):
+        (extras,) = set(re.findall(r"-e '\.\[([\w,]+)\]'", (ROOT / name).read_text()))
+        assert set(extras.split(",")) == set(PROJECT["optional-dependencies"]), name
 
 
 # Built from pieces, so that this file is not what it looks for.

@@ -1,6 +1,8 @@
-"""Bokeh views of runs, and the widget that carries them into a notebook.
+"""Bokeh views of runs and schedules, and the widget that carries them into a notebook.
 
-Views draw from ``pathways_nb.trace`` and ``pathways_nb.plan`` alone; all colours are in ``palette``.
+Views read ``pathways_nb.trace``, ``pathways_nb.plan`` and plain protocols only, so they draw saved, simulated and real
+runs alike. Every colour is in ``drawing.palette``. Anything that a script without a notebook would need is computed in
+``pathways_nb``, not here.
 """
 
 from pathways_widgets.explorers.curve import curve

@@ -1,5 +1,5 @@
-"""The driver for JAX devices of this process: a dispatcher and watchers for each island.
+"""The driver for JAX devices of this process: a dispatcher and two watchers for each island.
 
-No virtual time.
-``attach`` and ``results`` may import it.
+Time is real; nothing simulated is here.
+This package is imported by ``attach`` and ``session``.
 """

@@ -1,7 +1,7 @@
 """Dispatchers: one persistent thread per island launches what the controller ordered, in that order.
 
-A new thread per call would let two islands take turns instead of running side by side (measured), and launching from
-the user's thread would stall it whenever the host is oversubscribed.
+A new thread per call would let two islands take turns instead of running side by side (measured). Launching from the
+user's thread would stall it whenever the host is oversubscribed.
 """
 
 from __future__ import annotations
@@ -11,28 +11,29 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pathways_nb.errors import LostError, PathwaysError
-from pathways_nb.runtime.compiled_plan import CompiledStep
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
 from pathways_nb.runtime.local.watcher import Launched, LaunchRange, LaunchWatcher, TransferWatcher, owned
+from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.transfers import bring, send
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.runtime.transfers import bring, send
 from pathways_nb.trace.record import Row, label_of
 
 Clock = Callable[[], float]
 IN_FLIGHT = 24
-"""Launches under way per island: at 32 per device XLA's CPU client blocks, and may starve a collective."""
+"""The most launches under way per island: at 32 per device XLA's CPU client blocks, and may starve a collective."""
 _LONG_WAIT = 1e-3
 
 
 class Dispatcher(threading.Thread):
-    """Carries out portions of runs on one island.
+    """Carries out ranges of runs on one island.
 
     Args:
-        island, devices: its index, and how many devices it has.
-        clock: the controller's.
-        on_done: told of each portion whose steps have all ended.
-        faults: launches that are to fail.
-        latency: seconds between the sending of a portion and its arrival here.
+        island: its index.
+        devices: its number of devices.
+        clock: the controller's clock, in seconds.
+        on_done: called with each range whose steps have all ended, and the island.
+        faults: decide which launches fail.
+        latency: seconds between the sending of a range and its arrival.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Dispatcher(threading.Thread):
         super().__init__(name=f"pathways-island-{island}", daemon=True)
         self.island, self.clock, self.faults, self.latency = island, clock, faults, latency
         self.gone: set[int] = set()
-        """Devices that were lost."""
+        """Devices that are lost."""
         self.on_done: Callable[[LaunchRange], None] = lambda launch_range: on_done(launch_range, island)
         self.inbox: queue.SimpleQueue[tuple[Execution, int, int, float] | None] = queue.SimpleQueue()
         self.window = threading.Semaphore(IN_FLIGHT)
@@ -57,33 +58,39 @@ class Dispatcher(threading.Thread):
         self.moving = TransferWatcher(f"pathways-watch-moves-{island}", clock)
 
     def start(self) -> None:
-        """Start itself and its watchers."""
+        """Start this thread and its watchers."""
         super().start()
         self.computing.start()
         self.moving.start()
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
-        """Itself and its watchers."""
+        """This thread and its watchers."""
         return self, self.computing, self.moving
 
     def send(self, run: Execution, start: int, stop: int) -> None:
-        """Steps ``start`` to ``stop`` of the run's order here are to be carried out, after all that was sent before."""
+        """Queue steps ``start`` to ``stop`` of the run's order on this island, after everything sent before."""
         self.inbox.put((run, start, stop, self.clock()))
 
     def stop(self) -> None:
-        """End after what was ordered before."""
+        """End after what was sent before."""
         self.inbox.put(None)
 
     def run(self) -> None:
-        """Carry out portions until told to stop."""
+        """Carry out ranges until stopped."""
         while self._next():
             pass
         self.computing.inbox.put(None)
         self.moving.inbox.put(None)
 
     def _next(self) -> bool:
-        """A portion; a function of its own, so that nothing of it is held while the thread waits for the next."""
+        """Carry out one range.
+
+        It is a function of its own so that nothing of a range stays referenced while the thread waits for the next.
+
+        Returns:
+            Whether there was one.
+        """
         order = self.inbox.get()
         if order is not None:
             run, start, stop, sent = order
@@ -93,7 +100,7 @@ class Dispatcher(threading.Thread):
         return order is not None
 
     def _arrive(self, run: Execution, sent: float) -> None:
-        """Wait until what was sent at ``sent`` would be here; nobody waits for what was given up."""
+        """Wait until a message sent at ``sent`` would arrive; a cancelled run is not waited for."""
         run.launched.wait(lambda: run.stopped, max(sent + self.latency - self.clock(), 0.0))
         label = label_of("stall", f"message to island {self.island} on its way", run.compiled_plan.name, run.client,
                          island=self.island, route="DCN")  # fmt: skip
@@ -119,7 +126,13 @@ class Dispatcher(threading.Thread):
         launch_range.step_done(at_once + 1)
 
     def _is_there(self, run: Execution, step: int) -> bool:
-        """The common case in short: an argument that lies at its place already. Nothing happens or is recorded."""
+        """Use an argument that lies at its place already, without any event.
+
+        It is the common case, and its cost is paid by every argument of every call.
+
+        Returns:
+            Whether it does.
+        """
         action = run.compiled_plan.actions[step]
         if action.step.argument < 0 or step in run.compiled_plan.awaited or self.gone:
             return False
@@ -136,7 +149,7 @@ class Dispatcher(threading.Thread):
         return True
 
     def _step(self, launch_range: LaunchRange, step: int) -> float:
-        """Carry one step out; returns the seconds spent waiting."""
+        """Carry out one step and return the seconds it waited."""
         run = launch_range.run
         action = run.compiled_plan.actions[step]
         carry_out = {"bring": self._bring, "move": self._move, "launch": self._launch}[action.step.kind]
@@ -156,7 +169,7 @@ class Dispatcher(threading.Thread):
         return self._waited
 
     def _record_failed(self, run: Execution, action: CompiledStep) -> None:
-        """What never came to be launched is an event without a duration."""
+        """Record a step that was never launched as an event without duration."""
         label = owned(action.label, run.client) if run.client else action.label
         now = self.clock()
         run.record.add(Row(label, now, now, run.serial, status="failed"))
@@ -186,7 +199,7 @@ class Dispatcher(threading.Thread):
         return None
 
     def _bring(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
-        """Bring an argument to its place: most often it is there already."""
+        """Bring an argument to its place, and return the error that prevents it, if any."""
         run = launch_range.run
         argument = action.step.argument
         entry = run.arguments[argument]
@@ -221,7 +234,7 @@ class Dispatcher(threading.Thread):
         return None
 
     def _move(self, launch_range: LaunchRange, step: int, action: CompiledStep) -> PathwaysError | None:
-        """Send a value from another place."""
+        """Send a value from another place, and return the error that prevents it, if any."""
         run = launch_range.run
         (slot,) = action.step.inputs
         (producer,) = action.step.producers
@@ -237,7 +250,7 @@ class Dispatcher(threading.Thread):
         return None
 
     def _route_from(self, entry: Entry) -> str:
-        """How an argument travelled: from the host, within this island, or from another."""
+        """Return how an argument travelled: from the host, within this island, or from another."""
         if entry.run is None:
             return "host"
         made_on = entry.run.compiled_plan.plan.steps[entry.step].island

@@ -15,17 +15,17 @@ from pathways_nb.errors import UsageError
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, snapshot
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.event_loop import Clock
-from pathways_nb.runtime.executables import Executables
 from pathways_nb.runtime.islands import Attachment, Island
-from pathways_nb.runtime.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.watcher import LaunchRange
-from pathways_nb.runtime.plan_compiler import PlanCompiler
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.executables import Executables
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
+from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
+from pathways_nb.runtime.lowering.transfers import lies_at
 from pathways_nb.runtime.run_state import Condition, Entry, Execution
-from pathways_nb.runtime.transfers import lies_at
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
 
@@ -34,18 +34,21 @@ _open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Threads that the interpreter stops inside JAX's C++ code would abort the process at exit."""
+    """Close all drivers at exit: threads that the interpreter stops inside JAX's C++ code would abort the process."""
     for driver in () if forks.is_child() else list(_open):
         driver.close(patience=10.0)
 
 
 class LocalDriver(Driver):
-    """The engine of one controller on the devices of this process.
+    """Carries out one controller's instructions on the devices of this process.
 
     Args:
-        attachment, machine, clock, note: as for any driver.
+        attachment: the islands.
+        machine: the controller's pure core.
+        clock: returns seconds.
         executables: the cache to compile with.
-        dcn_latency: seconds that a launch takes to an island's dispatcher, emulated.
+        note: receives events that belong to no program in particular.
+        dcn_latency: seconds that a launch takes to an island's dispatcher; emulated by waiting.
     """
 
     def __init__(
@@ -67,15 +70,15 @@ class LocalDriver(Driver):
     def lower(
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
     ) -> CompiledPlan:
-        """A plan with executables; compiles what is not compiled yet."""
+        """Return a plan with executables, compiling what is not compiled yet."""
         return PlanCompiler(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
 
     def location(self, value: Any) -> Hashable:
-        """A sharding, which names its devices."""
+        """Return the value's sharding, which names its devices; ``None`` of a host value."""
         return getattr(value, "sharding", None)
 
     def sharding_for(self, location: Any, argument: Undeclared) -> Any:
-        """As it lies, if it lies in the memory of the place's devices."""
+        """Return the argument's own sharding if it lies in the memory of the place's devices."""
         mesh, mine = argument.otherwise.mesh, argument.otherwise
         there = (
             location is not None and location.device_set == mine.device_set and location.memory_kind == mine.memory_kind
@@ -83,7 +86,7 @@ class LocalDriver(Driver):
         return (kept(location, mesh) if there else None) or mine
 
     def take(self, leaf: Any, name: str) -> Any:
-        """A copy of what its owner may change."""
+        """Return a copy of what its owner may change, or the value itself."""
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise UsageError(
                 f"{name} is a jax.ShapeDtypeStruct, which has a shape but no values, and these are real devices. Pass "
@@ -92,17 +95,17 @@ class LocalDriver(Driver):
         return leaf.result() if isinstance(leaf, Deferred) else snapshot(leaf)
 
     def put(self, value: Any, sharding: Any) -> Any:
-        """An array on devices."""
+        """Put a value onto devices and return the array."""
         return jax.device_put(value, sharding)
 
     def spend(self, budget: float) -> None:
-        """See ``Driver``."""
+        """Limit the share of time for which each watcher may keep a core busy; see ``Driver.spend``."""
         for dispatcher in self._dispatchers:
             dispatcher.computing.budget = dispatcher.moving.budget = budget
 
     @property
     def sampled(self) -> float:
-        """Share of launches whose end was watched; the others' stamps are interpolated."""
+        """The share of launches whose end was watched; the stamps of the others are interpolated."""
         seen = sum(d.computing.seen for d in self._dispatchers)
         return sum(d.computing.watched for d in self._dispatchers) / seen if seen else 1.0
 

@@ -1,8 +1,8 @@
 """JAX's own profiler for the length of a block: when each launch really began and ended on its devices.
 
-It is dear (measured: 3 to 9 % of the time on one CPU device, 12 to 21 % on four), so it is asked for by name. Read
-with public means only: operations carry the launch's number, its module and its device on CPU; GPU and TPU have a
-line of modules for each device.
+It is expensive (measured: 3 to 9 % of the time on one CPU device, 12 to 21 % on four), so the user asks for it by name.
+Only public interfaces read it: on CPU, operations carry the launch's number, its module and its device; GPU and TPU
+have a line of modules for each device.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pathways_nb.trace.exact_stamps import Span
 _DEVICE_PLANE = re.compile(r"/device:(?:GPU|TPU):(\d+)")
 _MODULES = "XLA Modules"
 _ON_HOST = 2
-"""The level of detail that names operations."""
+"""The tracer's level of detail that names operations."""
 
 
 class Profiler:
-    """Captures between ``start`` and ``stop``; one at a time in a process."""
+    """Captures a profile between ``start`` and ``stop``; one at a time in a process."""
 
     def __init__(self, clock: Callable[[], float]):
         self.clock = clock
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> None:
-        """Begin.
+        """Begin to capture.
 
         Raises:
             UsageError: a profile is being taken already.
@@ -55,7 +55,7 @@ class Profiler:
         self._folder = folder
 
     def stop(self) -> list[Span]:
-        """End, and what was seen; nothing if it does not run."""
+        """Stop capturing and return the launches that were seen; none if it does not run."""
         if self._folder is None:
             return []
         with self._folder as folder:
@@ -66,7 +66,7 @@ class Profiler:
                 return [span for file in files for span in self._read(jax.profiler.ProfileData.from_file(str(file)))]
 
     def abandon(self) -> None:
-        """End if it still runs, so that the process's profiler is free again, and forget what was seen."""
+        """Stop capturing if it still runs, so that the process's profiler is free again, and drop what was seen."""
         if self._folder is not None:
             with self._folder, contextlib.suppress(RuntimeError):  # it had been stopped by somebody else
                 self._stop()
@@ -91,7 +91,7 @@ class Profiler:
 
 
 def ordinals(islands: tuple[Island, ...]) -> list[list[int]]:
-    """How the profiler numbers each island's devices."""
+    """Return the profiler's number of each device, island by island."""
     return [[_ordinal(device) for device in island.devices] for island in islands]
 
 
@@ -101,7 +101,7 @@ def _ordinal(device: Any) -> int:
 
 
 def _operations(plane: Any) -> Iterator[tuple[tuple[int, str, Any], Any]]:
-    """Operations on CPU devices."""
+    """Yield a key and an event for each operation on CPU devices."""
     for line in plane.lines:
         for event in line.events:
             said = dict(event.stats)
@@ -110,7 +110,10 @@ def _operations(plane: Any) -> Iterator[tuple[tuple[int, str, Any], Any]]:
 
 
 def _modules(plane: Any, device: int) -> Iterator[tuple[tuple[int, str, Any], Any]]:
-    """Launches on one accelerator, as far as they say which launch they are: a number counted here could be wrong."""
+    """Yield a key and an event for each launch on one accelerator that says which launch it is.
+
+    A launch number counted here instead could be wrong.
+    """
     for line in plane.lines:
         for event in line.events if line.name == _MODULES else ():
             launch = dict(event.stats).get("run_id")
@@ -119,7 +122,7 @@ def _modules(plane: Any, device: int) -> Iterator[tuple[tuple[int, str, Any], An
 
 
 def _unix_to(clock: Callable[[], float]) -> float:
-    """What to add to Unix time to get the time of ``clock``, in seconds; the closest of a few readings."""
+    """Return what to add to Unix time to get the time of ``clock``, in seconds: the closest of a few readings."""
 
     def reading() -> tuple[float, float]:
         before = clock()

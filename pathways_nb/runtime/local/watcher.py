@@ -1,9 +1,9 @@
-"""Watchers: when did each launch end? One thread waits on outputs, in order, and writes the record.
+"""Watchers find out when each launch ended: one thread waits on outputs in order and writes the record.
 
-A launch's end is when its witness output is ready (error about 0.05 ms at the median, measured); its start is the
-later of its dispatch and the end of what ran before on its devices. Waking for every launch of a few microseconds
-would cost more than the launch, so a watcher measures what it costs, looks at every n-th only where that would be more
-than ``BUDGET``, and interpolates the stamps between.
+A launch ends when its witness output is ready (error about 0.05 ms at the median, measured). It starts at the later of
+its dispatch and the end of what ran before on its devices. Waking for every launch of a few microseconds would cost
+more than the launch. Therefore a watcher measures what a look costs; where looks would take more than ``BUDGET`` of the
+time, it looks at every n-th launch and interpolates the stamps in between.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pathways_nb.trace.record import Label, Row
 
 Clock = Callable[[], float]
 BUDGET = 0.02
-"""Share of the time that a watcher may keep one core busy, as far as looking less often can help."""
+"""The share of time for which a watcher may keep one core busy, as far as looking less often can help."""
 MOST_AT_ONCE = 16
-"""Launches for one look at most: more of them could fill the dispatcher's window."""
+"""The most launches per look: more could fill the dispatcher's window."""
 _RETRY = 2e-3
-"""Seconds between two looks at whether a source has been stamped."""
+"""Seconds between two checks whether a source has been stamped."""
 _PATIENCE = 0.05
-"""Seconds to wait for the stamp of a transfer's source before doing without."""
+"""Seconds to wait for the stamp of a transfer's source before recording without it."""
 
 
 @dataclass(slots=True, eq=False)
 class LaunchRange:
-    """A range of an island's order under way; tells the controller when its last step is done."""
+    """A range of an island's order under way; calls ``on_done`` when its last step has ended."""
 
     run: Execution
     start: int
@@ -44,10 +44,10 @@ class LaunchRange:
     on_done: Callable[[LaunchRange], None]
     lock: Any
     device_seconds: float = 0.0
-    """What its launches have taken."""
+    """Device-seconds that its launches have taken."""
 
     def step_done(self, count: int = 1) -> None:
-        """``count`` more of its steps have ended."""
+        """Count ``count`` more steps as ended."""
         with self.lock:
             self.remaining -= count
             over = self.remaining == 0
@@ -57,7 +57,7 @@ class LaunchRange:
 
 @dataclass(slots=True, eq=False)
 class Launched:
-    """A step on its way: what to wait on, and when it was dispatched.
+    """A step under way: what to wait on, and when it was dispatched.
 
     For an argument, ``route`` says how it travelled and ``source`` where it came from.
     """
@@ -69,7 +69,7 @@ class Launched:
     route: str = ""
     source: Entry | None = None
     ended: float = 0.0
-    """When it was seen to have ended, if it was before its turn."""
+    """When it was seen to have ended, if that was before its turn."""
 
 
 class Watcher(threading.Thread, ABC):
@@ -77,8 +77,8 @@ class Watcher(threading.Thread, ABC):
 
     Args:
         name: of the thread.
-        clock: the controller's.
-        on_ended: told how many have ended, for flow control.
+        clock: the controller's clock, in seconds.
+        on_ended: called with the number of steps that have ended, for flow control.
     """
 
     def __init__(self, name: str, clock: Clock, on_ended: Callable[[int], None]):
@@ -88,17 +88,23 @@ class Watcher(threading.Thread, ABC):
         self.budget = BUDGET
         self.watched = self.seen = 0
         self._row = 0
-        """How many looks in a row were at one launch each: from the second on it is known when they began."""
+        """The number of looks in a row at one launch each: from the second on, the launch's start is known."""
         self._rate = self._cost = self._looked = self._cpu = 0.0
-        """Launches per second, processor seconds of a look; when the last one was, and the thread's time then."""
+        """Launches per second; processor seconds of a look; time of the last look, and this thread's time then."""
 
     def run(self) -> None:
-        """Watch until told to stop."""
+        """Watch until stopped."""
         while self._next_batch():
             pass
 
     def _next_batch(self) -> bool:
-        """Watch some; a function of its own, so that no array is held while the thread waits for more."""
+        """Watch some launches.
+
+        It is a function of its own so that no array stays referenced while the thread waits for more.
+
+        Returns:
+            Whether there were any.
+        """
         first = self._next()
         if first is None:
             return False
@@ -137,14 +143,14 @@ class Watcher(threading.Thread, ABC):
             self._end(launched, end, failure, "estimated" if watched or launched.ended else "interpolated")
 
     def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
-        """How the time of a batch is shared out among its launches."""
+        """Return the shares of a batch's time for its launches."""
         return [1.0] * len(batch)
 
     def _next(self) -> Launched | None:
         return self.inbox.get()
 
     def _account(self, count: int, now: float) -> None:
-        """Learn what a look costs and how many launches there are in a second."""
+        """Update the cost of a look and the rate of launches."""
         cpu = thread_time()
         self._rate += 0.2 * (count / max(now - self._looked, 1e-4) - self._rate)
         self._cost += 0.2 * (cpu - self._cpu - self._cost)
@@ -152,7 +158,7 @@ class Watcher(threading.Thread, ABC):
 
     @abstractmethod
     def _ready_at(self, launched: Launched) -> float | None:
-        """When it could begin; ``None``: not known yet."""
+        """Return when it could begin; ``None`` if that is not known yet."""
 
     @abstractmethod
     def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
@@ -177,14 +183,16 @@ class LaunchWatcher(Watcher):
     """Watches the launches on one island.
 
     Args:
-        name, clock, on_ended: as for any watcher.
-        devices: how many the island has.
+        name: of the thread.
+        clock: the controller's clock, in seconds.
+        on_ended: called with the number of launches that have ended.
+        devices: number of devices of the island.
     """
 
     def __init__(self, name: str, clock: Clock, on_ended: Callable[[int], None], devices: int):
         super().__init__(name, clock, on_ended)
         self.free_at = [0.0] * devices
-        """When what ran last on each device ended."""
+        """When the last launch on each device ended."""
 
     def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
         label = launched.launch_range.run.compiled_plan.actions[launched.step].label
@@ -196,14 +204,14 @@ class LaunchWatcher(Watcher):
         self._record(launched, label, start, end, quality, failure)
 
     def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
-        """As long as each took when it was watched itself; what never was is taken to be as long as the others."""
+        """Return the seconds that each took when it was last watched; for one never watched, the mean of the others."""
         known = [launched.launch_range.run.compiled_plan.lasts.get(launched.step) for launched in batch]
         seen = [seconds for seconds in known if seconds is not None]
         usual = sum(seen) / len(seen) if seen else 1.0
         return [max(usual if seconds is None else seconds, 1e-7) for seconds in known]
 
     def _ready_at(self, launched: Launched) -> float:
-        """When it could begin: its devices are free and what it needs from elsewhere has arrived."""
+        """Return when it could begin: its devices are free and its inputs from elsewhere have arrived."""
         run = launched.launch_range.run
         action = run.compiled_plan.actions[launched.step]
         ready = max(self.free_at[action.label.device : action.label.device + action.label.devices])
@@ -213,7 +221,7 @@ class LaunchWatcher(Watcher):
 
 
 class TransferWatcher(Watcher):
-    """Watches what is sent to one island; a transfer begins when its source has ended, whose stamp may come later."""
+    """Watches transfers to one island; a transfer begins when its source has ended, which may be stamped later."""
 
     def __init__(self, name: str, clock: Clock):
         super().__init__(name, clock, lambda count: None)
@@ -221,14 +229,14 @@ class TransferWatcher(Watcher):
         """Transfers that have ended, to be recorded when the end of their source is stamped."""
 
     def note_now(self, launched: Launched) -> None:
-        """A transfer that had ended when it was dispatched; called by the dispatcher."""
+        """Record a transfer that had ended when it was dispatched; the dispatcher calls this."""
         failure = _wait(launched.witness)
         launched.ended = launched.launch_range.run.ends[launched.step] = self.clock()
         if not self._note(launched, launched.ended, failure, "estimated", launched.ended + _PATIENCE):
             self.inbox.put(launched)
 
     def _next(self) -> Launched | None:
-        """The next one; meanwhile those whose source has been stamped by now are recorded."""
+        """Return the next transfer; meanwhile record those whose source has been stamped."""
         while self._late:
             self._late = [note for note in self._late if not note()]
             try:
@@ -245,7 +253,7 @@ class TransferWatcher(Watcher):
     def _note(
         self, launched: Launched, end: float, failure: BaseException | None, quality: str, deadline: float
     ) -> bool:
-        """Record a transfer, unless its source has ended but is not stamped yet."""
+        """Record a transfer unless its source has ended without a stamp so far; return whether it was recorded."""
         ready = self._ready_at(launched)
         if ready is None and failure is None and self.clock() < deadline:
             return False
@@ -264,13 +272,13 @@ class TransferWatcher(Watcher):
 
 @lru_cache(maxsize=4096)
 def routed(label: Label, route: str) -> Label:
-    """The label, as of what travelled so."""
+    """Return the label with another route."""
     return replace(label, route=route)
 
 
 @lru_cache(maxsize=4096)
 def owned(label: Label, client: str) -> Label:
-    """The label, as one of this client's."""
+    """Return the label with a client."""
     return replace(label, client=client)
 
 
@@ -279,10 +287,13 @@ def _all_in(steps: Sequence[int], ends: Mapping[int, float]) -> bool:
 
 
 def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
-    """Wait for all of ``batch``: the error of each, if any.
+    """Wait for all launches of ``batch``.
 
-    What a later one of the batch has read needs no look of its own, unless that one failed: each look gives Python's
-    lock away and takes it back, which costs more than the launch's whole record.
+    An output that a later launch of the batch has read needs no look of its own unless that launch failed: each look
+    releases and takes Python's lock, which costs more than the launch's whole record.
+
+    Returns:
+        The error of each, or ``None``.
     """
     run = batch[-1].launch_range.run
     steps = {launched.step for launched in batch if launched.launch_range.run is run}
@@ -294,7 +305,7 @@ def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
 
 
 def _wait(witness: Any) -> BaseException | None:
-    """Wait until an array is computed; the error if it never will be."""
+    """Wait until an array is computed and return the error if it never will be."""
     try:
         witness.block_until_ready()
     except Exception as error:  # whatever the computation raised is the user's to see

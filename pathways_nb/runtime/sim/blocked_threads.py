@@ -38,20 +38,43 @@ def _frames() -> dict[int, FrameType]:
     return found
 
 
-def is_asleep(frame: FrameType) -> bool:
-    """Whether the thread that is in ``frame`` sleeps until another thread wakes it, or input arrives."""
+def is_asleep(frame: FrameType, at: Mapping[int, FrameType]) -> bool:
+    """Whether the thread that is in ``frame`` sleeps until another thread wakes it, or input arrives.
+
+    Args:
+        frame: its innermost Python frame. at: those of all threads (see ``look``).
+    """
     file, name = frame.f_code.co_filename, frame.f_code.co_name
     if file == threading.__file__:
         return name == "_shutdown" or _is_joining(name, frame.f_locals) or _is_waiting(name, frame.f_locals)
-    if file == concurrent.futures.thread.__file__:
-        queue = frame.f_locals.get("work_queue") if name == "_worker" else None
-        return queue is not None and queue.empty()
+    if _is_worker(frame):
+        return _is_idle(frame.f_locals, at)
     return file == selectors.__file__ and name == "select" and _has_no_end(frame.f_locals) and not _is_ready(frame)
 
 
 def is_napping(frame: FrameType) -> bool:
     """Whether the line that a thread is at calls some ``sleep``."""
     return "sleep(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_worker(frame: FrameType) -> bool:
+    """Whether a worker of a ``ThreadPoolExecutor`` is between two items."""
+    return frame.f_code.co_filename == concurrent.futures.thread.__file__ and frame.f_code.co_name == "_worker"
+
+
+def _is_idle(names: Mapping[str, Any], at: Mapping[int, FrameType]) -> bool:
+    """Whether a worker between two items, with these local names, has none to go on with.
+
+    An empty queue does not say so: since Python 3.13 ``put`` hands the item over, and the worker need not have run
+    since. The pool counts its idle workers, one less from the moment of a submission; if more than that are between
+    two items, one has an item. Until Python 3.11 the count is too high once items have queued behind a full pool; there
+    the moment between a worker's ``get`` and its next line is still taken for sleep, for nothing tells them apart.
+    """
+    queue, executor = names.get("work_queue"), names["executor_reference"]()
+    if queue is None or executor is None or not queue.empty():
+        return False
+    between = sum(_is_worker(frame) and frame.f_locals.get("work_queue") is queue for frame in at.values())
+    return between <= executor._idle_semaphore._value
 
 
 def _has_no_end(names: Mapping[str, Any]) -> bool:

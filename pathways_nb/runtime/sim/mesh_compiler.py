@@ -20,7 +20,7 @@ from pathways_nb.program.build import Code
 from pathways_nb.program.emit import emit, out_shardings
 from pathways_nb.program.items import Const, equations
 from pathways_nb.program.specs import trimmed
-from pathways_nb.runtime.executables import CompileRequest
+from pathways_nb.runtime.lowering.executables import CompileRequest
 
 _AT_LEAST, _FOR_EACH_EQUATION = 512, 8
 """Devices that a client is made of in a quarter of a second, and while one equation is compiled for small meshes."""

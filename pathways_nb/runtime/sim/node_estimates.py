@@ -21,15 +21,16 @@ from pathways_nb.cost.hlo.compiled import CompiledFacts, CompiledMemory
 from pathways_nb.cost.jaxpr.liveness import peak_bytes
 from pathways_nb.cost.jaxpr.node_work import Work, layouts_of, work_of
 from pathways_nb.cost.jaxpr.shard_local import is_one_fusion, needs_no_exchange
-from pathways_nb.cost.jaxpr.splits import bytes_on_device, read_spec
+from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import UsageError
 from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const, Item
 from pathways_nb.program.specs import trimmed
-from pathways_nb.runtime.executables import CompileRequest, Executable
+from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.sim.mesh_compiler import can_compile, compiled, is_per_shard, spec_of
 from pathways_nb.trace.record import Record
+from pathways_nb.util.words import counted
 
 _SMALL = 1 << 16
 """Bytes of inputs and outputs on a device, below which no node is compiled for its memory alone."""
@@ -104,7 +105,7 @@ def _memory(layout: _NodeLayout, found: CompiledFacts, work: Work) -> tuple[Comp
     An estimate for a large mesh is corrected by how far it would be off for the small one that was compiled.
     """
     if found.memory is not None and found.sizes[-1] == layout.sizes:
-        return found.memory, f"memory compiled for {layout.request.mesh.size} devices"
+        return found.memory, f"memory compiled for {counted(layout.request.mesh.size, 'device')}"
     gathered = max((one.bytes for one in work.collectives if one.kind == "all-gather"), default=0)
     temporary = layout.temporary() + gathered
     if found.memory is None:
@@ -113,7 +114,7 @@ def _memory(layout: _NodeLayout, found: CompiledFacts, work: Work) -> tuple[Comp
     by = (small.ends() + found.memory.temporary) / max(small.ends() + small.temporary(), 1)
     corrected = max(by * (layout.ends() + temporary) - layout.ends(), 0)
     count = math.prod(found.sizes[-1].values())
-    said = f"{ESTIMATED}, times {by:.2f} as compiled for {count} devices"
+    said = f"{ESTIMATED}, times {by:.2f} as compiled for {counted(count, 'device')}"
     return CompiledMemory(round(corrected), layout.taken_over(), found.memory.out_specs), said
 
 
@@ -180,9 +181,9 @@ class _NodeLayout:
 
     def _item(self, item: Item, given: Sequence[Any]) -> int:
         body = item.jaxpr.jaxpr
-        ends = sum(_bytes(var.aval, spec, self.sizes) for var, spec in zip(body.invars, given, strict=True))
+        ends = sum(bytes_on_device(var.aval, spec, self.sizes) for var, spec in zip(body.invars, given, strict=True))
         ends += sum(
-            _bytes(var.aval, self.specs.get(value), self.sizes)
+            bytes_on_device(var.aval, self.specs.get(value), self.sizes)
             for var, value in zip(body.outvars, item.outputs, strict=True)
         )
         return max(peak_bytes(item.jaxpr, self.sizes, given, out_specs=item.out_specs or None) - ends, 0)
@@ -191,7 +192,7 @@ class _NodeLayout:
         """Bytes per device of inputs and outputs."""
         request = self.request
         found = sum(
-            _bytes(struct, spec_of(sharding), self.sizes)
+            bytes_on_device(struct, spec_of(sharding), self.sizes)
             for struct, sharding in zip(request.structs, request.arriving, strict=True)
         )
         avals = {
@@ -199,7 +200,9 @@ class _NodeLayout:
             for item in request.code.items
             for value, var in zip(item.outputs, item.jaxpr.jaxpr.outvars, strict=True)
         }
-        return found + sum(_bytes(avals[value], self.specs.get(value), self.sizes) for value in request.code.outputs)
+        return found + sum(
+            bytes_on_device(avals[value], self.specs.get(value), self.sizes) for value in request.code.outputs
+        )
 
     def is_one_fusion(self) -> bool:
         """Whether no memory is needed in between."""
@@ -208,7 +211,9 @@ class _NodeLayout:
     def taken_over(self) -> int:
         """Bytes per device of inputs whose memory outputs may take."""
         request = self.request
-        return sum(_bytes(request.structs[at], spec_of(request.arriving[at]), self.sizes) for at in request.donated)
+        return sum(
+            bytes_on_device(request.structs[at], spec_of(request.arriving[at]), self.sizes) for at in request.donated
+        )
 
     def exchanges(self) -> bool:
         """Whether devices may exchange what only the compiler knows; nothing where no axis splits anything."""
@@ -220,11 +225,3 @@ class _NodeLayout:
 
 def _same(one: Any, other: Any) -> bool:
     return trimmed(one) == trimmed(other)
-
-
-def _bytes(aval: Any, layout: Any, sizes: Mapping[str, int]) -> int:
-    """Of an array on one device."""
-    if not hasattr(aval, "shape"):
-        return 0
-    split = read_spec(layout, len(aval.shape))
-    return bytes_on_device(aval.shape, split, int(aval.dtype.itemsize), sizes)

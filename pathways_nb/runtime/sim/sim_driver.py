@@ -20,25 +20,26 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, aval_of
-from pathways_nb.runtime.compiled_plan import CompiledPlan
 from pathways_nb.runtime.driver import QUEUED, Driver
-from pathways_nb.runtime.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.local.watcher import owned
-from pathways_nb.runtime.plan_compiler import PlanCompiler
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
+from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
+from pathways_nb.runtime.lowering.transfers import lies_at
 from pathways_nb.runtime.run_state import Entry, Execution
+from pathways_nb.runtime.sim.held_up import Say
 from pathways_nb.runtime.sim.node_estimates import NodeEstimator
 from pathways_nb.runtime.sim.sim_failures import Failures
 from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, VirtualRun
 from pathways_nb.runtime.sim.simulated_pod import Abstract, SimulatedPod
 from pathways_nb.runtime.sim.step_costs import StepCosts, beside_others, brought, links_of
-from pathways_nb.runtime.sim.thread_turns import Say, Turns
+from pathways_nb.runtime.sim.thread_turns import Turns
 from pathways_nb.runtime.sim.virtual_event_loop import VirtualEventLoop
-from pathways_nb.runtime.transfers import lies_at
 from pathways_nb.trace.record import Record, Row, label_of
 
 
 class SimDriver(Driver):
-    """The engine of one controller on simulated islands.
+    """The driver of one controller on simulated islands.
 
     Args:
         pod: its islands. machine: the controller's pure core. model: what everything costs.
@@ -112,7 +113,7 @@ class SimDriver(Driver):
 
     def put(self, value: Any, sharding: Any) -> Any:
         """The same, laid out, when it has travelled there."""
-        seconds = self.model.transfer(value.nbytes, "host", self._topology(0), 1, sharding.mesh.size).seconds
+        seconds = self.model.from_host(value.nbytes, sharding.mesh.size).seconds
         self.ended.wait(lambda: self.broken, timeout=seconds)
         return Abstract(value.aval, sharding)
 
@@ -141,9 +142,9 @@ class SimDriver(Driver):
         """See ``Driver``."""
         self._turns.leave()
 
-    def calling(self, client: str) -> contextlib.AbstractContextManager[None]:
+    def calling(self, client: str, name: str = "") -> contextlib.AbstractContextManager[None]:
         """See ``Driver``."""
-        return self._turns.calling(client)
+        return self._turns.calling(client, name)
 
     def poll(self) -> None:
         """See ``Driver``."""

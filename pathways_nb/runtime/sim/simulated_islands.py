@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from pathways_nb.controller.messages import Launch
 from pathways_nb.plan.footprint import overlap
 from pathways_nb.plan.plan import Plan, Step
-from pathways_nb.util.device_ranges import Ranges
+from pathways_nb.util.intervals import Intervals
 
 Rank = tuple[float | str, ...]
 """Of what happens at one time the lowest comes first."""
@@ -177,7 +177,7 @@ class _Island:
 
     def __init__(self) -> None:
         self.host_free = 0.0
-        self.queues: Ranges[deque[Task]] = Ranges(deque(), self._split)
+        self.queues: Intervals[deque[Task]] = Intervals(deque(), self._split)
         self._known: dict[tuple[int, int], Sequence[deque[Task]]] = {}
 
     def queues_of(self, devices: tuple[int, int]) -> Sequence[deque[Task]]:

@@ -13,7 +13,7 @@ from pathways_nb.cost.hardware.topology import Topology, make_topology, times
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Aval
-from pathways_nb.trace.metrics import counted
+from pathways_nb.util.words import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class SimulatedIsland:
 
 @dataclass(frozen=True)
 class SimulatedPod:
-    """The simulated islands of one controller."""
+    """The simulated islands of one controller, all of one kind of chip (see ``cost.model.Model``)."""
 
     islands: tuple[SimulatedIsland, ...]
     kind: str = "sim"

@@ -16,10 +16,10 @@ from pathways_nb.cost.collectives.formulas import FREE, Cost
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement
-from pathways_nb.runtime.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.sim.simulated_islands import TimedPlan
+from pathways_nb.trace.causality.same_decisions import INTERFERENCE
 from pathways_nb.trace.record import Label
-from pathways_nb.trace.same_decisions import INTERFERENCE
 
 
 class StepCosts:

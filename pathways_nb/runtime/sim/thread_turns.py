@@ -14,29 +14,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from queue import SimpleQueue
-from time import monotonic
 from types import FrameType
 from typing import Literal, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from pathways_nb.errors import UsageError
-from pathways_nb.plan import source_lines
 from pathways_nb.runtime.event_loop import Item
 from pathways_nb.runtime.run_state import Condition
+from pathways_nb.runtime.sim import held_up
 from pathways_nb.runtime.sim.blocked_threads import is_asleep, is_napping, look
+from pathways_nb.runtime.sim.held_up import HeldUp, Say
 from pathways_nb.runtime.sim.simulated_islands import EventQueue
-
-NAMED_AFTER, REFUSED_AFTER = 2.0, 60.0
-"""Real seconds after which a thread that holds the others up is named, and after which they fail in a script."""
-
-LOOKS = 1e-3, 0.02
-"""Real seconds between two looks at such a thread, at first and later."""
 
 OURS = "pathways-"
 """How the names of the controller's own threads begin."""
-
-Say = Callable[[str], bool]
-"""Tells a person a line, or with ``""`` that it is out of date; returns whether it stands beside a picture."""
 
 
 class TurnGiver(Protocol):
@@ -56,13 +47,14 @@ class _Point:
     """A thread that stands at a call, a wait or a poll.
 
     Args:
-        kind: what it does there. client: for whom it calls.
+        kind: what it does there. client: for whom it calls. name: of what it calls.
         ready: whether a wait is over. notice: virtual seconds until its thread knows that.
         until: when a wait gives up, in virtual seconds.
     """
 
     kind: Literal["call", "wait", "poll"]
     client: str = ""
+    name: str = ""
     ready: Callable[[], bool] = lambda: True
     notice: float = 0.0
     until: float | None = None
@@ -95,7 +87,8 @@ class Turns(Condition):
 
     def __init__(self, agenda: EventQueue, loop_of: Callable[[], TurnGiver], notice: float, say: Say):
         super().__init__()
-        self._agenda, self._loop_of, self._notice, self._say = agenda, loop_of, notice, say
+        self._agenda, self._loop_of, self._notice = agenda, loop_of, notice
+        self._held_up = HeldUp(say)
         self._lock = threading.RLock()  # a finalizer that runs inside it may leave a block
         self._points: dict[threading.Thread, _Point] = {}
         self._blocks: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()
@@ -106,10 +99,6 @@ class Turns(Condition):
         """Threads that have left all their blocks."""
         self._calling: set[threading.Thread] = set()
         self._dissolved = False
-        self._holder: tuple[threading.Thread, float] | None = None
-        """The thread for which the others stand still, and since when, in real seconds."""
-        self._said, self._is_shown = False, False
-        """Whether it has been named, and that beside a picture."""
 
     # ---- for clients' threads
 
@@ -119,6 +108,7 @@ class Turns(Condition):
             mine = threading.current_thread()
             self._blocks[mine] = self._blocks.get(mine, 0) + 1
             self._apart.discard(mine)
+        self._held_up.is_back(mine)
 
     def leave(self) -> None:
         """It has left one of the blocks that it entered; after the last it is only waited for until it sleeps."""
@@ -132,7 +122,7 @@ class Turns(Condition):
         self._look()
 
     @contextlib.contextmanager
-    def calling(self, client: str) -> Iterator[None]:
+    def calling(self, client: str, name: str = "") -> Iterator[None]:
         """Call something once it is this thread's turn; what the call calls itself belongs to it."""
         mine = threading.current_thread()
         if mine in self._calling:
@@ -140,8 +130,9 @@ class Turns(Condition):
             return
         with self._lock:
             self._blocks.setdefault(mine, 1)
+        self._held_up.is_back(mine)
         if not self._is_alone(mine):
-            self._stand(_Point("call", client))
+            self._stand(_Point("call", client, name))
         try:  # an interrupt may come anywhere
             self._calling.add(mine)
             yield
@@ -176,9 +167,9 @@ class Turns(Condition):
     def _stand(self, point: _Point) -> None:
         event_loop, mine = self._loop_of(), threading.current_thread()
         try:  # an interrupt may come anywhere
-            with self._lock:
+            with self._lock:  # the engine sees both or none: it would give turns, and be woken again for nothing
                 self._points[mine] = point
-            self._look()
+                self._look()
             while not point.gate.acquire(timeout=1.0):
                 if event_loop.failure is not None or not event_loop.thread.is_alive():
                     break
@@ -201,22 +192,27 @@ class Turns(Condition):
     @property
     def look_again(self) -> float | None:
         """Real seconds after which to look again at a thread that may sleep or end without a word, if any runs."""
-        if self._holder is None:
+        thread, (first, later) = self._held_up.thread, held_up.LOOKS
+        if thread is None:
             return None
-        thread, since = self._holder
-        return LOOKS[1] if thread in self._calling else min(LOOKS[0] + (monotonic() - since) / 8, LOOKS[1])
+        return later if thread in self._calling else min(first + self._held_up.seconds / 8, later)
 
     def proceed(self) -> None:
         """Give turns, and let time pass, until a thread runs, has handed something over, or none stands at a point."""
         event_loop, agenda = self._loop_of(), self._agenda
-        while self._points and event_loop.inbox.empty():
+        while self._points and self._is_idle(event_loop):
             agenda.paused = False  # first: what changes while we look pauses it again
             if (running := self._running()) is not None:
                 self._hold(running)
                 return
-            if event_loop.inbox.empty():  # frames that were looked at may have let something go
+            if self._is_idle(event_loop):  # frames that were looked at may have let something go
                 self._go_on()
         self._hold(None)
+
+    def _is_idle(self, event_loop: TurnGiver) -> bool:
+        """Whether the engine's thread has nothing to do, and no thread is about to give it something at a point."""
+        with self._lock:
+            return event_loop.inbox.empty()
 
     def _go_on(self) -> None:
         """Let the first thread that may go on, or time pass until one may."""
@@ -228,9 +224,14 @@ class Turns(Condition):
             self._let_go(*chosen)
 
     def _running(self, mine: threading.Thread | None = None) -> threading.Thread | None:
-        """A thread that may yet call something before time passes, other than ``mine``."""
-        if self._dissolved:
-            return None
+        """A thread that may yet call something before time passes, other than ``mine``.
+
+        Looked for twice, for threads go on meanwhile: one may wake another that was looked at before it, or begin one
+        that was not there yet, and fall asleep just before it is looked at itself.
+        """
+        return None if self._dissolved else self._seen_running(mine) or self._seen_running(mine)
+
+    def _seen_running(self, mine: threading.Thread | None) -> threading.Thread | None:
         # Identifiers first: a thread that has one by now has a frame, too, unless it has ended.
         threads = {each: each.ident for each in threading.enumerate() if each is not mine and self._takes_part(each)}
         return look(lambda at: self._first_awake(threads, at)) if threads else None
@@ -246,7 +247,7 @@ class Turns(Condition):
         if ident is None or thread in self._calling:  # it begins; who calls may wait for a compiler's thread
             return True
         frame = at.get(ident)
-        if frame is None or is_asleep(frame):
+        if frame is None or is_asleep(frame, at):
             return False
         return not (thread.daemon and thread not in self._blocks and is_napping(frame))
 
@@ -256,16 +257,20 @@ class Turns(Condition):
         return thread in self._blocks or thread not in self._apart
 
     def _in_order(self) -> list[tuple[threading.Thread, _Point]]:
-        """All points, first who goes on first: by time, then clients take turns by name, then as threads began."""
+        """All points, first who goes on first: by time, then clients take turns by name.
+
+        Of one client's threads the first is told by what it calls, for which worker of a pool takes which item is
+        chance; only then by which thread began first.
+        """
         event_loop = self._loop_of()
         with self._lock:
             points = list(self._points.items())
         began = {thread: number for number, thread in enumerate(threading.enumerate())}
 
-        def order(at: tuple[threading.Thread, _Point]) -> tuple[float, int, str, int]:
+        def order(at: tuple[threading.Thread, _Point]) -> tuple[float, int, str, str, int]:
             thread, point = at
             time, count = event_loop.standing(point.client) if point.kind == "call" else (self._agenda.now, 0)
-            return time, count, point.client, began.get(thread, -1)
+            return time, count, point.client, point.name, began.get(thread, -1)
 
         return sorted(points, key=order)
 
@@ -288,7 +293,10 @@ class Turns(Condition):
         for poll in polls:
             poll.over = True
         if agenda.next is not None and agenda.next <= until:
-            return agenda.step() if polls else agenda.run(until) or True
+            if polls:  # one event, after which each of them asks again
+                return agenda.step()
+            agenda.run(until)
+            return True
         if until < inf:
             agenda.now = max(agenda.now, until)
         return until < inf or bool(polls)
@@ -304,44 +312,33 @@ class Turns(Condition):
 
     def _hold(self, thread: threading.Thread | None) -> None:
         """The others stand still for ``thread``; for long, it is named."""
-        if thread is None or self._holder is None or self._holder[0] is not thread:
-            if self._said:
-                self._say("")
-            self._said, self._holder = False, None if thread is None else (thread, monotonic())
+        seconds = self._held_up.by(thread)
+        if thread is None:
             return
-        if thread in self._calling:  # it traces, lowers or compiles, and tells of that itself
-            self._holder = thread, monotonic()
+        if thread in self._calling and held_up.is_making(thread):
+            self._held_up.begin_again()
+        elif seconds <= held_up.NAMED_AFTER:
             return
-        for_how_long = monotonic() - self._holder[1]
-        if for_how_long > NAMED_AFTER and thread not in self._blocks:  # it is in no block: no client, it seems
-            self._apart.add(thread)
+        elif self._is_set_apart(thread):
             if thread not in self._left:
-                self._say(
-                    f"simulated time goes on without thread {thread.name!r}{_where(thread)}, which has not called yet"
-                )
-        elif for_how_long > NAMED_AFTER and not self._said:
-            self._said, self._is_shown = True, self._say(_held_up(thread))
-        if for_how_long > REFUSED_AFTER and not self._is_shown:
-            self._refuse(thread)
+                self._held_up.go_on_without(thread)
+            if thread in self._blocks:  # it has just begun to call
+                self._held_up.is_back(thread)
+        else:
+            self._held_up.name(thread)
+            if seconds > held_up.REFUSED_AFTER and not self._held_up.is_shown:
+                self._refuse(thread)
+
+    def _is_set_apart(self, thread: threading.Thread) -> bool:
+        """Wait no longer for a thread that is in no block: no client, it seems."""
+        with self._lock:
+            if thread in self._blocks:
+                return False
+            self._apart.add(thread)
+            return True
 
     def _refuse(self, holder: threading.Thread) -> None:
+        text = held_up.explained(holder)
         for thread, point in self._in_order():
-            point.error = UsageError(_held_up(holder))
+            point.error = UsageError(text)
             self._let_go(thread, point)
-
-
-def _where(thread: threading.Thread) -> str:
-    def line(at: Mapping[int, FrameType]) -> str:
-        frame = at.get(thread.ident or 0)
-        return source_lines.user_line(frame) if frame is not None else ""
-
-    return f" (at {here})" if (here := look(line)) else ""
-
-
-def _held_up(thread: threading.Thread) -> str:
-    return (
-        f"simulated time stands still: thread {thread.name!r}{_where(thread)} neither calls, waits nor ends. If it "
-        f"only computes, the others go on when it has; if it waits for a lock that one of them holds, release that "
-        f"before y.wait(), or use a threading.Condition. Else let it wait by y.wait() or while not y.done(), leave its "
-        f"`with` block, or end."
-    )

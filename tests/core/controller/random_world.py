@@ -361,8 +361,7 @@ class World(RuleBasedStateMachine):
     def what_is_told_of_memory_is_so(self) -> None:
         if hasattr(self, "machine"):
             for number, island in enumerate(self.machine.memory.islands):
-                spans = zip(island.edges, island.edges[1:], island.held, strict=False)
-                held = [each for first, after, each in spans for _ in range(after - first)]
+                held = [each.clients for first, after, each in island.runs for _ in range(after - first)]
                 assert self.devices.told_of(number, DEVICES) == held
 
     @invariant()

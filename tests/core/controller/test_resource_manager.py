@@ -225,7 +225,7 @@ def test_a_slice_that_does_not_fit_its_own_island_is_not_told_to_split() -> None
     """Two halves would not fit island 1 of two devices at once, but each alone does."""
     with pytest.raises(pw.PlaceError) as error:
         Resources((4, 1)).place([pw.virtual_slice(3, island=1, name="s")])
-    assert "Leave out island=1 to let it lie on another, ask for at most 1, or attach more" in str(error.value)
+    assert "Leave out island=1 to place it on another, ask for at most 1, or attach more" in str(error.value)
 
 
 @pytest.mark.parametrize(

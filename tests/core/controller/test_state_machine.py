@@ -121,7 +121,7 @@ def test_the_invariant_checker_sees_each_kind_of_contradiction() -> None:
     check_invariants(broken())
     for change, text in (
         ({"freed": 5}, "freed while a run needs it"), ({"few": 1}, "1 references, held by 2"),
-        ({"waits": PutRequest(room, since=0.0)}, "waits for memory who is gone"), ({"gone": 1}, None), ({"done": 9}, None),
+        ({"waits": PutRequest(room, since=0.0)}, "a request that is gone waits for memory"), ({"gone": 1}, None), ({"done": 9}, None),
     ):  # fmt: skip
         with pytest.raises(AssertionError, match=text):
             check_invariants(broken(**change))

@@ -130,7 +130,7 @@ def test_what_no_machine_has_is_refused(changed, part, values, text) -> None:
     [
         (
             b'{"format": "pathways',
-            "no JSON, line 1 column 12: .*; this is no calibration, or it is damaged",
+            "not JSON, line 1 column 12: .*; this is no calibration, or it is damaged",
         ),
         (b"\xff\xfe", "cannot be read"),
         (b"[]", "format is None; this is no calibration"),

@@ -214,7 +214,7 @@ def test_a_chip_from_a_file(tmp_path) -> None:
          "'datasheet', 'derived', 'literature', 'recalled', 'assumed', 'measured here', 'yours' or 'fitted on …'."),
         ('{"base": "tpu_v5"}', "base: chip('tpu_v5'): there is none of this name; did you mean 'tpu_v5e' or 'tpu_v5p'"),
         ('{"base": 5}', "base is 5; write a text."),
-        ('{"hbm_bw": 1e12', "no JSON, line 1 column 16: Expecting ',' delimiter."),
+        ('{"hbm_bw": 1e12', "not JSON, line 1 column 16: Expecting ',' delimiter."),
         ("[1, 2]", 'holds a list; write one object, {"base": …, field: value}.'),
         ('{"hbm_bw": 1e12}', "lacks hbm_bytes, devices_per_chip, chips_per_host, interconnect, pod, links, link_bw, "
          "link_efficiency, hop_latency, start_latency, nic_bw, nic_rtt, pcie_bw, pcie_latency. "

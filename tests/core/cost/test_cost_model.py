@@ -154,6 +154,21 @@ def test_a_move_within_an_island_reaches_what_a_permute_reaches_and_shares_cores
     )
 
 
+def test_an_island_of_another_chip_is_refused() -> None:
+    other = H100.topology(8)
+    asked = [lambda: V3.node(Work(()), other, {"x": 8}), lambda: V3.transfer(8, "local", other, 1, 1)]
+    for ask in asked:
+        with pytest.raises(
+            pw.UsageError, match=r"an island of gpu_h100_sxm is no island of tpu_v3, .*one kind of chip"
+        ):
+            ask()
+
+
+def test_what_comes_from_the_host_takes_as_long_on_every_island_of_a_chip() -> None:
+    small, large = V3.topology(8), V3.topology(32)
+    assert V3.transfer(10**6, "host", small, 1, 4) == V3.transfer(10**6, "host", large, 1, 4) == V3.from_host(10**6, 4)
+
+
 def test_an_unknown_route_is_refused() -> None:
     with pytest.raises(pw.UsageError, match="choose one of 'host', 'local', 'ICI', 'DCN'"):
         V3.transfer(1, "ether", V3.topology(8), 4, 4)

@@ -49,6 +49,26 @@ def test_no_other_coefficients_do_better(terms, data) -> None:
         assert np.sum((rows @ np.maximum(found + step, 0) - 1) ** 2) >= best - 1e-9
 
 
+@pytest.mark.parametrize("seed", range(200))
+def test_a_fit_meets_the_conditions_of_an_optimum(seed) -> None:
+    """Karush, Kuhn and Tucker: coefficients and gradient are at least 0, and one of both is 0 for each term."""
+    random = np.random.default_rng(seed)
+    count, measured = int(random.integers(1, 7)), int(random.integers(6, 20))
+    units = 10.0 ** random.integers(-6, 7, count)
+    terms, seconds = random.normal(1, 1, (measured, count)) * units, random.lognormal(0, 1, measured)
+    before = seconds * random.uniform(0, 0.5, measured)
+    found = nonnegative(terms, seconds, before)
+    rows, rest = terms * (1 / seconds)[:, None], 1 - before / seconds
+    gradient = rows.T @ (rows @ found - rest) / np.linalg.norm(rows, axis=0)
+    assert (found >= 0).all()
+    assert (gradient >= -1e-9).all()
+    assert gradient[found > 0] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_term_that_is_nowhere_costs_nothing() -> None:
+    assert nonnegative([(1, 0), (2, 0)], [2.0, 4.0]) == pytest.approx([2.0, 0.0])
+
+
 @given(positive, positive, st.integers(0, 50))
 def test_a_roofline_is_found_through_noise(per_flop, per_byte, seed) -> None:
     """Of samples on both sides of the ridge."""

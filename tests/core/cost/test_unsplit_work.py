@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.node_work import layouts_of, work_of
+from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from tests.support.memory_cases import CASES, gradient
 
 x = jax.ShapeDtypeStruct((1024, 64, 64), np.float32)

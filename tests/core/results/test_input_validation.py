@@ -95,10 +95,10 @@ FILES: list[tuple[str | bytes, str]] = [
     (BRACKETS, "brackets are nested more deeply than Python can read"),
     ('{"base": "tpu_v3", "name": ' + "[" * 60 + "]" * 60 + "}", "brackets are nested more than 50 deep"),
     ('{"hbm_bw": ' + DIGITS + "}", "a number has more digits than Python reads (4300)"),
-    ("{'base': 1}", "no JSON, line 1 column 2: Expecting property name"),
+    ("{'base': 1}", "not JSON, line 1 column 2: Expecting property name"),
     (b"\xff\xfe", "cannot be read ('utf-8' codec can't decode"),
-    ("", "no JSON, line 1 column 1: Expecting value"),
-    ("\ufeff{}", "no JSON, line 1 column 1: Unexpected UTF-8 BOM"),
+    ("", "not JSON, line 1 column 1: Expecting value"),
+    ("\ufeff{}", "not JSON, line 1 column 1: Unexpected UTF-8 BOM"),
 ]
 LOADS: dict[str, Callable[[Path], Any]] = {"chip": pw.chip, "network": pw.network, "calibration": calibrated.load}
 

@@ -132,7 +132,7 @@ class Played:
         return self
 
     def prepared(self, task: Task) -> int:
-        key = task.portion.run.serial, task.index
+        key = task.ongoing.run.serial, task.index
         when = self.world.late.get(key, 0.0)
         if when <= self.agenda.now:
             return 0
@@ -140,14 +140,14 @@ class Played:
         return 1
 
     def lasts(self, task: Task) -> float:
-        self.judged[task.portion.run.serial, task.index] = self.agenda.now
-        return task.portion.run.timed.seconds[task.index]
+        self.judged[task.ongoing.run.serial, task.index] = self.agenda.now
+        return task.ongoing.run.timed.seconds[task.index]
 
     def link(self, task: Task) -> tuple[Sequence[Hashable], float]:
-        return (task.portion.run.timed.plan.steps[task.index].place,), self.world.leaves
+        return (task.ongoing.run.timed.plan.steps[task.index].place,), self.world.leaves
 
     def step_ended(self, task: Task) -> None:
-        key = task.portion.run.serial, task.index
+        key = task.ongoing.run.serial, task.index
         assert key not in self.spans, "each step ends once"
         self.spans[key] = task.start, self.agenda.now
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathways_nb.trace.breakdown import CAUSES, breakdown, idle
-from pathways_nb.trace.critical_path import CriticalPath, critical_path
+from pathways_nb.trace.causality.breakdown import CAUSES, breakdown, idle
+from pathways_nb.trace.causality.critical_path import CriticalPath, critical_path
 from pathways_nb.trace.metrics import BUSY, busy_between, covered, device_seconds, summarise
 from pathways_nb.trace.record import Events, Label, Row
 from tests.core.trace.random_records import DEVICES, Made, records, schedules

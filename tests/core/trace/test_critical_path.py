@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from pathways_nb.trace.critical_path import critical_path, slack
+from pathways_nb.trace.causality.critical_path import critical_path, slack
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
 from tests.core.trace.random_records import DEVICES, Made, records, schedules

@@ -31,7 +31,7 @@ def test_levels_are_stacked_by_client_and_hold_until_the_next() -> None:
     (held,) = memory_of(Events.from_rows(rows))
     assert (held.island, held.devices, held.clients) == (0, ((0, 4),), ("ann", "bob"))
     assert held.times.tolist() == [0, 1, 2, 3, 4, 6, 7]
-    assert held.levels.tolist() == [[5, 0], [5, 7], [3, 7], [0, 7], [0, 0], [9, 0], [0, 0]]
+    assert held.client_bytes.tolist() == [[5, 0], [5, 7], [3, 7], [0, 7], [0, 0], [9, 0], [0, 0]]
     assert held.peak == HighWaterMark(0, 0, 12, 1.0, 2.0, {"ann": 5, "bob": 7})
 
 
@@ -39,7 +39,7 @@ def test_devices_that_are_divided_later_and_stay_alike_are_one() -> None:
     rows = [level("ann", 5, 0, 2), level("ann", 8, 2, 3, 0, 2), level("ann", 8, 2, 3, 2, 2)]
     (held,) = memory_of(Events.from_rows(rows))
     assert held.devices == ((0, 4),)
-    assert held.levels.tolist() == [[5], [8], [0]]
+    assert held.client_bytes.tolist() == [[5], [8], [0]]
 
 
 def test_a_level_cut_in_two_is_the_same_history() -> None:
@@ -104,7 +104,7 @@ def test_every_device_holds_what_its_rows_add_up_to(rows: list[Row]) -> None:
     seen = np.zeros_like(brute)
     for held in found:
         assert (np.diff(held.times) > 0).all()
-        assert not held.levels[-1].any()
+        assert not held.client_bytes[-1].any()
         for low, high in held.devices:
             assert not seen[held.island, low:high].any(), "a device is in one row only"
             seen[held.island, low:high] += sampled(held)
@@ -124,7 +124,7 @@ def sampled(held: MemoryHistory) -> np.ndarray:
     table = np.zeros((END, len(CLIENTS)), np.int64)
     for at in range(END):
         step = int(np.searchsorted(held.times, at, "right")) - 1
-        for client, size in zip(held.clients, held.levels[step].tolist() if step >= 0 else (), strict=False):
+        for client, size in zip(held.clients, held.client_bytes[step].tolist() if step >= 0 else (), strict=False):
             table[at, CLIENTS.index(client)] = size
     return table
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
+from pathways_nb.trace.causality.what_if import what_if
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
-from pathways_nb.trace.what_if import what_if
 from tests.core.trace.random_records import DEVICES, Made, records, schedules
 from tests.support.examples import examples
 
@@ -73,15 +73,15 @@ def test_gaps_are_kept_and_the_new_path_is_told() -> None:
     ("asked", "text"),
     [
         ({"faster": 2}, "what_if: nothing is named that is faster. Write node='name', program='name'"),
-        ({"node": "forwad", "faster": 2}, "what_if(node='forwad'): nothing in this run is called so; did you mean "
+        ({"node": "forwad", "faster": 2}, "what_if(node='forwad'): nothing in this run matches; did you mean "
                                           "'forward'? There are: 'forward', 'left → right', 'loss', 'other'."),
-        ({"kind": "transfers", "faster": 2}, "kind='transfers'): nothing in this run is called so; did you mean 'transfer'?"),
+        ({"kind": "transfers", "faster": 2}, "kind='transfers'): nothing in this run matches; did you mean 'transfer'?"),
         ({"program": "q", "node": "loss", "faster": 2}, "what_if(node='loss', program='q'): there are such events, but none "
                                                         "that is all of this at once."),
-        ({"kind": "memory", "faster": 2}, "what_if(kind='memory'): nothing in this run is called so"),
+        ({"kind": "memory", "faster": 2}, "what_if(kind='memory'): nothing in this run matches"),
         ({"node": "loss", "faster": 0}, "what_if(faster=0): write how many times as fast, a number above 0."),
         ({"node": "loss", "faster": "2"}, "what_if(faster='2'): write how many times"),
-        ({"node": 3, "faster": 2}, "what_if(node=3): nothing in this run is called so."),
+        ({"node": 3, "faster": 2}, "what_if(node=3): nothing in this run matches."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused(asked: dict[str, object], text: str) -> None:

@@ -12,8 +12,10 @@ import pytest
 from PIL import Image
 
 from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.util import fallbacks
 from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.scene import Curve, Rect, Scene, Text, text_width
+from pathways_widgets.figures.output import show_still
 from pathways_widgets.figures.run_still import scene_of, write
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.timeline.timeline_view import Timeline
@@ -207,3 +209,15 @@ def test_a_long_part_of_the_summary_is_broken_at_spaces(monkeypatch, width: floa
     assert written == said
     for line in lines:
         assert line.x + text_width(line.text, line.size) <= width
+
+
+def fails() -> Scene:
+    raise ZeroDivisionError("division by zero")
+
+
+def test_a_still_picture_that_fails_is_told_and_leaves_the_cell_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fallbacks, "_told", set())
+    with pytest.warns(
+        RuntimeWarning, match=r"beside a figure could not be drawn \(ZeroDivisionError.*shown without it"
+    ):
+        assert show_still(fails, "a figure", None) is None

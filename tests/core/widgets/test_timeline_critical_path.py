@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pathways_nb.trace.critical_path import critical_path
+from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import Events, Label, Row
 from pathways_widgets.drawing import palette

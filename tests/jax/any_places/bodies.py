@@ -290,7 +290,7 @@ def ranked(x: Array, axis: str) -> Array:
     return x * (1 + jax.lax.axis_index(axis)) / 3
 
 
-def notify_all(x: Array, axis: str) -> Array:
+def ring(x: Array, axis: str) -> Array:
     """Collectives in a loop."""
     size = jax.lax.axis_size(axis)
     pairs = [(i, (i + 1) % size) for i in range(size)]
@@ -301,7 +301,7 @@ def notify_all(x: Array, axis: str) -> Array:
     return jax.lax.scan(step, x * 0.5, None, length=2)[0]
 
 
-SHARED = (summed, centred, normalised, turned, gathered, scattered, exchanged, ranked, notify_all)
+SHARED = (summed, centred, normalised, turned, gathered, scattered, exchanged, ranked, ring)
 """Of one shard that differs along an axis."""
 EVEN = (summed, centred, normalised)
 """Of one shard that may also be the same along an axis."""

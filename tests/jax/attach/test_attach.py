@@ -71,6 +71,35 @@ def test_with_restores_the_one_before(controller) -> None:
     np.testing.assert_array_equal(f(y).result(), v * 4)
 
 
+def test_pythons_switch_interval_is_short_while_a_controller_has_threads_and_restored_after_the_last(
+    fresh_python,
+) -> None:
+    done = fresh_python(
+        """
+        import sys, pathways_nb as pw
+        sys.setswitchinterval(4e-3)
+        def use(c): return c, pw.put(1.0, on=pw.virtual_slice(1)).result()
+        outer, _ = use(pw.attach("cpu", islands=1, devices_per_island=1))
+        assert sys.getswitchinterval() == 5e-4
+        with pw.attach("cpu", islands=1, devices_per_island=2) as inner:
+            use(inner)
+            inner.reset()
+            assert sys.getswitchinterval() == 5e-4
+        assert sys.getswitchinterval() == 5e-4, "the outer one has it still"
+        outer.close()
+        outer.close()
+        assert sys.getswitchinterval() == 4e-3
+        last, _ = use(pw.attach("cpu", islands=1, devices_per_island=1))
+        sys.setswitchinterval(2e-3)
+        last.close()
+        assert sys.getswitchinterval() == 2e-3, "what somebody has set meanwhile stays"
+        with pw.attach("sim:tpu_v3:1x2"):
+            assert sys.getswitchinterval() == 2e-3
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_with_blocks_nest(controller) -> None:
     f = double(1)
     with pw.attach("cpu", islands=1, devices_per_island=1), pw.attach("cpu", islands=1, devices_per_island=2) as inner:

@@ -13,8 +13,8 @@ from pathways_nb.bench import paper, report
 from pathways_nb.bench._paper import chains, clients, pipelines, two_islands
 from pathways_nb.bench._paper.declared import FITS, POINTS
 from pathways_nb.bench._paper.found import Found
-from pathways_nb.bench._paper.pipelines import Row, Work, tokens_per_second
-from pathways_nb.bench._paper.pods import PAPER, Pod, line
+from pathways_nb.bench._paper.pipelines import CoreWork, TableRow, tokens_per_second
+from pathways_nb.bench._paper.pods import PAPER, PodSetting, line
 
 FIGURES = {*(f"figure {number}" for number in range(5, 13)), "table 2"}
 
@@ -93,7 +93,9 @@ def test_our_numbers_have_units(stubbed) -> None:
 
 def test_the_line_goes_through_both_points() -> None:
     assert (line().at(16), line().at(512)) == pytest.approx((2.3e-3, 35e-3))
-    assert chains.smallest(Pod(16, 8), line()) == pytest.approx(2.3e-3, rel=0.012)  # 1 % less is as fast within 1 %
+    assert chains.smallest(PodSetting(16, 8), line()) == pytest.approx(
+        2.3e-3, rel=0.012
+    )  # 1 % less is as fast within 1 %
 
 
 def test_chained_is_above_one_by_one_and_meets_jax_on_the_way_up() -> None:
@@ -132,8 +134,8 @@ def test_clients_fill_the_cores_unless_the_controller_pays(count: int) -> None:
     assert clients.utilisation(count, reading="controller") == pytest.approx(alone, rel=1e-3)
 
 
-@pytest.mark.parametrize("row", [Row(4, 4), Row(4, 16), Row(2, 8, islands=2)])
-def test_a_pipeline_has_the_bubble_of_its_closed_form(row: Row) -> None:
+@pytest.mark.parametrize("row", [TableRow(4, 4), TableRow(4, 16), TableRow(2, 8, islands=2)])
+def test_a_pipeline_has_the_bubble_of_its_closed_form(row: TableRow) -> None:
     seconds = 0.1
     ideal = row.tokens / (seconds * (row.microbatches + row.stages - 1))
     assert tokens_per_second(row, seconds) == pytest.approx(ideal, rel=0.01)
@@ -141,16 +143,18 @@ def test_a_pipeline_has_the_bubble_of_its_closed_form(row: Row) -> None:
 
 
 def test_four_islands_are_near_one() -> None:
-    one, four = (tokens_per_second(Row(4, 8, islands=islands), 0.1) for islands in (1, 4))
+    one, four = (tokens_per_second(TableRow(4, 8, islands=islands), 0.1) for islands in (1, 4))
     assert 0.97 < four / one < 1.0
 
 
 def test_work_is_fitted_so_that_its_rows_come_out() -> None:
-    row, wanted = Row.of("S=4 M=16"), PAPER["table 2"]["S=4 M=16"]["value"]
+    row, wanted = TableRow.of("S=4 M=16"), PAPER["table 2"]["S=4 M=16"]["value"]
     assert tokens_per_second(row, pipelines.fit_work().stage(row)) == pytest.approx(wanted, rel=1e-4)
-    assert Row.of("SPMD") == Row(1, 1)
-    assert Row.of("S=16 M=64, 512 cores") == Row(16, 64, 512)
-    assert Work(2.0, 0.1).stage(Row(4, 16)) == pytest.approx(2.0 * (1 + 0.1 * 31) * pipelines.TOKENS / 128 / 16)
+    assert TableRow.of("SPMD") == TableRow(1, 1)
+    assert TableRow.of("S=16 M=64, 512 cores") == TableRow(16, 64, 512)
+    assert CoreWork(2.0, 0.1).stage(TableRow(4, 16)) == pytest.approx(
+        2.0 * (1 + 0.1 * 31) * pipelines.TOKENS / 128 / 16
+    )
 
 
 def test_two_islands_wait_for_what_is_not_hidden() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 import pathways_nb as pw
 from pathways_nb.bench import soak
-from pathways_nb.bench._users import Crowd
+from pathways_nb.bench._users import UserPopulation
 from tests.support.waiting import LIMIT
 
 
@@ -32,7 +32,7 @@ def test_four_hundred_programs_of_eight_users_end_right_or_explained(watchdog: N
 
 def test_a_wrong_value_and_an_unknown_error_are_not_explained() -> None:
     """A soak that explains everything would prove nothing."""
-    oversubscription = Crowd((), 0)
+    oversubscription = UserPopulation((), 0)
     oversubscription.sort(pw.CancelledError("f of p, run 3, was cancelled before it was dispatched. Call it again."))
     oversubscription.sort(pw.NodeError("f of p, run 3, failed on left (island 0, devices 0–3): ValueError: no"))
     oversubscription.sort(

@@ -9,10 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from pathways_nb.cost.hlo.compiled import collectives_by_compiling
 from pathways_nb.cost.jaxpr.shard_local import needs_no_exchange
+from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device
 
 SIZES = {"x": 2, "y": 2}
 TABLE = jax.ShapeDtypeStruct((8, 4), jnp.float32)
@@ -94,3 +96,28 @@ def test_a_random_chain_that_is_said_to_be_local_is(seed: int) -> None:
     specs = of_x, rng.choice([P(), P(), P("x"), P(None, "y")])
     case = chain, (BLOCK, SQUARE), specs
     assert not says_local(*case) or not found(*case)
+
+
+@pytest.mark.parametrize(
+    ("spec", "split", "expected"),
+    [
+        (P(), ((), ()), 128),
+        (P("x"), (("x",), ()), 64),
+        (P(None, "y"), ((), ("y",)), 64),
+        (P(("x", "y")), (("x", "y"), ()), 32),
+        (P("y", "x"), (("y",), ("x",)), 32),
+    ],
+)
+def test_a_sharding_a_spec_and_a_split_tell_the_same_bytes_of_a_device(spec: P, split: Split, expected: int) -> None:
+    array, sizes = jax.ShapeDtypeStruct((8, 4), jnp.float32), {"x": 2, "y": 2}
+    sharding = NamedSharding(AbstractMesh((2, 2), ("x", "y")), spec)
+    assert bytes_on_device(array, sharding) == expected
+    assert bytes_on_device(array, spec, sizes) == expected
+    assert bytes_on_device(array, split, sizes) == expected
+
+
+def test_bytes_of_what_is_whole_empty_uneven_or_no_array() -> None:
+    assert bytes_on_device(jnp.ones(3), SingleDeviceSharding(jax.devices()[0])) == 12
+    assert bytes_on_device(jax.ShapeDtypeStruct((0, 3), jnp.float32), P(None, "x"), {"x": 2}) == 0
+    assert bytes_on_device(jax.ShapeDtypeStruct((5,), jnp.int8), P("x"), {"x": 2}) == 3
+    assert bytes_on_device(object(), None) == 0

@@ -125,7 +125,7 @@ WRONG = {
         1 / 3: "how many of them fit?",
     },
     "04.peak": {5: "keeps every value", 2: "which its caller still holds", 12: "all four devices", 7: "third stage"},
-    "04.together": {7: "would not fit whole", 25: "no whole program"},
+    "04.together": {7: "would not fit whole", 25: "and round down"},
     "05.transfers": {4: "forward half", 16: "counts all experts", 10: "counts arrows", 3: "for one chosen expert"},
     "05.rows": {4: "rows of padding", 2: "numbers of experts", 4 / 7: "other way round", 5: "every expert has room"},
     "06.smallest": {
@@ -145,7 +145,7 @@ WRONG = {
         9: "how long a device idles",
         27.3: "between 0 and 1",
         8 / 11: "in which they work",
-        1 / 4: "the whole takes how many",
+        1 / 4: "how many does the whole take",
         3 / 4: "without microbatches",
         0.1: "before the last device begins",
     },

@@ -1,11 +1,10 @@
-"""The notebook's door, in a real IPython: API.md's cells one to four, twice; errors at the right line; nothing in Out."""
+"""The notebook's door, in a real IPython: the documentation's cells one to four, twice; errors at the right line; nothing in Out."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import traceback
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,19 +12,13 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
 from pathways_nb.notebook.magics import _attach_parser
+from tests.support.api_cells import cell
 from tests.support.notebook import Notebook
 
-CELL_ONE = """\
-%load_ext pathways_nb
-import jax, optax, pathways_nb as pw
-pw.attach("cpu", islands=2, devices_per_island=4)
-"""
-CELL_TWO = """\
-left, right = pw.virtual_slice(4), pw.virtual_slice(4)
-
-@pw.jit(on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
-def a(v): return v - v.mean()
-"""
+CELL_ONE = cell(1)
+CELL_TWO = cell(2)
+CELL_THREE = cell(3)
+CELL_FOUR = cell(4)
 MORE = """\
 import numpy as np, jax.numpy as jnp
 v = np.arange(8, dtype=np.float32)
@@ -49,17 +42,6 @@ xs = rng.normal(size=(200, 16, 4)).astype(np.float32)
 def batch(i): return xs[i], xs[i] @ np.arange(4, dtype=np.float32)
 params = np.zeros(4, np.float32)
 """
-CELL_THREE = """\
-%%pathways --show graph,timeline
-x = a(v)
-y = b(x)
-"""
-CELL_FOUR = """\
-%%pathways --show timeline --run train
-for i in range(200):
-    params, loss = train_step(params, batch(i))        # a @pw.program
-    if i % 20 == 0: print(i, float(loss))
-"""
 
 
 @pytest.fixture
@@ -75,17 +57,6 @@ def ready(notebook):
     notebook.ok(CELL_ONE)
     notebook.ok(CELL_TWO + MORE)
     return notebook
-
-
-def cells() -> str:
-    """The twelve cells that the interface is judged by."""
-    return (Path(__file__).parent / "api_cells.md").read_text("utf-8")
-
-
-def test_the_cells_here_are_those_of_the_interface() -> None:
-    text = cells()
-    for cell in (CELL_ONE, CELL_TWO, CELL_THREE, CELL_FOUR):
-        assert f"```python\n{cell}```" in text
 
 
 def test_cells_one_to_four_all_of_them_twice(notebook, capsys, controller) -> None:

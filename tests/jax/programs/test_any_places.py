@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 import pathways_nb as pw
-from pathways_nb.runtime.transfers import translated
+from pathways_nb.runtime.lowering.transfers import translated
 from tests.conftest import ROOT
 from tests.jax.any_places import bodies
 from tests.jax.any_places.checking import same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import sys
@@ -61,6 +62,48 @@ def refused(kind: type[Exception], call) -> str:
 # ---- shardings
 
 
+@pytest.mark.parametrize(
+    ("spec", "twice"),
+    [(pw.P("x", "x"), "dimensions 0 and 1"), (pw.P(None, ("x", "x")), "dimension 1 twice")],
+)
+def test_an_axis_named_twice_is_told_with_both_dimensions_and_the_fix(left, spec, twice) -> None:
+    said = (
+        f"names the axis 'x' of left for {twice}: an axis divides one dimension, once. Leave it out at one of them, or "
+    )
+    said += 'take a place with an axis for each: pw.virtual_slice((2, 2), axes=("x", "y")).'
+    assert said in refused(pw.ShardingError, lambda: pw.jit(double, on=left, in_shardings=spec))
+    assert said in refused(pw.ShardingError, lambda: pw.jit(double, on=left, out_shardings=spec))
+    assert said in refused(pw.ShardingError, lambda: pw.put(np.ones((4, 4)), on=left, shardings=spec))
+    text = refused(pw.ShardingError, lambda: pw.shard_map(double, on=left, in_specs=(spec,), out_specs=pw.P()))
+    assert text.startswith("double: in_specs[0] = ")
+    assert said in text
+
+
+def test_no_remark_of_jax_stands_below_an_error_of_ours(a) -> None:
+    def program(w):
+        return a(w)
+
+    with pytest.raises(pw.ShardingError) as error:
+        pw.program(program)(np.arange(6.0))
+    assert "removed its internal frames" not in "".join(traceback.format_exception(error.value))
+
+
+def test_a_branch_on_a_value_shows_its_line_and_nothing_of_jax(a) -> None:
+    def program(w):
+        y = a(w)
+        if float(y[0]) > 0:
+            return y
+        return w
+
+    with pytest.raises(
+        pw.UsageError, match=r"test_bad_input\.py:\d+\)\. Use jax\.lax\.cond inside a computation, or "
+    ) as error:
+        pw.program(program)(v)
+    told = traceback.format_exception(error.value)
+    assert "if float(y[0]) > 0:" in told[-2]
+    assert not any("jax.errors" in line or "flat_fn" in line for line in told)
+
+
 def test_a_spec_that_does_not_divide_names_argument_axis_and_both_numbers(a) -> None:
     expected = (
         "double: argument v has shape (6,) and in_shardings=P('x'): dimension 0 of size 6 is not divisible by the 4 "
@@ -73,7 +116,7 @@ def test_a_spec_that_does_not_divide_names_argument_axis_and_both_numbers(a) -> 
 
 def test_a_spec_longer_than_the_shape(a) -> None:
     assert refused(pw.ShardingError, lambda: a(1.0)) == (
-        "double: argument v has shape () and in_shardings=P('x'): it has 1 entries for an array of 0 dimensions."
+        "double: argument v has shape () and in_shardings=P('x'): it has 1 entry for an array of 0 dimensions."
     )
 
 
@@ -104,7 +147,7 @@ def test_something_else_in_place_of_a_spec(left) -> None:
 def test_too_many_specs(left) -> None:
     f = pw.jit(double, on=left, in_shardings=(pw.P("x"), pw.P()))
     assert refused(pw.ShardingError, lambda: f(v)) == (
-        "double: in_shardings has 2 entries for 1 arguments; give one pw.P for all, or one for each."
+        "double: in_shardings has 2 entries for 1 argument; give one pw.P for all, or one for each."
     )
 
 
@@ -116,7 +159,7 @@ def test_specs_of_another_tree(left) -> None:
 
 
 def test_put_on_something_else_than_a_place(controller) -> None:
-    assert "put(on=3): that is a int; pass a pw.virtual_slice(...)" in refused(
+    assert "put(on=3): that is an int; pass a pw.virtual_slice(...)" in refused(
         pw.UsageError, lambda: pw.put(np.ones(8), on=3)
     )
 
@@ -161,7 +204,7 @@ def test_what_jax_cannot_take(a) -> None:
         "program, name it static: static_argnames='mode'."
     )
     assert "argument v = 'text' is a str" in refused(pw.UsageError, lambda: a("text"))
-    assert "a object is not an array, a number or a future" in refused(
+    assert "an object is not an array, a number or a future" in refused(
         pw.UsageError, lambda: pw.put(object(), on=a.place)
     )
 
@@ -282,6 +325,43 @@ def test_a_future_captured_by_a_computation_is_named(a, left) -> None:
     f = pw.jit(lambda x: x + jnp.sin(weights), on=left)
     text = refused(pw.UsageError, lambda: pw.program(lambda x: f(x))(v))
     assert "uses the future 'weights' from outside" in text
+
+
+WAITS = {
+    "wait": lambda y: y.wait(),
+    "result": lambda y: y.result(),
+    "array": lambda y: y.array(),
+    "done": lambda y: y.done(),
+    "float": float,
+    "bool": bool,
+    "list": list,
+    "asarray": np.asarray,
+    "get": pw.get,
+    "block_until_ready": jax.block_until_ready,
+}
+"""What waits for a future, or lets time pass for one."""
+
+
+@pytest.mark.parametrize("attached", ["cpu", "sim"])
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_trace_does_not_wait_for_a_future(controller, left, wait, attached) -> None:
+    with pw.attach("sim:tpu_v3:2x4") if attached == "sim" else contextlib.nullcontext():
+        y = pw.jit(double, on=left)(v)
+        y.wait()  # also where it is there already: that would be so in one run and not in the next
+
+        def waits(x):
+            WAITS[wait](y)
+            return x + 1
+
+        text = refused(pw.UsageError, lambda: pw.program(waits)(v))
+        assert re.fullmatch(
+            r"the program 'waits' waits for the future 'y' from outside while it is traced \(test_bad_input\.py:\d+\)\. "
+            r"Pass it as an argument instead, or wait outside, before the call: value = y\.result\(\)\.",
+            text,
+        )
+        for call in pw.jit(waits, on=left), pw.program(pw.jit(waits, on=left)):
+            assert "the computation 'waits' waits for the future " in refused(pw.UsageError, lambda call=call: call(v))
+        assert pw.program(lambda x: pw.jit(double, on=left)(x))(v).shape == (8,)
 
 
 def test_a_captured_device_array_is_named(a) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.session import batching
+from pathways_nb.session.calls import batching
 
 v = np.arange(8, dtype=np.float32)
 

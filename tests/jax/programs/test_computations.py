@@ -305,9 +305,9 @@ def test_put_places_trees(controller, left, right) -> None:
 
 
 def test_what_cannot_be_a_place_or_a_function_is_refused(left) -> None:
-    with pytest.raises(pw.UsageError, match=r"on=4 is a int; pass a pw.virtual_slice\(\.\.\.\)\."):
+    with pytest.raises(pw.UsageError, match=r"on=4 is an int; pass a pw.virtual_slice\(\.\.\.\)\."):
         pw.jit(center, on=4)  # type: ignore[arg-type]
-    with pytest.raises(pw.UsageError, match=r"pw.jit\(3, ...\) needs a function, got a int"):
+    with pytest.raises(pw.UsageError, match=r"pw.jit\(3, ...\) needs a function, got an int"):
         pw.jit(3, on=left)  # type: ignore[arg-type]
     with pytest.raises(pw.UsageError, match=r"pw.program\('f'\) needs a function, got a str"):
         pw.program("f")  # type: ignore[arg-type]

@@ -25,7 +25,10 @@ from tests.support.computations import first_shard, names, on, same, v
 def groups_of(spec: list[tuple[int, list[int]]]) -> list[Group]:
     """Group ``i`` is at place ``spec[i][0]``, makes value ``i`` and reads the values ``spec[i][1]``."""
     body = constant(0.0, 0).jaxpr
-    return [Group(place, [Item(f"n{i}", body, tuple(reads), (i,), place)]) for i, (place, reads) in enumerate(spec)]
+    return [
+        Group(place, [Item("add", tuple(reads), (i,), title=f"n{i}", jaxpr=body, place=place)])
+        for i, (place, reads) in enumerate(spec)
+    ]
 
 
 def fused(spec: list[tuple[int, list[int]]]) -> list[list[int]]:

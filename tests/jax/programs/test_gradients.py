@@ -170,7 +170,7 @@ def forward(model, quiet, controller, monkeypatch):
     monkeypatch.setattr(Execution, "fill", lambda *args: (filled.append(args), fill(*args))[1])
     pw.wait(pw.program(jax.value_and_grad(model))(params, x))
     quiet(controller)
-    plan = filled[0][0].lowered.plan
+    plan = filled[0][0].compiled_plan.plan
     values = {slot: np.asarray(a) for _, step, arrays in filled
               for slot, a in zip(plan.steps[step].outputs, arrays, strict=True)}  # fmt: skip
     names = {node.id: node.name for node in plan.graph.nodes}

@@ -20,7 +20,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 
 import pathways_nb as pw
-from pathways_nb.session import submit
+from pathways_nb.session.calls import submit
 from tests.conftest import settled
 from tests.jax.programs import llama
 from tests.support.computations import first_shard, same

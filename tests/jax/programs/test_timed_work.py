@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.session import submit
+from pathways_nb.session.calls import submit
 from tests.support.computations import names, same, v
 
 work_module = sys.modules["pathways_nb.program.timed_work"]  # the name of the function hides that of its module
@@ -153,5 +153,5 @@ def test_a_size_that_is_none_is_refused(left, option, size) -> None:
 
 
 def test_a_place_that_is_none_is_refused() -> None:
-    with pytest.raises(pw.UsageError, match=r"on=4 is a int; pass a pw.virtual_slice"):
+    with pytest.raises(pw.UsageError, match=r"on=4 is an int; pass a pw.virtual_slice"):
         pw.work(1e-3, on=4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.trace.critical_path import critical_path, slack
+from pathways_nb.trace.causality.critical_path import critical_path, slack
 from tests.core.trace.test_critical_path import tiles
 
 

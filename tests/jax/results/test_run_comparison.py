@@ -67,7 +67,7 @@ def test_loaded_runs_compare_with_those_recorded_here(runs, tmp_path) -> None:
 
 
 def test_what_is_no_run_is_refused(runs) -> None:
-    with pytest.raises(pw.UsageError, match=r"^compare: the second argument is a int, not a run"):
+    with pytest.raises(pw.UsageError, match=r"^compare: the second argument is an int, not a run"):
         pw.compare(runs[0], 3)
 
 

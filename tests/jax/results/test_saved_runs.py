@@ -141,6 +141,29 @@ def test_damaged_and_foreign_files_are_refused_and_execute_nothing(run, tmp_path
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.99])
+def test_a_file_that_is_cut_short_says_so(run, tmp_path, kept: float) -> None:
+    path = tmp_path / "a.run"
+    run.save(path)
+    data = path.read_bytes()
+    size = int(kept * len(data))
+    path.write_bytes(data[:size])
+    with pytest.raises(
+        pw.UsageError, match=rf"damaged: the file is cut short: it ends after {size} bytes, before its dir"
+    ):
+        pw.load(path)
+
+
+@pytest.mark.parametrize(("junk", "said"), [(b"\n", "1 byte follow"), (bytes(100_000), "100000 bytes follow")])
+def test_a_file_with_something_appended_is_refused(run, tmp_path, junk: bytes, said: str) -> None:
+    path = tmp_path / "a.run"
+    run.save(path)
+    with path.open("ab") as file:
+        file.write(junk)
+    with pytest.raises(pw.UsageError, match=f"or it is damaged: {said}"):
+        pw.load(path)
+
+
 def test_whatever_byte_is_damaged_the_file_is_refused_or_whole(run, tmp_path) -> None:
     path = tmp_path / "a.run"
     run.save(path)

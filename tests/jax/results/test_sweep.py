@@ -179,3 +179,13 @@ def test_real_runs_are_swept(controller: pw.Controller) -> None:
     assert found["error"].tolist() == ["", ""]
     assert (found["launches"] == 1).all()
     assert (found["makespan"] > 0).all()
+
+
+def test_a_sweep_without_any_result_says_so_with_the_first_error(capsys) -> None:
+    found = pw.sweep(lambda n, m: n / 0, n=[1, 2], m=["a"])
+    assert found.summary_line().endswith("2 points, 2 failed")
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "sweep: no result: 2 points failed, all there are; the first, n=1, m=a: ZeroDivisionError: division by zero"
+    )
+    pw.sweep(lambda n: 1 / n, n=[0, 1])
+    assert capsys.readouterr().err == ""

@@ -257,6 +257,6 @@ def test_a_place_whose_island_has_lost_devices_says_so(controller) -> None:
     with pytest.raises(
         pw.PlaceError,
         match=r"pinned asks for 4 devices of island 0, but there are .* devices 0–1 of island 0 are lost\. "
-        r"Leave out island=0 to let it lie on another, ask for at most 2, or give back what was lost",
+        r"Leave out island=0 to place it on another, ask for at most 2, or give back what was lost",
     ):
         add(v)

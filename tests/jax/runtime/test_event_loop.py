@@ -116,7 +116,7 @@ def test_a_broken_core_leaves_nobody_waiting_and_says_so_at_the_next_call(watchd
         future = in_thread(lambda: one(v))
         controller.driver.wait_idle()
         assert controller.driver.broken
-        with pytest.raises(RuntimeError, match=r"engine has stopped; pw\.reset\(\) starts it anew"):
+        with pytest.raises(RuntimeError, match=r"event loop has stopped; pw\.reset\(\) starts it anew"):
             one(v)
         del future
         pw.reset()

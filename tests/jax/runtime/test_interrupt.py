@@ -19,7 +19,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.runtime.driver import QUEUED
 from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
-from pathways_nb.session import calls
+from pathways_nb.session.calls import client
 from pathways_widgets.figures import live, output
 from tests.conftest import settled
 from tests.support.waiting import LIMIT, Unseen, interrupt_when, is_waited_for, launched, stand_still, until
@@ -258,7 +258,7 @@ def notebook(monkeypatch):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_the_last_picture_shows_what_was_under_way(controller, left, notebook, monkeypatch, error) -> None:
     """The end of the block waits until what is on devices has ended."""
-    monkeypatch.setattr(calls, "_DRAIN", LIMIT)
+    monkeypatch.setattr(client, "_DRAIN", LIMIT)
     work = pw.work(1e-5, on=left, name="short")
     program = pw.program(lambda x: work(work(x)), name="two")
     program.run(matrix[0])

@@ -33,8 +33,8 @@ def test_a_taker_that_is_given_up_does_not_keep_the_reader_before_it_waiting(con
     step(pw.put(v, on=left, shardings=pw.P("x"))).wait()
     gone, is_there = dispatchers(controller)[0], threading.Event()
     ann, x = pw.client("ann"), pw.put(v, on=left, shardings=pw.P("x"))
-    portion = gone._portion
-    gone._portion = lambda *order: (is_there.wait(LIMIT), portion(*order))  # it has much else to do
+    portion = gone._launch_range
+    gone._launch_range = lambda *order: (is_there.wait(LIMIT), portion(*order))  # it has much else to do
     seen = read(x)
     with ann.acting():
         taken = step(x)
@@ -170,7 +170,7 @@ def test_a_client_that_closes_before_a_call_has_returned(controller, double, mon
         patched.setattr(driver, "submit", lambda *args: gone(submit(*args)))
         hers = double(v)
     with monkeypatch.context() as patched, ann.acting():
-        patched.setattr(driver, "_make_room", lambda *args: gone(make_room(*args)))
+        patched.setattr(driver, "_wait_for_memory", lambda *args: gone(make_room(*args)))
         placed = pw.put(v, on=pw.virtual_slice(4))
     for future in (hers, placed):
         with pytest.raises(pw.LostError, match="belonged to a client that another thread has closed"):

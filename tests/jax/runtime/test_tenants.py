@@ -141,6 +141,20 @@ def test_cancelling_a_client_leaves_the_others(controller, left, short_queues) -
         pw.wait(hers)
 
 
+def test_cancelling_sends_what_was_gathered_once(controller, left, monkeypatch) -> None:
+    flushed = []
+    monkeypatch.setattr(controller, "flush", lambda: flushed.append(1))
+    ann = pw.client("ann")
+    ann.cancel()
+    with ann.acting():
+        square(left)(matrix).wait()
+    flushed.clear()
+    ann.cancel()
+    assert flushed == [1]
+    controller.cancel(ann)
+    assert flushed == [1, 1]
+
+
 def test_one_client_may_be_entered_by_threads_and_tasks_at_once(controller, left) -> None:
     add = pw.jit(lambda x: x + 1, on=left, in_shardings=pw.P("x"))
     ann, bob = pw.client("ann"), pw.client("bob")

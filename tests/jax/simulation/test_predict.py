@@ -111,7 +111,7 @@ def test_named_times_go_before_declared_ones_and_others_must_be_named(works, a) 
     with pytest.raises(pw.UsageError) as error:
         pw.predict(mixed, v)
     assert str(error.value) == (
-        "predict(mixed): nobody says how long '<lambda>', 'add' last. "
+        "predict(mixed): the duration of '<lambda>', 'add' is unknown. "
         "Add seconds={'<lambda>': 1e-3, 'add': 1e-3}, with your own times, or use pw.work."
     )
     assert pw.predict(mixed, v, seconds={"<lambda>": 1e-3, "add": 2e-3}) == pytest.approx(11e-3)

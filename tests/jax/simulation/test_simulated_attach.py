@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.cost.model import CostModel
 
 CHIPS = "Known: tpu_v2, tpu_v3, tpu_v4, tpu_v5e, tpu_v5p, tpu_v6e, tpu_v7, "
 REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("sim", {}, pw.UsageError, 'attach("sim"): which chip? Add chip="tpu_v5p", or pw.chip(…).replace(…), or a file of'),
-    ("sim", {"chip": "tpu_v9"}, pw.UsageError, "chip('tpu_v9'): there is none of this name; did you mean 'tpu_v"),
+    ("sim", {"chip": "tpu_v9"}, pw.UsageError, "attach(chip='tpu_v9'): there is none of this name; did you mean 'tpu_v"),
     ("sim", {"chip": "tpu_v9"}, pw.UsageError, CHIPS),
-    ("sim:tpu_v9", {}, pw.UsageError, "chip('tpu_v9'): there is none of this name; did you mean 'tpu_v"),
+    ("sim:tpu_v9", {}, pw.UsageError, "attach('sim:tpu_v9'): chip 'tpu_v9': there is none of this name; did you mean"),
+    ("sim:nowhere", {}, pw.UsageError, "attach('sim:nowhere'): chip 'nowhere': there is none of this name. Known: tpu"),
+    ("sim:tpu_v3", {"network": "no"}, pw.UsageError, "attach(network='no'): there is none of this name. Known: tpu_d"),
     ("sim:tpu_v3:4y32", {}, pw.UsageError, "attach('sim:tpu_v3:4y32'): write \"sim\", \"sim:CHIP\" or \"sim:CHIP:ISLANDSx"),
     ("sim:", {}, pw.UsageError, "attach('sim:'): write "),
     ("simulated", {}, pw.UsageError, "attach(kind='simulated'): choose one of 'auto', 'cpu', 'gpu', 'tpu', 'sim'."),
@@ -32,9 +37,9 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("sim:tpu_v3", {"topology": (-4, 1)}, pw.PlaceError, "topology=(-4, 1): write whole numbers of at least 1, such as"),
     ("sim:tpu_v3", {"topology": 4}, pw.PlaceError, "attach(topology=4): write how many chips there are along each axis, s"),
     ("sim:gpu_h200_sxm", {"topology": (4, 2)}, pw.PlaceError, "gpu_h200_sxm is joined by a switch of"),
-    ("sim", {"chip": 42}, pw.UsageError, "chip(42): there is none of this name."),
+    ("sim", {"chip": 42}, pw.UsageError, "attach(chip=42): there is none of this name."),
     ("sim", {"chip": "mine.json"}, pw.UsageError, "mine.json: cannot be read"),
-    ("sim:tpu_v3", {"network": "tpu-dcn"}, pw.UsageError, "network('tpu-dcn'): there is none of this name; did you mean 'tpu_dc"),
+    ("sim:tpu_v3", {"network": "tpu-dcn"}, pw.UsageError, "attach(network='tpu-dcn'): there is none of this name; did you mean 'tpu_dc"),
     ("sim:tpu_v3", {"dcn_latency": -1}, pw.UsageError, "attach(dcn_latency=-1): a finite number of seconds of at least 0"),
     ("sim:tpu_v3", {"hbm": 0}, pw.UsageError, "attach(hbm=0): a number of bytes per device of at least 1 is needed"),
     ("sim:tpu_v3", {"noise": -0.1}, pw.UsageError, "attach(noise=-0.1): a number of at least 0 is needed, such as noise=0."),
@@ -104,3 +109,25 @@ def test_more_islands_come_and_more_devices_than_a_pod_do_not() -> None:
         with pytest.raises(pw.PlaceError, match="devices"):
             controller.add(devices=0)
         assert controller.islands == (32, 32, 4)
+
+
+def test_two_kinds_of_chips_are_two_controllers_and_each_prices_its_own() -> None:
+    """The same program, nested: each chip bounds it by its own memory, and an island that is added is of that chip."""
+    v = jax.ShapeDtypeStruct((8, 1024, 1024), jnp.float32)
+    on = pw.virtual_slice(4)
+    triple = pw.jit(lambda x: x * 3, on=on, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    program, found = pw.program(lambda x: triple(x)), {}
+    with pw.attach("sim:tpu_v3:1x4") as slow:
+        with pw.attach("sim:tpu_v5p:1x4"):
+            found["tpu_v5p"] = program.run(v)
+        found["tpu_v3"] = program.run(v)
+        slow.add(4)
+        chips = {island.topology.chip for island in slow.driver.attachment.islands}
+    for name, run in found.items():
+        model = CostModel.of(name)
+        bytes_per_second = model.chip.device.hbm_bw * model.efficiency.bandwidth("elementwise")
+        busy = run.events.of_kind("compute")
+        assert busy["end"] - busy["start"] == pytest.approx(
+            2 * 2 * 1024 * 1024 * 4 / bytes_per_second + model.host.device_launch
+        )
+    assert chips == {pw.chip("tpu_v3")}

@@ -1,5 +1,4 @@
-"""What every picture is drawn with: colours, sizes, a scene of shapes, axes, the contract of a view.
+"""The parts that all pictures share: colours, sizes, a scene of shapes, axes, and the contract of a view.
 
-Nothing here knows what is drawn.
-Every other room of the widgets may import it.
+Nothing here knows what a picture shows. Every other package of the widgets may import this one.
 """

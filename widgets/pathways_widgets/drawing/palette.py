@@ -1,8 +1,11 @@
-"""Every colour of the project: kinds of events, places, clients, and the light and dark themes.
+"""Every colour of the project: kinds of events, virtual slices, clients, and the light and dark themes.
 
-Event colours are Okabe and Ito's without black; their dark blue is replaced by a light grey because dark text on it
-would fall under a contrast of 4.5:1. Work on devices has capital letters, the controller's work has small ones:
-a hue may stand for one kind of each, in different lanes, never for two kinds of the same lane.
+The colours of events are those of Okabe and Ito, which people with colour-blindness can tell apart, without black.
+Their dark blue is replaced by a light grey, because dark text on it would fall below a contrast of 4.5:1. Work on
+devices has capital letters, work of the controller small letters. A hue may stand for one kind of each, since these are
+in different lanes, but never for two kinds in one lane.
+
+Sizes are in ``style``.
 """
 
 from __future__ import annotations
@@ -16,13 +19,19 @@ YELLOW, VERMILION, BLUE, GREY = "#F0E442", "#D55E00", "#0072B2", "#C8C8C8"
 
 WHITE = "#FFFFFF"
 INK = "#111111"
-"""Text on any coloured box, in both themes."""
+"""Colour of text on any coloured box, in both themes."""
 
 
 class EventStyle(NamedTuple):
-    """How one category of events is drawn: the word for it, its letter, its colour, and a pattern (see ``HATCHES``).
+    """How a kind of event is drawn.
 
-    Kinds of one lane that are alike in grey differ in their pattern.
+    Kinds in one lane that look alike in grey differ in their pattern.
+
+    Args:
+        name: the word in the legend.
+        letter: the letter on the box.
+        colour: fill of the box.
+        pattern: a key of ``HATCHES``; empty for none.
     """
 
     name: str
@@ -47,13 +56,20 @@ CONTROLLER_KINDS = (
     EventStyle("fetch", "f", GREEN),
 )
 KINDS = DEVICE_KINDS + CONTROLLER_KINDS
-"""What a box can be; its position here is the ``code`` of a box. ``backward`` is compute of a backward pass."""
+"""The kinds of boxes; the position of a kind is its ``code``. ``backward`` is compute of a backward pass."""
 
 CODES = {kind.name: code for code, kind in enumerate(KINDS)}
 
 
 class ActionStyle(NamedTuple):
-    """What a pipeline schedule does with a stage: the word, its letter, its colour, and its palest shade."""
+    """How an operation of a pipeline schedule is drawn.
+
+    Args:
+        name: the word in the legend.
+        letter: the letter on the box.
+        colour: fill of the box.
+        palest: the palest shade, used for the last chunk, token slice or direction.
+    """
 
     name: str
     letter: str
@@ -67,37 +83,37 @@ OPERATIONS = (
     ActionStyle("gradient by the weights", "W", YELLOW, "#EBF2C2"),
     ActionStyle("both gradients", "B", GREEN, "#86B352"),
 )
-"""In the order of their codes; all shades of one can be told from all shades of another."""
+"""In the order of their codes. No shade of one operation is close to a shade of another."""
 
 MEMORY, EXCESS = "#8FA3B8", VERMILION
-"""What a device of a pipeline keeps, and what of it is above the cap."""
+"""Colours of the memory that a device of a pipeline holds, and of the part above the cap."""
 
 BACKWARD_SUFFIX = "(bwd)"
-"""Ends the name of a backward computation."""
+"""Suffix of the name of a backward computation."""
 
 PLACES = (SKY, ORANGE, GREEN, VERMILION, PURPLE, BLUE, YELLOW)
 """Outlines of virtual slices, in the order in which their names were first drawn; they repeat after seven."""
 
 CLIENTS = (BLUE, VERMILION, YELLOW, ORANGE, PURPLE, GREEN, SKY)
-"""Strips and shares of clients, by name: first those that stand for no work on devices."""
+"""Colours of clients, by name. Colours that do not stand for work on devices come first."""
 
 NEUTRAL = "#8A8A8A"
-"""Outline of arguments and results, which have no place, and of edges within a place."""
+"""Outline of arguments and results, which have no virtual slice, and colour of edges within one."""
 
 TRANSFER = PURPLE
-"""Edges that cross a network."""
+"""Colour of edges that cross a network."""
 
 NEEDED = GREEN
-"""Tab of a node for whose value Python stopped; the timeline shows it as a fetch."""
+"""Tab under a node for whose value Python waited; the same colour as a fetch in the timeline."""
 
 BOX_EDGE = "#3A3A3A"
-"""Thin line around an event's box where it is wide enough."""
+"""Colour of the thin border of an event's box where the box is wide enough."""
 
 HATCHES = {"draining": "/", "failed": "x", "upright": "|", "level": "-"}
 """Patterns over boxes: by the status of an event that did not end well, and by ``EventStyle.pattern``."""
 
 HATCH_ALPHA = 0.35
-"""How dark they are."""
+"""Opacity of the patterns."""
 
 THEMES: dict[Theme, dict[str, str]] = {
     "light": {
@@ -120,42 +136,55 @@ THEMES: dict[Theme, dict[str, str]] = {
 
 
 def code_of(kind: str, name: str) -> int:
-    """The code of an event's box: its kind, or ``backward`` for a computation named as one."""
+    """Return the code of an event's box: that of its kind, or ``backward`` for a computation whose name says so."""
     return CODES["backward" if kind == "compute" and name.endswith(BACKWARD_SUFFIX) else kind]
 
 
 def pale(colour: str) -> str:
-    """A light tint of ``colour``, on which ink can be read."""
+    """Return a light tint of ``colour`` on which ink can be read."""
     return _between(colour, WHITE, 0.6)
 
 
 def shade(operation: int, part: float) -> str:
-    """The colour of an operation, ``part`` of the way to its palest shade."""
+    """Return the colour of an operation, lightened.
+
+    Args:
+        operation: position in ``OPERATIONS``.
+        part: from 0, the full colour, to 1, the palest shade.
+    """
     return _between(OPERATIONS[operation].colour, OPERATIONS[operation].palest, part)
 
 
 def channels(colour: str) -> tuple[int, int, int]:
-    """Red, green and blue, of 255."""
+    """Return red, green and blue from 0 to 255."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def _between(one: str, other: str, part: float) -> str:
+    """Return the colour that is ``part`` of the way from ``one`` to ``other``."""
     both = zip(channels(one), channels(other), strict=True)
     return "#" + "".join(f"{round((1 - part) * a + part * b):02X}" for a, b in both)
 
 
 def place_colour(position: int) -> str:
-    """The colour of the place at this position among all places drawn."""
+    """Return the colour of the virtual slice at this position among all slices drawn."""
     return PLACES[position % len(PLACES)]
 
 
 def client_colour(position: int) -> str:
-    """The colour of the client at this position among all clients of a run; they repeat after seven."""
+    """Return the colour of the client at this position among all clients of a run; colours repeat after seven."""
     return CLIENTS[position % len(CLIENTS)]
 
 
 def themed(roles: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, str]]]:
-    """Theme -> model name -> property -> colour, from model name -> property -> role in ``THEMES``."""
+    """Return the colours of named models in every theme, so that a page can switch without asking the kernel.
+
+    Args:
+        roles: model name -> property -> role in ``THEMES``.
+
+    Returns:
+        Theme -> model name -> property -> colour.
+    """
     return {
         theme: {name: {prop: colours[role] for prop, role in values.items()} for name, values in roles.items()}
         for theme, colours in THEMES.items()

@@ -1,4 +1,8 @@
-"""Two axes with numbers or names, for a plain picture that is no timeline: as a Bokeh figure and as a still one."""
+"""Two axes with numbers or names, for curves and trade-offs: as a Bokeh figure and as a still picture.
+
+Both forms are made from one ``Axes``, so that they have the same ranges and words. Pictures over time use
+``time_axis`` and ``still_frame`` instead.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from pathways_widgets.drawing.time_axis import round_steps
 from pathways_widgets.drawing.views import FULL_WIDTH
 
 MARK = 6
-"""Pixels of the mark of a value."""
+"""Size in pixels of the mark of a value."""
 _AXIS = {
     "major_label_text_color": "text",
     "axis_label_text_color": "text",
@@ -25,8 +29,16 @@ _AXIS = {
 
 
 class Axes(NamedTuple):
-    """What the axes say and their ranges; what places on the x axis are called; pixels of the picture's height; and
-    whether x counts something, so that there are no ticks between whole numbers.
+    """The axes of a picture.
+
+    Args:
+        x: title of the horizontal axis.
+        y: title of the vertical axis.
+        across: range of the horizontal axis.
+        up: range of the vertical axis.
+        names: names of positions on the horizontal axis; empty for numbers.
+        height: height of the picture in pixels.
+        whole: whether x counts something, so that there are no ticks between whole numbers.
     """
 
     x: str
@@ -39,13 +51,19 @@ class Axes(NamedTuple):
 
 
 def roles(name: str) -> dict[str, dict[str, str]]:
-    """The colours of the parts of ``frame(name, …)``."""
+    """Return the roles of colours of the parts of ``frame(name, …)``."""
     grid = {"grid_line_color": "grid"}
     return {f"{name}_x": _AXIS, f"{name}_y": _AXIS, f"{name}_grid_x": grid, f"{name}_grid_y": grid}
 
 
 def frame(name: str, axes: Axes, tools: str) -> figure:
-    """An empty figure with these axes; its parts are ``name_x``, ``name_y``, ``name_grid_x`` and ``name_grid_y``."""
+    """Return an empty figure; its parts are named ``name_x``, ``name_y``, ``name_grid_x`` and ``name_grid_y``.
+
+    Args:
+        name: name of the figure.
+        axes: its axes.
+        tools: Bokeh's tools, separated by commas.
+    """
     plot = figure(
         name=name,
         height=int(axes.height),
@@ -69,12 +87,12 @@ def frame(name: str, axes: Axes, tools: str) -> figure:
 
 
 Place = Callable[[float, float], tuple[float, float]]
-"""Pixels of two values."""
+"""Function from values of x and y to pixels."""
 
 
 def pixels_of(axes: Axes) -> Place:
-    """Where values lie in a still picture."""
-    font = style.now().font
+    """Return the function from values to pixels in a still picture."""
+    font = style.current().font
     left, top, bottom = 6 * font, 2 * font, 4 * font
     (first, last), (low, high) = axes.across, axes.up
 
@@ -86,8 +104,8 @@ def pixels_of(axes: Axes) -> Place:
 
 
 def still(axes: Axes) -> Scene:
-    """The same axes for where no scripts run."""
-    font, ink, grid = style.now().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
+    """Return the same axes as a still picture, for viewers without scripts."""
+    font, ink, grid = style.current().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
     scene, at = Scene(FULL_WIDTH, axes.height, palette.THEMES["light"]["background"]), pixels_of(axes)
     (first, last), (low, high) = axes.across, axes.up
     for step in axes.names or round_steps(first, last, 10, least=1.0 if axes.whole else 0.0):

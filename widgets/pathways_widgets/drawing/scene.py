@@ -1,6 +1,8 @@
 """A picture as one list of rectangles, curves and words, in pixels with y downwards; written as SVG or PNG.
 
-For everything that shows no scripts: saved notebooks, papers, mails. No browser and no Bokeh is needed.
+For viewers that run no scripts: saved notebooks, papers, mail. Neither a browser nor Bokeh is needed, because Bokeh's
+own export needs a browser and a driver for it. The shapes of a run are placed in
+``figures.run_still`` and beside the views.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from pathways_widgets.drawing import palette
 
 Align = Literal["start", "middle", "end"]
 _STEPS = 16
-"""Straight pieces of a curve in a PNG."""
+"""Straight pieces with which a Bézier curve is drawn in a PNG."""
 _HATCH_GAP = 6.0
 _FONTS = ("LiberationSans-Regular.ttf", "Arial.ttf", "Helvetica.ttc", "DejaVuSans.ttf")
-"""Fonts to look for on this machine, for a PNG; else Pillow's own, which lacks some signs."""
+"""Fonts to look for on this machine, for a PNG; else Pillow's own, which lacks some characters."""
 _PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "←": "<", "µ": "u", "…": "..."})
-"""What stands for the signs that Pillow's own font lacks."""
+"""Substitutes for the characters that Pillow's own font lacks."""
 
 
 @dataclass(frozen=True)
 class Rect:
-    """A box; ``hatch`` is one of the patterns of ``palette.HATCHES``, or nothing."""
+    """A rectangle; ``hatch`` is one of the patterns of ``palette.HATCHES``, or empty."""
 
     x: float
     y: float
@@ -47,9 +49,9 @@ class Rect:
 
 @dataclass(frozen=True)
 class Curve:
-    """A line through points; four points and ``bezier`` make a cubic curve.
+    """A line through points; four points with ``bezier`` are a cubic Bézier curve.
 
-    ``dash`` is the length of the dashes of a straight line between two points, 0 for a whole line.
+    ``dash`` is the length of the dashes of a straight line between two points, 0 for a solid line.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -59,13 +61,13 @@ class Curve:
     dash: float = 0.0
 
     def straight(self) -> list[tuple[float, float]]:
-        """The points of a polyline that looks the same."""
+        """Return the points of a polyline that looks the same."""
         if not self.bezier:
             return list(self.points)
         return [_on_bezier(self.points, step / _STEPS) for step in range(_STEPS + 1)]
 
     def strokes(self) -> list[list[tuple[float, float]]]:
-        """The polylines that are seen of it."""
+        """Return the visible polylines: one, or one for each dash."""
         if not self.dash:
             return [self.straight()]
         (x0, y0), (x1, y1) = self.points
@@ -76,7 +78,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Polygon:
-    """A filled area."""
+    """A filled polygon without a border."""
 
     points: tuple[tuple[float, float], ...]
     fill: str
@@ -84,7 +86,7 @@ class Polygon:
 
 @dataclass(frozen=True)
 class Text:
-    """Words on one line, centred vertically at ``y``."""
+    """One line of text, centred vertically at ``y``."""
 
     x: float
     y: float
@@ -109,7 +111,11 @@ class Scene:
     shapes: list[Shape] = field(default_factory=list)
 
     def svg(self, width: str = "") -> str:
-        """The picture as SVG; ``width`` such as ``"3.3in"`` scales it, by default a unit is a pixel."""
+        """Return the picture as SVG.
+
+        Args:
+            width: length on the page such as ``"3.3in"``; empty for one pixel per unit.
+        """
         ratio = f'viewBox="0 0 {self.width:g} {self.height:g}"'
         length, unit = length_parts(width) if width else (self.width, "")
         size = f'width="{length:g}{unit}" height="{length * self.height / self.width:g}{unit}"'
@@ -120,7 +126,11 @@ class Scene:
         )
 
     def png(self, scale: float = 2.0) -> bytes:
-        """The picture as PNG with ``scale`` dots for each pixel."""
+        """Return the picture as PNG; a palette of 256 colours keeps it small.
+
+        Args:
+            scale: dots per pixel.
+        """
         size = max(round(self.width * scale), 1), max(round(self.height * scale), 1)
         image = Image.new("RGB", size, self.background)
         draw = ImageDraw.Draw(image, "RGBA")
@@ -132,10 +142,10 @@ class Scene:
 
 
 def length_parts(length: str) -> tuple[float, str]:
-    """A length such as ``"3.3in"`` as its number and its unit.
+    """Return the number and the unit of a length such as ``"3.3in"``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no length.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(px|in|cm|mm|pt)\s*", length)
     if found is None:
@@ -144,17 +154,22 @@ def length_parts(length: str) -> tuple[float, str]:
 
 
 def _on_bezier(points: tuple[tuple[float, float], ...], t: float) -> tuple[float, float]:
+    """Return the point at parameter ``t`` from 0 to 1 on a cubic Bézier curve."""
     weights = (1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3
     x, y = (sum(w * point[axis] for w, point in zip(weights, points, strict=True)) for axis in (0, 1))
     return x, y
 
 
 def _offsets(length: float) -> Iterator[float]:
+    """Return the positions of parallel hatch lines over ``length`` pixels."""
     return (_HATCH_GAP * (number + 0.5) for number in range(int(length / _HATCH_GAP + 0.5)))
 
 
 def _hatching(shape: Rect) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """Lines within a box: upright, level, or slanted, one way for ``"/"`` and both for ``"x"``."""
+    """Yield the ends of the hatch lines within a box: vertical, horizontal, slanted for ``"/"``, crossed for ``"x"``.
+
+    SVG and PNG draw the same lines, so both look the same.
+    """
     for x in _offsets(shape.width) if shape.hatch == "|" else ():
         yield (shape.x + x, shape.y), (shape.x + x, shape.y + shape.height)
     for y in _offsets(shape.height) if shape.hatch == "-" else ():
@@ -170,6 +185,7 @@ def _hatching(shape: Rect) -> Iterator[tuple[tuple[float, float], tuple[float, f
 
 
 def _svg(shape: Shape) -> Iterator[str]:
+    """Yield the SVG elements of a shape."""
     match shape:
         case Rect():
             look = f'fill="{shape.fill or "none"}"' + (f' rx="{shape.radius:g}"' if shape.radius else "")
@@ -198,12 +214,14 @@ def _svg(shape: Shape) -> Iterator[str]:
 
 
 def _behind(shape: Text) -> Rect:
+    """Return the background of a text, a little larger than the text."""
     width = text_width(shape.text, shape.size) + 4
     left = shape.x - {"start": 2.0, "middle": width / 2, "end": width - 2}[shape.align]
     return Rect(left, shape.y - 0.65 * shape.size, width, 1.3 * shape.size, shape.background)
 
 
 def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
+    """Draw a shape into an image, with ``scale`` dots per pixel."""
     match shape:
         case Rect():
             box = [scale * shape.x, scale * shape.y, scale * (shape.x + shape.width), scale * (shape.y + shape.height)]
@@ -229,12 +247,17 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
 
 
 def text_width(text: str, size: float) -> float:
-    """Pixels that ``text`` takes on one line."""
+    """Return the width in pixels of ``text`` on one line."""
     return float(_font(size).getlength(_written(text)))
 
 
 def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
-    """Lines of ``text``, broken between its parts, and at spaces within a part that is longer than a line."""
+    """Yield the lines of a text, broken at `` · ``, and at spaces within a part that is longer than a line.
+
+    Args:
+        text: the text.
+        fits: whether some text fits on a line.
+    """
     line = ""
     for part in text.split(" · "):
         if line and not fits(f"{line} · {part}"):
@@ -246,6 +269,7 @@ def wrapped(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
 
 
 def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """Return the lines of a text broken at spaces; a word that is longer than a line is not broken."""
     if fits(text):
         return [text]
     lines = [""]
@@ -259,11 +283,13 @@ def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def _written(text: str) -> str:
+    """Return the text as the available font can write it."""
     return text if _face() else text.translate(_PLAIN)
 
 
 @cache
 def _face() -> str:
+    """Return the file of the first font of ``_FONTS`` on this machine; empty if there is none."""
     for name in _FONTS:
         with contextlib.suppress(OSError):
             ImageFont.truetype(name, 10)
@@ -273,4 +299,5 @@ def _face() -> str:
 
 @cache
 def _font(size: float) -> Any:
+    """Return the font at this size in pixels."""
     return ImageFont.truetype(_face(), size) if _face() else ImageFont.load_default(size)

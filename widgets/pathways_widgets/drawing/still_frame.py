@@ -1,4 +1,8 @@
-"""The frame of a still picture over time: where times and rows are on the page, the axis, the legend, the names."""
+"""The frame of a still picture over time: positions of times and rows on the page, the axis, the legend, the labels.
+
+Bokeh draws these parts itself in a live figure; here they are drawn as shapes, with the same round times and colours.
+Still pictures always have the light theme: without scripts they cannot follow the page.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,23 @@ from pathways_widgets.drawing.scene import Curve, Rect, Shape, Text, text_width
 from pathways_widgets.drawing.time_axis import time_ticks
 
 LABELS = 104.0
-"""Pixels left of the time axis, for the names of lanes."""
+"""Pixels left of the time axis, for the labels of lanes."""
 RIGHT, AXIS, LEGEND_ROW, LINE = 12.0, 26.0, 16.0, 18.0
 LIGHT = palette.THEMES["light"]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where things are: pixels of the page's edges, of which ``left`` to ``right`` is time from ``begin`` to ``end``.
+    """The position of the plot on the page, and its scales.
 
-    ``unit`` are the pixels of one unit of the vertical axis, which starts at ``top``.
+    Args:
+        left: pixels of the plot's left edge, which is the time ``begin``.
+        right: pixels of its right edge, which is the time ``end``.
+        top: pixels of its upper edge, where the vertical axis starts.
+        bottom: pixels of its lower edge.
+        begin: first time of the axis.
+        end: last time of the axis.
+        unit: pixels of one unit of the vertical axis.
     """
 
     left: float
@@ -33,16 +44,16 @@ class Frame:
     unit: float
 
     def x(self, time: float) -> float:
-        """Where a time is."""
+        """Return the pixel of a time."""
         return self.left + (time - self.begin) / (self.end - self.begin) * (self.right - self.left)
 
     def y(self, position: float) -> float:
-        """Where a position on the vertical axis is."""
+        """Return the pixel of a position on the vertical axis."""
         return self.top + position * self.unit
 
     def time_axis(self) -> Iterator[Shape]:
-        """Lines and words of round times."""
-        font, factor, lines = style.now().font, style.now().factor, style.now().line
+        """Yield grid lines and labels of round times."""
+        font, factor, lines = style.current().font, style.current().factor, style.current().line
         for tick, text in time_ticks(
             max(self.begin, 0.0), self.end, max(int((self.right - self.left) / (90 * factor)), 3)
         ):
@@ -50,8 +61,8 @@ class Frame:
             yield Text(self.x(tick), self.bottom + factor * AXIS / 2, text, font, LIGHT["text"], "middle")
 
     def names(self, labels: Mapping[float, str]) -> Iterator[Shape]:
-        """What positions on the vertical axis are called; what is too long takes two lines, or smaller type."""
-        font, places = style.now().font, sorted(labels)
+        """Yield the labels of positions on the vertical axis; a long one takes two lines, or smaller type."""
+        font, places = style.current().font, sorted(labels)
         row = min((b - a for a, b in pairwise(places)), default=1.0) * self.unit
         for position, text in labels.items():
             too_wide = max(text_width(text, font) / (self.left - 12), 1.0)
@@ -71,24 +82,36 @@ class Swatch(NamedTuple):
     dashed: bool = False
 
     def shape(self, x: float, y: float, size: float) -> Shape:
-        """It, ``size`` wide, to the right of ``x`` and centred at ``y``."""
+        """Return the shape, ``size`` pixels wide, to the right of ``x`` and centred at ``y``."""
         if self.dashed:
-            return Curve(((x, y), (x + size, y)), self.colour, 1.5 * style.now().line, dash=0.4 * size)
+            return Curve(((x, y), (x + size, y)), self.colour, 1.5 * style.current().line, dash=0.4 * size)
         return Rect(x, y - size / 2, size, size, self.colour, hatch=self.hatch)
 
 
 def title(text: str, top: float, width: float) -> Text:
-    """Words at the upper right."""
-    return Text(width - RIGHT, top + style.now().factor * LINE / 2, text, style.now().font, LIGHT["soft"], "end")
+    """Return the title, at the upper right."""
+    return Text(
+        width - RIGHT, top + style.current().factor * LINE / 2, text, style.current().font, LIGHT["soft"], "end"
+    )
 
 
 def legend(
     rows: Sequence[Sequence[Swatch]], top: float, width: float, left: float | None = None
 ) -> tuple[list[Shape], float]:
-    """Rows of entries from ``left`` on, more where the picture is narrow, and the height of all."""
+    """Lay out the entries of a legend.
+
+    Args:
+        rows: rows of entries; a row that is too wide is broken.
+        top: pixels of its upper edge.
+        width: width of the picture in pixels.
+        left: where rows begin; ``None`` is the left edge of the plot.
+
+    Returns:
+        The shapes, and the height of all rows.
+    """
     shapes: list[Shape] = []
-    begin = style.now().factor * LABELS if left is None else left
-    font, factor = style.now().font, style.now().factor
+    begin = style.current().factor * LABELS if left is None else left
+    font, factor = style.current().font, style.current().factor
     y, row = top, factor * LEGEND_ROW
     for swatches in rows:
         x = begin

@@ -1,4 +1,8 @@
-"""Sizes of everything drawn: for a screen, a projector or a page of a paper. Colours are in ``palette``."""
+"""Sizes of everything drawn: for a screen, a projector or a page of a paper. Colours are in ``palette``.
+
+One style is current in the process: a notebook chooses it once for all its pictures (``pw.style``). A view keeps
+the style that was current when it was made.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class Style:
 
     @property
     def factor(self) -> float:
-        """How large text is beside that on a screen."""
+        """Size of text relative to that on a screen; margins and marks scale with it."""
         return self.font / STYLES["screen"].font
 
 
@@ -34,12 +38,16 @@ STYLES = {
     "paper": Style(font=8.5, lane=17, line=0.7),
 }
 LEAST, MOST = 0.1, 20.0
-"""Factors on all sizes: text below one pixel is not to be read, and above some hundred leaves no room for anything."""
+"""Bounds of the factor on all sizes: text below one pixel cannot be read, text above some hundred leaves no room."""
 _chosen = STYLES["screen"]
 
 
 def choose(name: str, scale: float = 1.0) -> None:
-    """Draw what comes in this style, all sizes times ``scale``.
+    """Set the style of everything drawn from now on.
+
+    Args:
+        name: a key of ``STYLES``.
+        scale: factor on all its sizes.
 
     Raises:
         ValueError: an unknown name, or a scale that is not from 0.1 to 20.
@@ -53,6 +61,6 @@ def choose(name: str, scale: float = 1.0) -> None:
     _chosen = replace(style, font=style.font * scale, lane=style.lane * scale, line=style.line * scale)
 
 
-def now() -> Style:
-    """The style of what is drawn next."""
+def current() -> Style:
+    """Return the current style."""
     return _chosen

@@ -1,6 +1,8 @@
-"""What pictures over time have in common: the figure with its time axis, and times and bytes in words.
+"""The parts that pictures over time share: the figure with its time axis, and times and bytes in words.
 
-Pictures of one run share the range of their axes, so they pan together; alone each has one of the same name.
+Figures of one run share one range object, so they pan together; a figure that is drawn alone has a range of the same
+name, so properties can be sent to either in the same way. Words for times are made twice, by scripts in the browser
+and in Python for still pictures, because a browser must label any window without asking the kernel.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import CLIPPED, Window
 
 TIME_RANGE = "timeline_x"
-"""The name of the range of every time axis."""
+"""Name of the range of every time axis."""
 _SHORTEST = 1e-15
-"""Seconds of the shortest axis: positions on one that is much shorter are beyond the largest float."""
+"""Seconds of the shortest axis: on a much shorter one, positions would exceed the largest float."""
 
 _SECONDS = """
     const size = Math.abs(value), [unit, scale] = size >= 1 ? ["s", 1] : size >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6]
     return `${Number((value * scale).toPrecision(4))} ${unit}`
 """
-"""Script of a hover: seconds in the unit that a person would use."""
+"""Script of a hover: seconds in a suitable unit."""
 _BYTES = """
     if (!value) return ""
     const units = ["B", "KB", "MB", "GB", "TB"]
@@ -32,7 +34,7 @@ _BYTES = """
     while (left >= 999.5 && unit < 4) { left /= 1000; unit += 1 }
     return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
 """
-"""Script of a hover: bytes as people say them."""
+"""Script of a hover: bytes in a suitable unit."""
 _TICKS = """
     const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
     const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
@@ -46,20 +48,26 @@ LEGEND_ROLES = {
 
 
 def time_span(events: Events) -> dict[str, float]:
-    """``start`` and ``end`` of an axis on which all that happened in ``events`` is to be seen."""
+    """Return ``start`` and ``end`` of an axis on which all events are visible, with 1 % more on each side."""
     extent = last_end(events)
     return {"start": -0.01 * extent, "end": 1.01 * extent}
 
 
 def last_end(events: Events) -> float:
-    """When the last of ``events`` ended, in seconds; 1 if none took time. Levels count if there is nothing else."""
+    """Return when the last event ended, in seconds; 1 if none took time.
+
+    Memory levels count only if there is nothing else.
+    """
     happened = events.without(GAUGE_KINDS)
     last = float((happened if len(happened) else events)["end"].max(initial=0.0))
     return last if last > _SHORTEST else 1.0
 
 
 def clipped(events: Events) -> Events:
-    """``events`` up to ``last_end``: levels go on while a profile is read, when nothing happens any more."""
+    """Return the events up to ``last_end``.
+
+    Memory levels are still recorded while a profile is read, when nothing else happens.
+    """
     end = last_end(events)
     stored = {name: events.stored(name) for name in STORED}
     stored["end"] = np.minimum(stored["end"], end)
@@ -67,7 +75,14 @@ def clipped(events: Events) -> Events:
 
 
 def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
-    """What is seen, ``window`` or all of it, and what is drawn for that: half of a window more on each side."""
+    """Return the visible window and the window to draw, which has half a window more on each side.
+
+    So boxes are there already when the user pans, before the kernel has answered.
+
+    Args:
+        whole: the whole time axis.
+        window: the visible part; ``None`` for all of it.
+    """
     if window is None:
         return whole, whole
     margin = (window[1] - window[0]) / 2
@@ -75,14 +90,27 @@ def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
 
 
 def hover(renderer: GlyphRenderer, tooltips: list[tuple[str, str]], seconds: tuple[str, ...]) -> HoverTool:
-    """The words about what lies under the pointer; columns ``seconds`` and ``bytes`` in units a person would use."""
+    """Return the tooltip over the boxes of ``renderer``.
+
+    Args:
+        renderer: the boxes.
+        tooltips: pairs of a label and Bokeh's format.
+        seconds: columns shown in a suitable unit of time; the column ``bytes`` always has one.
+    """
     formatters = dict.fromkeys([f"@{column}" for column in seconds], CustomJSHover(code=_SECONDS))
     formatters["@bytes"] = CustomJSHover(code=_BYTES)
     return HoverTool(renderers=[renderer], tooltips=tooltips, formatters=formatters)
 
 
 def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figure:
-    """An empty figure over time; its parts are ``name_title``, ``name_time``, ``name_places`` and ``name_grid``."""
+    """Return an empty figure over time; its parts are ``name_title``, ``name_time``, ``name_places`` and ``name_grid``.
+
+    Args:
+        name: name of the figure.
+        height: its height in pixels.
+        y_range: range of the vertical axis.
+        style: sizes of text and lines.
+    """
     fig = figure(
         name=name,
         height=height,
@@ -92,7 +120,7 @@ def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figur
         tools="xpan,xbox_zoom,reset,save",
         active_drag="xpan",
         output_backend="canvas",
-        lod_threshold=None,  # Bokeh would leave boxes out during a drag
+        lod_threshold=None,  # otherwise Bokeh omits boxes during a drag
         background_fill_color=None,
         border_fill_color=None,
         outline_line_color=None,
@@ -111,6 +139,7 @@ def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figur
 
 
 def _style_axes(fig: figure, name: str, style: Style) -> None:
+    """Name the axes and set their text sizes and ticks."""
     time, places = fig.xaxis[0], fig.yaxis[0]
     time.major_label_text_font_size = places.major_label_text_font_size = f"{style.font}px"
     time.name, places.name, fig.xgrid[0].name = f"{name}_time", f"{name}_places", f"{name}_grid"
@@ -119,7 +148,7 @@ def _style_axes(fig: figure, name: str, style: Style) -> None:
 
 
 def time_roles(name: str) -> dict[str, dict[str, str]]:
-    """The colours of the parts of ``time_figure(name)``."""
+    """Return the roles of colours of the parts of ``time_figure(name)``."""
     text = {"major_label_text_color": "text"}
     return {
         f"{name}_title": {"text_color": "soft"},
@@ -130,7 +159,14 @@ def time_roles(name: str) -> dict[str, dict[str, str]]:
 
 
 def round_steps(begin: float, end: float, most: int, least: float = 0.0) -> list[float]:
-    """The multiples of a round number, no less than ``least``, from ``begin`` to ``end``: at most about ``most``."""
+    """Return the multiples of a round number from ``begin`` to ``end``.
+
+    Args:
+        begin: lower bound.
+        end: upper bound.
+        most: how many there are at most, about.
+        least: the smallest step; 1 for an axis that counts.
+    """
     rough = max(end - begin, 1e-12) / max(most, 1)
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
@@ -139,7 +175,7 @@ def round_steps(begin: float, end: float, most: int, least: float = 0.0) -> list
 
 
 def time_ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
-    """Round times and their words, at most about ``most``."""
+    """Yield round times with their labels, at most about ``most``; all labels have the same unit."""
     times = round_steps(begin, end, most)
     step = times[1] - times[0] if len(times) > 1 else end - begin
     unit, scale = ("s", 1.0) if step >= 2 else ("ms", 1e3) if step >= 2e-3 else ("µs", 1e6)

@@ -1,7 +1,9 @@
 """What a view is and what it draws: the contract between a run and its pictures.
 
-A view has a ``root`` (a Bokeh figure), turns one moment of a run into columns, and knows neither kernel nor browser,
-so it is tested by reading its columns. Times are in seconds, sizes in bytes.
+A view has a ``root`` (a Bokeh figure) and turns one moment of a run into columns. It knows neither kernel nor browser,
+so it is tested by reading its columns, and a still picture draws the same columns. What changes with the data but is no
+column (heights, ranges, titles) is in ``properties``, by model name, and is set on the models that the browser has.
+Times are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ Columns = dict[str, Any]
 
 
 class Words(Sequence[str]):
-    """A column of text in which the same words come again and again: a list of words, and for each row its number."""
+    """A column of text with few different words: the list of words, and for each row a position in it.
+
+    A column of a million rows is then sent as numbers. Comparing or reading it works as with a list.
+
+    Args:
+        words: the different words.
+        numbers: for each row the position of its word.
+    """
 
     def __init__(self, words: Sequence[str], numbers: np.ndarray):
         self.words, self.numbers = words, numbers
@@ -46,7 +55,7 @@ Window = tuple[float, float]
 """The visible part of the time axis, in seconds since the start of the run."""
 
 FULL_WIDTH = 900.0
-"""Width in screen pixels for which text and boxes are fitted."""
+"""Width in screen pixels to which text and boxes are fitted."""
 
 
 class DrawnProgram(Protocol):
@@ -58,7 +67,7 @@ class DrawnProgram(Protocol):
 
     @property
     def where(self) -> Mapping[int, str]:
-        """Serial of a place -> ``"island 0, dev 0–3"``."""
+        """Serial of a virtual slice -> ``"island 0, dev 0–3"``."""
 
     @property
     def routes(self) -> Mapping[tuple[int, int], str]:
@@ -70,15 +79,15 @@ class DrawnProgram(Protocol):
 
     @property
     def needed(self) -> Mapping[int, tuple[str, int]]:
-        """Node for whose value Python stopped -> the first line that did, and after how many of the runs."""
+        """Node for whose value Python waited -> the first line that waited, and in how many runs one did."""
 
 
 class RunLike(Protocol):
-    """A run that can be drawn while it goes on."""
+    """A run that can be drawn while it is in progress."""
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The user's name for it."""
 
     @property
     def islands(self) -> tuple[int, ...]:
@@ -86,15 +95,15 @@ class RunLike(Protocol):
 
     @property
     def island_names(self) -> tuple[str, ...]:
-        """What its islands are called; empty for their numbers."""
+        """The names of its islands; empty if they have numbers only."""
 
     @property
     def hbm(self) -> tuple[int, ...]:
-        """Bytes of memory of each device, for each island; 0 where none is known."""
+        """Bytes of memory of each device, for each island; 0 where unknown."""
 
     @property
     def programs(self) -> Sequence[DrawnProgram]:
-        """The programs that it ran, in order of their first run."""
+        """Its programs, in the order of their first run."""
 
     @property
     def finished(self) -> bool:
@@ -102,15 +111,15 @@ class RunLike(Protocol):
 
     @property
     def events(self) -> Events:
-        """The events so far, oldest record first; times in seconds since the run began."""
+        """The events so far, in the order of their recording; times in seconds since the run began."""
 
     def summary_line(self) -> str:
-        """One plain line for under the figures."""
+        """Return the text under the figures, in one line."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A program as it stood at one time."""
+    """A program as it was at one time."""
 
     graph: Graph
     where: Mapping[int, str]
@@ -121,7 +130,10 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Moment:
-    """A run as it stood at one time, so that all views of one picture agree; it is itself a run that can be drawn."""
+    """A run as it was at one time; itself a run that can be drawn.
+
+    All views of one picture draw the same moment, so that they agree while the run goes on.
+    """
 
     name: str
     islands: tuple[int, ...]
@@ -134,29 +146,35 @@ class Moment:
 
     @classmethod
     def of(cls, run: RunLike) -> Moment:
-        """Look at ``run`` now."""
+        """Return the present state of ``run``."""
+        # Read first: if the run ends meanwhile, this moment counts as unfinished and another one is drawn.
         finished = run.finished
         programs = tuple(Drawn(one.graph, one.where, one.routes, one.runs, dict(one.needed)) for one in run.programs)
         where = run.islands, run.island_names, run.hbm
         return cls(run.name, *where, programs, finished, run.events, run.summary_line())
 
     def summary_line(self) -> str:
-        """The summary of this moment."""
+        """Return the summary of this moment."""
         return self.summary
 
     @property
     def size(self) -> tuple[object, ...]:
-        """Changes whenever there is something new to draw."""
+        """A value that changes whenever there is something new to draw."""
         runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
         return len(self.events), runs, self.islands, self.finished, self.summary
 
 
 class Drawing(ABC):
-    """A Bokeh figure and the columns that it shows; ``columns``: those of each of its sources."""
+    """A Bokeh figure and the columns that it shows.
+
+    Args:
+        columns: names of the columns of each source.
+        roles: colours of the theme; see ``roles``.
+    """
 
     def __init__(self, columns: Mapping[str, Sequence[str]], roles: dict[str, dict[str, str]]):
         self._columns = columns
-        self.style = style.now()
+        self.style = style.current()
         self.roles = roles
         """Model name -> property -> role in the theme."""
         self.sources: dict[str, Columns] = {name: {column: [] for column in columns[name]} for name in columns}
@@ -166,13 +184,13 @@ class Drawing(ABC):
 
     @cached_property
     def tables(self) -> dict[str, ColumnDataSource]:
-        """Where the glyphs read the sources, by the same names; made when needed: still pictures have none."""
+        """The Bokeh sources of the glyphs, by the names of ``sources``; made when first needed, as ``root`` is."""
         return {name: empty_source(name, columns) for name, columns in self._columns.items()}
 
     @cached_property
     @abstractmethod
     def root(self) -> figure:
-        """The Bokeh figure; made when first needed."""
+        """The Bokeh figure; made when first needed, because still pictures have none."""
 
 
 class View(Drawing):
@@ -180,11 +198,16 @@ class View(Drawing):
 
     @abstractmethod
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
-        """The columns of every source for what is in ``window``; all of the run if ``None``."""
+        """Return the columns of every source.
+
+        Args:
+            run: what to draw.
+            window: the visible part of the time axis; ``None`` for all of it.
+        """
 
 
 def node_id(program: str, node: int) -> str:
-    """What links a node's box in the graph with its bars in the timeline; nothing for work that is no node's."""
+    """Return the id that links a node's box in the graph with its bars in the timeline; empty if there is no node."""
     return f"{program.replace(' ', '_')}#{node}" if node >= 0 else ""
 
 
@@ -197,5 +220,5 @@ DIMMED = {"nonselection_fill_alpha": 0.15, "nonselection_line_alpha": 0.15}
 
 
 def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
-    """A named source without rows, to which glyphs can refer."""
+    """Return a named source without rows, to which glyphs can refer."""
     return ColumnDataSource({column: [] for column in columns}, name=name)

@@ -1,4 +1,8 @@
-"""A plain curve, a loss over steps for instance, in the same widget, theme and colours as everything else."""
+"""A plain curve, for instance a loss over steps, in the same widget, theme and colours as every other picture.
+
+A plotting library would be a second set of colours and a second way into saved notebooks. ``pw.sweep`` draws its
+results with this; pictures over time are in ``timeline``, two costs in ``tradeoff``.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,13 @@ _ROLES = roles("curve") | {"curve_legend": {"label_text_color": "text", "backgro
 def curve(
     series: Mapping[str, Sequence[float]], x: str, y: str, at: Sequence[float] | Sequence[str] | None = None
 ) -> Figure:
-    """Lines over 0, 1, 2, … or over places of your own, which are marked.
+    """Return a figure of lines over 0, 1, 2, … or over given positions, which are marked.
 
     Args:
-        series: values by the name in the legend; at least one, none empty; NaN where there is none.
-        x, y: what the axes say, units included.
-        at: where the values lie, rising, or their names, which lie side by side.
+        series: values of each line by its name in the legend; at least one line, none empty; NaN for a missing value.
+        x: title of the horizontal axis, with its unit.
+        y: title of the vertical axis, with its unit.
+        at: positions of the values, rising; or names, which are placed side by side; ``None`` for 0, 1, 2, …
     """
     axes, places = _axes(series, x, y, at)
     plot = frame("curve", axes, "pan,xwheel_zoom,reset,hover")
@@ -47,7 +52,14 @@ def curve(
 def _axes(
     series: Mapping[str, Sequence[float]], x: str, y: str, at: Sequence[float] | Sequence[str] | None
 ) -> tuple[Axes, list[float]]:
-    """The axes, and where values lie."""
+    """Return the axes, and the positions of the values.
+
+    Args:
+        series: values of each line.
+        x: title of the horizontal axis.
+        y: title of the vertical axis.
+        at: positions, names, or ``None``.
+    """
     finite = [value for values in series.values() for value in values if math.isfinite(value)]
     up = 1.08 * min([0.0, *finite]), 1.08 * max([0.0, *finite]) or 1.0
     if at is None:
@@ -61,15 +73,22 @@ def _axes(
 
 
 def _put_above(plot: figure, legend: Legend) -> None:
-    """Within the plot it would cover what is there."""
+    """Move the legend above the plot, where it covers no values."""
     legend.name, legend.orientation, legend.location = "curve_legend", "horizontal", "top_left"
     legend.spacing, legend.padding, legend.border_line_color = 20, 2, None
     plot.add_layout(legend, "above")
 
 
 def _scene(series: Mapping[str, Sequence[float]], axes: Axes, places: list[float], marked: bool) -> Scene:
-    """The same lines for where no scripts run."""
-    font, ink = style.now().font, palette.THEMES["light"]["text"]
+    """Return the same lines as a still picture.
+
+    Args:
+        series: values of each line.
+        axes: the axes.
+        places: positions of the values.
+        marked: whether values have marks.
+    """
+    font, ink = style.current().font, palette.THEMES["light"]["text"]
     scene, at = still(axes), pixels_of(axes)
     along = at(axes.across[0], 0.0)[0]
     for index, (name, numbers) in enumerate(series.items()):

@@ -1,7 +1,8 @@
-"""Controls for two schedules: choices above, both pictures, and steps through them below.
+"""Controls for two schedules: choices above, both pictures, and steps through their cells below.
 
-The state is the explorer's own: controls are linked to it both ways, so what is set from Python is seen here as well.
-Numbers that are typed count when they are complete; each change ships the columns that differ and nothing else.
+The state belongs to the explorer (``pathways_nb.parallel.schedule_explorer``), which works without a notebook. Controls
+are linked to it in both directions, so values that Python sets appear in them. A typed number counts when it is
+complete. Each change sends the columns that differ and nothing else.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pathways_widgets.schedules.schedule_columns import CellPointer
 from pathways_widgets.schedules.schedule_display import ScheduleFigure, describe
 from pathways_widgets.schedules.schedule_still import scene_of_schedules
 
-_SETTLED = 1.0
-"""Seconds without a change after which the still picture is made anew."""
+_QUIET_SECONDS = 1.0
+"""Seconds without a change after which the still picture is made again."""
 _PER_STEP = 400
-"""Milliseconds of a step that is played."""
+"""Milliseconds of a step while stepping plays."""
 _MAY_LACK = {"chunks": "its own", "token_slices": "its own", "cap": "none"}
-"""Choices that may be left out, and what a field says then."""
+"""Choices that may be empty, and the hint in an empty field."""
 _WRAP = w.Layout(flex_flow="row wrap", align_items="center")
 _WIDTHS = {
     "first_name": "15em",
@@ -54,6 +55,7 @@ class ExplorerPanel(w.VBox):
     Args:
         explorer: has a trait for each of ``choices``, and ``step``, as
             ``pathways_nb.parallel.schedule_explorer.ScheduleExplorer`` has.
+        choices: names of the traits that get a control.
     """
 
     def __init__(self, explorer: Any, choices: Sequence[str]):
@@ -75,7 +77,7 @@ class ExplorerPanel(w.VBox):
         self._stepped()
 
     def _control(self, name: str) -> Any:
-        """A control that shows and sets one choice."""
+        """Return a control that shows and sets one choice."""
         value = getattr(self.explorer, name)
         look: dict[str, Any] = {"description": _SAYS.get(name, name), "tooltip": _HINTS.get(name, "")}
         look |= {"layout": _wide(_WIDTHS.get(name, "8em")), "style": {"description_width": "initial"}}
@@ -89,7 +91,7 @@ class ExplorerPanel(w.VBox):
         return made
 
     def _text(self, name: str, look: dict[str, Any]) -> w.Text:
-        """A field for a number that may be left out; what is no number is put back."""
+        """Return a field for a number that may be empty; a text that is no number is replaced by the last value."""
         value = getattr(self.explorer, name)
         made = w.Text(_written(value), placeholder=_MAY_LACK[name], continuous_update=False, **look)
 
@@ -105,28 +107,33 @@ class ExplorerPanel(w.VBox):
         return made
 
     def _steppers(self) -> list[w.Button]:
+        """Return the buttons for one step back and one step on."""
         return [self._button("◀", "one step back", lambda: self._move(-1)),
                 self._button("▶", "one step on", lambda: self._move(1))]  # fmt: skip
 
     def _exports(self) -> list[w.Button]:
+        """Return the buttons that write files."""
         csv, svg = "schedules.csv", "schedules.svg"
         return [self._button("CSV", f"Write {csv}", lambda: self._write(csv, self.explorer.to_csv)),
                 self._button("SVG", f"Write {svg}", lambda: self._write(svg, self.explorer.savefig))]  # fmt: skip
 
     def _button(self, text: str, hint: str, work: Callable[[], None]) -> w.Button:
+        """Return a button that calls ``work``."""
         made = w.Button(description=text, tooltip=hint, layout=_wide("4em"))
         made.on_click(lambda _: work())
         return made
 
     def _move(self, by: int) -> None:
+        """Move by some steps, within bounds."""
         self.explorer.step = min(max(self.explorer.step + by, 0), self.explorer.steps)
 
     def _write(self, path: str, write: Callable[[str], None]) -> None:
+        """Write a file and report its name."""
         write(path)
         self.message.value = f"wrote {path}"
 
     def _changed(self, change: Any = None) -> None:
-        """Draw what is chosen now; what was said of an earlier choice is over."""
+        """Draw the present choice, and clear the message about an earlier one."""
         self.message.value = ""
         for name in ("first_name", "second_name"):
             if self.controls[name].options != tuple(self.explorer.names):
@@ -138,34 +145,45 @@ class ExplorerPanel(w.VBox):
         self._renew()
 
     def _stepped(self, change: Any = None) -> None:
+        """Point at the present step."""
         self.figure.point(self._step())
         self.figure.summary = self._why()
 
     def _why(self) -> str:
+        """Return what let the cell of this step start; at step 0, what steps are."""
         return (
             self.explorer.why or f"{self.explorer.steps} steps, in the order of time: each says what let its cell start"
         )
 
     def _step(self) -> CellPointer | None:
+        """Return the cell of this step; ``None`` at step 0."""
         return CellPointer(*self.explorer.pointed) if self.explorer.pointed else None
 
     def _renew(self) -> None:
-        """Make the still picture anew once nothing has changed for a while."""
+        """Make the still picture again once nothing has changed for a while: a dragged slider changes often."""
         if self._timer is not None:
             self._timer.cancel()
         if self.still is not None:
-            self._timer = threading.Timer(_SETTLED, self.show_still)
+            self._timer = threading.Timer(_QUIET_SECONDS, self.show_still)
             self._timer.daemon = True
             self._timer.start()
 
     def show_still(self) -> None:
-        """Show what is chosen for where no scripts run, in the place of what was shown before."""
+        """Show the present choice as a still picture, in place of the one before."""
         pictures = self.explorer.pictures
         self.still = show_still(lambda: scene_of_schedules(pictures), describe(pictures), self.still)
 
 
 def display_explorer(explorer: Any, choices: Sequence[str]) -> ExplorerPanel:
-    """Show an explorer with its controls in the current cell, and a still picture beside it."""
+    """Show an explorer with its controls in the current cell, with a still picture beside it.
+
+    Args:
+        explorer: the explorer.
+        choices: names of its traits that get a control.
+
+    Returns:
+        The controls.
+    """
     panel = ExplorerPanel(explorer, choices)
     found = panel._repr_mimebundle_()
     put_out(dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(explorer)})
@@ -174,14 +192,21 @@ def display_explorer(explorer: Any, choices: Sequence[str]) -> ExplorerPanel:
 
 
 def _written(value: float | None) -> str:
+    """Return a number as the text of a field; empty for ``None``."""
     return "" if value is None else f"{value:g}"
 
 
 def _read(text: str, name: str) -> float | int | None:
+    """Return the number in a field, whole unless it is the cap; ``None`` if the field is empty.
+
+    Raises:
+        ValueError: the text is no number.
+    """
     if not text.strip():
         return None
     return float(text) if name == "cap" else int(text)
 
 
 def _wide(width: str) -> w.Layout:
+    """Return the layout of a control of this width."""
     return w.Layout(width=width)

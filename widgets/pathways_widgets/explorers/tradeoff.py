@@ -1,7 +1,8 @@
-"""Two costs of several things, each a named point: the lower and the further left, the better.
+"""Two costs of several candidates, each a labelled point; the lower and the further left, the better.
 
-The stairs join those that are best: no other is as good in both costs and better in one. Whatever lies above and to the
-right of them costs more than it has to.
+The stairs join the best candidates: no other one is as good in both costs and better in one (the Pareto front). A point
+above and to the right of the stairs costs more than it has to. Labels are placed so that they cover no mark, not the
+stairs, and no other label.
 """
 
 from __future__ import annotations
@@ -23,16 +24,24 @@ Point = tuple[float, float]
 Box = tuple[float, float, float, float]
 
 _NAME, _HEIGHT, _ROOM = "tradeoff", 360.0, 1.12
-"""The figure; its pixels; how much longer an axis is than what is on it."""
+"""Name of the figure; its height in pixels; and the length of an axis relative to the largest value on it."""
 _BEST, _OTHER = palette.VERMILION, palette.SKY
 _MARK, _GAP = 1.5 * MARK, 4.0
-"""Pixels of a mark, and between it and its name."""
+"""Pixels of a mark, and of the gap between a mark and its label."""
 _BOKEH: dict[Align, str] = {"start": "left", "middle": "center", "end": "right"}
 _ROLES = roles(_NAME) | {f"{_NAME}_label": {"text_color": "text"}}
 
 
 class PointLabel(NamedTuple):
-    """A name beside its point: how many pixels right of it and below, and which end of the name is there."""
+    """A label beside its point.
+
+    Args:
+        name: the text.
+        point: both costs.
+        right: pixels to the right of the point; negative is left.
+        down: pixels below the point; negative is above.
+        align: which end of the text is at that position.
+    """
 
     name: str
     point: Point
@@ -42,11 +51,12 @@ class PointLabel(NamedTuple):
 
 
 def tradeoff(points: Mapping[str, Point], x: str, y: str) -> Figure:
-    """Draw two costs of several things.
+    """Return a figure of two costs of several candidates.
 
     Args:
-        points: both costs by name, at least one; names of the same place stand side by side.
-        x, y: what the axes say, units included.
+        points: both costs by name, at least one; candidates with equal costs share a label.
+        x: title of the horizontal axis, with its unit.
+        y: title of the vertical axis, with its unit.
     """
     across, up = (_ROOM * max(costs) or 1.0 for costs in zip(*points.values(), strict=True))
     axes = Axes(x, y, (0.0, across), (0.0, up), {}, _HEIGHT)
@@ -60,7 +70,7 @@ def tradeoff(points: Mapping[str, Point], x: str, y: str) -> Figure:
 
 
 def front(points: Iterable[Point]) -> list[Point]:
-    """The best of them, by the first cost: none is as good in both and better in one."""
+    """Return the best points, by the first cost: no other one is as good in both costs and better in one."""
     best: list[Point] = []
     for point in sorted(set(points)):
         if not best or point[1] < best[-1][1]:
@@ -69,7 +79,7 @@ def front(points: Iterable[Point]) -> list[Point]:
 
 
 def stairs(best: Sequence[Point], axes: Axes) -> list[Point]:
-    """The line below and left of which nothing is, from the top to the right of the picture."""
+    """Return the line below and left of which there is no point, from the top to the right edge of the picture."""
     corners = [(best[0][0], axes.up[1])]
     for (x, y), (after, _) in zip(best, [*best[1:], (axes.across[1], 0.0)], strict=True):
         corners += [(x, y), (after, y)]
@@ -77,7 +87,14 @@ def stairs(best: Sequence[Point], axes: Axes) -> list[Point]:
 
 
 def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
-    """Names beside their points, where they cover no mark, not the stairs, and no other name."""
+    """Return labels beside their points, placed where they cover no mark, not the stairs, and no other label.
+
+    A label for which no such position exists takes its first choice.
+
+    Args:
+        points: both costs by name.
+        axes: the axes.
+    """
     at, names = pixels_of(axes), dict[Point, list[str]]()
     for name, point in points.items():
         names.setdefault(point, []).append(name)
@@ -85,7 +102,7 @@ def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
     taken = [_grown(*ends, by=1.0) for ends in pairwise(corners)]
     taken += [_grown(at(*point), at(*point), by=_MARK / 2) for point in names]
     labels = []
-    for point, same in sorted(names.items(), reverse=True):  # those on the left may go further left
+    for point, same in sorted(names.items(), reverse=True):  # those on the left may move further left
         choices = [(label, _box(label, at(*point))) for label in _around(", ".join(same), point)]
         free = (choice for choice in choices if not any(_meet(choice[1], other) for other in taken))
         label, box = next(free, choices[0])
@@ -95,13 +112,14 @@ def labels_of(points: Mapping[str, Point], axes: Axes) -> list[PointLabel]:
 
 
 def _grown(one: Point, other: Point, by: float) -> Box:
-    """A straight line, or a point, with some pixels around it."""
+    """Return the box around a straight line, or a point, with some pixels more on each side."""
     (left, right), (top, bottom) = (sorted(ends) for ends in zip(one, other, strict=True))
     return left - by, top - by, right + by, bottom + by
 
 
 def _around(name: str, point: Point) -> Iterator[PointLabel]:
-    beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.now().font / 2
+    """Yield positions of a label around its point, the best first."""
+    beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.current().font / 2
     yield PointLabel(name, point, beside, 0.0, "start")
     yield PointLabel(name, point, -beside, 0.0, "end")
     for down in (-above, above):
@@ -112,21 +130,25 @@ def _around(name: str, point: Point) -> Iterator[PointLabel]:
 
 
 def _box(label: PointLabel, at: Point) -> Box:
-    font = style.now().font
+    """Return the box in pixels that a label covers."""
+    font = style.current().font
     width, x, y = text_width(label.name, font), at[0] + label.right, at[1] + label.down
     left = x - {"start": 0.0, "middle": width / 2, "end": width}[label.align]
     return left, y - font / 2, left + width, y + font / 2
 
 
 def _meet(one: Box, other: Box) -> bool:
+    """Return whether two boxes overlap."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _colour(label: PointLabel, best: Sequence[Point]) -> str:
+    """Return the colour of a point: one for the best, one for all others."""
     return _BEST if label.point in best else _OTHER
 
 
 def _draw(plot: figure, labels: Sequence[PointLabel], best: Sequence[Point], line: Sequence[Point]) -> None:
+    """Add the stairs, marks, labels and tooltips."""
     plot.line(*zip(*line, strict=True), color=_BEST, line_width=1.5, line_dash=[5, 3])
     source = ColumnDataSource({
         "name": [one.name for one in labels],
@@ -139,16 +161,16 @@ def _draw(plot: figure, labels: Sequence[PointLabel], best: Sequence[Point], lin
     })  # fmt: skip
     marks = plot.scatter("x", "y", source=source, size=_MARK, color="colour")
     words = plot.text("x", "y", "name", source=source, x_offset="right", y_offset="down", text_align="align",
-                      text_baseline="middle", text_font_size=f"{style.now().font}px")  # fmt: skip
+                      text_baseline="middle", text_font_size=f"{style.current().font}px")  # fmt: skip
     words.glyph.name = f"{_NAME}_label"
     plot.hover.renderers = [marks]
     plot.hover.tooltips = [("", "@name"), (plot.xaxis[0].axis_label, "@x"), (plot.yaxis[0].axis_label, "@y{0.0000}")]
 
 
 def _scene(labels: Sequence[PointLabel], best: Sequence[Point], axes: Axes) -> Scene:
-    """The same for where no scripts run."""
+    """Return the same as a still picture."""
     scene, at = still(axes), pixels_of(axes)
-    font, ink = style.now().font, palette.THEMES["light"]["text"]
+    font, ink = style.current().font, palette.THEMES["light"]["text"]
     scene.shapes.append(Curve(tuple(at(*corner) for corner in stairs(best, axes)), _BEST, 1.5))
     for label in labels:
         x, y = at(*label.point)

@@ -1,5 +1,5 @@
-"""Figures where people see them: a live widget, a page without a kernel, a still picture, with their scripts.
+"""Figures as people see them: a live widget, a page without a kernel, a still picture, and the browser's scripts.
 
-No picture of its own.
-``schedules`` and ``explorers`` may import it.
+What the pictures show is in ``graph``, ``timeline`` and ``memory``. ``schedules`` and ``explorers`` may import this
+package.
 """

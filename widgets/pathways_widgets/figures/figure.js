@@ -1,15 +1,16 @@
-// Shared by the widget (live.js) and by stand-alone pages: put an item into an element and keep it in the page's theme.
+// Shared by the widget (live.js) and by pages without a kernel: embed an item and keep it in the page's theme.
 
 const isDark = () => {
   const jupyter = document.body.dataset.jpThemeLight
   if (jupyter !== undefined) return jupyter === "false"
   if (document.body.dataset.vscodeThemeKind) return !document.body.dataset.vscodeThemeKind.includes("light")
+  if (["dark", "light"].includes(document.body.dataset.theme)) return document.body.dataset.theme === "dark"
   return matchMedia("(prefers-color-scheme: dark)").matches
 }
 
 const onThemeChange = (callback) => {
   const watcher = new MutationObserver(callback)
-  const attributeFilter = ["data-jp-theme-light", "data-vscode-theme-kind"]
+  const attributeFilter = ["data-jp-theme-light", "data-vscode-theme-kind", "data-theme"]
   watcher.observe(document.body, {attributes: true, attributeFilter})
   const media = matchMedia("(prefers-color-scheme: dark)")
   media.addEventListener("change", callback)
@@ -23,7 +24,7 @@ const setProperties = (doc, byModel) => {
 // The figures that share a time axis.
 const overTime = (doc) => ["timeline", "memory", "schedules"].map((name) => doc.get_model_by_name(name)).filter((figure) => figure)
 
-// The same in the JSON of an item, so that its first paint is already right.
+// Set properties in the JSON of an item, before models are made, so that the first paint has the right colours.
 const dress = (node, byModel) => {
   if (node === null || typeof node !== "object") return
   const properties = byModel[node.attributes?.name]
@@ -31,8 +32,8 @@ const dress = (node, byModel) => {
   for (const child of Object.values(node)) dress(child, byModel)
 }
 
-// Picking a node marks its bars and the other way round: what belongs together has a common id, and a box that stands for
-// many nodes has `program#*`. A word typed into the field marks what is named so, and what belongs together with it.
+// Selecting a node selects its bars, and the other way round: they have a common id, and a box for many nodes has the id
+// `program#*`. A word typed into the field selects everything with that name, and everything linked with it.
 const link = (doc) => {
   const views = [["graph_nodes", "ids", "title"], ["timeline_boxes", "id", "name"]].flatMap(([model, ids, names]) => {
     const source = doc.get_model_by_name(model)
@@ -70,7 +71,7 @@ const link = (doc) => {
   return {mark, field}
 }
 
-// JupyterLab must not take what is typed here for commands.
+// JupyterLab must not handle keys typed here as its own shortcuts.
 const searchField = (find) => {
   const field = document.createElement("input"), what = "Mark nodes and bars by name"
   Object.assign(field, {type: "search", placeholder: "find", title: what})
@@ -86,8 +87,8 @@ const searchField = (find) => {
   return field
 }
 
-// A button for each client, once there are several: pressed while its boxes are seen. The figure's tags say who there is
-// (number, name, colour), the source `timeline_hidden` whose boxes are left out.
+// A button for each client if there are several: pressed while its boxes are visible. The figure's tags list the
+// clients (number, name, colour), the source `timeline_hidden` lists those whose boxes are hidden.
 const clientRow = (doc) => {
   const figure = doc.get_model_by_name("timeline"), hidden = doc.get_model_by_name("timeline_hidden")
   if (!figure || !hidden) return null
@@ -135,13 +136,13 @@ const press = (button, shown) => {
   button.style.opacity = shown ? "1" : "0.4"
 }
 
-// The summary goes in as text, never as HTML.
+// The summary is inserted as text, never as HTML: it contains names that users chose.
 const mount = async (Bokeh, item, element) => {
   const host = document.createElement("div"), foot = document.createElement("div"), summary = document.createElement("div")
   foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
   summary.style.cssText = "white-space: pre-wrap; flex: 1"
   summary.textContent = item.summary
-  element.classList.add("pathways-figure")  // a still picture beside it hides
+  element.classList.add("pathways-figure")  // hides the still picture beside it (output.py)
   element.replaceChildren(host, foot)
   const theme = () => item.themes[isDark() ? "dark" : "light"]
   dress(item.doc, item.properties)
@@ -152,7 +153,7 @@ const mount = async (Bokeh, item, element) => {
   describe(item.description ?? item.summary)
   const unwatch = onThemeChange(() => {
     setProperties(doc, theme())
-    // Laid out anew, or recoloured legends slide over the lanes.
+    // Lay out again: otherwise recoloured legends are drawn over the lanes.
     for (const figure of overTime(doc)) {
       figure.height += 1
       setTimeout(() => { figure.height -= 1 }, 50)

@@ -1,5 +1,5 @@
-// The browser's side of LiveFigure: everything arrives as state, so a figure can be drawn at any time from what is
-// there, also while the kernel is busy. Only `view`, the visible part of the time axis, goes back.
+// The browser's part of LiveFigure. Everything arrives as state of the widget, so a figure can be drawn at any time
+// without asking the kernel, which may be busy. Only traits such as `view`, the visible part of the time axis, go back.
 
 const loadBokeh = async (model) => {
   const asset = await model.widget_manager.get_model(model.get("_assets"))
@@ -16,7 +16,7 @@ const ARRAYS = {
   u1: Uint8Array, i4: Int32Array, u4: Uint32Array, f4: Float32Array, f8: Float64Array,
 }
 
-// A picture of one row, as Bokeh wants it.
+// An image of one row, in the form that Bokeh expects.
 const strip = (pixels) => Object.assign(pixels, {dimension: 2, shape: [1, pixels.length]})
 
 // Mirrors pack() in packing.py: length of the head, head as JSON, then columns at multiples of 8 bytes.
@@ -33,11 +33,11 @@ const unpack = (view) => {
   return Object.fromEntries(Object.entries(head).map(([name, where]) => [name, column(where)]))
 }
 
-// Milliseconds for which a question may still be answered, and no other is asked.
+// Milliseconds to wait for an answer of the kernel before the next request is sent.
 const PATIENCE = 250
 
-// Until the reader pans or zooms, the time axis shows all of the run; `reset` goes back to that. Boxes come with half a
-// window to spare on each side, so a pan is right at once, and the next ones are asked for before they are needed.
+// Until the user pans or zooms, the time axis shows the whole run; `reset` returns to that. Boxes are sent for half a
+// window more on each side, so a pan shows boxes at once, and the next ones are requested before they are needed.
 const follow = (doc, model) => {
   const range = doc.get_model_by_name("timeline_x")
   if (!range) return {show: () => {}, arrived: () => {}, stop: () => {}}
@@ -68,7 +68,7 @@ const follow = (doc, model) => {
   return {show, arrived: () => { askedAt = 0; ask() }, stop: () => clearTimeout(timer)}
 }
 
-// Pictures of pixels are made for the width at which they are seen, once that has come to rest.
+// Rows of pixels are made for the width of the figure, which is reported once it has stopped changing.
 const tellWidth = (doc, model, el) => {
   const figure = doc.get_model_by_name("schedules")
   let timer = null

@@ -1,7 +1,11 @@
 """Live figures in a notebook: a widget that syncs state, and the thread that keeps it up to date during a cell.
 
-The kernel sends columns, the browser draws them and sends back only what part of the time axis is in view. No message
-needs an answer, so a figure appears and moves while the cell that it belongs to still runs.
+The kernel sends columns as state of the widget; the browser draws them and sends back only the visible part of the time
+axis. No message needs an answer. That is why a figure appears and moves while its cell still runs: a first paint that
+needed a round trip would wait in the queue of the busy kernel until the cell has ended. BokehJS comes from the
+installed package, once per kernel, so nothing is loaded from a network.
+
+Columns are encoded in ``packing``, views are put together in ``panel``, still pictures are in ``output``.
 """
 
 from __future__ import annotations
@@ -22,9 +26,10 @@ import traitlets
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
-from pathways_nb.trace.breakdown import Breakdown, breakdown
+from pathways_nb.trace.causality.breakdown import Breakdown, breakdown
 from pathways_nb.trace.metrics import duration
 from pathways_nb.trace.record import Events
+from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.drawing.views import Moment, RunLike, Window
 from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
@@ -35,13 +40,16 @@ from pathways_widgets.figures.run_still import scene_of
 
 _HERE = Path(__file__).parent
 _INTERVAL = 0.1
-"""Seconds between two looks at a run."""
+"""Seconds between two updates of a figure."""
 _SHARE = 0.1
-"""Largest share of one core that drawing may take while the run goes on."""
+"""Largest share of one core that drawing may take while the run is in progress."""
 
 
 class BokehJS(anywidget.AnyWidget):
-    """Carries BokehJS from the installed package into the browser: once per kernel, without a network, never shown."""
+    """Carries BokehJS from the installed package to the browser: one for each kernel, never displayed.
+
+    Figures refer to it by id, so the script of about a megabyte is not sent again with each of them.
+    """
 
     _esm = "export default {}"
     version = traitlets.Unicode(bokeh.__version__).tag(sync=True)
@@ -50,14 +58,20 @@ class BokehJS(anywidget.AnyWidget):
 
     @classmethod
     def get(cls) -> BokehJS:
-        """The one of this kernel."""
+        """Return the one of this kernel; a new one if it was closed."""
         if cls._only is None or cls._only.comm is None:
             cls._only = cls(src=[bokeh_source()])
         return cls._only
 
 
 class Figure(anywidget.AnyWidget):
-    """A Bokeh item (see ``panel``) in a cell's output; ``still`` draws the same for where no scripts run."""
+    """A Bokeh item (see ``panel``) in a cell's output.
+
+    Args:
+        item: the item, with its properties.
+        still: draws the same for viewers without scripts; ``None`` for no still picture.
+        **traits: values of other traits.
+    """
 
     _esm = (_HERE / "figure.js").read_text("utf-8") + (_HERE / "live.js").read_text("utf-8")
     _item = traitlets.Unicode().tag(sync=True)
@@ -71,9 +85,9 @@ class Figure(anywidget.AnyWidget):
     brushed = traitlets.List(traitlets.Float()).tag(sync=True)
     """The selected part of the time axis, in seconds since the start of the run; empty for none."""
     totals = traitlets.Unicode().tag(sync=True)
-    """What is in it, in words."""
+    """The totals of the selected part, as text."""
     description = traitlets.Unicode().tag(sync=True)
-    """What is to be seen, for those who cannot see it; its summary if nothing else is said."""
+    """Description of the figure for screen readers; the summary if it is empty."""
 
     def __init__(self, item: dict[str, Any], still: Callable[[], Scene] | None = None, **traits: Any):
         self._still = still
@@ -82,11 +96,11 @@ class Figure(anywidget.AnyWidget):
         super().__init__(_item=json.dumps(bare), _properties=properties, _assets=BokehJS.get().model_id, **traits)
 
     def json_item_with_data(self) -> dict[str, Any]:
-        """The item as it stands, with its data, for a page without a kernel."""
+        """Return the item in its present state, with its data, for a page without a kernel."""
         return json.loads(self._item) | {"properties": json.loads(self._properties)}
 
     def bundle(self) -> dict[str, Any]:
-        """What a cell's output holds: the widget and its text; while a page is being made, the item as well."""
+        """Return the cell's output: the widget and its text, and the item as well while a page is being made."""
         found = self._repr_mimebundle_()
         widget = dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(self)}
         return widget | {ITEM_TYPE: self.json_item_with_data()} if embedding() else widget
@@ -101,7 +115,12 @@ class Figure(anywidget.AnyWidget):
 
 
 class LiveFigure(Figure):
-    """The views named in ``show`` of one run, kept up to date by ``push``."""
+    """The views named in ``show`` of one run, kept up to date by ``push``.
+
+    Args:
+        run: what to draw.
+        show: names of views.
+    """
 
     def __init__(self, run: RunLike, show: Sequence[str] = DEFAULT_SHOW):
         self._run = run
@@ -112,18 +131,26 @@ class LiveFigure(Figure):
         names = list(self._panel.sources)
         self.add_traits(**{f"_data_{name}": traitlets.Bytes().tag(sync=True) for name in names})
         super().__init__(self._panel.item(data=False), _sources=names, summary=run.summary_line())
+        # The frontend sends widget messages to a subshell, so that they need not wait for the running cell. ipykernel
+        # routes each comm back to the shell that last published on it, normally the main one; None switches that off.
+        # This is a private name of ipykernel 7.4 or newer: without it figures still work, but callbacks wait.
         if hasattr(self.comm, "_reply_subshell_for"):
-            self.comm._reply_subshell_for = None  # otherwise `view` would wait for the running cell to end
+            self.comm._reply_subshell_for = None
         self.observe(self._look_elsewhere, "view")
         self.observe(self._add_up, "brushed")
 
     def push(self) -> bool:
-        """Send what changed since the last push; says whether there was anything new."""
+        """Send what changed since the last push.
+
+        Returns:
+            Whether there was anything new.
+        """
         with self._lock:
             moment = Moment.of(self._run)
             if self._moment is not None and moment.size == self._moment.size:
                 return False
             if moment.islands != self._panel.islands:
+                # Lanes are laid out for given islands; an island that was added needs another figure.
                 self._panel = Panel(self._show, moment.islands, moment.island_names)
                 self._item = json.dumps(self._panel.item(data=False))
             self._draw(moment)
@@ -132,15 +159,16 @@ class LiveFigure(Figure):
 
     @property
     def selection(self) -> Selection | None:
-        """The brushed range: its events and where each island's time went; ``None`` if nothing is brushed."""
+        """The brushed range: its events and the totals of each island; ``None`` if nothing is brushed."""
         return Selection.of(self._run, *sorted(self.brushed)) if len(self.brushed) == 2 else None
 
     def json_item_with_data(self) -> dict[str, Any]:
-        """The item of the run as it stands, with its data, for a page without a kernel."""
+        """Return the item of the run in its present state, with its data, for a page without a kernel."""
         with self._lock:
             return figure_of(self._run, self._show)
 
     def _draw(self, moment: Moment) -> None:
+        """Draw a moment and send its columns, all in one message."""
         self._panel.update(moment, self._window())
         with self.hold_sync():
             for name, columns in self._panel.sources.items():
@@ -149,24 +177,31 @@ class LiveFigure(Figure):
             self.summary = self._panel.summary
 
     def _window(self) -> Window | None:
+        """Return the visible part of the time axis; ``None`` for all of it."""
         return (self.view[0], self.view[1]) if len(self.view) == 2 else None
 
     def _add_up(self, change: object) -> None:
+        """Compute the totals of the brushed range."""
         if hasattr(self._run, "view"):
-            self._run.view = self  # of several figures of one run the one that was brushed last
+            self._run.view = self  # of several figures of one run, the one brushed last
         chosen = self.selection
         self.totals = "" if chosen is None else str(chosen)
 
     def _look_elsewhere(self, change: object) -> None:
-        with self._lock:  # what was last drawn, since adding up a million events takes longer than drawing some of them
+        """Draw for another visible part of the time axis."""
+        with self._lock:  # the last moment: making a new one of a million events takes longer than drawing some
             self._draw(self._moment or Moment.of(self._run))
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A range of a run's time axis, from ``start`` to ``end`` in seconds since the run began.
+    """A selected range of a run's time axis.
 
-    ``events`` are those that touch it, ``islands`` says for each island where its time went.
+    Args:
+        start: in seconds since the run began.
+        end: in seconds since the run began.
+        events: the events that overlap the range.
+        islands: for each island, the breakdown of its time within the range.
     """
 
     start: float
@@ -176,18 +211,23 @@ class Selection:
 
     @classmethod
     def of(cls, run: RunLike, start: float, end: float) -> Selection:
-        """What ``run`` did between two times."""
+        """Return the selection from ``start`` to ``end`` of a run."""
         events = run.events
         inside = events.select((events["end"] >= start) & (events["start"] <= end))
         return cls(start, end, inside, breakdown(events, run.islands, start, end))
 
     def __str__(self) -> str:
-        head = f"{duration(self.start)} to {duration(self.end)}, {len(self.events)} events"
+        head = f"{duration(self.start)} to {duration(self.end)}, {counted(len(self.events), 'event')}"
         return "\n".join([head, *map(str, self.islands)])
 
 
 class LiveDisplay:
-    """Shows a run in the current cell's output and keeps it up to date until ``stop``; a script gets its summary."""
+    """Shows a run in the current cell's output and keeps it up to date until ``stop``; a script prints the summary.
+
+    Args:
+        run: what to show.
+        show: names of views.
+    """
 
     def __init__(self, run: RunLike, show: str | Sequence[str] = DEFAULT_SHOW):
         self.figure: LiveFigure | None = None
@@ -199,11 +239,14 @@ class LiveDisplay:
 
     @property
     def is_live(self) -> bool:
-        """Whether a person sees it while the run goes on."""
+        """Whether the user sees a figure while the run is in progress."""
         return self.figure is not None
 
     def start(self) -> None:
-        """Display the figure and begin to follow the run. Never raises: a figure that fails is one line of text."""
+        """Display the figure and start the thread that updates it.
+
+        Never raises: a cell must run even if its figure fails, which is then one line of text.
+        """
         if not InteractiveShell.initialized():
             return
         try:
@@ -238,6 +281,7 @@ class LiveDisplay:
         show_still(lambda: scene_of(self._run, self.views), self._run.summary_line())
 
     def _follow(self) -> None:
+        """Update the figure until ``stop``; pauses grow with the CPU time of an update, to keep within ``_SHARE``."""
         pause = _INTERVAL
         while not self._ended.wait(pause):
             began = time.thread_time()
@@ -245,6 +289,7 @@ class LiveDisplay:
             pause = max(_INTERVAL, (time.thread_time() - began) / _SHARE)
 
     def _try_push(self) -> None:
+        """Update the figure; on an error replace it by a line of text."""
         if self.figure is None:
             return
         try:
@@ -253,6 +298,7 @@ class LiveDisplay:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
+        """Replace the figure by the error and the summary."""
         self.figure = None
         text = f"The figure could not be drawn: {type(error).__name__}: {error}\n{self._run.summary_line()}"
         put_out({"text/plain": text})

@@ -1,8 +1,8 @@
-"""Columns as bytes for the browser: numbers as they lie in memory, text as numbers into a list of distinct words,
-pictures row by row.
+"""Columns as bytes for the browser: numbers as in memory, text as numbers into a list of distinct words, images by row.
 
-Layout: four bytes of head length, the head as JSON (padded so that columns start at multiples of 8 bytes), columns.
-``unpack`` in ``live.js`` is the other side.
+Layout: four bytes with the length of the head, the head as JSON, padded so that columns start at multiples of 8 bytes,
+then the columns. The browser makes typed arrays over these bytes without parsing them, which needs the alignment.
+``unpack`` in ``live.js`` must change with this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TYPES = ("u1", "i4", "u4", "f4", "f8")
 
 
 def pack(columns: Columns) -> bytes:
-    """Columns of numbers or text as one block of bytes, little-endian."""
+    """Return columns of numbers or text as one block of bytes, little-endian."""
     head: dict[str, dict[str, Any]] = {}
     blocks: list[bytes] = []
     for name, values in columns.items():
@@ -33,7 +33,11 @@ def pack(columns: Columns) -> bytes:
 
 
 def _joined(head: dict[str, dict[str, Any]], blocks: list[bytes]) -> bytes:
-    """Starts count from the first byte of all, so the head must know its own length: leave it room."""
+    """Return head and columns as one block.
+
+    Starts count from the first byte of the block, so they depend on the length of the head, which contains them: room
+    is left for the digits that they may gain.
+    """
     head_length = len(json.dumps(head)) + 16 * len(head)
     head_length += -(head_length + 4) % 8
     for entry in head.values():
@@ -43,6 +47,7 @@ def _joined(head: dict[str, dict[str, Any]], blocks: list[bytes]) -> bytes:
 
 
 def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:
+    """Return the head's entry of a column, and the numbers to send; types the browser does not know become floats."""
     if isinstance(values, Words):
         return {"type": "u4", "size": len(values), "words": list(values.words)}, values.numbers.astype(np.uint32)
     array = np.asarray(values)
@@ -60,4 +65,5 @@ def _encode(values: Any) -> tuple[dict[str, Any], np.ndarray]:
 
 
 def _padded(block: bytes) -> bytes:
+    """Return the block filled up to a multiple of 8 bytes."""
     return block.ljust(len(block) + -len(block) % 8, b"\0")

@@ -1,4 +1,8 @@
-"""One HTML file that shows figures with no kernel and no network: BokehJS is inside."""
+"""One HTML file that shows figures with no kernel and no network: BokehJS is inside.
+
+It uses the script of the live widget (``figure.js``), so themes, links between views and legends work as in a notebook;
+only what needs the kernel (drawing more detail after a zoom) is missing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from bokeh.util.paths import bokehjs_path
 from pathways_widgets.drawing.palette import THEMES
 from pathways_widgets.figures.panel import figure_of
 
-__all__ = ["bokeh_source", "figure_of", "page"]
+__all__ = ["bokeh_source", "figure_html", "figure_of", "figure_script", "page"]
 
 _FRAME = """<!doctype html>
 <html lang="en">
@@ -33,29 +37,41 @@ body {{ font: 15px/1.5 sans-serif; max-width: 1100px; margin: 2em auto; padding:
 {body}
 <script type="module">
 {script}
-for (const item of document.querySelectorAll("script[data-figure]"))
-  await mount(Bokeh, JSON.parse(item.textContent), item.previousElementSibling)
-document.body.dataset.drawn = "true"
 </script>
 </body>
 </html>
 """
+_MOUNT_ALL = """
+for (const item of document.querySelectorAll("script[data-figure]"))
+  await mount(Bokeh, JSON.parse(item.textContent), item.previousElementSibling)
+document.body.dataset.drawn = "true"
+"""
 
 
 def page(title: str, parts: Sequence[str | dict[str, Any]]) -> str:
-    """A self-contained page: ``parts`` in order, each an HTML fragment (escaped by the caller) or a figure's item."""
-    body = "\n".join(part if isinstance(part, str) else _figure(part) for part in parts)
-    script = (Path(__file__).parent / "figure.js").read_text("utf-8")
+    """Return a self-contained page.
+
+    Args:
+        title: title of the page.
+        parts: in order, HTML fragments (escaped by the caller) or figures' items.
+    """
+    body = "\n".join(part if isinstance(part, str) else figure_html(part) for part in parts)
     bokeh = bokeh_source().replace("</script", "<\\/script")
-    return _FRAME.format(title=escape(title), body=body, script=script, bokeh=bokeh, **THEMES)
+    return _FRAME.format(title=escape(title), body=body, script=figure_script(), bokeh=bokeh, **THEMES)
 
 
 @cache
 def bokeh_source() -> str:
-    """BokehJS as installed, without the widgets and tables that figures do not need."""
+    """Return the script of BokehJS as installed, without the widgets and tables that figures do not need."""
     return (Path(bokehjs_path()) / "js" / "bokeh.min.js").read_text("utf-8")
 
 
-def _figure(item: dict[str, Any]) -> str:
+def figure_script() -> str:
+    """Return the JavaScript that draws every ``figure_html`` of a page; it needs BokehJS and may use ``await``."""
+    return (Path(__file__).parent / "figure.js").read_text("utf-8") + _MOUNT_ALL
+
+
+def figure_html(item: dict[str, Any]) -> str:
+    """Return a figure's place in a page and its item as JSON; ``<`` is escaped so that no text can end the element."""
     text = json.dumps(item).replace("<", "\\u003c")
     return f'<div></div><script type="application/json" data-figure>{text}</script>'

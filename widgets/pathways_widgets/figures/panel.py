@@ -1,7 +1,8 @@
 """Several views of one run in a column, and the Bokeh item that any page can embed.
 
-One view that fails costs its own picture and a line of text, never the others. An item is Bokeh's own JSON with three
-additions that ``figure.js`` reads: ``summary`` (plain text), ``themes`` and ``properties`` by model name.
+A view that fails costs its own picture and a line of text, never the other views: the run continues, and most of what
+the user wants to see is still there. An item is Bokeh's own JSON with three additions, which ``figure.js`` reads:
+``summary`` (plain text), and ``themes`` and ``properties`` by model name.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ DEFAULT_SHOW = ("graph", "timeline")
 
 
 def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of views, each known, given as ``"graph,timeline"`` or one by one; ``"none"`` names none.
+    """Return the names of views, each known and named once.
 
-    ``"critical"`` is the timeline with its critical path, and takes the place of the one without.
+    Args:
+        show: ``"graph,timeline"`` or a list of names; ``"none"`` names none. ``"critical"`` is the timeline with its
+            critical path and replaces ``"timeline"``.
 
     Raises:
         ValueError: a name is not a key of ``VIEWS``.
@@ -56,7 +59,13 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class Panel:
-    """The views named in ``show`` for runs on ``islands`` (number of devices of each, and what they are called)."""
+    """The views named in ``show``, for runs on given islands.
+
+    Args:
+        show: names of views.
+        islands: number of devices of each island.
+        names: names of the islands; empty for numbers.
+    """
 
     def __init__(self, show: Sequence[str], islands: tuple[int, ...], names: tuple[str, ...] = ()):
         self.islands, self._names = islands, names
@@ -70,14 +79,19 @@ class Panel:
         self.summary = ""
 
     def update(self, moment: Moment, window: Window | None = None) -> None:
-        """Bring all views up to ``moment``; a view that fails keeps its last columns."""
+        """Bring all views up to ``moment``; a view that fails keeps its last columns.
+
+        Args:
+            moment: what to draw.
+            window: the visible part of the time axis; ``None`` for all of it.
+        """
         for name, view in self.views.items():
             self._guard(name, partial(view.update, moment, window))
         self.summary = "\n".join([moment.summary_line(), *self.failures.values()])
 
     @property
     def sources(self) -> dict[str, Columns]:
-        """The columns of all views."""
+        """The columns of all views, by the name of the source."""
         return {name: columns for view in self.views.values() for name, columns in view.sources.items()}
 
     @property
@@ -87,11 +101,15 @@ class Panel:
 
     @property
     def themes(self) -> dict[str, dict[str, dict[str, str]]]:
-        """Theme -> model name -> property -> colour."""
+        """Theme -> model name -> property -> colour, of all views."""
         return palette.themed({name: values for view in self.views.values() for name, values in view.roles.items()})
 
     def item(self, data: bool) -> dict[str, Any]:
-        """The item to embed, with the current columns in it or empty."""
+        """Return the item to embed.
+
+        Args:
+            data: whether it contains the current columns; a live figure sends them separately.
+        """
         for view in self.views.values():
             for name, table in view.tables.items():
                 columns = {k: list(c) if isinstance(c, Words) else c for k, c in view.sources[name].items() if data}
@@ -100,9 +118,11 @@ class Panel:
         return item | {"summary": self.summary, "themes": self.themes, "properties": self.properties if data else {}}
 
     def _make(self, name: str) -> None:
+        """Make one view."""
         self.views[name] = VIEWS[name](self.islands, self._names)
 
     def _guard(self, name: str, work: Callable[[], object]) -> None:
+        """Call ``work``; keep its error as the text of the view ``name``."""
         try:
             work()
             self.failures.pop(name, None)
@@ -111,14 +131,14 @@ class Panel:
 
 
 def _pan_together(roots: Sequence[figure]) -> None:
-    """Let all pictures over time have the range of the first."""
+    """Give all pictures over time the range of the first, so that they pan and zoom together."""
     over_time = [root for root in roots if root.x_range.name == TIME_RANGE]
     for root in over_time[1:]:
         root.x_range = over_time[0].x_range
 
 
 def figure_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW) -> dict[str, Any]:
-    """The item of ``run`` as it stands now, with its data, for a page without a kernel."""
+    """Return the item of ``run`` in its present state, with its data, for a page without a kernel."""
     panel = Panel(show, run.islands, run.island_names)
     panel.update(Moment.of(run))
     return panel.item(data=True)

@@ -1,4 +1,9 @@
-"""Pictures of a run as a scene: the same columns that Bokeh draws, placed on a page without scripts."""
+"""Still pictures of a run: the columns that Bokeh draws, placed on a page as shapes.
+
+The columns come from the same views, so a figure in a paper shows what the notebook shows; only the frame (axes,
+labels, legends) is drawn again, in ``drawing.still_frame``. Memory is drawn in ``memory.memory_still``, schedules in
+``schedules.schedule_still``.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +35,20 @@ KIND_ROWS = (palette.DEVICE_KINDS, palette.CONTROLLER_KINDS)
 
 
 def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FULL_WIDTH) -> Scene:
-    """The views named in ``show`` of ``run`` below one another, ``width`` pixels wide, with legends and the summary."""
+    """Return the views of a run one below the other, with legends and the summary.
+
+    Args:
+        run: what to draw.
+        show: names of views.
+        width: width in pixels.
+    """
     moment = Moment.of(run)
     scene = Scene(width, 0.0, LIGHT["background"])
     for name in check_show(show):
         shapes, height = _PARTS[name](moment, width, scene.height)
         scene.shapes += shapes
         scene.height += height
-    font, factor = style.now().font, style.now().factor
+    font, factor = style.current().font, style.current().factor
     max_width = width - _MARGIN - RIGHT
     for line in wrapped(moment.summary_line(), lambda words: text_width(words, font) <= max_width):
         scene.shapes.append(Text(_MARGIN, scene.height + factor * LINE / 2, line, font, LIGHT["soft"]))
@@ -47,15 +58,26 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
 
 
 def write(run: RunLike, path: str | Path, width: str | float = FULL_WIDTH, show: Sequence[str] = DEFAULT_SHOW) -> None:
-    """Write a picture of ``run``; ``show``: the views in it, all else as for ``write_scene``."""
+    """Write a picture of a run.
+
+    Args:
+        run: what to draw.
+        path: path of the file, which ends in ``.svg`` or ``.png``.
+        width: pixels, or a length; see ``write_scene``.
+        show: names of views.
+
+    Raises:
+        ValueError: the file's ending, the length or a view is unknown.
+    """
     write_scene(lambda pixels: scene_of(run, show, pixels), path, width)
 
 
 def write_scene(draw: Callable[[float], Scene], path: str | Path, width: str | float) -> None:
-    """Write a picture: SVG or PNG, by the end of ``path``.
+    """Write a picture as SVG or PNG, by the ending of ``path``.
 
     Args:
-        draw: makes it, so many pixels wide. path: of the file.
+        draw: makes the picture, given its width in pixels.
+        path: path of the file.
         width: pixels, or a length such as ``"3.3in"``, ``"8cm"``, ``"500px"`` or ``"240pt"``.
 
     Raises:
@@ -72,7 +94,7 @@ def write_scene(draw: Callable[[float], Scene], path: str | Path, width: str | f
 
 
 def _pixels(width: str | float) -> float:
-    """A width in pixels.
+    """Return a width in pixels.
 
     Raises:
         ValueError: not a length, or one that no picture has.
@@ -84,6 +106,11 @@ def _pixels(width: str | float) -> float:
 
 
 def _in_pixels(width: str | float) -> float:
+    """Return a width in pixels, of which an inch has 96 as in CSS.
+
+    Raises:
+        ValueError: not a length.
+    """
     if not isinstance(width, str):
         if not is_number(width):
             raise ValueError(f"savefig(width={shortened(width)}): write pixels, or a length such as '3.3in'.")
@@ -96,6 +123,7 @@ def _in_pixels(width: str | float) -> float:
 
 
 def _graph(moment: Moment, width: float, top: float) -> tuple[list[Shape], float]:
+    """Return the shapes of the graph below ``top``, scaled to ``width``, and its height in pixels."""
     view = GraphView(page=width)
     sources = view.update(moment)
     natural = float(view.properties["graph_x"]["end"]) if view.properties else FULL_WIDTH
@@ -112,6 +140,7 @@ def _graph(moment: Moment, width: float, top: float) -> tuple[list[Shape], float
 
 
 def _pairs(columns: Columns, *names: str) -> Iterator[tuple]:
+    """Return the rows of some columns."""
     return zip(*(columns[name] for name in names), strict=True)
 
 
@@ -119,6 +148,7 @@ Place = Callable[[float, float], tuple[float, float]]
 
 
 def _edges(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Shape]:
+    """Yield the curves and arrow heads of edges; ``at`` turns the graph's coordinates into pixels."""
     for name, colour in (("graph_local", palette.NEUTRAL), ("graph_transfers", palette.TRANSFER)):
         columns = sources[name]
         widths = columns.get("width", [1.4] * len(columns["x0"]))
@@ -133,6 +163,7 @@ def _edges(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
 
 
 def _boxes(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Shape]:
+    """Yield the boxes of nodes, the tabs below them, and the chips of the legend."""
     columns = sources["graph_nodes"]
     for x, y, width, height, fill, outline in _pairs(columns, "x", "y", "width", "height", "fill", "outline"):
         yield Rect(
@@ -146,8 +177,9 @@ def _boxes(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
 
 
 def _words(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Shape]:
+    """Yield the text on boxes, tabs and transfers, the titles and the legend."""
     for x, y, name, sub, lift in _pairs(sources["graph_nodes"], "x", "y", "name", "sub", "lift"):
-        yield Text(*at(x, y + lift / style.now().factor), name, 11 * scale, palette.INK, "middle")
+        yield Text(*at(x, y + lift / style.current().factor), name, 11 * scale, palette.INK, "middle")
         yield from _lines(sub, x, y + 7, at, scale)
     for x, y, text in _pairs(sources["graph_needed"], "x", "y", "text"):
         yield from _lines(text, x, y, at, scale)
@@ -159,7 +191,7 @@ def _words(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
 
 
 def _lines(text: str, x: float, y: float, at: Place, scale: float) -> Iterator[Shape]:
-    """Small lines of a box, centred at ``(x, y)``."""
+    """Yield the small lines of a box, centred at ``(x, y)``."""
     lines = text.split("\n") if text else []
     for number, line in enumerate(lines):
         yield Text(*at(x, y + 12 * (number - (len(lines) - 1) / 2)), line, 10 * scale, palette.INK, "middle")
@@ -169,7 +201,15 @@ def _lines(text: str, x: float, y: float, at: Place, scale: float) -> Iterator[S
 
 
 def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = Timeline) -> tuple[list[Shape], float]:
-    factor = style.now().factor
+    """Return the shapes of the timeline below ``top``, and its height in pixels.
+
+    Args:
+        moment: what to draw.
+        width: width of the page in pixels.
+        top: pixels above it.
+        make: the view; ``CriticalTimeline`` adds the critical path.
+    """
+    factor = style.current().factor
     plot = factor * LABELS, width - RIGHT
     view = make(moment.islands, plot[1] - plot[0], moment.island_names)
     sources, span, lane = view.update(moment), view.properties[TIME_RANGE], float(view.lanes.pixels)
@@ -191,12 +231,13 @@ def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = T
     for x0, y0, x1, y1 in _pairs(sources[PATH], *ENDS) if PATH in sources else ():
         shapes.append(Curve(((x(x0), y(y0)), (x(x1), y(y1))), LIGHT["text"], WIDTH))
     for time, position, text in _pairs(sources["timeline_marks"], "x", "y", "text"):
-        shapes.append(Text(x(time), y(position), text, style.now().font, palette.INK, "middle"))
+        shapes.append(Text(x(time), y(position), text, style.current().font, palette.INK, "middle"))
     shapes += frame.names(view.lanes.labels)
     return shapes, bottom + factor * AXIS - top
 
 
 def _swatches(kinds: Sequence[palette.EventStyle]) -> list[Swatch]:
+    """Return the legend's entries for some kinds of events."""
     return [Swatch(f"{kind.letter} {kind.name}", kind.colour, palette.HATCHES.get(kind.pattern, "")) for kind in kinds]
 
 
@@ -204,23 +245,26 @@ Along = Callable[[float], float]
 
 
 def _bars(columns: Columns, x: Along, y: Along) -> Iterator[Shape]:
+    """Yield the boxes of events."""
     for left, right, top, bottom, code, edge in _pairs(columns, "left", "right", "top", "bottom", "code", "edge"):
         line = palette.BOX_EDGE if edge == len(palette.KINDS) else ""
         yield Rect(x(left), y(top), _width(left, right, x), y(bottom) - y(top), palette.KINDS[code].colour, line, 0.5)
 
 
 def _tinted(columns: Columns, x: Along, y: Along, upper: str) -> Iterator[Shape]:
-    """Boxes in the colours of their clients, from the column ``upper`` down."""
+    """Yield boxes in the colours of their clients, whose upper edge is the column ``upper``."""
     for left, right, top, bottom, tint in _pairs(columns, "left", "right", upper, "bottom", "tint"):
         if top < bottom:
             yield Rect(x(left), y(top), _width(left, right, x), y(bottom) - y(top), TINTS[tint])
 
 
 def _width(left: float, right: float, x: Along) -> float:
+    """Return the width of a box in pixels, so wide that it is visible."""
     return max(x(right) - x(left), 0.3)
 
 
 def _between_lanes(view: Timeline, frame: Frame) -> Iterator[Shape]:
+    """Yield the lines between devices, drawn over the boxes of gangs, and the heavier ones between islands."""
     left, right, y = frame.left, frame.right, frame.y
     bounds = view.lanes.bounds[1:-1]
     for top, bottom in pairwise(bounds):

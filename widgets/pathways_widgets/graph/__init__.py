@@ -1,5 +1,5 @@
 """The picture of a sharded dataflow graph: its layout, its columns, its labels.
 
-No time.
-``timeline``, ``figures`` and what lies above them may import it.
+A graph has no time axis; what happened when is in ``timeline``. ``timeline``, ``figures`` and the packages above them
+may import this package.
 """

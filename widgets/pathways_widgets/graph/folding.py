@@ -1,7 +1,8 @@
-"""From a program's graph to what is drawn of it: repeated nodes folded into one, edges with bytes and route.
+"""From a program's graph to the boxes and edges that are drawn, with repeated nodes folded into one box.
 
-A graph of more than ``MOST_NODES`` nodes, or deeper than a screen is wide, has nodes of the same kind, name and
-place folded into one that says how many it stands for. Folding may turn a chain into a cycle.
+A graph of more than ``MOST_NODES`` nodes, or with ``MOST_LAYERS`` layers or more, does not fit a screen. Its nodes of
+the same kind, name and virtual slice become one box with a count: the microbatches of a stage, for instance. Folding
+may turn a chain into a cycle, so the layout must not rely on an order of the boxes.
 """
 
 from __future__ import annotations
@@ -20,24 +21,39 @@ NETWORKS = frozenset({"ICI", "DCN"})
 
 @dataclass(frozen=True)
 class DrawnNode:
-    """One box: the first of ``count`` nodes that it stands for, and the bytes that all of them produce."""
+    """One box.
+
+    Args:
+        node: the first of the nodes that it stands for.
+        count: how many nodes it stands for.
+        bytes: bytes that all of them produce.
+        shapes: shapes of their outputs, as text.
+        ids: ids of all of them.
+    """
 
     node: Node
     count: int
     bytes: int
     shapes: str
     ids: tuple[int, ...]
-    """The nodes that it stands for."""
+    """Ids of the nodes that it stands for."""
 
     @property
     def title(self) -> str:
-        """The name, with how many."""
+        """The name, with the count if there are several."""
         return f"{self.node.name} ×{self.count}" if self.count > 1 else self.node.name
 
 
 @dataclass(frozen=True)
 class DrawnEdge:
-    """``bytes`` that flow between two boxes, over ``route``."""
+    """All values that flow from one box to another.
+
+    Args:
+        source: position of the box that produces them.
+        target: position of the box that reads them.
+        bytes: their size in all.
+        route: ``"local"``, ``"host"``, ``"ICI"`` or ``"DCN"``.
+    """
 
     source: int
     target: int
@@ -46,16 +62,16 @@ class DrawnEdge:
 
     @property
     def is_transfer(self) -> bool:
-        """Whether it leaves a place over a network."""
+        """Whether the values cross a network."""
         return self.route in NETWORKS
 
 
 def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode], list[DrawnEdge]]:
-    """The boxes, in an order that respects dependencies where there is one, and the edges between them.
+    """Return the boxes and the edges between them; boxes are in an order that respects dependencies where there is one.
 
     Args:
         program: what to draw.
-        folded: whether repeats are folded even in a small graph.
+        folded: whether to fold repeated nodes even in a small graph.
     """
     graph = program.graph
     edges = list(graph.edges())
@@ -73,12 +89,14 @@ def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode],
 
 
 def _is_large(graph: Graph, edges: list[Edge]) -> bool:
+    """Return whether a graph has too many nodes, or too long a chain, for a screen."""
     position = {node.id: i for i, node in enumerate(graph.nodes)}
     pairs = [(position[edge.source], position[edge.target]) for edge in edges]
     return len(graph.nodes) > MOST_NODES or max(layers_of(len(graph.nodes), pairs), default=0) >= MOST_LAYERS
 
 
 def _folded(graph: Graph) -> list[list[Node]]:
+    """Return the nodes in groups of the same kind, name and virtual slice."""
     groups: dict[tuple[str, str, int], list[Node]] = {}
     for node in graph.nodes:
         key = node.kind, node.name, node.place.serial if node.place else -1
@@ -87,11 +105,12 @@ def _folded(graph: Graph) -> list[list[Node]]:
 
 
 def _box(graph: Graph, group: list[Node]) -> DrawnNode:
+    """Return the box of a group of nodes; at most four shapes of its outputs are named."""
     made = [graph.values[value] for node in group for value in node.outputs]
     shapes = ", ".join(dict.fromkeys(map(str, made[:4]))) + (" …" if len(made) > 4 else "")
     return DrawnNode(group[0], len(group), sum(value.bytes for value in made), shapes, tuple(node.id for node in group))
 
 
 def _distance(route: str) -> int:
-    """Further is greater: folded edges show the furthest way that any of them goes."""
+    """Return the rank of a route: a folded edge shows the farthest route that any of its values takes."""
     return _ROUTES.index(route) if route in _ROUTES else 0

@@ -1,4 +1,9 @@
-"""Columns of the graph's picture: boxes, curves, labels and the legend of places, in pixels with y downwards."""
+"""Columns of the graph's picture: boxes, curves, labels and the legend of virtual slices, in pixels with y downwards.
+
+Widths of text are estimated from a width per letter (``_NAME_LETTER`` and the like): the browser chooses the font, so
+Python cannot measure the text. Layers and heights come from
+``layered_layout``, labels are placed by ``graph_labels``, and Bokeh draws the columns in ``graph_view``.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +23,37 @@ from pathways_widgets.graph.layered_layout import LayeredLayout, layered
 
 MARGIN = 12.0
 WIDEST = 1080.0
-"""Pixels of a graph that are squeezed into ``FULL_WIDTH``; of a wider one a part is shown."""
+"""Largest width in pixels of a graph that is squeezed into ``FULL_WIDTH``; of a wider one only a part is visible."""
 _TITLE, _BETWEEN, _LEGEND_ROW = 36.0, 22.0, 20.0
 _NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
 _GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
-"""Least and natural space between layers, without and with labels on the edges between."""
+"""Least and natural space between layers, without and with labels on the edges between them."""
 _LONGEST_NAME = 26
 _TAB = 28.0
-"""Height of the two lines under a box that say where its value was needed."""
+"""Height of the two lines under a box that say where Python waited for its value."""
 
 
 @dataclass
 class ProgramPicture:
-    """One program drawn with its upper left corner at (0, 0): rows by source, and its size in pixels."""
+    """One program, drawn with its upper left corner at (0, 0).
+
+    Args:
+        rows: the rows of each source.
+        width: width in pixels.
+        height: height in pixels.
+    """
 
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     width: float = 0.0
     height: float = 0.0
 
     def add(self, source: str, **row: object) -> None:
-        """Put one row into ``source``."""
+        """Add one row to ``source``."""
         self.rows.setdefault(source, []).append(row)
 
 
 class _Spot(NamedTuple):
-    """A box's left and right edge and its centre height."""
+    """Left and right edge and centre height of a box, in pixels."""
 
     left: float
     right: float
@@ -50,7 +61,13 @@ class _Spot(NamedTuple):
 
 
 class _Box(NamedTuple):
-    """What is written in a box and on the tab under it, and the room that takes, in pixels."""
+    """The text in a box and on the tab under it, and the space that they need in pixels.
+
+    Args:
+        name: the title.
+        sub: smaller lines under it.
+        tab: the lines of the tab; empty for no tab.
+    """
 
     name: str
     sub: str
@@ -58,20 +75,23 @@ class _Box(NamedTuple):
 
     @property
     def width(self) -> float:
+        """Width for the longest line."""
         longest = max(len(line) for line in f"{self.sub}\n{self.tab}".split("\n"))
         return max(len(self.name) * _NAME_LETTER, longest * _SUB_LETTER) + 14.0
 
     @property
     def height(self) -> float:
+        """Height of the box without its tab."""
         return 24.0 + 12.0 * self._lines if self.sub else 22.0
 
     @property
     def below(self) -> float:
+        """Height of the tab; 0 if there is none."""
         return _TAB if self.tab else 0.0
 
     @property
     def lift(self) -> float:
-        """How far the name stands from the middle; upwards is negative."""
+        """Offset of the name from the centre of the box, to leave space for the smaller lines; upwards is negative."""
         return -7.0 * self._lines
 
     @property
@@ -80,9 +100,14 @@ class _Box(NamedTuple):
 
 
 def picture(program: DrawnProgram, colours: Mapping[int, str], max_width: float = FULL_WIDTH) -> ProgramPicture:
-    """Lay out and draw one program in about ``max_width`` pixels; ``colours`` is by serial of place.
+    """Return one program, laid out in about ``max_width`` pixels.
 
-    What would be too wide for the screen has boxes with their name alone, in two lines; then repeats are folded.
+    A graph that would be wider than a screen is drawn with names only, in two lines, then with repeated nodes folded.
+
+    Args:
+        program: what to draw.
+        colours: colour of each virtual slice, by its serial.
+        max_width: width in pixels.
     """
     for folded, with_place in itertools.product((False, True), (True, False)):
         nodes, edges = drawn(program, folded)
@@ -100,6 +125,16 @@ def _picture(
     with_place: bool,
     max_width: float,
 ) -> ProgramPicture:
+    """Return one program drawn from given boxes and edges.
+
+    Args:
+        program: what to draw.
+        colours: colour of each virtual slice, by its serial.
+        nodes: the boxes.
+        edges: the edges between them.
+        with_place: whether boxes name their virtual slice and its devices.
+        max_width: width in pixels.
+    """
     boxes = [_box(node, program, with_place) for node in nodes]
     pairs = [(edge.source, edge.target) for edge in edges]
     layout = layered([box.height + box.below for box in boxes], pairs)
@@ -121,6 +156,7 @@ def _picture(
 
 
 def _box(node: DrawnNode, program: DrawnProgram, with_place: bool) -> _Box:
+    """Return the text of a box."""
     line, count = _needed(node, program)
     times = f" ×{count}" if count > 1 else ""
     tab = f"← value needed{times}\n{_short(line)}" if count else ""
@@ -135,21 +171,23 @@ def _box(node: DrawnNode, program: DrawnProgram, with_place: bool) -> _Box:
 
 
 def _needed(node: DrawnNode, program: DrawnProgram) -> tuple[str, int]:
-    """The first line that stopped for a value of these nodes, and after how many runs one did."""
+    """Return the first line that waited for a value of these nodes, and in how many runs one did."""
     found = [needed for number, needed in program.needed.items() if number in node.ids]
     return (found[0][0] if found else "", sum(count for _, count in found))
 
 
 _ENDING = re.compile(r"(?: \(\w+\)| \+\d+ ops)?(?: ×\d+)?$")
-"""What a shortened name keeps: ``(bwd)`` or ``+3 ops``, and how many."""
+"""Parts of a name that shortening keeps: ``(bwd)`` or ``+3 ops``, and the count."""
 
 
 def _split(title: str) -> tuple[str, str]:
+    """Return a title's name and its ending."""
     base = _ENDING.sub("", title)
     return base, title[len(base) :].strip()
 
 
 def _short(text: str) -> str:
+    """Return a text shortened in the middle, so that its ending stays."""
     if len(text) <= _LONGEST_NAME:
         return text
     kept = text[len(_split(text)[0]) :]
@@ -157,6 +195,7 @@ def _short(text: str) -> str:
 
 
 def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str]) -> dict[str, str]:
+    """Return the colours of a box, and what a tooltip and the links between views need."""
     place = node.node.place
     where = program.where.get(place.serial, "") if place else ""
     outline = colours[place.serial] if place else palette.NEUTRAL
@@ -177,7 +216,14 @@ def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str])
 def _spans(
     widths: Sequence[float], layout: LayeredLayout, edges: Iterable[DrawnEdge], max_width: float
 ) -> list[tuple[float, float]]:
-    """Left and right edge of each layer; spaces shrink as far as they can to fit into ``max_width``."""
+    """Return the left and right edge of each layer; spaces shrink as far as they can to fit into ``max_width``.
+
+    Args:
+        widths: width of each box.
+        layout: the layers of the boxes.
+        edges: the edges; those that cross a network need space for a label.
+        max_width: width in pixels.
+    """
     layers = max(layout.layer, default=-1) + 1
     wide = [0.0] * layers
     for width, layer in zip(widths, layout.layer, strict=True):
@@ -197,7 +243,10 @@ def _spans(
 def _curves(
     edge: DrawnEdge, spots: list[_Spot], spans: list[tuple[float, float]], layout: LayeredLayout
 ) -> list[EdgeCurve]:
-    """From the right of the source through the layers between to the left of the target."""
+    """Return the curves of an edge, from the right of its source through the layers between to the left of its target.
+
+    An edge back to an earlier layer, which folding can make, is one curve below both boxes.
+    """
     source, target = spots[edge.source], spots[edge.target]
     if layout.layer[edge.source] >= layout.layer[edge.target]:
         low = max(source.y, target.y) + 60
@@ -211,11 +260,13 @@ def _curves(
 
 
 def _smooth(x0: float, y0: float, x1: float, y1: float) -> EdgeCurve:
+    """Return a curve between two points that is horizontal at both."""
     middle = (x0 + x1) / 2
     return EdgeCurve(x0, y0, x1, y1, middle, y0, middle, y1)
 
 
 def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], labels: Labels) -> None:
+    """Add the curves and the arrow head of an edge; if it crosses a network, a label with bytes and route as well."""
     last = curves[-1]
     if not edge.is_transfer:
         for curve in curves:
@@ -234,7 +285,13 @@ def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], 
 def legend(
     programs: Iterable[DrawnProgram], colours: Mapping[int, str], max_width: float
 ) -> tuple[ProgramPicture, float]:
-    """Chips with the places' names and devices, in rows no wider than ``max_width``, and the height of all rows."""
+    """Return the legend of virtual slices, in rows no wider than ``max_width``, and its height in pixels.
+
+    Args:
+        programs: the programs that are drawn.
+        colours: colour of each virtual slice, by its serial.
+        max_width: width in pixels.
+    """
     result, x, y = ProgramPicture(), MARGIN, _LEGEND_ROW / 2 + 2
     named: dict[int, str] = {}
     for program in programs:
@@ -253,7 +310,13 @@ def legend(
 
 
 def stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: float) -> tuple[ProgramPicture, float]:
-    """All pictures below one another with their titles, from ``top`` on, and the height of the whole."""
+    """Return all pictures one below the other with their titles, and the height of the whole.
+
+    Args:
+        pictures: pictures of programs.
+        titles: title of each.
+        top: pixels above the first.
+    """
     whole, y = ProgramPicture(), top
     for one, title in zip(pictures, titles, strict=True):
         whole.add("graph_titles", x=MARGIN, y=y + 16, text=title)
@@ -265,7 +328,7 @@ def stacked(pictures: Sequence[ProgramPicture], titles: Sequence[str], top: floa
 
 
 def columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> dict[str, Columns]:
-    """Turn rows into the columns of each source."""
+    """Return the columns of each source, from its rows."""
     return {
         source: {column: [row[column] for row in whole.rows.get(source, [])] for column in columns}
         for source, columns in names.items()
@@ -273,6 +336,6 @@ def columns_of(whole: ProgramPicture, names: Mapping[str, Sequence[str]]) -> dic
 
 
 def _moved(row: Mapping[str, Any], right: float, down: float) -> dict[str, Any]:
-    """The row with all its x and y coordinates moved."""
+    """Return the row with all its x and y coordinates moved, those of curves (``x0``, ``cy1``) included."""
     by = {"x": right, "y": down}
     return {name: value + by[name.strip("c01")] if name.strip("c01") in by else value for name, value in row.items()}

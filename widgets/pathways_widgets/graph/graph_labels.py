@@ -1,4 +1,8 @@
-"""Where the labels of transfers stand in the picture of a graph: on their edges, where they cover the least."""
+"""Positions of the labels of transfers in the picture of a graph: on their edges, where they cover the least.
+
+Each label tries a few positions along its own edge and takes the best; labels placed earlier do not move again. So
+one pass over the edges is enough, and a label never leaves its edge.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 HEIGHT = 13.0
-"""Of a label, in pixels."""
+"""Height of a label in pixels."""
 _LETTER = 5.2
 _ALONG = (0.5, 0.38, 0.62, 0.25, 0.75)
-"""Where on each part of an edge a label may stand, the best first."""
+"""Positions of a label on each part of an edge, the best first."""
 _LABEL_COUNTS = 3.0
-"""How many times as bad as a box it is to cover another label, whose text is all there is of it."""
+"""How many times as bad as covering a box it is to cover another label: its text is not repeated elsewhere."""
 
 
 class EdgeCurve(NamedTuple):
-    """A cubic Bézier curve."""
+    """A cubic Bézier curve: its ends (``x0``, ``y0``, ``x1``, ``y1``) and control points (``cx0`` to ``cy1``)."""
 
     x0: float
     y0: float
@@ -29,7 +33,7 @@ class EdgeCurve(NamedTuple):
     cy1: float
 
     def at(self, t: float) -> tuple[float, float]:
-        """The point at parameter ``t`` from 0 to 1."""
+        """Return the point at parameter ``t`` from 0 to 1."""
         u = 1 - t
         weights = u**3, 3 * u * u * t, 3 * u * t * t, t**3
         xs, ys = (self.x0, self.cx0, self.cx1, self.x1), (self.y0, self.cy0, self.cy1, self.y1)
@@ -38,13 +42,17 @@ class EdgeCurve(NamedTuple):
 
 
 class Labels:
-    """The places that are taken: those of ``boxes`` (rows with ``x``, ``y``, ``width``, ``height``) and of labels."""
+    """Areas that are taken by boxes and labels.
+
+    Args:
+        boxes: rows with ``x``, ``y``, ``width`` and ``height``.
+    """
 
     def __init__(self, boxes: Iterable[Mapping[str, Any]]):
         self._taken = [(box["x"], box["y"], box["width"], box["height"], 1.0) for box in boxes]
 
     def place(self, curves: Sequence[EdgeCurve], text: str) -> tuple[float, float]:
-        """The centre of a new label on the edge that consists of ``curves``."""
+        """Return the centre of a new label on the edge that consists of ``curves``, and mark its area as taken."""
         width = _LETTER * len(text)
         points = [_beside(curve, t) for t in _ALONG for curve in curves]
         x, y = points[int(np.argmin(self._covered(points, width)))]
@@ -52,7 +60,7 @@ class Labels:
         return x, y
 
     def _covered(self, points: Sequence[tuple[float, float]], width: float) -> np.ndarray:
-        """How much a label at each of the points would cover, in square pixels."""
+        """Return how much a label at each of the points would cover, in weighted square pixels."""
         x, y, wide, high, counts = np.array(self._taken, float).reshape(-1, 5).T
         at = np.array(points)
         across = (width + wide) / 2 - np.abs(at[:, :1] - x)
@@ -63,6 +71,6 @@ class Labels:
 
 
 def _beside(curve: EdgeCurve, t: float) -> tuple[float, float]:
-    """A point on the curve, or just above where that is flat."""
+    """Return a point on the curve, or just above it where it is flat, so that the line does not cross the text."""
     x, y = curve.at(t)
     return x, y - (9.0 if abs(curve.y1 - curve.y0) < 2 * HEIGHT else 0.0)

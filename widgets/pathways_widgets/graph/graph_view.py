@@ -1,7 +1,9 @@
-"""The sharded dataflow graphs of a run: one box per sharded computation, coloured by place; data flow to the right.
+"""The sharded dataflow graphs of a run: one box per sharded computation, coloured by virtual slice; data flow right.
 
-Every program is drawn once, with how often it ran. Edges that cross a network are thick and say bytes and route.
-Coordinates are pixels at a width of ``FULL_WIDTH``, y downwards, so that boxes can be made to fit their text.
+Every program is drawn once, with its number of runs. Edges that cross a network are thick and name bytes and route.
+Coordinates are pixels at a width of ``FULL_WIDTH``, y downwards, so that boxes can be fitted to their text. Pictures of
+programs are kept while nothing about them changes, because a live figure updates up to ten times a second. Boxes and
+curves are computed in ``graph_columns``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathways_widgets.graph.graph_columns import MARGIN, WIDEST, ProgramPicture,
 
 MOST_PROGRAMS = 12
 TALLEST = 720.0
-"""Pixels that are shown at once; more is reached by dragging."""
+"""Height in pixels that is visible at once; the rest is reached by dragging."""
 
 _SOURCES = {
     "graph_nodes": "x y width height fill name sub outline lift title kind place outputs line needed parts ids".split(),
@@ -45,14 +47,17 @@ _TOOLTIPS = [
 
 
 class GraphView(View):
-    """Draws the programs of a run; islands and their names are taken for the sake of the contract and not needed.
+    """Draws the programs of a run.
 
-    ``page`` is the width in pixels of a picture that cannot be dragged: all of the graph is to be seen on it.
+    Args:
+        islands: not used; every view takes it.
+        names: not used; every view takes it.
+        page: width in pixels of a still picture, which cannot be dragged, so all of the graph must be visible.
     """
 
     def __init__(self, islands: tuple[int, ...] = (), names: tuple[str, ...] = (), page: float | None = None):
         super().__init__(_SOURCES, _roles())
-        # Everything is laid out for text of the screen's size; larger text means fewer such pixels in the same cell.
+        # The layout assumes text of the screen's size; larger text leaves fewer such pixels in the same cell.
         self._max_width = (page or FULL_WIDTH) / self.style.factor
         self._widest = math.inf if page else self._max_width * WIDEST / FULL_WIDTH
         self._drawn: object = None
@@ -66,7 +71,12 @@ class GraphView(View):
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
-        """The boxes and edges of every program; ``window`` changes nothing, a graph has no time axis."""
+        """Return the boxes and edges of every program; ``window`` changes nothing, because a graph has no time axis.
+
+        Args:
+            run: what to draw.
+            window: ignored.
+        """
         state = tuple((_key(program), program.runs) for program in run.programs)
         if state != self._drawn:
             self._drawn = state
@@ -74,6 +84,7 @@ class GraphView(View):
         return self.sources
 
     def _rebuild(self, programs: Sequence[DrawnProgram]) -> None:
+        """Lay out all programs again, as far as they changed."""
         shown = programs[:MOST_PROGRAMS]
         places = {place.serial: place.label for program in shown for place in program.graph.places}
         colours = _colours(dict(sorted(places.items())))
@@ -102,17 +113,24 @@ class GraphView(View):
     def _picture(
         self, program: DrawnProgram, colours: dict[int, str], known: dict[object, ProgramPicture]
     ) -> ProgramPicture:
+        """Return the picture of a program, the last one if nothing about the program changed.
+
+        Args:
+            program: what to draw.
+            colours: colour of each virtual slice, by its serial.
+            known: pictures of the last update.
+        """
         key = (_key(program), tuple(colours[place.serial] for place in program.graph.places))
         self._pictures[key] = known.get(key) or picture(program, colours, self._max_width)
         return self._pictures[key]
 
 
 _seen: dict[str, int] = {}
-"""Names of places in the order in which they were first drawn: a name keeps its colour from cell to cell."""
+"""Names of virtual slices in the order in which they were first drawn: a name keeps its colour from cell to cell."""
 
 
 def _colours(places: dict[int, str]) -> dict[int, str]:
-    """A colour for each place (serial -> name), no two alike in one picture while there are enough."""
+    """Return a colour for each virtual slice (serial -> name), all different while there are enough colours."""
     found: dict[int, str] = {}
     for serial, name in places.items():
         position = _seen.setdefault(name, len(_seen))
@@ -122,17 +140,20 @@ def _colours(places: dict[int, str]) -> dict[int, str]:
 
 
 def _title(program: DrawnProgram, one: ProgramPicture, most: float) -> str:
+    """Return the title of a program: its name, its number of runs, and whether a part of it is hidden."""
     title = f"{program.graph.name} ×{program.runs}" if program.runs > 1 else program.graph.name
     return title + ("  (drag to see the rest)" if one.width + 2 * MARGIN > most else "")
 
 
 def _key(program: DrawnProgram) -> tuple[object, ...]:
+    """Return what a program's picture depends on, as a value that can be compared."""
     names = tuple(place.label for place in program.graph.places)
     tables = program.where, program.routes, program.needed
     return id(program.graph), names, *(tuple(table.items()) for table in tables)
 
 
 def _frame() -> figure:
+    """Return an empty figure for graphs."""
     fig = figure(
         name="graph",
         height=160,
@@ -158,6 +179,7 @@ def _frame() -> figure:
 
 
 def _draw(fig: figure, source: dict[str, ColumnDataSource], style: Style) -> None:
+    """Add the glyphs of edges, tabs, boxes and the legend, from back to front."""
     ends = {end: end for end in _SOURCES["graph_local"]}
     fig.bezier(**ends, source=source["graph_local"], line_color=palette.NEUTRAL, line_width=1.4 * style.line)
     fig.bezier(**ends, source=source["graph_transfers"], line_color=palette.TRANSFER, line_width="width")
@@ -182,6 +204,7 @@ def _draw(fig: figure, source: dict[str, ColumnDataSource], style: Style) -> Non
 
 
 def _write(fig: figure, source: dict[str, ColumnDataSource], factor: float) -> None:
+    """Add the text on boxes, tabs and transfers, the titles and the legend."""
     inside = {"source": source["graph_nodes"], "text_align": "center", "text_baseline": "middle"}
     fig.text("x", "y", "name", y_offset="lift", text_font_size=f"{11 * factor}px", text_color=palette.INK, **inside)
     fig.text(
@@ -204,6 +227,7 @@ def _write(fig: figure, source: dict[str, ColumnDataSource], factor: float) -> N
 
 
 def _roles() -> dict[str, dict[str, str]]:
+    """Return the roles of colours of text outside boxes; text in boxes is the same in every theme."""
     return {
         "graph_labels_text": {"text_color": "text", "background_fill_color": "background"},
         "graph_titles_text": {"text_color": "text"},

@@ -1,8 +1,11 @@
-"""A layered layout for graphs whose nodes come in an order that respects their dependencies.
+"""A layered layout for graphs whose nodes come in an order that respects their dependencies (after Sugiyama).
 
-Longest-path layers, invisible nodes where an edge passes through a layer, barycentre sweeps against crossings, then
-heights by isotonic regression: each node as near to its neighbours as order and spacing allow (after Sugiyama).
-Edges against the order (which folding nodes can make) are not layered. Positions are in pixels, y downwards.
+Four steps: layers by the longest path; an invisible node (a bend) wherever an edge passes through a layer; sweeps that
+order each layer by the barycentre of its neighbours, against crossings; heights by isotonic regression, so that each
+node is as near to its neighbours as order and spacing allow. Edges against the order, which folding can make, are not
+layered. Positions are in pixels, y downwards.
+
+Written here because the libraries with as few crossings are external programs, under the GPL or EPL, or JavaScript.
 """
 
 from __future__ import annotations
@@ -16,14 +19,21 @@ import numpy as np
 Edges = Sequence[tuple[int, int]]
 
 LONGEST_BENT = 8
-"""Edges over more layers than this are drawn straight: bends for all would be quadratic in long chains."""
+"""Edges over more layers are drawn straight: bends for all edges would be quadratic in long chains."""
 SWEEPS = 8
 _BEND_HEIGHT = 10.0
 
 
 @dataclass(frozen=True)
 class LayeredLayout:
-    """Layer and centre height of every node, and the (layer, height) where edges pass through layers between."""
+    """Positions of nodes and bends.
+
+    Args:
+        layer: layer of each node.
+        y: centre height of each node.
+        bends: for each edge the (layer, height) where it passes through the layers between.
+        height: height of the whole in pixels.
+    """
 
     layer: list[int]
     y: list[float]
@@ -32,7 +42,13 @@ class LayeredLayout:
 
 
 def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> LayeredLayout:
-    """Lay out nodes of these ``heights``; ``gap`` is the least space between two of the same layer, in pixels."""
+    """Return a layout of the nodes.
+
+    Args:
+        heights: height of each node in pixels.
+        edges: pairs of positions of nodes.
+        gap: least space in pixels between two nodes of a layer.
+    """
     count = len(heights)
     layer = layers_of(count, edges)
     forward, bends = _with_bends(layer, [edge for edge in edges if layer[edge[0]] < layer[edge[1]]])
@@ -54,7 +70,14 @@ def layered(heights: Sequence[float], edges: Edges, gap: float = 16.0) -> Layere
 
 
 def layers_of(count: int, edges: Edges) -> list[int]:
-    """The layer of each node: after all its producers, and a node without producers next to its first consumer."""
+    """Return the layer of each node: after all its producers; a node without producers just before its first consumer.
+
+    Arguments are drawn beside their consumers in this way, not all in the first layer.
+
+    Args:
+        count: number of nodes.
+        edges: pairs of positions of nodes; those against the order are ignored.
+    """
     layer = [0] * count
     forward = sorted((edge for edge in edges if edge[0] < edge[1]), key=lambda edge: edge[1])
     for source, target in forward:
@@ -70,7 +93,15 @@ def layers_of(count: int, edges: Edges) -> list[int]:
 
 
 def _with_bends(layer: list[int], edges: Edges) -> tuple[list[tuple[int, int]], dict[tuple[int, int], list[int]]]:
-    """Split edges at the layers they pass through; appends the layer of each bend to ``layer``."""
+    """Split edges at the layers they pass through; append the layer of each bend to ``layer``.
+
+    Args:
+        layer: layer of each node; extended here.
+        edges: pairs of positions of nodes.
+
+    Returns:
+        The parts of all edges, and the bends of each edge.
+    """
     split: list[tuple[int, int]] = []
     bends: dict[tuple[int, int], list[int]] = {}
     for source, target in edges:
@@ -100,7 +131,15 @@ def _untangle(rows: list[list[int]], above: list[list[int]], below: list[list[in
 def _straighten(
     rows: list[list[int]], above: list[list[int]], below: list[list[int]], sizes: np.ndarray, gap: float
 ) -> np.ndarray:
-    """Heights: in each layer the least squares fit to the neighbours' heights that keeps order and spacing."""
+    """Return heights: in each layer the least squares fit to the neighbours' heights that keeps order and spacing.
+
+    Args:
+        rows: nodes of each layer, in order.
+        above: for each node its neighbours in the layer before.
+        below: for each node its neighbours in the layer after.
+        sizes: height of each node.
+        gap: least space between two nodes.
+    """
     y = np.zeros(len(sizes))
     for sweep in range(SWEEPS):
         for row in reversed(rows) if sweep % 2 else rows:
@@ -115,7 +154,7 @@ def _straighten(
 
 
 def _isotonic(wanted: np.ndarray) -> np.ndarray:
-    """The non-decreasing sequence nearest to ``wanted`` (pool adjacent violators)."""
+    """Return the non-decreasing sequence nearest to ``wanted``, by pooling adjacent violators."""
     pools: list[tuple[float, int]] = []
     for value in wanted.tolist():
         mean, size = value, 1

@@ -1,5 +1,5 @@
 """The picture of memory: what each client held on each device over time.
 
-No widget and no page: columns and a Bokeh figure.
-``figures`` and what lies above it may import it.
+Only columns and a Bokeh figure are here; widget and page are in ``figures``. ``figures`` and the packages above it may
+import this package.
 """

@@ -1,7 +1,9 @@
-"""Columns of the picture of memory: which devices are its rows, the steps of each client, budgets and peaks.
+"""Columns of the picture of memory: the rows, the steps of each client, budgets and peaks.
 
-A row is one unit high, counted from the top, and its bytes grow upwards from its lower edge; all rows have one scale.
-More steps than pixels become one for each pixel: the fullest of those that it stands for, so no peak is lost.
+A row is a group of devices with the same history. It is one unit high, counted from the top, and its bytes grow upwards
+from its lower edge; all rows have one scale, so they can be compared. Where there are more steps than pixels, each
+pixel shows one: the fullest of those in it. An average would hide the peak, which is what decides whether a program
+fits. Histories come from ``trace.memory_history``; Bokeh draws the columns in ``memory_view``.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from pathways_widgets.drawing.views import Columns, Window, Words
 
 MOST_ROWS = 8
 MOST_STEPS = 4000
-"""Boxes of all rows and clients together."""
+"""Largest number of boxes of all rows and clients together."""
 IN_SIGHT = 10
-"""A budget that is more than so many times the highest peak is not drawn, or nothing else could be seen."""
+"""A budget that exceeds the highest peak by more than this factor is not drawn: the levels would be too low to see."""
 WORDS_ABOVE = 0.55
-"""Heights of text between a peak and its words."""
+"""Space between a peak and its label, in heights of text."""
 BUDGET = "budget of a device"
 NO_CLIENT = "no client"
 SIDES = ("left", "right", "top", "bottom")
@@ -38,7 +40,14 @@ SOURCES = {
 
 
 class Strip(NamedTuple):
-    """A row of the picture: what it is called, more exactly where that is, what was held of how many bytes."""
+    """A row of the picture.
+
+    Args:
+        name: its label.
+        where: island and devices, for tooltips.
+        held: what its devices held.
+        hbm: bytes of memory of a device; 0 if unknown.
+    """
 
     name: str
     where: str
@@ -51,9 +60,10 @@ class MemoryLayout:
     """How the rows share the picture.
 
     Args:
-        strips: from the top.
-        chosen: which devices are shown, in words; none if all are.
-        row, font: pixels of each, and of the height of text.
+        strips: the rows, from the top.
+        chosen: which devices are shown, in words; empty if all are.
+        row: height of a row in pixels.
+        font: height of text in pixels.
         top: bytes at the upper end of the scale.
     """
 
@@ -65,22 +75,27 @@ class MemoryLayout:
 
     @property
     def head(self) -> float:
-        """Share of a row above the scale, for its name and the words at its peak."""
+        """Share of a row above the scale, for its name and the label of its peak."""
         return 2.6 * self.font / self.row
 
     def y(self, position: int, held: Any) -> Any:
-        """Where so many bytes are in the row at this position."""
+        """Return the position on the vertical axis of some bytes.
+
+        Args:
+            position: position of the row.
+            held: bytes, a number or an array.
+        """
         return position + 1 - held / self.top * (1 - self.head)
 
     def words_y(self, position: int) -> float:
-        """Where the words at a row's peak stand: on it, or above the budget if they would lie across its line."""
+        """Return where the label of a row's peak is: at the peak, or at the budget if its line would cross the text."""
         strip = self.strips[position]
         peak, budget = (self.y(position, held) for held in (strip.held.peak.bytes, strip.hbm))
         crosses = self.in_sight(strip) and 0 <= (peak - budget) * self.row < (1.3 + WORDS_ABOVE) * self.font
         return float(budget if crosses else peak)
 
     def in_sight(self, strip: Strip) -> bool:
-        """Whether its budget is drawn."""
+        """Return whether the budget of a row is drawn."""
         return 0 < strip.hbm <= self.top
 
     @property
@@ -90,7 +105,7 @@ class MemoryLayout:
 
     @property
     def labels(self) -> dict[float, str]:
-        """Position on the vertical axis -> a row's name, or bytes."""
+        """Position on the vertical axis -> the name of a row, or bytes."""
         found = {}
         for position, strip in enumerate(self.strips):
             found[position + self.head / 2] = strip.name
@@ -101,11 +116,14 @@ class MemoryLayout:
 def layout_of(
     found: Sequence[MemoryHistory], names: Sequence[str], hbm: Sequence[int], lane: float, font: float
 ) -> MemoryLayout:
-    """The rows for what devices held: one for each group of equal devices, or where these are many one for each island.
+    """Return the rows: one for each group of equal devices, or if these are many one for each island.
 
     Args:
-        found: what each group held. names: what the islands are called. hbm: bytes per device of each, or 0.
-        lane: height in pixels of a device in the timeline. font: of the text.
+        found: what each group of devices held.
+        names: names of the islands.
+        hbm: bytes of memory of a device of each island; 0 if unknown.
+        lane: height in pixels of a device in the timeline.
+        font: height of text in pixels.
     """
     budgets, chosen = dict(enumerate(hbm)), ""
     if len(found) > MOST_ROWS:
@@ -122,11 +140,14 @@ def layout_of(
 def columns_of(
     layout: MemoryLayout, clients: Sequence[str], window: Window, around: Window, pixels: float
 ) -> dict[str, Columns]:
-    """The columns of every source.
+    """Return the columns of every source.
 
     Args:
-        layout: the rows. clients: those of the run, by whose position colours are chosen.
-        window: what is in sight of the time axis. around: what steps are drawn for. pixels: the width of ``window``.
+        layout: the rows.
+        clients: clients of the run; a client's colour depends on its position.
+        window: the visible part of the time axis.
+        around: the part for which steps are drawn.
+        pixels: width of ``window``.
     """
     strips = layout.strips
     holders = [client for client in clients if any(client in strip.held.clients for strip in strips)]
@@ -143,18 +164,18 @@ def columns_of(
 
 
 def called(client: str) -> str:
-    """What a client is called; ``""`` is nobody in particular."""
+    """Return the label of a client; ``""`` means no client."""
     return client or NO_CLIENT
 
 
 def colour_of(client: str, clients: Sequence[str]) -> str:
-    """The colour of one of ``clients``."""
+    """Return the colour of one of ``clients``."""
     named = [other for other in clients if other]
     return palette.client_colour(named.index(client)) if client else palette.NEUTRAL
 
 
 def _fullest(found: Sequence[MemoryHistory]) -> list[MemoryHistory]:
-    """Of each island the devices with the highest peak."""
+    """Return for each island the devices with the highest peak."""
     best: dict[int, MemoryHistory] = {}
     for held in found:
         if held.island not in best or held.peak.bytes > best[held.island].peak.bytes:
@@ -163,6 +184,14 @@ def _fullest(found: Sequence[MemoryHistory]) -> list[MemoryHistory]:
 
 
 def _strip(held: MemoryHistory, names: Sequence[str], hbm: int, fullest: bool) -> Strip:
+    """Return the row of some devices.
+
+    Args:
+        held: what they held.
+        names: names of the islands.
+        hbm: bytes of memory of a device.
+        fullest: whether they stand for their island.
+    """
     ranges = [f"{low}" if high - low == 1 else f"{low}–{high - 1}" for low, high in held.devices]
     island, devices = names[held.island], f"dev {', '.join(ranges)}"
     if len(ranges) > 2:
@@ -172,14 +201,22 @@ def _strip(held: MemoryHistory, names: Sequence[str], hbm: int, fullest: bool) -
 
 
 def _levels(layout: MemoryLayout, clients: Sequence[str], around: Window, pixels: float) -> Columns:
+    """Return the boxes of all rows, the clients of a row stacked in their order.
+
+    Args:
+        layout: the rows.
+        clients: clients of the run.
+        around: the part of the time axis to draw.
+        pixels: its width.
+    """
     layers = sum(len(strip.held.clients) for strip in layout.strips)
     most = int(min(pixels, max(MOST_STEPS / max(layers, 1), 100)))
     parts = [np.zeros((9, 0))]
     for position, strip in enumerate(layout.strips):
         left, right, steps = _seen(strip.held, around, most)
         for number, client in enumerate(strip.held.clients):
-            below = strip.held.levels[steps, :number].sum(1)
-            level = strip.held.levels[:, number]
+            below = strip.held.client_bytes[steps, :number].sum(1)
+            level = strip.held.client_bytes[:, number]
             first, last = _joined(left, right, below, level[steps])
             bottom, size = below[first], level[steps[first]]
             since, until = _span(strip.held.times, level, steps[first], steps[last])
@@ -197,37 +234,52 @@ def _levels(layout: MemoryLayout, clients: Sequence[str], around: Window, pixels
 
 
 def _seen(held: MemoryHistory, window: Window, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From where to where which step is drawn: those in ``window``, or of each of ``most`` parts of it the fullest."""
+    """Return the steps to draw: their left ends, their right ends, and their positions in the history.
+
+    Args:
+        held: what some devices held.
+        window: the part of the time axis to draw.
+        most: number of steps above which it is cut into as many parts, each of which shows its fullest step.
+    """
     times = held.times
     first = max(int(np.searchsorted(times, window[0], "right")) - 1, 0)
-    last = min(int(np.searchsorted(times, window[1])), len(times) - 1)  # the last of all holds nothing
+    last = min(int(np.searchsorted(times, window[1])), len(times) - 1)  # the last step is always empty
     if last - first <= most:
         return times[first:last], times[first + 1 : last + 1], np.arange(first, max(last, first))
     edges = np.linspace(*window, most + 1)
     edges = edges[max(int(np.searchsorted(edges, times[0], "right")) - 1, 0) :]
     begin = np.maximum(np.searchsorted(times, edges[:-1], "right") - 1, 0)
     end = np.maximum(np.searchsorted(times, edges[1:]), begin + 1)
-    rank = np.full(len(times) + 1, -1)  # one more, because the end of a part may be beyond the last
+    # The fullest step of a part is the one with the highest rank by bytes: one maximum for each part, without a loop.
+    rank = np.full(len(times) + 1, -1)  # one more: a part may end beyond the last step
     rank[held.by_total] = np.arange(len(times))
     fullest = np.maximum.reduceat(rank, np.stack([begin, end], 1).ravel())[::2]
     return edges[:-1], edges[1:], held.by_total[fullest]
 
 
 def _joined(left: np.ndarray, right: np.ndarray, below: np.ndarray, level: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first and the last step of each box: neighbours that look alike are one."""
+    """Return the first and the last step of each box; neighbouring steps that look alike share one."""
     alike = (left[1:] == right[:-1]) & (below[1:] == below[:-1]) & (level[1:] == level[:-1])
     first = np.flatnonzero(np.concatenate([np.ones(min(len(left), 1), bool), ~alike]))
     return first, np.append(first[1:], len(left))[: len(first)] - 1
 
 
 def _span(times: np.ndarray, level: np.ndarray, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Since and until when a client held what it did at these steps."""
+    """Return when a client began and ceased to hold what it held at these steps, for tooltips.
+
+    Args:
+        times: when something changed.
+        level: the client's bytes from each of ``times`` on.
+        first: first step of each box.
+        last: last step of each box.
+    """
     changes = np.concatenate([[0], np.flatnonzero(np.diff(level)) + 1])
     after = np.append(changes, len(times) - 1)[np.searchsorted(changes, last, "right")]
     return times[changes[np.searchsorted(changes, first, "right") - 1]], times[after]
 
 
 def _peaks(layout: MemoryLayout, window: Window) -> Columns:
+    """Return a marker and a label for the peak of each row."""
     peaks = [strip.held.peak for strip in layout.strips]
     x = [(peak.start + peak.end) / 2 for peak in peaks]
     shares = [(time - window[0]) / (window[1] - window[0]) for time in x]
@@ -236,6 +288,6 @@ def _peaks(layout: MemoryLayout, window: Window) -> Columns:
         "y": [layout.y(position, peak.bytes) for position, peak in enumerate(peaks)],
         "text": [f"peak {of_budget(strip.held.peak.bytes, strip.hbm)}" for strip in layout.strips],
         "text_y": [layout.words_y(position) for position in range(len(peaks))],
-        # by thirds, so that words of up to two thirds of any page's width stay on it
+        # aligned by thirds, so that labels of up to two thirds of the page's width stay on it
         "align": ["left" if share < 1 / 3 else "right" if share > 2 / 3 else "center" for share in shares],
     }

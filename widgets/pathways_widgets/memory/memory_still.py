@@ -1,4 +1,8 @@
-"""The picture of memory on a page without scripts: the same columns that Bokeh draws."""
+"""The picture of memory on a page without scripts.
+
+It draws the columns of ``MemoryView``, so what it shows is what Bokeh shows; only clipping to the page is done here,
+since Bokeh clips boxes to its plot itself.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,14 @@ _ALIGN: dict[str, Align] = {"left": "start", "center": "middle", "right": "end"}
 
 
 def memory_shapes(moment: Moment, width: float, top: float) -> tuple[list[Shape], float]:
-    """What to draw below ``top``, and its height in pixels."""
-    factor = style.now().factor
+    """Return the shapes to draw below ``top``, and their height in pixels.
+
+    Args:
+        moment: what to draw.
+        width: width of the page in pixels.
+        top: pixels above the picture.
+    """
+    factor = style.current().factor
     left, right = factor * LABELS, width - RIGHT
     view = MemoryView(moment.islands, right - left, moment.island_names)
     sources, layout = view.update(moment), view.layout
@@ -37,12 +47,14 @@ def memory_shapes(moment: Moment, width: float, top: float) -> tuple[list[Shape]
 
 
 def _byte_lines(frame: Frame, positions: list[float]) -> Iterator[Shape]:
+    """Yield a grid line for each number of bytes that the scale names."""
     for position in positions:
         ends = (frame.left, frame.y(position)), (frame.right, frame.y(position))
-        yield Curve(ends, LIGHT["grid"], style.now().line)
+        yield Curve(ends, LIGHT["grid"], style.current().line)
 
 
 def _levels(frame: Frame, columns: Columns) -> Iterator[Shape]:
+    """Yield the boxes, clipped to the plot."""
     for left, right, top, bottom, fill in zip(*(columns[name] for name in (*SIDES, "fill")), strict=True):
         begin, end = max(frame.x(left), frame.left), min(frame.x(right), frame.right)
         if begin < end:
@@ -50,13 +62,15 @@ def _levels(frame: Frame, columns: Columns) -> Iterator[Shape]:
 
 
 def _budgets(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
+    """Yield a dashed line for each budget."""
     for position in sources["memory_budgets"]["y"]:
         ends = (frame.left, frame.y(position)), (frame.right, frame.y(position))
-        yield Curve(ends, LIGHT["text"], 1.5 * style.now().line, dash=6 * style.now().factor)
+        yield Curve(ends, LIGHT["text"], 1.5 * style.current().line, dash=6 * style.current().factor)
 
 
 def _peaks(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
-    font, size = style.now().font, 6 * style.now().factor
+    """Yield a marker and a label for each peak that is on the plot."""
+    font, size = style.current().font, 6 * style.current().factor
     columns = (sources["memory_peaks"][name] for name in ("x", "y", "text_y", "text", "align"))
     for time, position, words_at, text, align in zip(*columns, strict=True):
         x, y = frame.x(time), frame.y(position)

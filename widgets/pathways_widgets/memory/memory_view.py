@@ -1,7 +1,8 @@
 """The picture of memory: what each client held on each device over time, its budget and its peak.
 
-A row for each group of devices with the same history, stacked by client; time is that of the timeline, with which it
-pans. A dashed line is the budget of a device. Levels hold until they change: nothing is drawn as a slope.
+Devices with the same history share a row, in which clients are stacked. The time axis is that of the timeline, and both
+pan together. A dashed line is the budget of a device. A level holds until it changes, so boxes are drawn and no slopes,
+which would show bytes that nobody held. Boxes are computed in ``memory_columns``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,13 @@ _TOOLTIPS = [
 
 
 class MemoryView(View):
-    """Draws the levels of memory of runs on ``islands``; words fit a width of ``pixels``."""
+    """Draws the memory levels of runs.
+
+    Args:
+        islands: number of devices of each island.
+        pixels: width to which text is fitted.
+        names: names of the islands; empty for numbers.
+    """
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES, _roles())
@@ -78,10 +85,16 @@ class MemoryView(View):
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
-        """The steps to draw for ``window`` with half of it again on each side, budgets, peaks, and who is who."""
+        """Return the steps to draw with half a window more on each side, budgets, peaks, and the clients of the legend.
+
+        Args:
+            run: what to draw.
+            window: the visible part of the time axis; ``None`` for all of it.
+        """
         events = run.events
         span = time_span(events)
         visible, around = shown((span["start"], span["end"]), window)
+        # Histories are computed again only when events came in, not when the user pans.
         known = len(events), int(events["id"][-1]) if len(events) else -1
         if known != self._known:
             self._held = [held for held in memory_of(clipped(events)) if 0 <= held.island < len(self._names)]
@@ -94,7 +107,7 @@ class MemoryView(View):
 
 
 def _height(layout: MemoryLayout, entries: int, style: Style) -> int:
-    """Pixels of the figure; its legend has so many entries."""
+    """Return the height of the figure in pixels; ``entries`` is the number of entries of its legend."""
     more = max(entries - 1, 0) // LEGEND_COLUMNS
     return round(max(len(layout.strips), 1) * layout.row + (80 + 22 * more) * style.factor)
 
@@ -102,6 +115,14 @@ def _height(layout: MemoryLayout, entries: int, style: Style) -> int:
 def _properties(
     name: str, layout: MemoryLayout, sources: dict[str, Columns], style: Style
 ) -> dict[str, dict[str, Any]]:
+    """Return the properties that follow the data: height, title, range and ticks.
+
+    Args:
+        name: name of the run.
+        layout: the rows.
+        sources: the columns, for the number of entries of the legend.
+        style: sizes of text and lines.
+    """
     entries = len(sources["memory_clients"]["client"]) + bool(sources["memory_budgets"]["y"])
     rows = max(len(layout.strips), 1)
     lines = [layout.y(position, step) for position in range(len(layout.strips)) for step in layout.steps]
@@ -116,15 +137,16 @@ def _properties(
 
 
 def title_of(layout: MemoryLayout) -> str:
-    """What is drawn."""
+    """Return which devices are drawn."""
     if not layout.strips:
         return "no levels of memory were recorded"
     return f"memory held on {layout.chosen or 'each device'}"
 
 
 def _draw(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
+    """Add the glyphs of levels, legend, budgets and peaks."""
     look: dict[str, Any] = {**{side: side for side in SIDES}, "fill_color": "fill", "line_color": "fill"}
-    look["line_width"] = 1.0  # or the ground is seen between neighbours
+    look["line_width"] = 1.0  # else the background shows between neighbours
     levels = fig.add_glyph(tables["memory_levels"], Quad(**look))
     swatches = fig.add_glyph(tables["memory_clients"], Quad(**look))
     budget = {"line_dash": [6, 3], "line_width": 1.5 * style.line}
@@ -140,7 +162,13 @@ def _draw(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> Non
 
 
 def _legend(fig: figure, renderers: dict[str, GlyphRenderer], style: Style) -> None:
-    """What is drawn, as the columns of these names say: who holds memory is not known beforehand."""
+    """Add a legend whose entries come from columns, because the clients are not known beforehand.
+
+    Args:
+        fig: the figure.
+        renderers: for each column of text the glyphs that are explained.
+        style: sizes of text and lines.
+    """
     items = [LegendItem(label={"field": name}, renderers=[renderer]) for name, renderer in renderers.items()]
     legend = Legend(items=items, name="memory_legend", orientation="horizontal", location="top_left")
     legend.ncols = LEGEND_COLUMNS
@@ -153,6 +181,7 @@ def _legend(fig: figure, renderers: dict[str, GlyphRenderer], style: Style) -> N
 
 
 def _roles() -> dict[str, dict[str, str]]:
+    """Return the roles of colours of the parts of the figure; clients have the same colours in every theme."""
     return time_roles("memory") | {
         "memory_lines": {"grid_line_color": "grid"},
         "memory_legend": LEGEND_ROLES,

@@ -1,8 +1,9 @@
 """Columns of pictures of schedules: boxes, bubbles, pairs, texts, memory, peaks and caps.
 
-Along is time, in the unit of the times given; down are the pixels of ``schedule_layout``. All pictures share each
-source, so a change of one control is a few blocks of bytes. A hover finds all it says in ``schedules_boxes``, as
-numbers.
+The horizontal axis is time, in the unit of the times given; the vertical axis is the pixels of ``schedule_layout``. All
+pictures share each source, so a change of one control is sent as a few blocks of bytes. Tooltips read numbers from
+``schedules_boxes`` and turn them into words in the browser (``schedule_hover``): the text of every box would be many
+times as large.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pathways_widgets.schedules.schedule_layout import Board, Drawable, Schedule
 
 SIDES = ("left", "right", "top", "bottom")
 LEVELS = 5
-"""Shades of one operation; more chunks or slices than that share them."""
+"""Shades of one operation; chunks or slices beyond that number share them."""
 COLOURS = [palette.shade(operation, level / (LEVELS - 1)) for operation in range(4) for level in range(LEVELS)]
 MOST_MARKS = 2000
 _NARROW = 4.0
-"""Pixels below which a box has no line around it."""
+"""Width in pixels below which a box has no border."""
 _FACTS = ("stage", "microbatch", "token_slice", "device")
 _CELL = ("begin", "end", "idle", "by", "wire", "pair")
 SOURCES = {
@@ -45,7 +46,7 @@ SOURCES = {
 
 
 class ScheduleScale(NamedTuple):
-    """What a pixel is worth along the time axis, and the height of text in pixels."""
+    """The size of a pixel along the time axis, and the height of text in pixels."""
 
     time: float
     font: float
@@ -55,14 +56,24 @@ Placed = tuple[Board, Drawable]
 
 
 class CellPointer(NamedTuple):
-    """One cell to point at: of which picture, and its position among the cells of that."""
+    """One cell to point at.
+
+    Args:
+        picture: position of its picture.
+        cell: position among the cells of that picture.
+    """
 
     picture: int
     cell: int
 
 
 def boxes_columns(pictures: Sequence[Drawable], layout: ScheduleLayout) -> Columns:
-    """All boxes, picture by picture; ``by`` and ``pair`` are rows of these columns, or -1."""
+    """Return all boxes, picture by picture; ``by`` and ``pair`` are rows of these columns, or -1.
+
+    Args:
+        pictures: the schedules.
+        layout: their positions.
+    """
     parts, first = [], 0
     for board, one in zip(layout.boards, pictures, strict=True):
         if one.devices:
@@ -72,6 +83,7 @@ def boxes_columns(pictures: Sequence[Drawable], layout: ScheduleLayout) -> Colum
 
 
 def _boxes(one: Drawable, board: Board, first: int) -> Columns:
+    """Return the boxes of one picture, whose first row is ``first`` in the columns of all pictures."""
     boxes = one.boxes
     top = board.lane_top(boxes["device"])
     last = max(int(boxes["shade"].max()), 1)
@@ -89,13 +101,18 @@ def _boxes(one: Drawable, board: Board, first: int) -> Columns:
 
 
 def _partners(boxes: dict[str, np.ndarray], first: int) -> np.ndarray:
+    """Return the row of the other box of each overlapped pair; -1 for boxes that are not in a pair."""
     rows, cell = np.arange(len(boxes["cell"])), boxes["cell"]
     other = np.where(rows > np.searchsorted(cell, cell), rows - 1, rows + 1)
     return np.where(boxes["pair"], first + other, -1).astype(np.int32)
 
 
 def ground_columns(pictures: Sequence[Drawable], layout: ScheduleLayout) -> dict[str, Columns]:
-    """What lies under the boxes (idle until shown otherwise), peaks and caps."""
+    """Return what is under the boxes and does not depend on the zoom: bubbles, peaks and caps.
+
+    The whole of a device's row is drawn as a bubble and boxes are drawn over it, so that idle time is never computed
+    here.
+    """
     shown, capped = _shown(pictures, layout)
     return {
         "schedules_idle": _joined([_idle(*both) for both in shown], SIDES),
@@ -105,7 +122,13 @@ def ground_columns(pictures: Sequence[Drawable], layout: ScheduleLayout) -> dict
 
 
 def memory_columns(pictures: Sequence[Drawable], layout: ScheduleLayout, scale: ScheduleScale) -> dict[str, Columns]:
-    """What each device holds, and what of it is above the cap."""
+    """Return what each device holds, and the part of it above the cap.
+
+    Args:
+        pictures: the schedules.
+        layout: their positions.
+        scale: size of a pixel; steps finer than that are merged.
+    """
     shown, capped = _shown(pictures, layout)
     above = [_steps(board, one, _above(one.cap), scale) for board, one in capped]
     held = [_steps(board, one, lambda held: held, scale) for board, one in shown]
@@ -113,23 +136,33 @@ def memory_columns(pictures: Sequence[Drawable], layout: ScheduleLayout, scale: 
 
 
 def _shown(pictures: Sequence[Drawable], layout: ScheduleLayout) -> tuple[list[Placed], list[Placed]]:
-    """Pictures that there are, each with its place; and those of them that have a cap."""
+    """Return the pictures that have boxes, each with its board, and those of them that have a cap."""
     shown = [(board, one) for board, one in zip(layout.boards, pictures, strict=True) if one.devices]
     return shown, [(board, one) for board, one in shown if one.cap is not None]
 
 
 def _above(cap: float | None) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that raises amounts to the cap, so that an outline has an area only above it."""
     return lambda held: np.maximum(held, cap or 0.0)
 
 
 def _idle(board: Board, one: Drawable) -> Columns:
+    """Return the row of each device, as one box over the whole time."""
     top = board.lane_top(np.arange(one.devices))
     ends = np.zeros(one.devices), np.full(one.devices, one.makespan)
     return dict(zip(SIDES, (*ends, top, top + board.lane), strict=True))
 
 
 def fullest(times: np.ndarray, held: np.ndarray, pixel: float) -> tuple[np.ndarray, np.ndarray]:
-    """The same course; where it has more steps than pixels, only the most and the last of each pixel."""
+    """Return the course of an amount with at most two steps for each pixel: the most in it, and the last.
+
+    An average would hide peaks, and the last amount is needed where the next pixel begins.
+
+    Args:
+        times: when the amount changes.
+        held: the amount from each of ``times`` on.
+        pixel: time of one pixel.
+    """
     if len(times) * pixel > times[-1] - times[0]:
         at = np.floor(times / pixel)
         first = np.flatnonzero(np.diff(at, prepend=np.nan))
@@ -144,7 +177,14 @@ def fullest(times: np.ndarray, held: np.ndarray, pixel: float) -> tuple[np.ndarr
 
 
 def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarray], scale: ScheduleScale) -> Columns:
-    """The outline of what each device holds, a gap between two devices."""
+    """Return the outline of what each device holds, as polygons separated by NaN.
+
+    Args:
+        board: position of the picture.
+        one: the schedule.
+        amount: what is drawn of an amount: all of it, or the part above the cap.
+        scale: size of a pixel.
+    """
     xs, ys = [], []
     for device in range(one.devices):
         times, held = fullest(*one.memory(device), scale.time)
@@ -157,39 +197,41 @@ def _steps(board: Board, one: Drawable, amount: Callable[[np.ndarray], np.ndarra
 
 
 def _peaks(board: Board, one: Drawable) -> Columns:
+    """Return the first peak of each device."""
     found = [(times[np.argmax(held)], held.max()) for times, held in map(one.memory, range(one.devices))]
     levels = [board.level(device, held) for device, (_, held) in enumerate(found)]
     return {"x": np.array([time for time, _ in found]), "y": np.array(levels)}
 
 
 def _caps(board: Board, one: Drawable) -> Columns:
+    """Return the line of the cap on each device."""
     y = [board.level(device, one.cap or 0.0) for device in range(one.devices)]
     return {"x0": np.zeros(one.devices), "x1": np.full(one.devices, one.makespan), "y": np.array(y)}
 
 
 def pair_columns(boxes: Columns) -> Columns:
-    """Borders around overlapped pairs."""
+    """Return borders around overlapped pairs."""
     one = np.flatnonzero((boxes["pair"] >= 0) & (boxes["left"] == boxes["begin"]))
     ends = {"left": boxes["begin"][one], "right": boxes["end"][one]}
     return ends | {name: boxes[name][one] for name in ("top", "bottom")}
 
 
 def fill_columns(boxes: Columns, window: Window) -> dict[str, Columns]:
-    """The boxes of each colour: drawn colour by colour, they take a browser a fraction of the time."""
+    """Return the boxes in ``window`` by colour; a browser draws one colour after another in a fraction of the time."""
     seen = (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
     of_code = [seen & (boxes["code"] == code) for code in range(len(COLOURS))]
     return {f"schedules_fill{code}": {side: boxes[side][mine] for side in SIDES} for code, mine in enumerate(of_code)}
 
 
 def edge_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Columns:
-    """Borders of boxes in sight that are wide enough for one and not of a pair."""
+    """Return borders of the boxes in ``window`` that are wide enough for one; a pair has a border of its own."""
     wide = boxes["right"] - boxes["left"] >= _NARROW * scale.time
     seen = (boxes["pair"] < 0) & (boxes["right"] >= window[0]) & (boxes["left"] <= window[1])
     return {side: boxes[side][wide & seen] for side in SIDES}
 
 
 def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Columns:
-    """What is written on boxes in sight: operation, microbatch and slice, or less where there is no room."""
+    """Return the text on boxes in ``window``: operation, microbatch and slice, or less where there is no room."""
     wide = (boxes["right"] - boxes["left"]) / scale.time
     high = boxes["bottom"] - boxes["top"]
     seen = (wide >= 0.6 * scale.font + 1) & (high >= 0.95 * scale.font)
@@ -203,13 +245,23 @@ def mark_columns(boxes: Columns, scale: ScheduleScale, window: Window) -> Column
 
 
 def _mark(characters: float, operation: int, microbatch: int, part: int) -> str:
+    """Return the longest text that fits: operation, microbatch and slice; without the operation; the microbatch."""
     full = f"{microbatch}.{part}" if part >= 0 else f"{microbatch}"
     choices = (palette.OPERATIONS[operation].letter + full, full, f"{microbatch}")
     return next((text for text in choices if len(text) <= characters), "")
 
 
 def step_columns(pictures: Sequence[Drawable], layout: ScheduleLayout, step: CellPointer | None) -> dict[str, Columns]:
-    """A border around one cell and around what released it, a line between them, and a veil over all that is later."""
+    """Return the columns that point at one cell.
+
+    They are a border around it and around the cell that released it, a line between the two, and a veil over later
+    time.
+
+    Args:
+        pictures: the schedules.
+        layout: their positions.
+        step: the cell; ``None`` for none.
+    """
     now: list[dict[str, float]] = []
     later, wire = list[dict[str, float]](), list[dict[str, float]]()
     if step is not None:
@@ -227,6 +279,7 @@ def step_columns(pictures: Sequence[Drawable], layout: ScheduleLayout, step: Cel
 
 
 def _cell(boxes: dict[str, np.ndarray], board: Board, cell: int) -> dict[str, float]:
+    """Return the box of a whole cell, both parts of a pair included."""
     row = int(np.searchsorted(boxes["cell"], cell))
     top = float(board.lane_top(boxes["device"][row]))
     ends = float(boxes["cell_start"][row]), float(boxes["cell_end"][row])
@@ -234,14 +287,16 @@ def _cell(boxes: dict[str, np.ndarray], board: Board, cell: int) -> dict[str, fl
 
 
 def _veil(board: Board, one: Drawable, time: float) -> dict[str, float]:
+    """Return the box over everything in a picture that is later than ``time``."""
     return dict(zip(SIDES, (min(time, one.makespan), one.makespan, board.rows, board.bottom), strict=True))
 
 
 def nothing(source: str) -> Columns:
-    """No rows of a source."""
+    """Return the columns of a source without rows."""
     return dict.fromkeys(SOURCES[source], np.zeros(0, np.float32))
 
 
 def _joined(parts: Sequence[Columns], names: Sequence[str]) -> Columns:
+    """Return the columns of several pictures as one."""
     empty: Any = np.zeros(0, np.float32)
     return {name: np.concatenate([part[name] for part in parts]) if parts else empty for name in names}

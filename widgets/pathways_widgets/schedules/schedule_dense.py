@@ -1,7 +1,8 @@
-"""Schedules with more boxes than a browser draws at once: rows of pixels in their place.
+"""Schedules with more boxes than a browser can draw smoothly: rows of pixels in place of boxes.
 
-A row of pixels shows of each colour exactly the share of the pixel's time that boxes of that colour take; where a
-device is idle it is transparent, by as much. A browser paints it like one box, however many it stands for.
+In a row of pixels, each colour has exactly the share of the pixel's time that boxes of this colour take; idle time is
+transparent to the same degree. Leaving boxes out instead would change these shares.
+A browser draws such a row like one box, however many it stands for.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ from pathways_widgets.drawing.views import Columns, Window
 from pathways_widgets.schedules.schedule_columns import COLOURS
 
 MOST_BOXES = 3000
-"""Boxes in sight that are drawn one by one."""
+"""Largest number of visible boxes that are drawn one by one."""
 ALWAYS: Window = (-np.inf, np.inf)
 NEVER: Window = (np.inf, -np.inf)
 _RGBA = np.array([[*palette.channels(colour), 255] for colour in COLOURS]) / 255
 
 
 def is_dense(boxes: Columns, window: Window) -> bool:
-    """Whether more boxes are in ``window`` than are drawn one by one."""
+    """Return whether more boxes are in ``window`` than are drawn one by one."""
     return int(np.count_nonzero((boxes["right"] >= window[0]) & (boxes["left"] <= window[1]))) > MOST_BOXES
 
 
 def pixel_columns(boxes: Columns, window: Window, count: int) -> Columns:
-    """A picture for each row of boxes: ``count`` pixels over ``window``, each red, green, blue and how much is covered.
+    """Return one image for each row of boxes: each pixel has red, green, blue and opacity, the share that is covered.
 
     Args:
-        boxes: row by row, those of a row in the order of time.
+        boxes: the boxes row by row, those of a row in the order of time.
+        window: the part of the time axis to draw.
+        count: number of pixels over ``window``.
     """
     top = boxes["top"]
     first = np.flatnonzero(np.diff(top, prepend=np.nan))
@@ -41,9 +44,14 @@ def pixel_columns(boxes: Columns, window: Window, count: int) -> Columns:
 
 
 def _shares(boxes: Columns, first: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Of each pixel between two ``edges`` what boxes cover, by colour: ``(rows, pixels, 4)``.
+    """Return the share of each pixel that boxes cover, by colour: ``(rows, pixels, 4)``.
 
-    All rows are one after another on one axis, so that they are looked up at once.
+    All rows are put one after another on one axis, so that a single search finds the boxes of all edges.
+
+    Args:
+        boxes: the boxes row by row.
+        first: the first box of each row.
+        edges: the edges of the pixels, in time.
     """
     left, wide = (np.asarray(part, float) for part in (boxes["left"], boxes["right"] - boxes["left"]))
     row = np.repeat(np.arange(len(first)), np.diff([*first, len(left)]))

@@ -1,4 +1,8 @@
-"""What a hover over a schedule's box says, as scripts: the names of actions are made in the browser, from numbers."""
+"""The text of tooltips over a schedule's boxes, as scripts.
+
+Names of actions are made in the browser from numbers: the text of every box would otherwise be sent at
+every change of a control. ``WHY`` must say the same as ``Timing.why`` in Python.
+"""
 
 _NAMES = """
     const {data} = source
@@ -12,9 +16,9 @@ _NAMES = """
     const row = special_vars.index
 """
 CELL = _NAMES + "    return `${cell(row)} on device ${data.device[row]}`"
-"""What and where."""
+"""Script: which cell, and on which device."""
 SPAN = _NAMES + "    return `${number(data.begin[row])} to ${number(data.end[row])}`"
-"""When."""
+"""Script: its start and end."""
 WHY = (
     _NAMES
     + """
@@ -26,6 +30,6 @@ WHY = (
     return `waited for ${cell(by)} on ${there}` + (wire ? `, ${number(wire)} on the way` : "")
 """
 )
-"""What let it start, in the words of ``Timing.why``."""
+"""Script: what let it start, in the words of ``Timing.why``."""
 IDLE = _NAMES + "    return number(data.idle[row])"
-"""How long the device was idle before."""
+"""Script: how long the device was idle before."""

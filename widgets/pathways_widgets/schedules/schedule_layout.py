@@ -1,6 +1,7 @@
-"""Where pictures of schedules lie below one another: a heading, what is said, and for each device a row and its memory.
+"""Positions of pictures of schedules: each has a heading, some text, and for each device a row of boxes and its memory.
 
-All heights are pixels from the top of the first heading. Live figures and still pictures are laid out alike.
+Pictures are below one another. All heights are pixels from the top of the first heading, because text needs the same
+space whatever the number of devices. Live figures and still pictures share this layout.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathways_widgets.drawing.scene import text_width, wrapped
 from pathways_widgets.drawing.style import Style
 
 _TALLEST = 370.0
-"""Pixels of the rows of one picture on a screen, if they may be as low as that."""
+"""Height in pixels of the rows of one picture on a screen, as far as ``_LOWEST`` allows."""
 _LOWEST = 5.0
-"""Pixels of a device at least."""
+"""Least height of a device in pixels."""
 LINE = 1.45
-"""Height of a line of text, in fonts."""
+"""Height of a line of text, in heights of text."""
 _GAP = 12.0
-"""Pixels between two pictures."""
+"""Space between two pictures in pixels."""
 
 
 class Drawable(Protocol):
@@ -37,15 +38,15 @@ class Drawable(Protocol):
 
     @property
     def devices(self) -> int:
-        """Rows; 0 if there is nothing to draw."""
+        """Number of rows; 0 if there is nothing to draw."""
 
     @property
     def makespan(self) -> float:
-        """When the last cell ends."""
+        """End of the last cell."""
 
     @property
     def boxes(self) -> dict[str, np.ndarray]:
-        """A row for each action: see ``pathways_nb.parallel.schedules.boxes``."""
+        """A row for each action; see ``pathways_nb.parallel.schedules.boxes``."""
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -53,25 +54,35 @@ class Drawable(Protocol):
 
     @property
     def shades(self) -> str:
-        """What lightness tells apart, in words."""
+        """What lightness distinguishes, in words."""
 
     @property
     def cap(self) -> float | None:
-        """Microbatches of activations that a device has room for."""
+        """Microbatches of activations that fit on a device; ``None`` for no bound."""
 
     @property
     def peaks(self) -> np.ndarray:
         """The most that each device holds."""
 
     def memory(self, device: int) -> tuple[np.ndarray, np.ndarray]:
-        """Times, and from each of them on what a device holds."""
+        """Return times, and what a device holds from each of them on."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """One picture: pixels of its heading, its words and its first row; the lines of its ``heading`` and of its words.
+    """The position of one picture, in pixels.
 
-    A device takes ``unit`` pixels: a row of boxes ``lane`` high, then its memory, ``strip`` high at ``most``.
+    A device takes ``unit`` pixels: a row of boxes of the height ``lane``, then its memory, up to the height ``strip``.
+
+    Args:
+        top: upper edge of the heading.
+        words: upper edge of the text.
+        rows: upper edge of the first device.
+        heading: lines of the heading.
+        lines: lines of the text.
+        devices: number of devices.
+        unit: height of a device.
+        most: amount of memory at the height ``strip``, the same in all pictures.
     """
 
     top: float
@@ -95,28 +106,39 @@ class Board:
 
     @property
     def bottom(self) -> float:
-        """Where the last device ends."""
+        """Lower edge of the last device."""
         return self.rows + self.devices * self.unit
 
     def lane_top(self, device: np.ndarray | int) -> Any:
-        """Tops of rows of boxes."""
+        """Return the upper edge of the row of boxes of a device, or of several."""
         return self.rows + device * self.unit
 
     def level(self, device: int, amount: np.ndarray | float) -> Any:
-        """Where an amount of memory of a device is."""
+        """Return the position of an amount of memory.
+
+        Args:
+            device: the device.
+            amount: a number or an array.
+        """
         floor = self.rows + (device + 0.94) * self.unit
         return floor - amount / self.most * self.strip
 
 
 class ScheduleLayout(NamedTuple):
-    """All boards, and the height of all in pixels."""
+    """The positions of all pictures, and the height of the whole in pixels."""
 
     boards: tuple[Board, ...]
     height: float
 
 
 def layout_of(pictures: Sequence[Drawable], width: float, style: Style) -> ScheduleLayout:
-    """Place pictures below one another; their words are broken to fit ``width`` pixels."""
+    """Return the positions of pictures one below the other, with text broken to fit a width.
+
+    Args:
+        pictures: the schedules.
+        width: width of the text in pixels.
+        style: sizes of text and lines.
+    """
     most = max([1.0, *(float(max([*one.peaks, one.cap or 0.0])) for one in pictures if one.devices)])
     boards, top, line = list[Board](), 0.0, LINE * style.font
     for one in pictures:
@@ -129,16 +151,23 @@ def layout_of(pictures: Sequence[Drawable], width: float, style: Style) -> Sched
 
 
 def _broken(text: str, width: float, style: Style) -> tuple[str, ...]:
+    """Return a text as lines that fit ``width`` pixels."""
     return tuple(wrapped(text, lambda words: text_width(words, style.font) <= width))
 
 
 def _unit(devices: int, style: Style) -> float:
-    """Pixels of a device: a lane and its memory, less where there are many."""
+    """Return the height of a device: a lane and its memory, less where there are many devices."""
     return max(min(1.7 * style.lane, _TALLEST * style.factor / max(devices, 1)), _LOWEST * style.factor)
 
 
 def labels_of(layout: ScheduleLayout, pictures: Sequence[Drawable], style: Style) -> Iterator[tuple[float, str, str]]:
-    """Where devices are named, their names, and what they hold at most; some are left out where rows are low."""
+    """Yield for each device its position, its name and its peak; where rows are low, some devices are left out.
+
+    Args:
+        layout: the positions of the pictures.
+        pictures: the schedules.
+        style: sizes of text and lines.
+    """
     for board, one in zip(layout.boards, pictures, strict=True):
         step = max(int(np.ceil(1.15 * style.font / board.unit)), 1)
         for device in range(0, board.devices, step):

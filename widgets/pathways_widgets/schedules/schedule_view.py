@@ -1,7 +1,11 @@
 """The live picture of one or several pipeline schedules on one time axis, one above the other.
 
-Hue is the operation, lightness the chunk, token slice or direction, text the microbatch, hatching a bubble; below each
-device is what it keeps, with its peak and the cap. An overlapped pair is one box in two tones with one border.
+Hue shows the operation, lightness the chunk, token slice or direction, text the microbatch, hatching a bubble. Below
+each device is the memory that it holds, with its peak and the cap. An overlapped pair is one box in two tones with one
+border.
+
+All pictures are in one Bokeh figure with one source for each kind of shape: choosing other schedules changes columns
+only, and the browser keeps its models. Columns are made in ``schedule_columns``, positions in ``schedule_layout``.
 """
 
 from __future__ import annotations
@@ -58,29 +62,35 @@ from pathways_widgets.schedules.schedule_layout import LINE, Drawable, ScheduleL
 
 NAME = "schedules"
 PIXELS = 760.0
-"""Width of the time axis for which words and texts are fitted."""
+"""Width of the time axis in pixels, to which text is fitted until the browser reports its own."""
 _AT: dict[str, Any] = {side: side for side in SIDES}
 _TICKS = "return `${Number(tick.toPrecision(10))}`"
 _LABELS = "const {y, %s: text} = labels.data; return text[Array.from(y).indexOf(tick)] ?? ''"
 _VEIL, _HATCH = 0.6, 14.0
-"""How much of what is later is veiled; pixels between the lines of a bubble, about."""
+"""Opacity of the veil over later time, and the space between the lines of a bubble's pattern, in pixels."""
 _COARSE = 3
-"""Pixels of which the memory curve shows the most, where boxes are rows of pixels."""
+"""Pixels of which the memory curve shows the largest amount, where boxes are drawn as rows of pixels."""
 _ABOVE = 6.0
 """Pixels above the first heading."""
 _LEADING = 1.2
-"""Height of a line of text in a browser, in fonts."""
+"""Height of a line of text in a browser, in heights of text."""
 IDLE, HELD, CAP = "bubble", "activations held", "cap of a device"
 """Words of the legend."""
 
 
 class Schedules(Drawing):
-    """Draws up to ``most`` pictures; the time axis is so many ``pixels`` long, and words have ``max_width``."""
+    """Draws several schedules.
+
+    Args:
+        most: largest number of pictures; the models for their text are made beforehand.
+        pixels: width of the time axis.
+        max_width: width of headings and text in pixels.
+    """
 
     def __init__(self, most: int, pixels: float = PIXELS, max_width: float = PIXELS):
         super().__init__(SOURCES, _roles(most))
         self.pixels, self.is_dense = pixels, False
-        """Width of the time axis; whether boxes are drawn as rows of pixels, because there are many in sight."""
+        """Width of the time axis; and whether boxes are drawn as rows of pixels because many are visible."""
         self._most, self._max_width = most, max_width
         self.layout = ScheduleLayout((), 0.0)
         self._pictures: Sequence[Drawable] = ()
@@ -101,7 +111,12 @@ class Schedules(Drawing):
         return made
 
     def update(self, pictures: Sequence[Drawable], step: CellPointer | None = None) -> dict[str, Columns]:
-        """The columns of every source for these pictures, all of their time in sight."""
+        """Return the columns of every source for these schedules, with all of their time visible.
+
+        Args:
+            pictures: the schedules.
+            step: the cell to point at; ``None`` for none.
+        """
         self._pictures, self.layout = pictures, layout_of(pictures, self._max_width, self.style)
         self.sources = {"schedules_boxes": boxes_columns(pictures, self.layout)}
         self.sources |= ground_columns(pictures, self.layout)
@@ -114,7 +129,11 @@ class Schedules(Drawing):
         return self.sources
 
     def look(self, window: Window | None) -> dict[str, Columns]:
-        """Draw boxes that are in ``window``, with half of it again on each side, write on them, and draw the memory."""
+        """Return the columns that depend on the zoom: boxes with half a window more on each side, text and memory.
+
+        Args:
+            window: the visible part of the time axis; ``None`` for all of it.
+        """
         span = self.properties[TIME_RANGE]
         begin, end = window or (span["start"], span["end"])
         margin = (end - begin) / 2
@@ -132,26 +151,27 @@ class Schedules(Drawing):
         return found
 
     def one_by_one(self, window: Window = ALWAYS) -> dict[str, Columns]:
-        """Boxes in ``window`` as such."""
+        """Return the columns that draw the boxes in ``window`` one by one."""
         return fill_columns(self.sources["schedules_boxes"], window) | {"schedules_lanes": nothing("schedules_lanes")}
 
     def _as_pixels(self, window: Window, scale: ScheduleScale) -> dict[str, Columns]:
-        """The same as rows of pixels."""
+        """Return the columns that draw the boxes in ``window`` as rows of pixels."""
         boxes, count = self.sources["schedules_boxes"], round((window[1] - window[0]) / scale.time)
         return fill_columns(boxes, NEVER) | {"schedules_lanes": pixel_columns(boxes, window, count)}
 
     def point(self, step: CellPointer | None) -> dict[str, Columns]:
-        """Point at one cell, or at none."""
+        """Return the columns that point at one cell, or at none."""
         found = step_columns(self._pictures, self.layout, step)
         self.sources |= found
         return found
 
     @property
     def extent(self) -> float:
-        """When the last of all ends."""
+        """End of the last cell of all schedules."""
         return max([0.0, *(one.makespan for one in self._pictures)]) or 1.0
 
     def _properties(self) -> dict[str, dict[str, Any]]:
+        """Return the properties that follow the data: height, ranges, ticks, headings, text and legend."""
         height = self.layout.height
         bounds = {"start": height, "end": -_ABOVE, "reset_start": height, "reset_end": -_ABOVE}
         found: dict[str, dict[str, Any]] = {
@@ -169,7 +189,7 @@ class Schedules(Drawing):
         return found | self._legend()
 
     def _legend(self) -> dict[str, dict[str, Any]]:
-        """Entries of the legend that are of use here."""
+        """Return which entries of the legend are visible: those that explain something in these pictures."""
         shown = set(np.unique(self.sources["schedules_boxes"]["operation"]).tolist())
         found = {f"schedules_key{code}": {"visible": code in shown} for code in range(len(palette.OPERATIONS))}
         found["schedules_key_shade"] = shade_entry(self._pictures)
@@ -178,14 +198,14 @@ class Schedules(Drawing):
 
 
 def shade_entry(pictures: Sequence[Drawable]) -> dict[str, Any]:
-    """What the legend says about lightness."""
+    """Return the properties of the legend's entry for lightness."""
     kinds = dict.fromkeys(word for one in pictures for word in one.shades.split(" and ") if word)
     says = [f"{'other' if kind == 'direction' else 'later'} {kind}" for kind in kinds]
     return {"visible": bool(kinds), "label": {"value": f"paler: {', '.join(says)}"}}
 
 
 def _name_rows(fig: figure, labels: ColumnDataSource, style: Style) -> None:
-    """Devices at the left, their peaks at the right."""
+    """Label devices at the left, and their peaks at the right."""
     right = LinearAxis(name="schedules_right")
     fig.add_layout(right, "right")
     for axis, column in ((fig.yaxis[0], "device"), (right, "peak")):
@@ -197,13 +217,14 @@ def _name_rows(fig: figure, labels: ColumnDataSource, style: Style) -> None:
 
 
 def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
+    """Add the glyphs of bubbles, boxes, rows of pixels, borders and text, from back to front, and the tooltip."""
     idle = Quad(**_AT, fill_color=None, line_width=0.5 * style.line, hatch_pattern="/", name="schedules_hatch")
     idle.hatch_scale, idle.hatch_weight = _HATCH * style.factor, 0.6
     fig.add_glyph(tables["schedules_idle"], idle)
     for code, colour in enumerate(COLOURS):
         fig.add_glyph(tables[f"schedules_fill{code}"], Quad(**_AT, fill_color=colour, line_color=None))
     fig.add_glyph(tables["schedules_lanes"], ImageRGBA(x="x", y="y", dw="dw", dh="dh", image="image"))
-    boxes = fig.add_glyph(tables["schedules_boxes"], Quad(**_AT, fill_color=None, line_color=None))  # for the hover
+    boxes = fig.add_glyph(tables["schedules_boxes"], Quad(**_AT, fill_color=None, line_color=None))  # for tooltips
     edge = Quad(**_AT, fill_color=None, line_color=palette.BOX_EDGE, line_width=0.5 * style.line)
     fig.add_glyph(tables["schedules_edges"], edge)
     border = Quad(**_AT, fill_color=None, line_width=1.5 * style.line, name="schedules_pair")
@@ -214,6 +235,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
 
 
 def _hover(boxes: GlyphRenderer, source: ColumnDataSource) -> HoverTool:
+    """Return the tooltip, whose text is made by scripts from columns of ``source``."""
     says = {
         "cell": ("code", schedule_hover.CELL),
         "from": ("left", schedule_hover.SPAN),
@@ -226,6 +248,7 @@ def _hover(boxes: GlyphRenderer, source: ColumnDataSource) -> HoverTool:
 
 
 def _draw_memory(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
+    """Add the glyphs of memory, caps and peaks."""
     for name, colour in (("held", palette.MEMORY), ("over", palette.EXCESS)):
         fig.add_glyph(tables[f"schedules_{name}"], Patch(x="x", y="y", fill_color=colour, line_color=None))
     caps = Segment(x0="x0", x1="x1", y0="y", y1="y", line_dash=[5, 3], line_width=style.line, name="schedules_cap")
@@ -235,6 +258,7 @@ def _draw_memory(fig: figure, tables: dict[str, ColumnDataSource], style: Style)
 
 
 def _draw_step(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
+    """Add the glyphs that point at a cell."""
     veil = Quad(**_AT, fill_alpha=_VEIL, line_color=None, name="schedules_veil")
     fig.add_glyph(tables["schedules_later"], veil)
     border = Quad(**_AT, fill_color=None, line_width=2.5 * style.line, name="schedules_border")
@@ -244,6 +268,7 @@ def _draw_step(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -
 
 
 def _draw_words(fig: figure, most: int, style: Style) -> None:
+    """Add the headings and texts of ``most`` pictures; their content follows as properties."""
     for number in range(most):
         for part, weight in (("heading", "bold"), ("words", "normal")):
             label = Label(x=0, y=0, text="", x_units="screen", text_baseline="top", name=f"schedules_{part}{number}")
@@ -253,7 +278,7 @@ def _draw_words(fig: figure, most: int, style: Style) -> None:
 
 
 def _draw_legend(fig: figure, style: Style) -> None:
-    """Two rows: operations; then all else."""
+    """Add a legend of two rows: operations, and everything else."""
     nowhere = ColumnDataSource({side: [float("nan")] for side in SIDES})
 
     def entry(key: str, label: str, **look: Any) -> LegendItem:
@@ -280,6 +305,7 @@ def _draw_legend(fig: figure, style: Style) -> None:
 
 
 def _roles(most: int) -> dict[str, dict[str, str]]:
+    """Return the roles of colours of the parts of the figure; operations have the same colours in every theme."""
     hatch = {"hatch_color": "island", "line_color": "lane"}
     found = time_roles(NAME) | {
         "schedules_right": {"major_label_text_color": "text"},

@@ -1,5 +1,5 @@
 """The timeline of a run: lanes, boxes, clients, busy devices, the critical path, at any level of detail.
 
-No widget and no page: columns and a Bokeh figure.
-``memory``, ``figures`` and what lies above them may import it.
+Only columns and Bokeh figures are here; widget and page are in ``figures``. ``memory``, ``figures`` and the packages
+above them may import this package.
 """

@@ -1,4 +1,8 @@
-"""The curve of busy devices under each island's lanes: columns of boxes, stacked by client where several share it."""
+"""The curve of busy devices under each island's lanes, as columns of boxes; several clients are stacked.
+
+Heights are shares of the island's devices per bin, from ``trace.metrics.busy_between``, the function behind the
+summary's utilisation. So the area under the curve is the number that the summary prints.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,18 @@ from pathways_widgets.timeline.client_shares import numbered, sharing, tints
 from pathways_widgets.timeline.lanes import Lanes
 
 BINS = 300
-"""Steps of the curve; fewer where more than ``_FEW`` clients share it."""
+"""Bins of the curve; fewer where more than ``_FEW`` clients share it, so that the number of boxes stays the same."""
 _FEW = 4
 BUSY_COLUMNS = ("left", "right", "top", "bottom", "share", "island", "client", "tint", "whose")
 
 
 def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
-    """How many devices of each island are busy, as boxes whose heights add up to the summary's utilisation.
-
-    Each client has boxes of its own, the first one's lowest.
+    """Return boxes whose heights say how many devices of each island are busy, in total and for each client.
 
     Args:
-        events: of the run. lanes: where the boxes lie. window: the part of the time axis to cut into bins, in seconds.
+        events: the events of the run.
+        lanes: positions of the lanes.
+        window: the part of the time axis that is cut into bins, in seconds.
     """
     clients = sharing(events)
     edges = np.linspace(*window, BINS * _FEW // max(len(clients), _FEW) + 1)
@@ -44,11 +48,19 @@ def busy_columns(events: Events, lanes: Lanes, window: Window) -> Columns:
 
 
 def _island(events: Events, lanes: Lanes, island: int, edges: np.ndarray, clients: Sequence[str]) -> Iterator[Columns]:
-    """The boxes of one island, whose events these are, client by client."""
+    """Yield the boxes of one island, client by client, the first one's lowest.
+
+    Args:
+        events: the events of the island.
+        lanes: positions of the lanes.
+        island: its index.
+        edges: the edges of the bins, in seconds.
+        clients: the clients that share the devices; empty if there is one only.
+    """
     devices, (top, bottom) = lanes.islands[island], lanes.busy(island)
     used = busy_between(events, devices, edges)
     parts = [busy_between(events.select(events.is_("client", name)), devices, edges) for name in clients] or [used]
-    # Estimated stamps of two clients may overlap; a device is busy once.
+    # Estimated stamps of two clients may overlap, so their sum may exceed the busy time; a device counts once.
     share = used / np.maximum(np.diff(edges) * devices, 1e-30) / np.maximum(np.sum(parts, axis=0), 1e-30)
     floor = np.zeros(len(used))
     for number, part in zip(numbered(clients, clients) or [0], parts, strict=True):

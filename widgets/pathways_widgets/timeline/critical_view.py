@@ -1,5 +1,7 @@
-"""The timeline with its critical path: a line through the events that the makespan consists of, and through the gaps
-between them, which lie in the lane of the event that they are before.
+"""The timeline with its critical path: a line through the events and gaps that add up to the makespan.
+
+A gap belongs to no event. Its line is in the lane of the event that follows it, since that event waited. The path
+itself is computed in ``trace.critical_path``; everything else is drawn by ``timeline_view``.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import numpy as np
 from bokeh.models import Segment
 from bokeh.plotting import figure
 
-from pathways_nb.trace.critical_path import critical_path
+from pathways_nb.trace.causality.critical_path import critical_path
 from pathways_nb.trace.record import GAUGE_KINDS, Events
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import Columns, RunLike, Window
@@ -22,12 +24,18 @@ PATH = "timeline_path"
 _LINE = "timeline_path_line"
 ENDS = ("x0", "y0", "x1", "y1")
 WIDTH = 2.0
-"""Pixels of the line."""
+"""Width of the line in pixels."""
 _MOST = 3000
 
 
 class CriticalTimeline(Timeline):
-    """A timeline of runs on ``islands`` with the critical path drawn over it."""
+    """A timeline with the critical path drawn over it.
+
+    Args:
+        islands: number of devices of each island.
+        pixels: width to which text is fitted.
+        names: names of the islands; empty for numbers.
+    """
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(islands, pixels, names)
@@ -44,7 +52,12 @@ class CriticalTimeline(Timeline):
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
-        """What the timeline draws, and the line."""
+        """Return what the timeline draws, and the pieces of the line.
+
+        Args:
+            run: what to draw.
+            window: the visible part of the time axis; ``None`` for all of it.
+        """
         super().update(run, window)
         span = self.properties[TIME_RANGE]
         seen = window or (span["start"], span["end"])
@@ -54,10 +67,16 @@ class CriticalTimeline(Timeline):
 
 
 def path_columns(events: Events, digest: Digest, pixel: float) -> Columns:
-    """The pieces of the line, along lanes and between them; of very many those that fall on one ``pixel`` are one."""
+    """Return the pieces of the line, along lanes and between them.
+
+    Args:
+        events: the events of the run.
+        digest: the lane of each event.
+        pixel: seconds of one pixel; of very many pieces, those on the same pixels are drawn once.
+    """
     segments = critical_path(events).segments
     owners = [segment.event for segment in segments]
-    for i in range(len(owners) - 2, -1, -1):  # a gap is before the event that follows it
+    for i in range(len(owners) - 2, -1, -1):  # a gap gets the event that follows it
         owners[i] = owners[i] if owners[i] >= 0 else owners[i + 1]
     track = digest.track[np.searchsorted(events["id"], np.array(owners, np.int64))]
     y = (np.array(digest.top)[track] + np.array(digest.bottom)[track]) / 2 if len(track) else np.zeros(0)

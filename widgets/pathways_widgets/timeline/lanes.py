@@ -1,10 +1,9 @@
-"""Where on the vertical axis an event is drawn.
+"""The position of an event on the vertical axis.
 
-One lane for the controller; for each island one per device and one for how many are busy; one for transfers; counted
-from the top.
-The controller's lane has three rows: its work, what programs waited for, and whom Python waited for; transfers are
-stacked by island.
-Above 32 devices each island is one lane, in which a device has its share of the height.
+From the top: one lane for the controller; for each island one lane per device and one for the curve of busy devices;
+one lane for transfers. The controller's lane has three rows (its work, waiting programs, waiting Python), so that these
+do not cover each other. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one lane,
+in which each device has its share of the height: 2048 lanes would be thinner than a pixel.
 """
 
 from __future__ import annotations
@@ -16,16 +15,22 @@ from pathways_nb.trace.record import CONTROLLER_KINDS
 
 MOST_DEVICE_LANES = 32
 CONTROLLER_ROWS = {"stall": 1, "wait": 2, "fetch": 2}
-"""Row of the controller's lane by kind; all its other work is in row 0."""
+"""Row of a kind of event in the controller's lane; kinds that are not listed are in row 0."""
 CONTROLLER_HEIGHT = 2.1
-"""In device lanes: three rows that can hold a word each."""
+"""Height in device lanes: three rows that can hold a word each."""
 BUSY_HEIGHT = 1.0
 MARGIN = 0.08
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """The lanes for ``islands``, the number of devices of each island; ``names`` replace ``"island 0"`` and so on."""
+    """The lanes of runs on given islands.
+
+    Args:
+        islands: number of devices of each island.
+        names: names of the islands; empty for ``"island 0"`` and so on.
+        lane: height of a lane.
+    """
 
     islands: tuple[int, ...]
     names: tuple[str, ...] = ()
@@ -34,27 +39,27 @@ class Lanes:
 
     @property
     def grouped(self) -> bool:
-        """Whether an island is one lane."""
+        """Whether each island is one lane."""
         return sum(self.islands) > MOST_DEVICE_LANES
 
     @property
     def bounds(self) -> tuple[float, ...]:
-        """Tops of: controller, each island, transfers; then the bottom of all."""
+        """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
         heights = [self._grouped_height] * len(self.islands) if self.grouped else self.islands
         return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *(height + BUSY_HEIGHT for height in heights), 1.0]))
 
     def devices(self, island: int) -> tuple[float, float]:
-        """Top and bottom of an island's devices."""
+        """Return the upper and lower edge of an island's devices."""
         return self.bounds[island + 1], self.bounds[island + 2] - BUSY_HEIGHT
 
     def busy(self, island: int) -> tuple[float, float]:
-        """Top and bottom of the lane that says how many of an island's devices are busy."""
+        """Return the upper and lower edge of an island's curve of busy devices."""
         bottom = self.bounds[island + 2]
         return bottom - BUSY_HEIGHT + MARGIN, bottom - MARGIN
 
     @property
     def pixels(self) -> int:
-        """Height on the screen of a lane of one device."""
+        """Height in pixels of a lane of one device; lower where there are many lanes."""
         return round(self.lane if self.bounds[-1] <= 16 else 0.63 * self.lane)
 
     @property
@@ -63,7 +68,7 @@ class Lanes:
 
     @property
     def labels(self) -> dict[float, str]:
-        """Centre of each lane -> what it shows."""
+        """Centre of each lane -> its label."""
         bounds = self.bounds
         found = {CONTROLLER_HEIGHT / 2: "controller", bounds[-2] + 0.5: "transfers"}
         for island, devices in enumerate(self.islands):
@@ -76,11 +81,18 @@ class Lanes:
         return found
 
     def name(self, island: int) -> str:
-        """What an island is called."""
+        """Return the name of an island."""
         return self.names[island] if self.names else f"island {island}"
 
     def band(self, kind: str, island: int, device: int, devices: int) -> tuple[float, float]:
-        """Top and bottom of the box of an event on ``devices`` devices from ``device``; all of its island if 0."""
+        """Return the upper and lower edge of an event's box.
+
+        Args:
+            kind: kind of the event.
+            island: index of its island; -1 for none.
+            device: its first device.
+            devices: number of devices; 0 means all of the island.
+        """
         placed = 0 <= island < len(self.islands)
         if kind == "transfer":
             return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))

@@ -1,8 +1,10 @@
 """Level of detail: which boxes to draw for any number of events.
 
-Events become numbers once, as they arrive. A *track* is a band of lanes together with a kind and a client; what is too
-short to be seen is merged per track and per bin of about one pixel, into a box as long as the busy time that it stands
-for. Tracks that differ only in the client are one *row*: their boxes in a bin stand side by side, as their events did.
+A browser pans smoothly over some thousand boxes, but a record may have millions of events. Events therefore become
+arrays of numbers once, as they arrive. A *track* is a band of lanes together with a kind and a client. Events too short
+to be seen are merged per track and per bin of about one pixel into one box, as long as their busy time: the picture
+keeps how busy a lane is. Tracks that differ only in the client are one *row*; the boxes of a bin in one row are placed
+side by side, as the events were, and do not cover each other.
 """
 
 from __future__ import annotations
@@ -20,30 +22,41 @@ from pathways_widgets.timeline.lanes import Lanes
 MOST_BOXES = 3000
 PIXELS = 900
 MOST_CELLS = 4_000_000
-"""Entries of the largest table that is made to count events."""
+"""Largest number of entries of the tables in which events are counted."""
 
 
 class Digest:
-    """The numbers of all events seen so far; times in seconds since the start of the run."""
+    """The numbers of all events seen so far; times in seconds since the start of the run.
+
+    Args:
+        lanes: positions of the lanes.
+    """
 
     def __init__(self, lanes: Lanes):
         self._lanes = lanes
         self.start = self.end = np.zeros(0)
         self.track = np.zeros(0, np.int32)
         self.well = np.zeros(0, bool)
-        """Whether each ended well; those that did not are never merged."""
+        """Whether each event ended well; those that did not are never merged."""
         self.top: list[float] = []
         self.bottom: list[float] = []
         self.code: list[int] = []
         self.client: list[str] = []
         self.row: list[int] = []
-        """Of each track; the other lists are of tracks, too."""
+        """The row of each track; ``top``, ``bottom``, ``code`` and ``client`` are lists over tracks as well."""
         self._tracks: dict[tuple[Any, ...], int] = {}
         self._rows: dict[tuple[Any, ...], int] = {}
         self._last_id = -1
 
     def extend(self, events: Events) -> None:
-        """Take in what is new in ``events``, which otherwise begin like last time; begin anew if they do not."""
+        """Add the new events of a record.
+
+        A record usually only grows, so only its end is read. If it no longer begins with the events that were read
+        before, everything is read again.
+
+        Args:
+            events: all events of the record.
+        """
         known = len(self.start)
         if known and (len(events) < known or events["id"][known - 1] != self._last_id):
             self.start = self.end = np.zeros(0)
@@ -59,16 +72,18 @@ class Digest:
         self._last_id = int(events["id"][-1])
 
     def within(self, window: Window) -> np.ndarray:
-        """Indices of the events that touch ``window``."""
+        """Return the indices of the events that overlap ``window``."""
         return np.flatnonzero((self.end >= window[0]) & (self.start <= window[1]))
 
     def _tracks_of(self, events: Events) -> np.ndarray:
+        """Return the track of each event, computed once for each label: a million events have few labels."""
         by_label = np.zeros(len(events.labels), np.int32)
         for number in np.unique(events.label).tolist():
             by_label[number] = self._track(events.labels[number])
         return by_label[events.label]
 
     def _track(self, label: Label) -> int:
+        """Return the track of a label; a new one if there is none yet."""
         kind, island, device, devices = label.kind, label.island, label.device, label.devices
         code = code_of(kind, label.name)
         row = (kind, code_of(kind, "") != code, island, device, devices)
@@ -86,9 +101,16 @@ class Digest:
 
 @dataclass(frozen=True)
 class Boxes:
-    """What to draw: ``alone`` are indices of events; each merged box has its track, start, busy time and count.
+    """The boxes to draw: some for one event each, then some for several.
 
-    ``members`` are the indices of merged events, ``box_of`` the position of the merged box of each.
+    Args:
+        alone: indices of events with a box of their own.
+        track: the track of each merged box.
+        start: its start, in seconds.
+        busy: the busy time of its events, in seconds.
+        count: the number of its events.
+        members: indices of merged events.
+        box_of: for each of them the position of its merged box.
     """
 
     alone: np.ndarray
@@ -104,15 +126,19 @@ class Boxes:
 
 
 def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxes:
-    """At most about ``most`` boxes for the events in ``window``; the busy time of every track is kept.
+    """Return boxes for the events in ``window`` that keep the busy time of every track.
 
-    Fewer are impossible where more tracks than ``most`` are in sight: then each has one box.
+    Args:
+        digest: the events.
+        window: the part of the time axis to draw, in seconds.
+        most: largest number of boxes, about. Where more tracks than this are visible, each still has one box.
     """
     inside = digest.within(window)
     span = max(window[1] - window[0], 1e-12)
     none = np.zeros(0, np.int64)
     boxes = Boxes(inside, track=none, start=none, busy=none, count=none, members=none, box_of=none)
     tracks = max(int(np.count_nonzero(np.bincount(digest.track[inside]))), 1)
+    # Start with bins of a pixel, or so wide that all tracks together can fit into ``most`` boxes.
     width = span / min(PIXELS, max(most // tracks, 1), max(MOST_CELLS // max(len(digest.code), 1), 1))
     while len(boxes) > most:
         boxes = _merge(digest, inside, window[0], width)
@@ -123,6 +149,14 @@ def choose_boxes(digest: Digest, window: Window, most: int = MOST_BOXES) -> Boxe
 
 
 def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> Boxes:
+    """Return boxes in which events shorter than ``width`` are merged by track and bin.
+
+    Args:
+        digest: the events.
+        inside: indices of the events to draw.
+        origin: left edge of the first bin, in seconds.
+        width: width of a bin, in seconds.
+    """
     start, lasts = digest.start[inside], digest.end[inside] - digest.start[inside]
     short = (lasts < width) & digest.well[inside]
     start, lasts, alone, members = start[short], lasts[short], inside[~short], inside[short]
@@ -143,7 +177,16 @@ def _merge(digest: Digest, inside: np.ndarray, origin: float, width: float) -> B
 
 
 def _side_by_side(group: np.ndarray, start: np.ndarray, lasts: np.ndarray) -> np.ndarray:
-    """Starts such that no box of a group begins before the one before it ends."""
+    """Return starts such that no box of a group begins before the one before it ends.
+
+    A box is delayed by the boxes before it, not shortened, so its busy time stays. Groups are shifted far apart on one
+    axis so that a single running maximum serves all of them.
+
+    Args:
+        group: the group of each box: its row and its bin.
+        start: the start of each box, in seconds.
+        lasts: the duration of each box, in seconds.
+    """
     order = np.lexsort((start, group))
     group, before = group[order], np.cumsum(lasts[order]) - lasts[order]
     apart = np.concatenate([[0], np.cumsum(group[1:] != group[:-1])]) * (2 * (start.max(initial=0) + lasts.sum()))

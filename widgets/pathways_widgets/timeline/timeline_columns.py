@@ -1,4 +1,9 @@
-"""Columns of the timeline's picture: boxes, what is written on them, and the patterns over them."""
+"""Columns of the timeline's picture: boxes, the text on them, and the patterns over them.
+
+``level_of_detail`` has chosen the boxes. Text columns are ``Words``, indices into few different texts, so that a
+million events cost numbers, not strings. A merged box names its nodes, as far as they are few, so that the links
+between the graph and the timeline work at any zoom.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
+from pathways_nb.util.words import plural
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns, Words, node_id
 from pathways_widgets.timeline.busy_devices import BUSY_COLUMNS
@@ -17,13 +23,13 @@ from pathways_widgets.timeline.level_of_detail import MOST_CELLS, Boxes, Digest
 
 MOST_MARKS = 500
 MOST_IDS = 32
-"""Nodes that a merged box names one by one."""
+"""Largest number of nodes that a merged box names one by one."""
 _NARROW = 3
-"""Pixels below which a box has no line around it."""
+"""Width in pixels below which a box has no border."""
 _SEEN = 3
-"""Pixels of the pattern of a bad end at least: what failed before it was launched has no duration."""
+"""Least width in pixels of the pattern of a bad end: what failed before its launch has no duration."""
 _STRIP = 4
-"""Pixels of the strip in its client's colour along the bottom of a box, of which it takes a third at most."""
+"""Height in pixels of the strip in the client's colour along the lower edge of a box; at most a third of the box."""
 SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "timeline_boxes": [
@@ -53,7 +59,13 @@ SOURCES = {
 
 
 class TimelineScale(NamedTuple):
-    """What one pixel is worth: seconds along the time axis, lanes along the other; and the height of text in pixels."""
+    """The size of a pixel.
+
+    Args:
+        seconds: along the time axis.
+        lanes: along the vertical axis.
+        font: height of text in pixels.
+    """
 
     seconds: float
     lanes: float
@@ -61,7 +73,14 @@ class TimelineScale(NamedTuple):
 
 
 def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScale) -> dict[str, Columns]:
-    """The columns of every source; ``scale`` decides what has room on a box."""
+    """Return the columns of every source.
+
+    Args:
+        digest: the events as numbers.
+        boxes: the boxes to draw.
+        events: the events.
+        scale: size of a pixel, which decides what fits on a box.
+    """
     columns = _boxes(digest, boxes, events)
     wide = columns["duration"] >= _NARROW * scale.seconds
     columns["edge"] = np.where(wide, len(palette.KINDS), columns["code"]).astype(np.uint8)
@@ -72,12 +91,12 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScal
 
 
 def title_of(boxes: Boxes, events: Events) -> str:
-    """How many events there are or, if some share a box, are in sight and as how many boxes; how they are known."""
+    """Return the title: the number of events, of boxes if some are merged, and how exact their stamps are."""
     seen = np.concatenate([boxes.alone, boxes.members])
     quality = events.stored("quality")[seen]
     simulated = np.count_nonzero(quality == QUALITIES.index("simulated"))
     estimated = np.count_nonzero(quality != QUALITIES.index("exact")) - simulated
-    words = f"{len(events):,} event{'' if len(events) == 1 else 's'}"
+    words = f"{len(events):,} {plural(len(events), 'event')}"
     if len(boxes.track):
         words = f"{len(seen):,} of {words} as {len(boxes):,} boxes"
     words += f" · {simulated:,} simulated" if simulated else ""
@@ -85,6 +104,7 @@ def title_of(boxes: Boxes, events: Events) -> str:
 
 
 def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
+    """Return the columns of the boxes."""
     top, bottom, code = np.array(digest.top), np.array(digest.bottom), np.array(digest.code, np.uint8)
     track = np.concatenate([digest.track[boxes.alone], boxes.track])
     start = np.concatenate([digest.start[boxes.alone], boxes.start])
@@ -100,6 +120,7 @@ def _boxes(digest: Digest, boxes: Boxes, events: Events) -> Columns:
 
 
 def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
+    """Return the columns that tooltips and links need."""
     alone, merged = boxes.alone, len(boxes.track)
     used, which = np.unique(events.label[alone], return_inverse=True)
     labels = [events.labels[number] for number in used.tolist()]
@@ -111,7 +132,9 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
         return Words([*of_labels, *words], np.concatenate([which, np.resize(numbers, merged)]).astype(np.uint32))
 
     columns: Columns = {"kind": Words([kind.name for kind in palette.KINDS], codes)}
-    columns["name"] = text([label.name for label in labels], [f"{count:,} events" for count in boxes.count.tolist()])
+    columns["name"] = text(
+        [label.name for label in labels], [f"{count:,} {plural(count, 'event')}" for count in boxes.count.tolist()]
+    )
     columns["place"] = text([_where(label) for label in labels], [""])
     columns["program"] = text([_whose(label) for label in labels], ["several"])
     columns["route"] = text([label.route for label in labels], [""])
@@ -126,7 +149,7 @@ def _details(boxes: Boxes, events: Events, codes: np.ndarray) -> Columns:
 
 
 def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
-    """The nodes that each merged box stands for; for more than ``MOST_IDS`` of them ``program#*``."""
+    """Return the ids of the nodes that each merged box stands for; for more than ``MOST_IDS`` of them ``program#*``."""
     found: list[list[str]] = [[] for _ in boxes.track]
     ids = [node_id(label.program, label.node) for label in events.labels]
     wholes = [id and f"{id.rpartition('#')[0]}#*" for id in ids]
@@ -146,9 +169,16 @@ def _merged_ids(boxes: Boxes, events: Events) -> list[str]:
 
 
 def _pairs(one: np.ndarray, other: np.ndarray, ones: int, others: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct pairs of two columns of numbers below ``ones`` and ``others``."""
+    """Return the distinct pairs of two columns of numbers.
+
+    Args:
+        one: numbers below ``ones``.
+        other: numbers below ``others``.
+        ones: bound of the first column.
+        others: bound of the second column.
+    """
     pairs = one * others + other
-    if ones * others <= MOST_CELLS:  # for few of them a table is quicker than sorting
+    if ones * others <= MOST_CELLS:  # for few possible pairs a table is faster than sorting
         table = np.zeros(ones * others, bool)
         table[pairs] = True
         pairs = np.flatnonzero(table)
@@ -158,12 +188,12 @@ def _pairs(one: np.ndarray, other: np.ndarray, ones: int, others: int) -> tuple[
 
 
 def _whose(label: Label) -> str:
-    """Program and client in words."""
+    """Return program and client as text."""
     return f"{label.program} of {label.client}" if label.client else label.program
 
 
 def _where(label: Label) -> str:
-    """Place and devices in words."""
+    """Return virtual slice, island and devices as text."""
     last = f"–{label.device + label.devices - 1}" if label.devices > 1 else ""
     devices = f", dev {label.device}{last}" if label.devices else ""
     where = f"island {label.island}{devices}" if label.island >= 0 else "controller"
@@ -171,7 +201,17 @@ def _where(label: Label) -> str:
 
 
 def _hatched(columns: Columns, name: str, wide: np.ndarray, pixel: float) -> Columns:
-    """The boxes under one pattern: all of a bad end, wide enough to be seen, and of a kind those that are wide."""
+    """Return the boxes under one pattern.
+
+    A pattern for a bad end covers all such boxes, each wide enough to be visible; a pattern for a kind covers only
+    boxes that are wide enough for it.
+
+    Args:
+        columns: the columns of the boxes.
+        name: a key of ``palette.HATCHES``.
+        wide: which boxes are wide enough for a pattern.
+        pixel: seconds of one pixel.
+    """
     if name in STATUSES:
         which = np.flatnonzero(columns["status"].numbers == STATUSES.index(name))
     else:
@@ -182,7 +222,7 @@ def _hatched(columns: Columns, name: str, wide: np.ndarray, pixel: float) -> Col
 
 
 def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale) -> Columns:
-    """Letters, microbatches and names, where a box is wide enough to hold them."""
+    """Return letters, microbatches and names where a box is wide enough; the widest boxes come first."""
     alone = slice(0, len(boxes.alone))
     wide = columns["duration"][alone] / scale.seconds
     high = (columns["bottom"] - columns["top"])[alone] / scale.lanes
@@ -198,13 +238,20 @@ def _marks(columns: Columns, boxes: Boxes, events: Events, scale: TimelineScale)
     chosen, middle, texts = chosen[free], middle[free], [texts[i] for i in free.tolist()]
     top, bottom = columns["top"][chosen], columns["bottom"][chosen]
     half = (bottom - top) / 2
-    lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # of a gang, a lane near its middle
+    lane = top + np.where(half > 0.5, np.floor(half) + 0.5 - MARGIN, half)  # for a gang, a lane near its centre
     marks: Columns = {"x": middle, "y": lane.astype(np.float32), "text": texts}
     return marks | {name: columns[name][chosen] for name in ("code", "client")}
 
 
 def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font: float) -> np.ndarray:
-    """Which texts can be written, the first first, such that none of a lane covers another; in pixels."""
+    """Return the texts that can be written, earlier ones first, such that none covers another in its lane.
+
+    Args:
+        top: upper edge of each box, which identifies its lane.
+        middle: centre of each text, in pixels.
+        texts: the texts.
+        font: height of text in pixels.
+    """
     taken: dict[float, list[tuple[float, float]]] = {}
     found = []
     for i, (lane, x, text) in enumerate(zip(top.tolist(), middle.tolist(), texts, strict=True)):
@@ -218,6 +265,7 @@ def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font
 
 
 def _mark(columns: Columns, microbatch: int, i: int, pixels: float, font: float) -> str:
+    """Return the longest text that fits on a box: letter, microbatch and name; letter and microbatch; or the letter."""
     letter, name = palette.KINDS[columns["code"][i]].letter, columns["name"][i]
     short = f"{letter}{microbatch}" if microbatch >= 0 else letter
     for text in (f"{short} {name}", short):

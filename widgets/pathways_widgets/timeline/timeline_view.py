@@ -1,8 +1,11 @@
 """The timeline: a lane for the controller, one for each device, one for transfers; time runs to the right.
 
-An event of a gang is one box over all its devices. Gaps are drawn as gaps: nothing is stretched to fill them.
-Colour, letter and pattern give the kind, slanted hatching a bad end, a strip along a box its client where there are
-several. Times are in seconds since the start of the run.
+An event of a gang is one box over all its devices. Gaps are drawn as gaps: nothing is stretched to fill them. Colour,
+letter and pattern show the kind, so that it can be read in grey; slanted hatching a bad end; a strip along a box its
+client where there are several. Times are in seconds since the start of the run.
+
+Legends and hidden clients filter in the browser (``_SEEN``), so that a click works on a page without a kernel.
+Which boxes are drawn is decided in ``level_of_detail``, their columns are made in ``timeline_columns``.
 """
 
 from __future__ import annotations
@@ -70,7 +73,13 @@ _TOOLTIPS = [
 
 
 class Timeline(View):
-    """Draws the events of runs on ``islands`` (number of devices of each island); words fit a width of ``pixels``."""
+    """Draws the events of runs.
+
+    Args:
+        islands: number of devices of each island.
+        pixels: width to which text is fitted.
+        names: names of the islands; empty for numbers.
+    """
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES, _roles())
@@ -88,7 +97,12 @@ class Timeline(View):
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
-        """The boxes to draw for ``window`` with half of it again on each side, and the marks written on them."""
+        """Return the boxes to draw, with half a window more on each side, and the text on them.
+
+        Args:
+            run: what to draw.
+            window: the visible part of the time axis; ``None`` for all of it.
+        """
         everything = run.events
         events, span = everything.without(GAUGE_KINDS), time_span(everything)
         self._digest.extend(events)
@@ -101,13 +115,14 @@ class Timeline(View):
         self.properties = {
             "timeline_title": {"text": f"{run.name} · {title_of(boxes, events)}"},
             TIME_RANGE: span,
-            "timeline": {"tags": clients},  # of which ``figure.js`` makes a row of names
+            "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
         }
         return self.sources
 
 
 def _frame(lanes: Lanes, style: Style) -> figure:
+    """Return an empty figure with a label for each lane."""
     height = max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor)
     fig = time_figure("timeline", height, Range1d(lanes.bounds[-1], 0), style)
     fig.yaxis[0].ticker = FixedTicker(ticks=list(lanes.labels))
@@ -117,6 +132,7 @@ def _frame(lanes: Lanes, style: Style) -> figure:
 
 
 def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
+    """Add the glyphs of boxes, strips, busy devices, patterns and text, from back to front, and the tools."""
     edged = [*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE]
     colours = LinearColorMapper(edged, low=-0.5, high=len(edged) - 0.5)
     boxes = fig.quad(
@@ -138,7 +154,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
     fig.add_tools(HoverTool(renderers=[busy], tooltips=[("busy", "@share{0%} of island @island@whose")]))
     for name in palette.HATCHES:
         pattern = Quad(**_AT, fill_color=None, line_color=None, **_hatch(name))
-        fig.add_glyph(tables[f"timeline_{name}"], pattern)  # without the glyphs of a selection, which cost time to make
+        fig.add_glyph(tables[f"timeline_{name}"], pattern)  # no glyphs for selections: they cost time to make
     fig.text(
         "x",
         "y",
@@ -157,7 +173,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
 
 
 def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
-    """Lines between lanes, over the boxes of gangs; heavier ones between islands."""
+    """Add lines between lanes, over the boxes of gangs; heavier ones between islands."""
     bounds = list(lanes.bounds[1:-1])
     inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom - 1) if not lanes.grouped]
     for name, ticks, width in (("timeline_lanes", inner, 0.6), ("timeline_islands", bounds, 1.0)):
@@ -167,7 +183,7 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
 
 
 def _draw_legend(fig: figure, style: Style) -> None:
-    """Two fixed rows: work on devices (capital letters), work of the controller (small ones). A click hides a kind."""
+    """Add a legend of two rows, whose entries hide their kind: work on devices, and work of the controller."""
     nowhere = ColumnDataSource({side: [float("nan")] for side in SIDES})
     swatches = {kind: _swatch(fig, kind, nowhere) for kind in palette.KINDS}
     _filter(fig, list(swatches.values()))
@@ -185,19 +201,19 @@ def _draw_legend(fig: figure, style: Style) -> None:
 
 
 def _swatch(fig: figure, kind: palette.EventStyle, nowhere: ColumnDataSource) -> GlyphRenderer:
-    """A box nowhere, from which the legend takes its colour, and whose visibility is that of its kind."""
+    """Return the box of a legend entry, which is drawn nowhere: it carries the entry's colour and visibility."""
     return fig.add_glyph(nowhere, Quad(**_AT, fill_color=kind.colour, line_color=None, **_hatch(kind.pattern)))
 
 
 def _hatch(name: str) -> dict[str, Any]:
-    """The look of one of ``HATCHES``, or of none."""
+    """Return the look of one of ``HATCHES``, or of no pattern."""
     look = {"hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA, "hatch_scale": 6}
     return look | {"hatch_pattern": palette.HATCHES[name]} if name else {}
 
 
 def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
-    """Everything that has a code is seen as long as the swatch of its kind is, and its client is not hidden."""
-    hidden = empty_source("timeline_hidden", ["client"])  # which the row of names fills
+    """Show everything that has a code only while the legend entry of its kind is on and its client is not hidden."""
+    hidden = empty_source("timeline_hidden", ["client"])  # filled by the row of names
     seen = CustomJSFilter(args={"swatches": list(swatches), "hidden": hidden}, code=_SEEN)
     changed = CustomJS(args={"seen": seen}, code="seen.change.emit()")
     hidden.js_on_change("data", changed)
@@ -209,6 +225,7 @@ def _filter(fig: figure, swatches: Sequence[GlyphRenderer]) -> None:
 
 
 def _roles() -> dict[str, dict[str, str]]:
+    """Return the roles of colours of the parts of the figure; boxes have the same colours in every theme."""
     return time_roles("timeline") | {
         "timeline_lanes": {"grid_line_color": "background"},
         "timeline_islands": {"grid_line_color": "island"},

@@ -1,0 +1,48 @@
+"""Sphinx settings; ``make docs`` builds the site. The notebooks of the course are copied in from where they lie."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+shutil.copytree(HERE.parent / "notebooks", HERE / "course", dirs_exist_ok=True)
+
+project = "pathways_nb"
+author = "The pathways_nb authors"
+copyright = f"2026, {author}"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "pathways_nb.notebook.site"]
+
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+myst_heading_anchors = 3
+suppress_warnings = ["config.cache"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 90
+
+html_theme = "furo"
+html_title = "pathways_nb"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+
+def setup(app: Any) -> None:
+    """Connect what keeps the reference short and right."""
+    app.connect("autodoc-process-signature", _hide_constructors)
+    app.connect("autodoc-process-docstring", _keep_colons, priority=400)
+
+
+def _hide_constructors(app: Any, what: str, *_: Any) -> tuple[str, str] | None:
+    """Nobody calls the public classes: ``pw.attach``, ``pw.jit`` and others make them."""
+    return ("", "") if what == "class" else None
+
+
+def _keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Napoleon, which comes next, takes what stands before a colon in an attribute's first line for its type."""
+    if what in {"attribute", "property", "data"}:
+        lines.insert(0, "")

@@ -1,0 +1,125 @@
+"""A flat list of operations, and the one walk over a jaxpr that makes it.
+
+Both are generic in the type that represents a value, which each subclass of ``Walk`` chooses: the cost model carries
+arrays with their layouts, a program numbers its values. An operation keeps the equation it was read from, so that its
+parameters, effects and source line need no copy and it can be put back into a jaxpr. The names of the calls that are
+inlined are in ``util.primitives``; the walk itself adds no operation to any list, its subclasses do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Generic, TypeVar
+
+from pathways_nb.util.primitives import CALLS
+
+V = TypeVar("V")
+"""The type that represents a value."""
+AnyOp = TypeVar("AnyOp", bound="Operation[Any]")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Operation(Generic[V]):
+    """One operation. Two operations are never equal, so that each call of the same function counts.
+
+    Args:
+        name: the name of its primitive.
+        inputs: the values it reads.
+        outputs: the values it makes.
+        eqn: the equation it was read from, with its parameters, effects and source line; ``None`` if it was not read
+            from an equation.
+    """
+
+    name: str
+    inputs: tuple[V, ...]
+    outputs: tuple[V, ...]
+    eqn: Any = None
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The parameters of its equation; empty without an equation."""
+        return self.eqn.params if self.eqn is not None else {}
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it must run exactly once, even if no operation reads its outputs."""
+        return self.eqn is not None and bool(self.eqn.effects)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FlatJaxpr(Generic[AnyOp, V]):
+    """Operations in an order that respects their dependencies, with the inputs and outputs of the whole list."""
+
+    ops: tuple[AnyOp, ...]
+    inputs: tuple[V, ...]
+    outputs: tuple[V, ...]
+
+
+class Walk(Generic[V]):
+    """A walk over the equations of a jaxpr, in order.
+
+    Subclasses define what represents a constant, and what represents the outputs of an equation.
+    """
+
+    def constant(self, aval: Any, value: Any) -> V:
+        """Return what represents a constant of a jaxpr.
+
+        Args:
+            aval: its shape and dtype.
+            value: the constant; ``None`` if the jaxpr is open, because an open jaxpr holds no values.
+        """
+        raise NotImplementedError
+
+    def literal(self, atom: Any) -> V:
+        """Return what represents a literal, a scalar written into an equation."""
+        return self.constant(atom.aval, atom.val)
+
+    def equation(self, eqn: Any, inputs: list[V]) -> Sequence[V]:
+        """Return what represents the outputs of an equation.
+
+        For a call, an implementation may ``run`` the jaxpr that the call holds and return what that returns, which
+        inlines the call.
+        """
+        raise NotImplementedError
+
+    def run(self, jaxpr: Any, inputs: Sequence[V]) -> list[V]:
+        """Walk a jaxpr.
+
+        Args:
+            jaxpr: closed or open.
+            inputs: what represents each of its inputs.
+
+        Returns:
+            What represents each of its outputs.
+        """
+        inner, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+        env: dict[Any, V] = dict(zip(inner.invars, inputs, strict=True))
+        # An open jaxpr has constvars but no constants, so the shorter list is filled with None.
+        for var, const in zip_longest(inner.constvars, consts):
+            env[var] = self.constant(var.aval, const)
+
+        def read(atom: Any) -> V:
+            # Only a Literal has ``val``; ``isinstance`` would need JAX.
+            return self.literal(atom) if hasattr(atom, "val") else env[atom]
+
+        for eqn in inner.eqns:
+            env.update(zip(eqn.outvars, self.equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
+        return [read(atom) for atom in inner.outvars]
+
+
+def called(eqn: Any) -> Any:
+    """Return the jaxpr that an equation calls; ``None`` if the equation is not a call."""
+    return eqn.params.get(CALLS.get(eqn.primitive.name))
+
+
+def alive(ops: Sequence[AnyOp], outputs: Iterable[Any]) -> tuple[AnyOp, ...]:
+    """Return the operations that have effects, or on which ``outputs`` depend, in their order."""
+    # Backwards, because an operation is needed only if a later one that is kept reads it.
+    needed, kept = set(outputs), []
+    for op in reversed(ops):
+        if op.has_effects or not needed.isdisjoint(op.outputs):
+            needed.update(op.inputs)
+            kept.append(op)
+    return tuple(reversed(kept))

@@ -1,0 +1,133 @@
+"""A Sphinx extension: the figures of notebooks that myst-nb executes are live in the pages, with no network.
+
+``extensions = ["myst_nb", "pathways_nb.notebook.site"]`` in a ``conf.py`` is all that a site needs. The kernel is
+this interpreter, whatever kernels are registered; BokehJS lies in the site; a figure's still picture is seen where
+no scripts run; and a page that would fetch anything from the network fails the build. Sphinx, myst-nb and docutils
+come with the extra ``docs`` and are imported by nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ipykernel.kernelspec import get_kernel_dict
+
+from pathways_nb.notebook.demo_page import FIGURE
+from pathways_widgets.figures.output import STILL
+from pathways_widgets.figures.page import bokeh_source, figure_html, figure_script
+
+if TYPE_CHECKING:
+    from docutils import nodes
+    from sphinx.application import Sphinx
+
+KERNEL = "python3"
+"""The name that notebooks use, also those that name no kernel; what is found first under it is this interpreter."""
+CELL_TIMEOUT = 900
+"""Seconds after which a cell is taken to be stuck."""
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_REMOTE = re.compile(r"(https?:)?//")
+_REMOTE_IN_CSS = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""")
+
+
+class Figures:
+    """Renders a figure's item as a live figure, and its still picture for readers without scripts."""
+
+    mime_priority_overrides: ClassVar[list[tuple[str, str, int | None]]] = [("html", FIGURE, 1)]
+
+    @staticmethod
+    def handle_mime(renderer: Any, data: Any, inline: bool) -> list[nodes.Element] | None:
+        """Return the nodes of an output, or ``None`` for one that myst-nb renders itself."""
+        if data.mime_type == FIGURE:
+            return [_raw(figure_html(data.content))]
+        if STILL not in data.output_metadata:
+            return None
+        return [_raw(_still(data))] if data.mime_type == "image/png" else []
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect the extension to a Sphinx application."""
+    app.connect("config-inited", _configure)
+    app.connect("html-page-context", _add_scripts)
+    app.connect("build-finished", _check_offline)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def fetched(page: str) -> list[str]:
+    """Return every address that a browser fetches to show an HTML page; links that a person may follow are not."""
+    parser = _Fetched()
+    parser.feed(page)
+    parser.close()
+    return parser.addresses
+
+
+def remote(folder: Path) -> list[str]:
+    """Return ``file: address`` for each address outside the site that a page or style sheet in ``folder`` fetches."""
+    found = []
+    for path in sorted([*folder.rglob("*.html"), *folder.rglob("*.css")]):
+        text = path.read_text("utf-8")
+        named = filter(_REMOTE.match, fetched(text)) if path.suffix == ".html" else _REMOTE_IN_CSS.findall(text)
+        found += [f"{path.relative_to(folder)}: {one}" for one in named]
+    return found
+
+
+class _Fetched(HTMLParser):
+    """Collects what a page fetches, not the text of its scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in {"src", "srcset", "data", "poster"} or (name == "href" and tag != "a"):
+                self.addresses.append(value or "")
+
+
+def _configure(app: Sphinx, config: Any) -> None:
+    """Let myst-nb run this interpreter, ask it for figures with their data, and load no widgets from the network."""
+    folder = Path(app.doctreedir) / "jupyter"
+    spec = folder / "kernels" / KERNEL / "kernel.json"
+    spec.parent.mkdir(parents=True, exist_ok=True)
+    kernel = get_kernel_dict() | {"env": {"PATHWAYS_EMBED_FIGURES": "1"}}
+    kernel["argv"].append("--log-level=ERROR")  # otherwise each says that it is reached by TCP, on this machine alone
+    spec.write_text(json.dumps(kernel))
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("JUPYTER_PATH")]))
+    config.nb_kernel_rgx_aliases = {".*": KERNEL}
+    config.nb_execution_timeout = CELL_TIMEOUT
+    config.nb_ipywidgets_js = {}
+    config.nb_mime_priority_overrides = [*config.nb_mime_priority_overrides, ("html", _WIDGET, None)]
+
+
+def _add_scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Load BokehJS in pages with figures, as plain scripts: a page opened as a file may not import modules."""
+    if "data-figure" in context.get("body", ""):
+        for name, script in (("bokeh.js", bokeh_source()), ("figures.js", f"(async () => {{{figure_script()}}})()")):
+            path = Path(app.outdir) / "_static" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(script, "utf-8")
+            app.add_js_file(name, loading_method="defer")
+
+
+def _check_offline(app: Sphinx, error: Exception | None) -> None:
+    from sphinx.errors import ExtensionError
+
+    found = remote(Path(app.outdir)) if error is None and app.builder.format == "html" else []
+    if found:
+        raise ExtensionError("These pages need the network:\n" + "\n".join(found))
+
+
+def _still(data: Any) -> str:
+    content = data.content if isinstance(data.content, str) else base64.b64encode(data.content).decode()
+    return f'<noscript><img alt="" src="data:image/png;base64,{content.strip()}"></noscript>'
+
+
+def _raw(text: str) -> nodes.Element:
+    from docutils import nodes
+
+    return nodes.raw("", text, format="html")

@@ -1,0 +1,92 @@
+"""A plan ready to be carried out: a compiled step for each of its steps, and what is known of its values.
+
+It is plain data, made once and read by dispatchers, watchers and the simulator on every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from pathways_nb.cost.model import NodeCost
+from pathways_nb.plan.footprint import Footprint, Peak
+from pathways_nb.plan.plan import Plan, Step
+from pathways_nb.program.signature import Aval
+from pathways_nb.trace.record import Label
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledStep:
+    """A step with what it calls (in the simulator: what it costs) or where it sends, and its label in the record."""
+
+    step: Step
+    label: Label
+    call: jax.stages.Compiled | None = None
+    cost: NodeCost | None = None
+    target: Any = None
+    waits_for: tuple[int, ...] = ()
+    """Producers whose end does not follow from the devices being free: transfers, and launches on other devices."""
+    witness: int = 0
+    """The output whose readiness shows that the step has ended."""
+    reader: int = -1
+    """The first launch on the same island that reads its outputs; -1 if there is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledPlan:
+    """A plan with a compiled step for each step, and the sharding of each slot.
+
+    It does not refer to the traced program, which refers to it: without a cycle, both are freed as soon as nobody needs
+    them.
+    """
+
+    plan: Plan
+    actions: tuple[CompiledStep, ...]
+    shardings: tuple[Any, ...]
+    awaited: frozenset[int]
+    """Steps whose outputs another island or the user waits for."""
+    brought: tuple[int, ...]
+    """The argument of each step that brings one."""
+    targets: tuple[Any, ...]
+    """The sharding to which each of those steps brings it."""
+    ranks: tuple[int, ...]
+    """The number of dimensions of each of those arguments."""
+    taken_over: frozenset[int]
+    """Arguments whose memory a node takes over."""
+    result_steps: tuple[int, ...]
+    """The step that makes each result."""
+    results: tuple[Aval, ...]
+    result_bytes: tuple[int, ...]
+    footprint: Footprint
+    slot_bytes: tuple[int, ...]
+    """Bytes of each slot, on each of its devices."""
+    lasts: dict[int, float] = field(default_factory=dict)
+    """For each launch, the seconds it took when its end was last watched."""
+
+    @cached_property
+    def brings(self) -> tuple[int, ...]:
+        """The steps that bring arguments, in the order of ``brought``."""
+        return tuple(index for index, step in enumerate(self.plan.steps) if step.kind == "bring")
+
+    @cached_property
+    def bring_positions(self) -> dict[int, int]:
+        """Position in ``brings`` of each step that brings an argument."""
+        return {step: position for position, step in enumerate(self.brings)}
+
+    @cached_property
+    def result_avals(self) -> dict[int, Aval]:
+        """Shape and type of each slot that is a result."""
+        return dict(zip(self.plan.results, self.results, strict=True))
+
+    @cached_property
+    def peaks(self) -> tuple[Peak, ...]:
+        """The most memory that one run needs, for each placement."""
+        return tuple(self.footprint.peaks(self.plan.graph))
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.plan.graph.name

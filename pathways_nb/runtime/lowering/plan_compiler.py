@@ -1,0 +1,302 @@
+"""Compiles a plan for this process's devices: executables, layouts and labels for every step.
+
+Nodes are compiled in the plan's order, because how a value leaves its producer decides how it arrives. A value moves
+to another place in the producer's layout, or replicated where the number of devices differs. If the axes of the other
+place cannot express that layout, it is resharded on arrival. All other resharding happens inside the consumer's
+executable, by the compiler's collectives, and never through the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.cost.jaxpr.splits import bytes_on_device
+from pathways_nb.plan.footprint import Sizes, footprint_of
+from pathways_nb.plan.graph import Node
+from pathways_nb.plan.plan import Plan, Step
+from pathways_nb.program.emit import out_shardings
+from pathways_nb.program.program import Traced
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
+from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
+from pathways_nb.runtime.lowering.layouts import Targets
+from pathways_nb.runtime.lowering.transfers import translated
+from pathways_nb.trace.record import Label, Record
+from pathways_nb.util.progress import Progress
+
+
+class NodeCompiler(Protocol):
+    """Makes an executable of a node, or in the simulator an estimate that stands for one."""
+
+    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
+        """Return a future of the executable."""
+
+
+class PlanCompiler:
+    """Compiles one plan.
+
+    Args:
+        traced: the program's trace.
+        plan: its plan.
+        targets: the layouts in which arguments are brought.
+        islands: the controller's islands, in order.
+        executables: makes executables of nodes.
+    """
+
+    def __init__(self, traced: Traced, plan: Plan, targets: Targets, islands: Sequence[Any], executables: NodeCompiler):
+        self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
+        self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
+        self.places = {place.serial: place for place in traced.places}
+        self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in plan.placements.items()}
+        self.shardings: list[Any] = [None] * len(plan.slots)
+        self.repeats: dict[Any, Future[Executable]] = {}
+        self.compiling: dict[int, Future[Executable]] = {}
+        """The executable of each launch, by step."""
+        self.made_by: dict[int, int] = {}
+        """The step that makes each slot."""
+        self.labels: dict[int, Label] = {}
+        self.readers = _first_readers(plan)
+        self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
+        # An argument that several places read is given up all the same, but its memory is nobody's to take over.
+        leaves = [plan.leaves[argument] for argument in self.brought]
+        self.donated_values = {traced.arguments[i] for i in traced.donated if leaves.count(i) == 1}
+        self.argument_values = set(traced.arguments)
+        self.replicated = frozenset(self._travelling_whole())
+        self.donated_slots: set[int] = set()
+        self.donated_by: dict[int, tuple[int, ...]] = {}
+        """Slots whose memory a step takes over."""
+
+    def lower(self, record: Record, say: Callable[[str], object]) -> CompiledPlan:
+        """Compile what is not compiled yet.
+
+        Args:
+            record: where compiling is recorded.
+            say: shows progress once it has taken two seconds.
+
+        Returns:
+            The compiled plan.
+        """
+        self.progress = Progress(say)
+        for index, step in enumerate(self.plan.steps):
+            if step.kind == "launch":
+                self._start(index, step, record)
+            else:
+                self._transfer(index, step)
+        actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
+        steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
+        results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
+        taken_over = frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1}
+        sizes = self._sizes()
+        return CompiledPlan(
+            self.plan,
+            tuple(actions),
+            tuple(self.shardings),
+            self._awaited(),
+            self.brought,
+            tuple(action.target for action in actions if action.step.kind == "bring"),
+            tuple(len(self.traced.avals[self.traced.arguments[self.plan.leaves[a]]].shape) for a in self.brought),
+            taken_over,
+            tuple(makers[slot] for slot in self.plan.results),
+            results,
+            tuple(aval.bytes for aval in results),
+            footprint_of(self.plan, sizes, sorted(taken_over)),
+            sizes.slots,
+        )
+
+    def _sizes(self) -> Sizes:
+        """Return the bytes that each slot and each launch takes on a device."""
+        values = [self.traced.avals[slot.value] for slot in self.plan.slots]
+        slots = tuple(bytes_on_device(aval, sharding) for aval, sharding in zip(values, self.shardings, strict=True))
+        temporary, reused = {}, {}
+        for index, compiling in self.compiling.items():
+            executable = compiling.result()
+            brought = [s for s in self.donated_by.get(index, ()) if self.plan.slots[s].value in self.argument_values]
+            from_arguments = min(executable.reused, sum(slots[slot] for slot in brought))
+            temporary[index] = executable.temporary
+            reused[index] = from_arguments, executable.reused - from_arguments
+        return Sizes(slots, temporary, reused)
+
+    def _awaited(self) -> frozenset[int]:
+        steps, results = self.plan.steps, set(self.plan.results)
+        abroad = {p for step in steps for p in step.producers if steps[p].island != step.island}
+        return frozenset(abroad | {i for i, step in enumerate(steps) if results.intersection(step.outputs)})
+
+    def _travelling_whole(self) -> set[int]:
+        found = set()
+        for step in self.plan.steps:
+            if step.kind == "move":
+                slot = self.plan.slots[step.inputs[0]]
+                if self.meshes[slot.place].size != self.meshes[step.place].size:
+                    found.add(slot.value)
+        return found
+
+    def _start(self, index: int, step: Step, record: Record) -> None:
+        """Begin to compile a node; only layouts that are the compiler's choice must be waited for."""
+        code, mesh = self.traced.codes[step.node], self.meshes[step.place]
+        request = CompileRequest(
+            code,
+            mesh,
+            tuple(self.traced.avals[value].struct for value in code.inputs),
+            tuple(self._sharding(slot) for slot in step.inputs),
+            self._donated(index, step),
+            self.replicated,
+            self._label(step, "compile", 0),
+        )
+        key = request.key()
+        if key not in self.repeats:
+            self.repeats[key] = self.executables.get(request, record)
+        self.compiling[index] = self.repeats[key]
+        for slot, declared in zip(step.outputs, out_shardings(code, mesh, self.replicated), strict=False):
+            self.shardings[slot] = declared
+            self.made_by[slot] = index
+
+    def _executable(self, index: int) -> Executable:
+        """Return the executable of a launch, waiting in short steps so that an interrupt is heard."""
+        compiling = self.compiling[index]
+        while True:
+            self.progress.tell(lambda: self._under_way(index))
+            try:
+                return compiling.result(timeout=0.5)
+            except TimeoutError:
+                if compiling.done():
+                    raise
+
+    def _under_way(self, index: int) -> str:
+        done, total = sum(future.done() for future in self.repeats.values()), len(self.repeats)
+        return f"compiling {min(done + 1, total)} of {total}: {self.nodes[self.plan.steps[index].node].name}"
+
+    def _sharding(self, slot: int) -> Any:
+        """Return the layout of a slot, waiting for its producer's executable if the compiler chooses it."""
+        if self.shardings[slot] is None:
+            index = self.made_by[slot]
+            step = self.plan.steps[index]
+            mesh = self.meshes[step.place]
+            for output, sharding in zip(step.outputs, self._executable(index).out_shardings, strict=False):
+                self.shardings[output] = _named(sharding, mesh)
+        return self.shardings[slot]
+
+    def _action(self, index: int, step: Step) -> CompiledStep:
+        if step.kind != "launch":
+            return CompiledStep(step, self.labels[index], target=self._sharding(step.outputs[0]))
+        for slot in step.outputs:
+            self._sharding(slot)
+        executable = self._executable(index)
+        size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
+        basis = executable.cost.origin if executable.cost is not None else ""
+        label = self._label(step, self.traced.codes[step.node].kind, size, executable.flops, basis)
+        return CompiledStep(
+            step,
+            label,
+            call=executable.call,
+            cost=executable.cost,
+            waits_for=self._waits_for(step),
+            witness=self._witness(step),
+            reader=self.readers.get(index, -1),
+        )
+
+    def _donated(self, index: int, step: Step) -> tuple[int, ...]:
+        """Return the positions of inputs whose memory the node may take over.
+
+        They are donated or intermediate values, this node is their last reader, and no other island reads them.
+        """
+        pairs = (
+            pair for item in self.traced.codes[step.node].computations
+            for pair in zip(item.inputs, item.donated, strict=True)
+        )  # fmt: skip
+        given_up = {value for value, donated in pairs if donated}
+        found = []
+        for position, slot in enumerate(step.inputs):
+            value = self.plan.slots[slot].value
+            allowed = value in self.donated_values or (value in given_up and value not in self.argument_values)
+            if allowed and slot in step.last and slot not in self.plan.readers:
+                found.append(position)
+                self.donated_slots.add(slot)
+        self.donated_by[index] = tuple(step.inputs[position] for position in found)
+        return tuple(found)
+
+    def _transfer(self, index: int, step: Step) -> None:
+        mesh = self.meshes[step.place]
+        (slot,) = step.outputs
+        value = self.plan.slots[slot].value
+        if step.kind == "bring":
+            target: Any = self.targets[step.argument, step.place]
+        else:
+            whole = value in self.replicated
+            spec = PartitionSpec() if whole else self._wanted(step.node, value)
+            target = translated(self._sharding(step.inputs[0]), mesh) or NamedSharding(mesh, spec)
+        self.shardings[slot] = target
+        self.labels[index] = self._label(step, "transfer", self.traced.avals[value].bytes)
+
+    def _wanted(self, node: int, value: int) -> PartitionSpec:
+        """Return the spec that the first node which needs a moved value declares for it; replicated if none is."""
+        for item in self.traced.codes[node].computations:
+            for operand, spec in zip(item.inputs, item.in_specs, strict=True):
+                if operand == value and spec is not None:
+                    return spec
+        return PartitionSpec()
+
+    def _label(self, step: Step, kind: str, size: int, flops: float = 0.0, basis: str = "") -> Label:
+        node, placement = self.nodes[step.node], self.plan.placements[step.place]
+        parents = tuple(sorted({self.plan.steps[p].node for p in step.producers}))
+        name = node.name if step.kind == "launch" else self._transfer_name(step)
+        return Label(
+            kind,
+            name,
+            self.traced.name,
+            node=step.node,
+            place=self.places[step.place].label,
+            island=step.island,
+            device=placement.first,
+            devices=placement.count,
+            bytes=size,
+            flops=flops,
+            parents=parents,
+            route=step.route,
+            line=node.line,
+            basis=basis,
+        )
+
+    def _transfer_name(self, step: Step) -> str:
+        target = self.places[step.place].label
+        if step.kind == "bring":
+            value = self.plan.slots[step.outputs[0]].value
+            argument = next(n for n in self.traced.graph.nodes if n.kind == "argument" and value in n.outputs)
+            return f"{argument.name} → {target}"
+        return f"{self.places[self.plan.slots[step.inputs[0]].place].label} → {target}"
+
+    def _waits_for(self, step: Step) -> tuple[int, ...]:
+        def elsewhere(producer: Step) -> bool:
+            ours, theirs = self.plan.placements[step.place], self.plan.placements[producer.place]
+            apart = theirs.first >= ours.first + ours.count or ours.first >= theirs.first + theirs.count
+            return producer.kind != "launch" or apart
+
+        return tuple(p for p in step.producers if elsewhere(self.plan.steps[p]))
+
+    def _witness(self, step: Step) -> int:
+        """Return the output to wait on: the smallest whose memory no later step takes over."""
+
+        def cost(index: int) -> tuple[bool, int]:
+            slot = step.outputs[index]
+            return slot in self.donated_slots, self.traced.avals[self.plan.slots[slot].value].bytes
+
+        return min(range(len(step.outputs)), key=cost, default=0)
+
+
+def _first_readers(plan: Plan) -> dict[int, int]:
+    """Return, for each step, the first launch on the same island that reads its outputs."""
+    found: dict[int, int] = {}
+    for index, step in enumerate(plan.steps):
+        for producer in step.producers if step.kind == "launch" else ():
+            if plan.steps[producer].island == step.island:
+                found.setdefault(producer, index)
+    return found
+
+
+def _named(sharding: Any, mesh: Mesh) -> Any:
+    """Return a replicated sharding in one form: JAX names single devices and replicas in several ways."""
+    if not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated:
+        return NamedSharding(mesh, PartitionSpec())
+    return sharding

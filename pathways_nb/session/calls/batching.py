@@ -1,0 +1,302 @@
+"""Calls of computations, batched into one program (Pathways, section 3: tracing saves a message per call).
+
+Inside a recorded cell, calls made outside any program wait here until a program is called, a value is needed or the
+cell ends. Then they are dispatched as one graph, which the controller can schedule as a whole. Outside a cell each call
+is dispatched at once, as a program of one node.
+
+A batch is traced like any program and cached by what it consists of, so the second run of a cell traces nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+
+from pathways_nb.errors import CancelledError, UsageError
+from pathways_nb.program import context
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.program import Program
+from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
+from pathways_nb.session import tenant_scope
+from pathways_nb.session.calls.donation import check_futures, consume
+from pathways_nb.session.calls.submit import dispatch
+from pathways_nb.session.exclusive import Exclusive
+from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Pending, Session
+from pathways_nb.session.tenant_scope import Tenant
+from pathways_nb.util import forks
+
+MOST = 512
+"""Number of calls after which a batch is dispatched."""
+MOST_COPIED = 64_000_000
+"""Bytes copied for batched calls after which a batch is dispatched."""
+NAME = "loose calls"
+"""The name of a program made of several calls, in pictures."""
+_KEPT = 64
+
+Wire = tuple[int, int]
+"""Where a leaf comes from: (-1, position among the outside leaves) or (call, position among its outputs)."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    computation: Computation
+    signature: Signature
+    wires: tuple[Wire, ...]
+    outputs: tuple[weakref.ref[Future], ...]
+
+    def key(self, wanted: tuple[int, ...]) -> Any:
+        signature = self.signature
+        return self.computation.serial, signature.tree, signature.static_key, signature.donated, self.wires, wanted
+
+
+_UNCHANGEABLE = (Future, bool, int, float, complex)
+"""Types of leaves that need no copy; a number must not become an array, which would lose its weak type."""
+
+
+@dataclass
+class _Batch:
+    """Calls that will be dispatched together."""
+
+    tenant: Tenant | None = None
+    """The tenant for which they are made."""
+    needs_values: bool = True
+    """Whether the values of their arguments are needed, or only shapes and types."""
+    calls: list[_Call] = field(default_factory=list)
+    outside: list[Any] = field(default_factory=list)
+    """Leaves that come from outside the batch; ``names`` has their names in errors."""
+    names: list[str] = field(default_factory=list)
+    known: dict[int, int] = field(default_factory=dict)
+    """Position of each of them in ``outside``, by identity."""
+    copied: int = 0
+    """Bytes of arrays that were copied because the caller may change them before the batch is dispatched."""
+    made: dict[int, Wire] = field(default_factory=dict)
+    """Futures of these calls, by identity."""
+    donated: set[int] = field(default_factory=set)
+    consumed: list[Future] = field(default_factory=list)
+
+    def wire(self, leaf: Any, donated: bool, name: str) -> Wire:
+        """Add a leaf from outside to ``outside``, if it is one.
+
+        Returns:
+            Where the leaf comes from.
+        """
+        if isinstance(leaf, Future):
+            made = self.made.get(id(leaf))
+            if made is not None and self.calls[made[0]].outputs[made[1]]() is leaf:  # ids of dropped ones are reused
+                return made
+        value = snapshot(leaf) if self.needs_values and not isinstance(leaf, _UNCHANGEABLE) else leaf
+        self.copied += getattr(value, "nbytes", 0) if value is not leaf else 0
+        position = self.known.setdefault(id(value), len(self.outside))
+        if position == len(self.outside):
+            self.outside.append(value)
+            self.names.append(name.removeprefix("argument ").partition("[")[0])
+        if donated:
+            self.donated.add(position)
+        return -1, position
+
+    def wanted(self) -> tuple[tuple[int, ...], ...]:
+        """Find, for each call, the outputs that somebody still holds.
+
+        A call whose outputs nobody holds and no other call reads was made for its own sake: its outputs are all kept.
+
+        Returns:
+            Positions of the outputs to compute, for each call.
+        """
+        held = [
+            tuple(i for i, ref in enumerate(call.outputs) if (f := ref()) is not None and not f._consumed)
+            for call in self.calls
+        ]
+        read = {source for call in self.calls for source, _ in call.wires}
+        return tuple(
+            outputs or (() if number in read else tuple(range(len(call.outputs))))
+            for number, (call, outputs) in enumerate(zip(self.calls, held, strict=True))
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Record that the batch was never dispatched: its futures say so, and what it had donated is usable again."""
+        for future in (f for call in self.calls for ref in call.outputs if (f := ref()) is not None):
+            future.fail(error)
+        for future in self.consumed:
+            future.consume("")
+
+
+class CallBatcher:
+    """The batched calls of one session; several threads may add calls and wait for their results."""
+
+    def __init__(self, session: Session):
+        self.session = session
+        self.batch = self._begin()
+        self._exclusive = Exclusive()
+
+    def _begin(self) -> _Batch:
+        session = self.session
+        return _Batch(needs_values=session.attach_options.simulated is None or session.twin is not None)
+
+    def add(self, computation: Computation, call: Signature) -> Any:
+        """Add a call, which is dispatched later.
+
+        Returns:
+            Its outputs as futures.
+        """
+        with self._exclusive.held(self.session):
+            if self.batch.calls and self.batch.tenant is not tenant_scope.current():
+                self.flush()
+            self.batch.tenant = tenant_scope.current()
+            return self._add(computation, call)
+
+    def _add(self, computation: Computation, call: Signature) -> Any:
+        avals = call.avals()
+        check_futures(call)
+        shapes = output_shapes(computation, call, avals, self.session)
+        batch = self.batch
+        wires = tuple(
+            batch.wire(leaf, i in call.donated, name)
+            for i, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True))
+        )
+        batch.consumed += consume(call)
+        leaves, tree = jax.tree.flatten(shapes)
+        index = len(batch.calls)
+        futures = [Future(self.session, leaf, computation.name) for leaf in leaves]
+        for position, future in enumerate(futures):
+            future.await_flush(self.flush)
+            batch.made[id(future)] = (index, position)
+        batch.calls.append(_Call(computation, call.without_leaves(), wires, tuple(map(weakref.ref, futures))))
+        result = jax.tree.unflatten(tree, futures)
+        if len(batch.calls) >= MOST or batch.copied >= MOST_COPIED:
+            self.flush()
+        return result
+
+    def flush(self) -> None:
+        """Dispatch the batch as one program; a forked child leaves that to its parent."""
+        if forks.is_child():
+            return
+        with tenant_scope.calling(self.session), self._exclusive.held(self.session):
+            batch, self.batch = self.batch, self._begin()
+            if batch.calls:
+                self._send(batch)
+
+    def _send(self, batch: _Batch) -> None:
+        wanted = batch.wanted()
+        try:
+            program = _program(batch, wanted)
+            call = program.signature(tuple(batch.outside), {})
+            with tenant_scope.acting(batch.tenant):
+                futures = dispatch(self.session, program, call, gathered=True)
+        except BaseException as error:
+            batch.fail(error)
+            raise
+        chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
+        for placeholder, future in zip(chosen, futures, strict=True):
+            if placeholder is not None:
+                placeholder.take(future)
+
+    def cancel(self, reason: BaseException) -> None:
+        """Cancel the batched calls."""
+        with self._exclusive.held(self.session):
+            batch, self.batch = self.batch, self._begin()
+            batch.fail(reason)
+
+    def give_up(self, client: str) -> None:
+        """Cancel the batched calls of a client that closes: dispatched later, they would open it again."""
+        with self._exclusive.held(self.session):
+            if self.batch.tenant is not None and self.batch.tenant.name == client:
+                self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
+
+
+def pending(session: Session) -> Pending:
+    """Return the batch that calls go to now."""
+    return session.recordings[-1][1] if session.recordings else CallBatcher(session)
+
+
+def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
+    calls, names, donated = batch.calls, batch.names, frozenset(batch.donated)
+    key = (tuple(c.key(w) for c, w in zip(calls, wanted, strict=True)), donated, tuple(names))
+    # Not in a global, nor with one that lives longer than the others: computations and places must be let go.
+    programs = max((call.computation for call in calls), key=lambda computation: computation.serial).gathered
+    if key not in programs:
+        name = calls[0].computation.name if len(calls) == 1 else NAME
+        statics = Statics.of(None, (), (), donated, ())
+        programs[key] = Program(_replay(calls, wanted, names), statics, name)
+        if len(programs) > _KEPT:
+            programs.popitem(last=False)
+    programs.move_to_end(key)
+    return programs[key]
+
+
+def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., list[Any]]:
+    # It is kept with the computations, which whoever replays it holds.
+    steps = [(weakref.ref(call.computation), call.signature, call.wires) for call in calls]
+
+    def cell(*leaves: Any) -> list[Any]:
+        made: list[list[Any]] = []
+        for ref, signature, wires in steps:
+            computation = ref()
+            assert computation is not None, "only its own calls replay it"
+            values = [leaves[position] if source < 0 else made[source][position] for source, position in wires]
+            args, kwargs = signature.rebuild(values)
+            made.append(jax.tree.leaves(computation(*args, **kwargs)))
+        return [made[i][j] for i, group in enumerate(wanted) for j in group]
+
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(name, kind) for name in _different(map(_identifier, names))]
+    cell.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return cell
+
+
+def _different(names: Iterable[str]) -> list[str]:
+    """Return the names made unique: the second ``x`` becomes ``x_2``."""
+    found: dict[str, None] = {}
+    for name in names:
+        unique, number = name, 1
+        while unique in found:
+            unique, number = f"{name}_{number}", number + 1
+        found[unique] = None
+    return list(found)
+
+
+def _identifier(name: str) -> str:
+    cleaned = "".join(c if c.isalnum() else "_" for c in name)
+    return cleaned if cleaned.isidentifier() else f"arg_{cleaned}"
+
+
+def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, ...], session: Session) -> Any:
+    """Return the abstract outputs of a call as a tree of ``Aval``; the body is traced once per signature."""
+    key = (call.tree, avals, call.static_key, session.platform)
+    if key not in computation.shapes:
+        trace = context.Tracing(computation.name, session.mesh_of, lambda value: repr(value))
+
+        def staged(*leaves: Any) -> Any:
+            return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
+
+        with context.under(trace):
+            out = jax.eval_shape(staged, *(aval.struct for aval in avals))
+        computation.shapes[key] = jax.tree.map(aval_of, out)
+    return computation.shapes[key]
+
+
+def refuse_tracers(call: Signature) -> None:
+    """Refuse a call under ``jax.grad`` or another transformation, which belongs inside a program.
+
+    Raises:
+        UsageError: naming the transformation and the nesting to use instead.
+    """
+    tracer = next((leaf for leaf in call.leaves if isinstance(leaf, jax.core.Tracer)), None)
+    if tracer is None:
+        return
+    kind = type(tracer).__name__
+    if kind == "BatchTracer":
+        under, instead = "jax.vmap", "pw.program(jax.vmap(f))"
+    elif kind == "DynamicJaxprTracer":
+        under, instead = "jax.jit or another trace", "pw.program(f)"
+    else:
+        under, instead = "jax.grad", "pw.program(jax.grad(f))"
+    raise UsageError(
+        f"{call.owner} is called under {under} outside a program, where it has no place in a graph. "
+        f"Turn the nesting round: {instead}, with f the function that was transformed."
+    )

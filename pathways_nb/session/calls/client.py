@@ -1,0 +1,313 @@
+"""Calls on the current controller: ``pw.record``, ``pw.profile``, ``pw.put``, ``pw.get``, ``pw.wait``.
+
+``program`` traces computations and programs without knowing sessions. Calls made outside any trace reach this module
+through a runner that it registers on import, so that ``program`` can stand below ``session``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.plan.footprint import Peak
+from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import context
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.emit import module_of
+from pathways_nb.program.program import Program
+from pathways_nb.results.run import Run
+from pathways_nb.runtime.local.profiler import Profiler, ordinals
+from pathways_nb.session import default_controller
+from pathways_nb.session.calls import stored_values, submit
+from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_tracers
+from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Session
+from pathways_nb.session.tenant_scope import calling
+from pathways_nb.trace.exact_stamps import make_exact
+from pathways_nb.util import forks
+from pathways_nb.util.words import a_type_of
+
+_DRAIN = 5.0
+"""Seconds that an interrupted cell waits for its last picture."""
+
+
+def _users_view(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method with its errors' tracebacks cut down to the user's lines.
+
+    This concerns the package's own errors and those that the user's functions raise; others are bugs and keep theirs.
+    """
+
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            if not isinstance(error, PathwaysError) and not source_lines.is_users_error(error.__traceback__):
+                raise
+            if isinstance(error, PathwaysError):
+                source_lines.drop_notes_of_jax(error)
+            raise error.with_traceback(source_lines.users_traceback(error.__traceback__))  # noqa: B904  (it is the same error)
+
+    return wrapped
+
+
+class EagerRunner:
+    """Carries out calls made outside any trace, on the current controller."""
+
+    @_users_view
+    def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a computation; inside a recorded cell the call is batched.
+
+        Returns:
+            Its outputs as futures.
+        """
+        call = computation.signature(args, kwargs)
+        refuse_tracers(call)
+        session = default_controller.get()
+        with calling(session, computation.name):
+            batcher = pending(session)
+            result = batcher.add(computation, call)
+            if not session.recordings:
+                batcher.flush()
+        return result
+
+    @_users_view
+    def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a program, after dispatching the batched calls that were made before it.
+
+        Returns:
+            Its outputs as futures.
+        """
+        call = program.signature(args, kwargs)
+        refuse_tracers(call)
+        session = default_controller.get()
+        with calling(session, program.name):
+            session.flush()
+            return submit.dispatch(session, program, call)
+
+    @_users_view
+    def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """Call a program in a recording of its own and wait for it.
+
+        Returns:
+            The run.
+        """
+        with record(name=program.name) as run:
+            run.outputs = self.call_program(program, args, kwargs)
+        wait(run.outputs)
+        return run
+
+    @_users_view
+    def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
+        """Return the program's graph for these arguments."""
+        session, call = default_controller.get(), program.signature(args, kwargs)
+        with calling(session, program.name):
+            return submit.traced(session, program, call).graph
+
+    @_users_view
+    def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
+        """Return the memory that the program needs at its peak for these arguments, for each placement."""
+        session, call = default_controller.get(), program.signature(args, kwargs)
+        with calling(session, program.name):
+            return submit.compiled_plan(session, submit.traced(session, program, call), call, refuse=False).peaks
+
+
+context.set_runner(EagerRunner())
+
+
+def record(
+    name: str = "run", show: str | Sequence[str] = (), source: str = ""
+) -> contextlib.AbstractContextManager[Run]:
+    """Record what runs inside the block: calls of computations become one program, programs go out as they are called.
+
+    The end of the block waits for what was submitted in it. An interrupt cancels what is not dispatched yet.
+
+    Args:
+        name: of the run.
+        show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and ``"memory"``,
+            or several as in ``"timeline,memory"``: displayed live below the cell.
+        source: the code of the block, kept with the run.
+
+    Returns:
+        A context manager that yields the run.
+    """
+    return _recorded(name, show, source, None)
+
+
+def profile(
+    name: str = "profile", show: str | Sequence[str] = (), source: str = ""
+) -> contextlib.AbstractContextManager[Run]:
+    """Record like ``pw.record``, with exact stamps from JAX's profiler, which slows CPU devices down by 3 to 21 %.
+
+    After the block, ``run.stamps`` says how many launches have exact stamps and how far off the estimated ones were.
+
+    Args:
+        name: of the run.
+        show: the views to display live; see ``pw.record``.
+        source: the code of the block, kept with the run.
+
+    Returns:
+        A context manager that yields the run.
+
+    Raises:
+        UsageError: JAX's profiler is in use already.
+    """
+    return _recorded(name, show, source, Profiler(time.perf_counter))
+
+
+@contextlib.contextmanager
+def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profiler | None) -> Iterator[Run]:
+    session = default_controller.get()
+    session.flush()
+    about = {"options": session.attach_options.as_dict(), "source": source, "hbm": list(session.budgets)}
+    run = Run(name, session.islands, about=about)
+    if profiler is not None:
+        profiler.start()
+    display = None
+    try:
+        display = _display(run, show)
+        run.record.origin = session.clock()  # the time axis begins when the picture is up, not while it is made
+        with _carried_out(session, run, CallBatcher(session)):
+            yield run
+        if profiler is not None:
+            _read(profiler, session, run)
+    finally:
+        if session.recordings:
+            session.recordings[-1][0].absorb(run)
+        run.finished = True
+        if display is not None:
+            display.stop()
+        if profiler is not None:
+            profiler.abandon()
+
+
+@contextlib.contextmanager
+def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[None]:
+    """Dispatch what the block asks for as part of ``run``, and wait for it at the end, whatever has happened."""
+    entry = (run, batcher)
+    entered = session.driver
+    entered.enter()
+    _mark(session)
+    session.recordings.append(entry)
+    try:
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            batcher.cancel(stop)
+            raise
+        finally:
+            batcher.flush()  # this one's, whatever the block has done to the others
+        _wait_for(session, run)
+    except KeyboardInterrupt:
+        if (driver := session.driver_or_none) is not None:
+            driver.cancel([execution.serial for execution in run.unfinished()])
+        _drain(session, run)
+        raise
+    except BaseException:
+        with contextlib.suppress(KeyboardInterrupt):
+            _wait_for(session, run)
+        raise
+    finally:
+        _mark(session)
+        if entry in session.recordings:
+            run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
+            session.recordings.remove(entry)
+        entered.leave()
+
+
+def _drain(session: Session, run: Run) -> None:
+    """After an interrupt, wait a while for what is on devices if a picture shows it; a further interrupt ends that."""
+    driver = session.driver_or_none
+    if driver is not None and any(shown.view is not None for shown, _ in session.recordings):
+        with contextlib.suppress(KeyboardInterrupt):
+            driver.ended.wait(lambda: run.is_over or driver.broken, _DRAIN)
+
+
+def _read(profiler: Profiler, session: Session, run: Run) -> None:
+    driver = session.driver_or_none
+    if driver is None:
+        return
+    run.note = "reading the profile"
+    try:
+        run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands), module_of)
+    finally:
+        run.note = ""
+
+
+def _display(run: Run, show: str | Sequence[str]) -> Any:
+    if not show:
+        return None
+    from pathways_widgets.figures.live import LiveDisplay  # late: most scripts need no pictures
+
+    display = LiveDisplay(run, show)
+    if not display.views:
+        return None
+    display.start()
+    run.on_display, run.view = display.is_live, display.figure
+    return display
+
+
+def _mark(session: Session) -> None:
+    """Close the memory levels held now in the record, where a recording begins or ends."""
+    if (driver := session.driver_or_none) is not None and not forks.is_child():
+        driver.memory_events.mark()
+
+
+def _wait_for(session: Session, run: Run) -> None:
+    driver = session.driver_or_none
+    if driver is not None and not forks.is_child():  # where nothing would ever end
+        driver.ended.wait(lambda: run.is_over or driver.broken)
+        driver.check()
+
+
+def get(tree: Any) -> Any:
+    """Wait for every future in ``tree``.
+
+    Returns:
+        The tree with host values (NumPy) in place of futures.
+    """
+    return jax.tree.map(lambda leaf: leaf.result() if isinstance(leaf, Future) else leaf, tree)
+
+
+def wait(tree: Any) -> Any:
+    """Wait for every future in ``tree`` to be computed.
+
+    Returns:
+        ``tree``, unchanged.
+    """
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, Future):
+            leaf.wait()
+    return tree
+
+
+def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
+    """Place every array of ``tree`` on a virtual slice.
+
+    Args:
+        tree: arrays or numbers from anywhere.
+        on: the virtual slice.
+        shardings: a ``pw.P``, or a prefix tree of them; replicated if left out.
+
+    Returns:
+        The tree with a future for each array.
+
+    Raises:
+        ShardingError: a spec does not fit.
+        UsageError: a leaf is not an array, or ``on`` is no virtual slice.
+    """
+    if not isinstance(on, VirtualSlice):
+        raise UsageError(f"put(on={on!r}): that is {a_type_of(on)}; pass a pw.virtual_slice(...).")
+    session = default_controller.get()
+    with calling(session):
+        session.flush()
+        return stored_values.put(session, tree, on, shardings)

@@ -1,0 +1,43 @@
+"""Donated arguments: a future may be donated once, and not read in the same call.
+
+XLA may write results into the memory of a donated argument. A later read would see another value, so a donated future
+is marked at once, before the program runs, and names the line that donated it.
+"""
+
+from __future__ import annotations
+
+from pathways_nb.errors import UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.program.signature import Signature
+from pathways_nb.session.futures import Future
+
+
+def check_futures(call: Signature) -> None:
+    """Check that no argument was donated before, and that none is both donated and read in this call.
+
+    Raises:
+        LostError: an argument was donated by an earlier call.
+        UsageError: an argument is donated and passed twice.
+    """
+    for leaf in call.leaves:
+        if isinstance(leaf, Future):
+            leaf.check_usable()
+    for index in call.donated:
+        leaf = call.leaves[index]
+        if isinstance(leaf, Future) and sum(other is leaf for other in call.leaves) > 1:
+            raise UsageError(f"{call.owner}: {call.names[index]} is donated and passed twice in one call.")
+
+
+def consume(call: Signature) -> list[Future]:
+    """Mark the donated futures of a call, so that later uses name its line.
+
+    Returns:
+        The donated futures.
+    """
+    if not call.donated:
+        return []
+    where = source_lines.user_line()
+    futures = [call.leaves[index] for index in call.donated if isinstance(call.leaves[index], Future)]
+    for future in futures:
+        future.consume(where or "an earlier call")
+    return futures

@@ -1,0 +1,151 @@
+"""Values on their way into the object store and out of it: arguments, ``pw.put``, and the futures of results.
+
+Here a Python value gets its logical buffer, and a logical buffer its future. Small values (at most a few hundred bytes)
+that a program used at several places keep a copy at each, so that the next call need not send them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pathways_nb.cost.jaxpr.splits import bytes_on_device
+from pathways_nb.errors import UsageError
+from pathways_nb.plan import source_lines
+from pathways_nb.plan.footprint import Allocation
+from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
+from pathways_nb.program import specs
+from pathways_nb.program.signature import aval_of
+from pathways_nb.runtime.driver import Driver
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.session import tenant_scope
+from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Session
+from pathways_nb.trace.record import Row, label_of
+from pathways_nb.util.words import a_type_of
+
+
+def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
+    """Store the arguments of a plan.
+
+    Every value is converted before the first is stored, and an interrupt releases what was stored: a failed call leaves
+    no buffer behind.
+
+    Returns:
+        The logical buffer of each argument, and those buffers that were made only for this call.
+    """
+    driver = session.driver
+    held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
+    # All of them before the first is stored: one that is lost must leave nothing behind.
+    values = {at: driver.take(leaves[at], "an argument") for at, buffer in enumerate(held) if buffer is None}
+    stored: dict[int, int] = {}
+    try:
+        for at, value in values.items():
+            stored[at] = driver.store(value, getattr(value, "nbytes", 0), client, "an argument")
+    except BaseException:  # interrupted
+        for buffer in stored.values():
+            driver.release(buffer)
+        raise
+    buffers = [stored[at] if buffer is None else buffer for at, buffer in enumerate(held)]
+    for leaf, place in plan.again:
+        copy = _copy(driver, leaves[leaf], plan.placements[place])
+        buffers.append(buffers[leaf] if copy is None else copy.buffer)
+    return buffers, list(stored.values())
+
+
+def arguments(driver: Driver, plan: Plan, leaves: Sequence[Any]) -> list[Any]:
+    """Return the arguments of a plan: its leaves, then the copies kept at further places that leaves are brought to.
+
+    Where no such copy exists, the leaf itself stands in its place and is sent.
+    """
+    found = list(leaves)
+    for leaf, place in plan.again:
+        copy = _copy(driver, leaves[leaf], plan.placements[place])
+        found.append(leaves[leaf] if copy is None else copy)
+    return found
+
+
+def _copy(driver: Driver, leaf: Any, where: Placement) -> Future | None:
+    """Return the copy of a small value that its program left on these devices, if that still exists."""
+    copy = leaf.copies.get(where) if isinstance(leaf, Future) else None
+    return copy if copy is not None and copy.is_held_in(driver.entries) else None
+
+
+def location(driver: Driver, leaf: Any) -> Hashable:
+    """Return where and in which layout an argument lies; see ``Driver.location``."""
+    if isinstance(leaf, Future):
+        buffer = leaf.held_in(driver.entries)
+        return None if buffer is None else driver.location(driver.entry_of(buffer))
+    return driver.location(leaf)
+
+
+def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
+    """Return the place of each argument; ``None`` if unknown, or for a scalar, which may be used anywhere."""
+
+    def home(leaf: Any) -> int | None:
+        lies_there = isinstance(leaf, Future) and leaf.shape and leaf.held_in(driver.entries) is not None
+        return leaf.place if lies_there and leaf.place is not None and is_alive(leaf.place) else None
+
+    return tuple(map(home, leaves))
+
+
+def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
+    """Place every leaf of a tree; see ``pw.put``.
+
+    Returns:
+        The tree with a future for each array.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    specs.check_tree(shardings, "shardings", "put", place)
+    wanted = specs.spread(shardings, tree, "shardings", "put")
+    where = session.located(place)
+    placed = [_put(session, leaf, spec, place, *where) for leaf, spec in zip(leaves, wanted, strict=True)]
+    return jax.tree.unflatten(structure, placed)
+
+
+def futures(session: Session, compiled_plan: CompiledPlan, buffers: Sequence[int]) -> list[Future]:
+    """Return the results of a run as futures, each with the copies that the run left at other places."""
+    driver = session.driver
+    made: list[Future] = []
+    for buffer, aval, slot in zip(buffers, compiled_plan.results, compiled_plan.plan.results, strict=True):
+        future = Future(session, aval, compiled_plan.name)
+        future.bind(buffer, driver.entry_of(buffer), compiled_plan.shardings[slot], driver.release)
+        future.place = compiled_plan.plan.slots[slot].place
+        made.append(future)
+    plan, count = compiled_plan.plan, len(made) - len(compiled_plan.plan.copies)
+    for copy, slot, position in zip(made[count:], plan.results[count:], plan.copies, strict=True):
+        made[position].keep_copy(plan.placements[plan.slots[slot].place], copy)
+    return made[:count]
+
+
+def _put(session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
+    aval = aval_of(leaf)
+    if aval is None:
+        raise UsageError(f"put({leaf!r}): {a_type_of(leaf)} is not an array, a number or a future.")
+    specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
+    driver, clock = session.driver, session.driver.clock
+    value = driver.take(leaf, "put: the array")
+    sharding = NamedSharding(mesh, spec or PartitionSpec())
+    name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
+    began = clock()
+    buffer = driver.place(
+        Allocation(placement, bytes_on_device(aval, sharding)),
+        aval.bytes,
+        tenant_scope.registered_name(session),
+        name,
+        lambda: driver.put(value, sharding),
+    )
+    label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
+                     device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
+    quality = "estimated" if driver.quality == "exact" else driver.quality
+    session.active_record().add(Row(label, began, clock(), quality=quality))
+    future = Future(session, aval, f"put on {place.label}")
+    future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
+    future.place = place.serial
+    if session.twin is not None:
+        future.cast(leaf.shadow if isinstance(leaf, Future) else leaf)
+    return future

@@ -1,0 +1,249 @@
+"""The path of a call to the devices: trace, place, compile, wait for queue space, submit.
+
+Nothing is decided here: the resource manager chooses places, and the controller's core chooses order and memory. Each
+stage is cached: a trace by signature, a plan by epoch (the time between two changes of devices), a compiled plan by the
+layouts in which its arguments arrive.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import jax
+
+from pathways_nb.errors import OutOfMemoryError, UsageError, size
+from pathways_nb.plan.plan import Plan, lower
+from pathways_nb.program.program import Program, Traced
+from pathways_nb.program.signature import Aval, Signature, aval_of
+from pathways_nb.runtime.driver import QUEUED
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.layouts import Layouts
+from pathways_nb.session import tenant_scope
+from pathways_nb.session.calls import stored_values
+from pathways_nb.session.calls.donation import check_futures, consume
+from pathways_nb.session.exclusive import Exclusive
+from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Session
+from pathways_nb.trace.record import Label, Record, Row, label_of
+
+_LONG_LOWERING = 1.0
+"""Seconds of compiling after which a garbage collection is a small part."""
+
+_exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
+_finding = threading.Lock()
+
+
+def _alone(session: Session, made_once: object) -> AbstractContextManager[None]:
+    """Return a context that keeps other threads from making the same trace or plan, which ``made_once`` owns."""
+    with _finding:
+        found = _exclusive.setdefault(made_once, Exclusive())
+    return found.held(session)
+
+
+def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
+    """Trace and compile what is new, and submit the run.
+
+    Args:
+        session: the session.
+        program: the program to call.
+        call: its arguments.
+        gathered: whether it stands for batched calls, which were checked and have donated already.
+
+    Returns:
+        The program's output tree, with a future for each array.
+
+    Raises:
+        PathwaysError: the call cannot be carried out; nothing was submitted.
+    """
+    session.driver.event_loop.refuse_policies()
+    avals = call.avals()
+    if not gathered:
+        check_futures(call)
+    record = session.active_record()
+    traced = _traced(session, program, call, avals, record)
+    ready = compiled_plan(session, traced, call)
+    client = tenant_scope.registered_name(session)
+    _refuse_for_tenant(session, ready, client)
+    _wait_for_capacity(session, program, client, record)
+    made = _submit(session, ready, call, client, record, gathered)
+    if session.twin is not None:
+        _compute_beside(session.twin, program, call, made)
+    return jax.tree.unflatten(traced.out_tree, made)
+
+
+def _compute_beside(twin: Session, program: Program, call: Signature, made: Sequence[Future]) -> None:
+    """Compute on real devices the values that simulated devices only take the time of, and give them to ``made``."""
+    leaves = [leaf.shadow if isinstance(leaf, Future) else leaf for leaf in call.leaves]
+    for name, leaf in zip(call.names, leaves, strict=True):
+        if leaf is None or isinstance(leaf, jax.ShapeDtypeStruct):
+            raise UsageError(f"{name} has a shape but no values, and values=True computes with them. Pass an array.")
+    results = jax.tree.leaves(dispatch(twin, program, replace(call, leaves=leaves)))
+    for future, result in zip(made, results, strict=True):
+        future.cast(result)
+
+
+def _traced(
+    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+) -> Traced:
+    """Return the program's trace for these arguments.
+
+    A program without any computation has no place of its own: its operations run where its arguments lie.
+    """
+    traced = _traced_once(session, program, call, avals, record)
+    homes = stored_values.homes(session.driver, call.leaves) if traced.is_unplaced else ()
+    if any(home is not None for home in homes):
+        traced = _traced_once(session, program, replace(call, homes=homes), avals, record)
+    return traced
+
+
+def _traced_once(
+    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+) -> Traced:
+    """Return the cached trace, or trace the program and record the time this takes."""
+    traced = program.cached(call, avals, session.platform)
+    if traced is not None:
+        return traced
+    with _alone(session, program):  # of several threads that call it first, one traces it
+        traced = program.cached(call, avals, session.platform)
+        if traced is None:
+            began = session.clock()
+            traced = program.trace(call, avals, session.platform, session.mesh_of)
+            if record is not None:
+                record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
+    return traced
+
+
+def _refuse_for_tenant(session: Session, ready: CompiledPlan, client: str) -> None:
+    tenant = tenant_scope.current()
+    if tenant is not None and tenant.memory:
+        limits = [tenant.memory] * len(session.islands)
+        _refuse_too_large(ready, limits, f"give {client!r} a larger memory=")
+
+
+def _wait_for_capacity(session: Session, program: Program, client: str, record: Record) -> None:
+    waited = session.driver.wait_for_capacity(client)
+    if waited > 1e-3:
+        now = session.clock()
+        label = label_of("stall", f"back-pressure: {QUEUED} programs queued", program.name, client)
+        record.add(Row(label, now - waited, now, quality=session.driver.quality))
+
+
+def _submit(
+    session: Session, ready: CompiledPlan, call: Signature, client: str, record: Record, gathered: bool
+) -> list[Any]:
+    """Queue a run.
+
+    Returns:
+        The futures of its results.
+    """
+    driver = session.driver
+    buffers, temporary = stored_values.hold(session, ready.plan, call.leaves, client)
+    try:
+        run, results = driver.submit(ready, buffers, record, client)
+    finally:
+        for buffer in temporary:
+            driver.release(buffer)
+    if not gathered:
+        consume(call)
+    for recording, _ in session.recordings[-1:]:
+        recording.add(run)
+        if session.attach_options.simulated is not None:
+            sizes = [aval.bytes for aval in _without_values(ready, call)]
+            recording.take_as_placed(len(sizes), sum(sizes))
+    return stored_values.futures(session, ready, results)
+
+
+def _without_values(ready: CompiledPlan, call: Signature) -> Iterator[Aval]:
+    """Yield the arguments that are shapes without values; a simulated call assumes they lie where it needs them."""
+    for leaf in (call.leaves[argument] for argument in {ready.plan.leaves[argument] for argument in ready.brought}):
+        if isinstance(leaf, jax.ShapeDtypeStruct) and (aval := aval_of(leaf)) is not None:
+            yield aval
+
+
+def traced(session: Session, program: Program, call: Signature) -> Traced:
+    """Return the program's trace for these arguments; the time it takes is not recorded."""
+    return _traced(session, program, call, call.avals(), None)
+
+
+def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: bool = True) -> CompiledPlan:
+    """Compile a program for the current devices, once for arguments in the same layouts.
+
+    Args:
+        session: the session.
+        traced: the program's trace.
+        call: its arguments, whose layouts decide where undeclared arguments are brought.
+        refuse: whether to refuse a program that needs more memory than there is.
+
+    Returns:
+        The compiled plan.
+
+    Raises:
+        OutOfMemoryError: it needs more memory than its devices have.
+    """
+    epoch = session.epoch  # before devices are chosen: they may change meanwhile
+    layouts = traced.layouts.get(epoch)
+    if layouts is None:
+        with _alone(session, traced):
+            layouts = traced.layouts.get(epoch)
+            if layouts is None:
+                layouts = traced.layouts[epoch] = _place(session, traced)
+    leaves = stored_values.arguments(session.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
+    location = tuple(stored_values.location(session.driver, leaves[one.argument]) for one in layouts.undeclared)
+    found = layouts.made.get(location)
+    if found is None:
+        with _alone(session, traced):  # of several threads that call it first, one lowers it
+            found = layouts.made.get(location) or _lower_for(session, traced, layouts, location)
+    if refuse:
+        _refuse_too_large(found, session.budgets, "attach with a larger hbm=")
+    return found
+
+
+def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tuple[Any, ...]) -> CompiledPlan:
+    """Return the plan compiled for arguments in these layouts; layouts that are brought alike share one."""
+    brought = tuple(map(session.driver.sharding_for, location, layouts.undeclared))
+    found = layouts.made.get(brought) or _lower(session, traced, layouts, brought)
+    layouts.made[location] = layouts.made[brought] = found
+    return found
+
+
+def plan_of(session: Session, traced: Traced) -> Plan:
+    """Return a program's plan on the current devices."""
+    return lower(traced.graph, session.place(traced.places), traced.arguments, traced.places[0])
+
+
+def _place(session: Session, traced: Traced) -> Layouts:
+    began = session.clock()
+    plan = plan_of(session, traced)
+    layouts = Layouts.of(traced, plan, session.driver.attachment.islands)
+    label = Label("lower", traced.name, traced.name)
+    session.active_record().add(Row(label, began, session.clock(), quality="exact"))
+    return layouts
+
+
+def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[Any, ...]) -> CompiledPlan:
+    record, clock, targets = session.active_record(), session.clock, layouts.targets(brought)
+    began = clock()
+    try:
+        found = session.driver.lower(traced, layouts.plan, targets, record, session.say)
+    finally:
+        for run, _ in session.recordings[-1:]:
+            run.note = ""
+    if clock() - began > _LONG_LOWERING:
+        gc.collect()  # it left much behind, and would be due in the midst of a step (see ``gc_pauses``)
+    return found
+
+
+def _refuse_too_large(ready: CompiledPlan, budgets: Sequence[int], fix: str) -> None:
+    """Refuse a program that could never finish, saying what it needs where."""
+    for peak in ready.peaks:
+        if 0 < (budget := budgets[peak.where.island]) < peak.bytes:
+            raise OutOfMemoryError(
+                f"{peak.program} needs {size(peak.bytes)} on each device of {peak.where}, where there are "
+                f"{size(budget)}. Its peak is {peak.parts}. Use more devices or smaller arrays, or {fix}."
+            )

@@ -1,0 +1,175 @@
+"""The happened-before graph of a record: what each event waited for, and what follows if something takes less time.
+
+An event begins a fixed *gap* after the last of its sources releases it. Most sources release when they end. A source
+that is still under way when its target begins (an enqueue that launches many nodes, an estimated stamp, a transfer that
+has left its link) releases a fixed part of its duration before its end. So all recorded times follow from durations and
+gaps alone. With other durations, the graph is evaluated again instead of repeating the run; its order is kept.
+
+``dependencies`` finds the edges. ``critical_path``, ``breakdown`` and ``what_if`` use the graph, so they cannot
+contradict each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pathways_nb.trace.causality.dependencies import LINK, edges_of
+from pathways_nb.trace.metrics import BUSY, COMPILING, makes_span
+from pathways_nb.trace.record import Events
+
+CAUSES = ("dependency", "transfer", "dispatch", "memory", "scheduling", "compile", "other")
+"""What an event can have waited for: work on devices, a transfer, its dispatch, memory or its turn among other programs
+(both as the controller recorded them), compiling; *other* is what nothing in the record explains."""
+_SAME = 1e-9
+"""Seconds up to which two ends count as equal."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dag:
+    """Events in the order of their starts, and the edges between them.
+
+    Args:
+        events: those on devices, and what the controller did for them.
+        answers: see ``edges_of``.
+    """
+
+    events: Events
+    answers: np.ndarray
+
+    @classmethod
+    def of(cls, events: Events) -> Dag:
+        """Return the graph of a record."""
+        span = makes_span(events)
+        held = events.is_("kind", "stall") & (events["run"] >= 0)  # Python's own pauses hold no run back
+        held |= events.is_("kind", *COMPILING)
+        kept = span | (held & (events["end"] > events["start"][span].min(initial=np.inf)))
+        inside = events.select(kept)
+        order = np.lexsort((inside["id"], inside["end"], inside["start"]))
+        waits = events.of_kind("wait")
+        answers = np.stack([waits["start"], waits["end"]])
+        return cls(inside.select(order), answers[:, np.argsort(answers[1], kind="stable")])
+
+    @cached_property
+    def start(self) -> np.ndarray:
+        """Start of each event, in seconds."""
+        return self.events["start"]
+
+    @cached_property
+    def lasts(self) -> np.ndarray:
+        """Duration of each event, in seconds."""
+        return np.maximum(self.events["end"] - self.start, 0.0)
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Which of the events make up the makespan."""
+        return makes_span(self.events)
+
+    @cached_property
+    def on_devices(self) -> np.ndarray:
+        """Which of the events happened on devices."""
+        return self.events.is_("kind", *BUSY, "transfer")
+
+    @cached_property
+    def span(self) -> tuple[float, float]:
+        """Start and end of the makespan, in seconds."""
+        if not self.counts.any():
+            return 0.0, 0.0
+        return float(self.start[self.counts].min()), float((self.start + self.lasts)[self.counts].max())
+
+    @cached_property
+    def _edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Sources, targets, sorts, and the part of each source after which its target could begin; sorted by target."""
+        source, target, sort = edges_of(self.events, self.answers)
+        order = np.lexsort((sort, target))
+        source, target, sort = source[order], target[order], sort[order]
+        lasts, until = self.lasts[source], self.start[target] - self.start[source]
+        part = np.where(lasts > until, until / np.where(lasts > 0, lasts, 1.0), 1.0)
+        return source, target, sort, np.where(sort == LINK, self._on_links[source], part)
+
+    @cached_property
+    def _on_links(self) -> np.ndarray:
+        """The part of each event after which it leaves its links."""
+        left = self.events["latency"] / np.where(self.lasts > 0, self.lasts, np.inf)
+        return np.maximum(1.0 - left, 0.0)
+
+    @cached_property
+    def gap(self) -> np.ndarray:
+        """Seconds between an event's release by its last source and its start; without sources, since time 0."""
+        return self.start - self._released(self.start, self.lasts)[1]
+
+    def _released(self, start: np.ndarray, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return when each edge releases its target, and when each event is released by the last of its edges."""
+        source, target, _, part = self._edges
+        by_edge = start[source] + part * lasts[source]
+        latest = np.full(len(start), -np.inf)
+        np.maximum.at(latest, target, by_edge)
+        return by_edge, np.where(np.isfinite(latest), latest, 0.0)
+
+    def ready(self, start: np.ndarray, lasts: np.ndarray) -> np.ndarray:
+        """Return when each event of a schedule could begin if no link were busy."""
+        by_edge, _ = self._released(start, lasts)
+        _, target, sort, _ = self._edges
+        found = np.zeros(len(start))
+        np.maximum.at(found, target[sort != LINK], by_edge[sort != LINK])
+        return found
+
+    def waited_for(self, start: np.ndarray, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each event the source that it waited for last, -1 for none, and the time of its release.
+
+        Args:
+            start: start of each event of a schedule, in seconds.
+            lasts: duration of each event, in seconds.
+        """
+        source, target, _, _ = self._edges
+        by_edge, latest = self._released(start, lasts)
+        tight = np.flatnonzero(by_edge >= latest[target] - _SAME)  # by target, and the highest sort last
+        found = np.full(len(start), -1)
+        found[target[tight]] = source[tight]
+        return found, np.minimum(latest, start)
+
+    def evaluate(self, lasts: np.ndarray) -> np.ndarray:
+        """Return when each event begins if events take ``lasts`` seconds."""
+        source, target, _, part = self._edges
+        first = np.searchsorted(target, np.arange(len(lasts) + 1)).tolist()
+        gap, takes = self.gap.tolist(), lasts.tolist()
+        sources, parts = source.tolist(), part.tolist()
+        start = [0.0] * len(takes)
+        # One pass suffices: sources always come before their targets.
+        for event, wait in enumerate(gap):
+            low, high = first[event], first[event + 1]
+            let = [start[sources[edge]] + parts[edge] * takes[sources[edge]] for edge in range(low, high)]
+            start[event] = wait + max(let, default=0.0)
+        return np.array(start)
+
+    @cached_property
+    def slack(self) -> np.ndarray:
+        """How much later each event could end without a longer makespan, in seconds."""
+        source, target, _, _ = self._edges
+        by_edge, latest = self._released(self.start, self.lasts)
+        spare = (latest[target] - by_edge).tolist()
+        left = np.where(self.counts, self.span[1] - (self.start + self.lasts), np.inf).tolist()
+        # Edges are sorted by target, so in reverse order an event's slack is final before its sources read it.
+        for u, v, more in zip(source[::-1].tolist(), target[::-1].tolist(), spare[::-1], strict=True):
+            left[u] = min(left[u], left[v] + more)
+        return np.array(left)
+
+    @cached_property
+    def causes(self) -> np.ndarray:
+        """What an event waits for that waits for each of the events, as positions in ``CAUSES``."""
+        words = []
+        for label in self.events.labels:
+            held = "memory" if "memory" in label.name or "back-pressure" in label.name else "scheduling"
+            stall = held if label.kind == "stall" and label.route != "DCN" else "dispatch"
+            known = {**dict.fromkeys(BUSY, "dependency"), "transfer": "transfer", "stall": stall, "enqueue": "dispatch"}
+            words.append(CAUSES.index(known.get(label.kind, "compile" if label.kind in COMPILING else "other")))
+        return np.array(words, np.int8)[self.events.label]
+
+    def causes_of_gaps(self, waited_for: np.ndarray) -> np.ndarray:
+        """Return why each event began later than its release by ``waited_for``, as positions in ``CAUSES``."""
+        dispatch, transfer, other = (CAUSES.index(word) for word in ("dispatch", "transfer", "other"))
+        sent_late = ~self.on_devices | (waited_for < 0) | ~self.on_devices[waited_for]
+        moved = self.events.is_("kind", "transfer")  # a network that was busy
+        return np.where(sent_late, dispatch, np.where(moved, transfer, other))

@@ -1,0 +1,94 @@
+"""Whether a new simulation with other durations would decide as the recorded one did.
+
+A record that is evaluated again (see ``happened_before``) keeps its order. A new simulation grants a link to the first
+that requests it, and its controller and hosts serve one request after another. Where all that share a resource would
+still request it in the recorded order, both agree, and ``what_if`` may call its answer exact.
+
+What cannot be decided from the record counts as a doubt: a wrong "exact" is worse than a needless "estimate".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pathways_nb.trace.causality.dependencies import last_before, turns
+from pathways_nb.trace.causality.happened_before import Dag
+from pathways_nb.trace.metrics import BUSY, sent
+
+_SAME = 1e-12
+"""Seconds up to which two times count as equal."""
+INTERFERENCE = "interference"
+"""Part of the basis of a node that took longer because of what ran beside it."""
+
+
+def doubt(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> str:
+    """Return why a new simulation might decide otherwise; empty if it would decide the same.
+
+    Args:
+        dag: the graph of the recorded run.
+        start: new start of each event, in seconds.
+        lasts: new duration of each event, in seconds.
+    """
+    events = dag.events
+    if not events.is_("quality", "simulated")[dag.on_devices].all():
+        return "its times were measured"
+    if (events.is_("kind", "stall") & ~sent(events)).any():
+        return "programs waited for memory or their turn, and another could be next"
+    if any(INTERFERENCE in label.basis for label in events.labels):
+        return "what nodes cost depended on what ran beside them"
+    if not _links_alike(dag, start, lasts):
+        return "transfers would come to a busy link in another order"
+    if not (_served_alike(dag, start, lasts) and _launched_alike(dag, start)):
+        return "messages or launches would meet others on the controller or a host"
+    return ""
+
+
+def _links_alike(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> bool:
+    """Return whether all transfers that share a link would request it in the recorded order."""
+    rows, link = turns(dag.events)
+    came, comes = dag.ready(dag.start, dag.lasts), dag.ready(start, lasts)
+    order = np.lexsort((rows, link))
+    rows, same = rows[order], np.diff(link[order]) == 0
+    return _in_order(np.diff(came[rows])[same], np.diff(comes[rows])[same])
+
+
+def _served_alike(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> bool:
+    """Return whether the controller's messages, and the launches of each host, would queue as they did."""
+    events = dag.events
+    messages, latency = sent(events), events["latency"]
+    for rows in (messages, *(_enqueues(dag, island) for island in np.unique(events["island"]))):
+        rows = np.flatnonzero(rows)
+        busy = [(begin + lasting - latency)[rows] for begin, lasting in ((dag.start, dag.lasts), (start, lasts))]
+        before, after = np.diff(dag.start[rows]), np.diff(start[rows])
+        queued = [before < (busy[0] - dag.start[rows])[:-1] - _SAME, after < (busy[1] - start[rows])[:-1] - _SAME]
+        if not _in_order(before, after) or (np.abs(after - before)[queued[0] | queued[1]] > _SAME).any():
+            return False
+    return True
+
+
+def _enqueues(dag: Dag, island: int) -> np.ndarray:
+    return dag.events.is_("kind", "enqueue") & (dag.events["island"] == island)
+
+
+def _launched_alike(dag: Dag, start: np.ndarray) -> bool:
+    """Return whether every node would still begin after its host had enqueued it.
+
+    The record has no such time for each node, only the latest one: the end of the host's enqueue.
+    """
+    events = dag.events
+    enqueues, nodes = np.flatnonzero(events.is_("kind", "enqueue")), np.flatnonzero(events.is_("kind", *BUSY))
+    columns = dag.start, events["run"], events["island"]
+    enqueue = last_before(enqueues, tuple(c[enqueues] for c in columns), tuple(c[nodes] for c in columns))
+    nodes, enqueue = nodes[enqueue >= 0], enqueue[enqueue >= 0]
+    since, was = start[nodes] - start[enqueue], dag.start[nodes] - dag.start[enqueue]
+    return bool(((since > dag.lasts[enqueue] + _SAME) | (since >= was - _SAME)).all())
+
+
+def _in_order(before: np.ndarray, after: np.ndarray) -> bool:
+    """Return whether what came later than another event, or at the same time, would do so again.
+
+    Args:
+        before: recorded times between successive events, in seconds.
+        after: the new times between them.
+    """
+    return bool(np.where(before > _SAME, after > _SAME, np.abs(after - before) <= _SAME).all())

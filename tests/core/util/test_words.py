@@ -1,0 +1,33 @@
+"""Numbers and types in sentences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pathways_nb.util.words import a_type_of, counted, plural
+
+
+@pytest.mark.parametrize(
+    ("count", "thing", "ending", "said"),
+    [(0, "device", "s", "0 devices"), (1, "device", "s", "1 device"), (2, "launch", "es", "2 launches"),
+     (1, "entry", "s", "1 entry"), (3, "entry", "s", "3 entries")],
+)  # fmt: skip
+def test_one_thing_and_several(count: int, thing: str, ending: str, said: str) -> None:
+    assert counted(count, thing, ending) == said
+    assert plural(count, thing, ending) == said.split()[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (1, "an int"),
+        ("a", "a str"),
+        ([], "a list"),
+        (np.ones(1), "an ndarray"),
+        (np.uint8(1), "a uint8"),
+        (None, "a NoneType"),
+    ],
+)
+def test_types_have_their_article(value: object, said: str) -> None:
+    assert a_type_of(value) == said
