@@ -144,7 +144,7 @@ class CostModel:
         if topology.chip != self.chip:
             raise UsageError(
                 f"an island of {topology.chip.name} is no island of {self.name}, whose model this is: a model prices "
-                f"one kind of chip. Make one for each kind, Model.of({topology.chip.name!r})."
+                f"one kind of chip. Make one for each kind, CostModel.of({topology.chip.name!r})."
             )
 
     def _amount(self, amount: Amount) -> tuple[float, str]:

@@ -471,7 +471,7 @@ def test_a_traced_body_that_waits_for_something_of_the_users_is_named(
     assert inside.wait(LIMIT)
     try:
         with pytest.raises(
-            pw.UsageError, match=r"stands still: thread 'first' \(at test_turns\.py:\d+\) neither calls"
+            pw.UsageError, match=r"stands still: thread 'first' \(at test_client_turns\.py:\d+\) neither calls"
         ):
             program(X)
     finally:
@@ -511,8 +511,8 @@ def test_what_holds_the_lock_that_a_thread_waits_for_is_named(
 
     thread = threading.Thread(target=waiter, name="waiter", daemon=True)
     text = (
-        r"thread 'waiter' \(at test_turns\.py:\d+\) neither calls, waits nor ends: it waits for gate, which thread "
-        r"'MainThread' \(at test_turns\.py:\d+\) holds\. If it only"
+        r"thread 'waiter' \(at test_client_turns\.py:\d+\) neither calls, waits nor ends: it waits for gate, which thread "
+        r"'MainThread' \(at test_client_turns\.py:\d+\) holds\. If it only"
     )
     with gate:
         thread.start()
