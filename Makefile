@@ -1,6 +1,7 @@
 # Each goal makes its own environment first; a second run finds it ready.
 #   make lab     JupyterLab on the quickstart          make test    all tests, browser ones where Chromium is found
-#   make demo    the quickstart as one HTML page       make check   linter, formatter, types
+#   make demo    the quickstart as one HTML page       make fast    tests without devices, with fewer random examples
+#   make check   linter, formatter, types
 #   make docs    guide, course and reference as a site in build/docs/html, which opens without a network
 # PYTHON=… picks the interpreter, VENV=… the environment (an active conda one: VENV=$CONDA_PREFIX).
 PYTHON ?=
@@ -12,7 +13,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Another environment that happens to be active in the shell is none of ours.
 unexport VIRTUAL_ENV
 
-.PHONY: lab demo docs test check clean environment
+.PHONY: lab demo docs test fast check clean environment
 
 lab: environment
 	$(BIN)/jupyter lab $(AS_ROOT) notebooks/01_quickstart.ipynb
@@ -28,6 +29,9 @@ docs: environment
 
 test: environment
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fast: environment
+	$(BIN)/python -m pytest tests/core --hypothesis-profile=fast $(PYTEST_ARGS)
 
 check: environment
 	$(BIN)/ruff check .

@@ -1,3 +1,3 @@
 """Loads what every test directory shares; a plugin list is only allowed in the topmost conftest."""
 
-pytest_plugins = ("tests.browser",)
+pytest_plugins = ("tests.support.chromium",)

@@ -1,4 +1,9 @@
-"""A Jupyter-embedded single controller for parallelism in machine learning, after the Pathways paper."""
+"""A Jupyter-embedded single controller for parallelism in machine learning, after the Pathways paper.
+
+This module is the public API: it only re-exports names from the packages below it, and a test checks that ``__all__``
+is complete and that every name is documented. Import it as ``pw``. The packages are listed in the README from the
+ground up; each imports only those before it.
+"""
 
 from jax.sharding import PartitionSpec as P
 

@@ -1,4 +1,8 @@
-"""The command line, ``python -m pathways_nb COMMAND``: parses, calls, prints; nothing is decided here."""
+"""The command line, ``python -m pathways_nb COMMAND``: parse options, call a function, print its result.
+
+Nothing is decided in this module: whatever a command prints can be had in Python as well. A user's errors go to
+standard error, with exit status 1.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,11 @@ from pathways_nb.parallel.schedules.registry import schedules
 
 
 def status(_: argparse.Namespace) -> int:
-    """Print the islands, devices and places of what ``attach("auto")`` finds here."""
+    """Print the islands, devices and places of what ``attach("auto")`` finds on this machine.
+
+    Returns:
+        Exit status 0.
+    """
     import pathways_nb as pw
 
     print(pw.attach("auto").status())
@@ -23,7 +31,11 @@ def status(_: argparse.Namespace) -> int:
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Execute a notebook and write it as one page."""
+    """Execute a notebook and write it as one page.
+
+    Returns:
+        Exit status; 1 if the demo could not be made.
+    """
     from pathways_nb.notebook.demo import DemoError, demo
 
     try:
@@ -36,14 +48,22 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Run one bench and print its report."""
+    """Run one bench and print its report.
+
+    Returns:
+        Exit status 0.
+    """
     result = report.measure(options.name)
     print(report.as_json(result) if options.json else report.as_text(result))
     return 0
 
 
 def schedule(options: argparse.Namespace) -> int:
-    """Print a pipeline schedule."""
+    """Print a pipeline schedule.
+
+    Returns:
+        Exit status; 1 if there is no such schedule, or it breaks a dependency.
+    """
     import pathways_nb as pw
     from pathways_nb.parallel.schedules import export
 
@@ -65,26 +85,30 @@ def schedule(options: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
-    top = argparse.ArgumentParser(prog="python -m pathways_nb", description=sys.modules["pathways_nb"].__doc__)
+    """Return the parser of all commands and their options."""
+    top = argparse.ArgumentParser(
+        prog="python -m pathways_nb", description=(sys.modules["pathways_nb"].__doc__ or "").partition("\n")[0]
+    )
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    one = commands.add_parser("status", help=status.__doc__)
+    one = commands.add_parser("status", help='Print the islands, devices and places of what attach("auto") finds here.')
     one.set_defaults(run=status)
 
-    one = commands.add_parser("demo", help=demo.__doc__)
+    one = commands.add_parser("demo", help="Execute a notebook and write it as one page.")
     one.add_argument(
         "--notebook", type=Path, default=Path("notebooks/01_quickstart.ipynb"), help="default: %(default)s"
     )
     one.add_argument("--out", type=Path, default=Path("build"), help="folder for both files; default: %(default)s")
     one.set_defaults(run=demo)
 
-    one = commands.add_parser("bench", help=bench.__doc__)
+    one = commands.add_parser("bench", help="Run one bench and print its report.")
     one.add_argument("name", metavar="NAME", choices=report.names(), help=f"one of: {', '.join(report.names())}")
     one.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
     one.set_defaults(run=bench)
 
-    one = commands.add_parser("schedule", help=schedule.__doc__, description="Print a pipeline schedule, checked.")
+    one = commands.add_parser(
+        "schedule", help="Print a pipeline schedule.", description="Print a pipeline schedule, checked."
+    )
     one.add_argument("name", metavar="NAME", help=f"one of: {', '.join(schedules())}; or one of --load")
     one.add_argument("--devices", type=int, required=True, metavar="P")
     one.add_argument("--microbatches", type=int, required=True, metavar="M")
@@ -99,7 +123,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command.
+
+    Args:
+        arguments: the command line after the program's name; ``None`` means that of the process.
+
+    Returns:
+        The exit status.
+    """
     options = parser().parse_args(arguments)
     return int(options.run(options))
 

@@ -1,4 +1,10 @@
-"""The errors a user can meet. Each text says what is wrong, where, both values, and the fix."""
+"""The errors that a user can meet.
+
+Each text says what is wrong, where, both values, and the fix; tests check the texts. Errors that Python has a name for
+are that as well (``PlaceError`` is a ``ValueError``), so that ordinary ``except`` clauses work. Everything in the
+package may import this module, which imports nothing of it; therefore the few helpers that error texts share, for names
+and sizes, are in it, too.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ class PathwaysError(Exception):
 
 
 class NotAttachedError(PathwaysError):
-    """Nothing is attached, or what was attached has been let go."""
+    """Nothing is attached, or the attached devices were released."""
 
 
 class PlaceError(PathwaysError, ValueError):
@@ -25,22 +31,22 @@ class ShardingError(PathwaysError, ValueError):
 
 
 class UsageError(PathwaysError):
-    """A call that cannot mean what it says, with the call that does.
+    """A call that cannot be carried out as written; the text shows the call that can.
 
     Not a ``TypeError``: JAX would catch and reword it on its way out of a traced operator.
     """
 
 
 class OutOfMemoryError(PathwaysError, MemoryError):
-    """A program needs more memory than its devices have, or than those who hold it will give back."""
+    """A program needs more memory than its devices have, or than the holders of the memory will give back."""
 
 
 class PolicyError(PathwaysError, RuntimeError):
-    """A user's policy raised, or returned what it was not offered."""
+    """A user's policy raised, or returned something other than one of the gangs it was given."""
 
 
 class ScheduleError(PathwaysError, ValueError):
-    """A pipeline schedule that cannot be carried out, with the first dependency that it breaks."""
+    """A pipeline schedule cannot be carried out; the text names the first dependency that it breaks."""
 
 
 class NodeError(PathwaysError, RuntimeError):
@@ -52,11 +58,11 @@ class CancelledError(PathwaysError, RuntimeError):
 
 
 class LostError(PathwaysError, RuntimeError):
-    """A result is gone: its devices were let go, or a later call donated it."""
+    """A result is gone: its devices were released or lost, or a later call donated it."""
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number, of Python or NumPy; a truth value is none."""
+    """Return whether a value is a finite number, of Python or NumPy; ``True`` and ``False`` are not."""
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # a whole number beyond the range of floats
@@ -64,25 +70,25 @@ def is_number(value: object) -> bool:
 
 
 def is_index(value: object) -> bool:
-    """Whether it is a whole number, of Python or NumPy; a truth value is none."""
+    """Return whether a value is a whole number, of Python or NumPy; ``True`` and ``False`` are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """Up to three names that were probably meant: those that hold what was written, then those that look like it."""
+    """Return up to three names that were probably meant: those that contain ``name``, then those that look like it."""
     names, written = list(names), name.lower()
     holding = [one for one in names if len(written) > 1 and written in one.lower()]
     return list(dict.fromkeys(holding + difflib.get_close_matches(written, names, cutoff=0.5)))[:3]
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """``" Did you mean 'tpu_v3'?"`` for what was probably meant, or nothing if no name is near."""
+    """Return a hint such as ``" Did you mean 'tpu_v3'?"``, or ``""`` if no name is near."""
     near = nearest(name, names) if isinstance(name, str) else []
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def size(count: float) -> str:
-    """Bytes as people say them: ``size(1_500_000)`` is ``"1.5 MB"`` (powers of 1000)."""
+    """Return bytes in words: ``size(1_500_000)`` is ``"1.5 MB"`` (powers of 1000)."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if count < 999.5 or unit == "TB":
             break
@@ -91,5 +97,5 @@ def size(count: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Three digits, and never an exponent."""
+    """Return a number with three digits and without an exponent."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"

@@ -1,1 +1,1 @@
-"""The tests: fast ones first, then those that need a browser (marked ``browser``) or patience (``slow``)."""
+"""The tests in three tiers: ``core`` without devices, ``jax`` with them, ``browser`` in a real Chromium."""

@@ -16,13 +16,21 @@ from hypothesis import HealthCheck, settings
 
 import pathways_nb as pw
 from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.parallel.schedules import registry
 from pathways_nb.session import default_controller
-from tests.waiting import LIMIT
+from tests.support.waiting import LIMIT
 
 ANY_SPEED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 settings.register_profile("shared machine", deadline=None, suppress_health_check=ANY_SPEED)
+settings.register_profile("fast", settings.get_profile("shared machine"), max_examples=10)
 settings.load_profile("shared machine")
 ROOT = Path(__file__).parent.parent
+TIERS = ("core", "jax", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests without devices first, and those of figures and pages last."""
+    items.sort(key=lambda item: TIERS.index(item.path.relative_to(ROOT / "tests").parts[0]))
 
 
 def settled(controller: pw.Controller) -> None:
@@ -74,6 +82,12 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if not controller.closed:
             settled(controller)
         check_invariants(controller.machine)
+
+
+@pytest.fixture
+def own_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedules registered in a test are forgotten at its end."""
+    monkeypatch.setattr(registry, "_kinds", dict(registry._kinds))
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Small real inputs and tables for notebooks, tests and benchmarks, read from what is here: nothing is downloaded."""
+"""Small real inputs and tables for notebooks, tests and benchmarks, read from this package: nothing is downloaded.
+
+The package imports nothing of ``pathways_nb``, so its data can be used and checked alone.
+"""
 
 from pathways_datasets.tables import hardware, published
 from pathways_datasets.text import batches, stdlib_source

@@ -1,4 +1,8 @@
-"""Tables that come with the package: chips and networks, what papers report; each figure with its origin."""
+"""Tables that come with the package: chips and networks, and results of papers; each figure with its origin.
+
+The numbers are JSON; their units and allowed values are declared by the classes that read them, in
+``pathways_nb.cost.hardware``.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,19 @@ from typing import Any
 
 
 def hardware() -> dict[str, Any]:
-    """``hardware.json``: under ``"chips"`` and ``"networks"``, by name, each parameter as [value, kind, source]."""
+    """Return the table ``hardware.json``: under ``"chips"`` and ``"networks"``, by name, the parameters of each.
+
+    Returns:
+        Each parameter as [value, kind of origin, source], in SI units.
+    """
     return json.loads(files("pathways_datasets").joinpath("hardware.json").read_text("utf-8"))
 
 
 def published(paper: str) -> dict[str, Any]:
-    """What a paper reports, by figure and name: a value in SI units, its unit, what it says, and how it was read.
+    """Return the results that a paper reports, by figure and name.
 
-    The tag ``"recalled"`` marks what was not checked against the paper; whoever prints it says so.
+    Each has a value in SI units, its unit, what it says, and how it was read. The tag ``"recalled"`` marks numbers that
+    were not checked against the paper; code that prints one says so.
 
     Args:
         paper: ``"pathways"``.

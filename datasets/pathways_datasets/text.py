@@ -16,13 +16,13 @@ _SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_t
 
 
 def stdlib_source(max_bytes: int = 2_000_000) -> np.ndarray:
-    """The standard library's Python files one after another, in the order of their names.
+    """Return the standard library's Python files one after another, in the order of their names.
 
     Tests, installed packages and files that the build of Python generated are left out, so that two machines
     with the same Python version read the same bytes.
 
     Args:
-        max_bytes: at most so many bytes are read.
+        max_bytes: most bytes to read.
 
     Returns:
         ``uint8[n]`` with ``n <= max_bytes``.
@@ -48,6 +48,7 @@ def stdlib_source(max_bytes: int = 2_000_000) -> np.ndarray:
 
 
 def _sources(folder: Path) -> list[Path]:
+    """Return the Python files below a folder, sorted by path: the order of a file system differs between machines."""
     found = []
     for parent, subfolders, names in os.walk(folder):
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
@@ -56,7 +57,7 @@ def _sources(folder: Path) -> list[Path]:
 
 
 def batches(data: np.ndarray, *, batch: int, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Cut windows at random places of ``data``, for ever.
+    """Return an endless iterator of windows at random places of ``data``.
 
     Args:
         data: tokens, ``integer[n]`` with ``n > length``.
@@ -85,6 +86,7 @@ def batches(data: np.ndarray, *, batch: int, length: int, seed: int) -> Iterator
 
 
 def _windows(data: np.ndarray, batch: int, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield inputs and targets for ever; apart from ``batches`` so that its errors are raised at the call."""
     rng = np.random.default_rng(seed)
     offsets = np.arange(length + 1)
     while True:

@@ -1,6 +1,7 @@
-"""What a user runs to see this tool beside its peers on their own machine: ``python -m pathways_nb bench NAME``.
+"""Benches that compare this tool with its peers on the user's own machine: ``python -m pathways_nb bench NAME``.
 
-Each module here but ``report`` and ``timing`` is one bench: ``run() -> {"figures": {name: number}, "detail": ...}``,
-with ``"units": {name: unit}`` of the figures whose names do not tell it (see ``report``). A figure whose peer is not
-installed is absent, never invented.
+A bench is a module with ``run() -> {"figures": {name: number}, "detail": ...}``, and ``"units": {name: unit}`` for
+figures whose names do not tell the unit. ``report`` finds and prints them; ``stopwatch``, ``lab`` and ``peers`` are
+helpers. A figure whose peer is not installed is absent, never invented. Names of figures are stable, because the README
+and issues refer to them.
 """

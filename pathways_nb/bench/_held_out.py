@@ -1,7 +1,8 @@
 """The programs of the fidelity bench: no calibration measures any of them, and nothing is fitted to their times.
 
-Each function takes a place on either island and gives what starts one step and returns its futures. Nothing depends on
-whether the islands are real: called again in the simulator, the same lines make the twin.
+Each function takes a place on either island and returns a function that starts one step and returns its futures.
+Nothing depends on whether the islands are real: called again in the simulator, the same lines make the twin. The six
+cover pipelines, chains on one island and across two, several clients, and collectives.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from pathways_nb.examples import two_stages
 
 Start = Callable[[], Any]
 ROWS, WIDTH = 160, 224
-"""Of the arrays of all devices of a place, and of square weights."""
+"""Rows and columns of an array of all devices of a place; weights are square."""
 MICROBATCHES, LAYERS, LENGTH, BATCH = 6, 3, 24, 5
-"""Of the pipeline; of its stages and of the FSDP step; nodes of a chain; programs of each tenant."""
+"""Microbatches of the pipeline; layers of its stages and of an FSDP step; nodes of a chain; calls of each tenant."""
 _TENANTS = {"small": 1, "medium": 4, "large": 12}
 """Layers of each tenant's program."""
 
 
 def quickstart(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
-    """A training step of notebook 01: a byte-level transformer in two stages, eight microbatches, AdamW."""
+    """Return a training step of notebook 01: a byte-level transformer in two stages, eight microbatches, AdamW."""
     step = two_stages.pipelined(left, right)
     params, state, tokens, targets = two_stages.start()
 
@@ -39,7 +40,7 @@ def quickstart(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
 
 
 def pipeline(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
-    """The gradient of two stages of residual layers, a stage on either island, over microbatches."""
+    """Return the gradient of two stages of residual layers, one stage on either island, over microbatches."""
     rows = pw.P(left.axes[0])
     first = pw.jit(_layers, on=left, in_shardings=(None, rows), out_shardings=rows)
     second = pw.jit(lambda p, x: jnp.mean(_layers(p, x) ** 2), on=right, in_shardings=(None, rows))
@@ -54,17 +55,17 @@ def pipeline(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
 
 
 def chain(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
-    """Nodes one after another on one island."""
+    """Return a chain of nodes on one island."""
     return _chain("chain", left)
 
 
 def relay(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
-    """A chain whose every node stands on the other island than the one before."""
+    """Return a chain whose nodes alternate between the islands, so that every edge is a transfer."""
     return _chain("relay", left, right)
 
 
 def tenants(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
-    """A batch of three clients' programs, of one, four and twelve layers, all on one island."""
+    """Return a batch of three clients' programs, of one, four and twelve layers, all on one island."""
     programs = [(pw.client(name), _tenant(name, left, layers)) for name, layers in _TENANTS.items()]
 
     def start() -> list[Any]:
@@ -79,7 +80,7 @@ def tenants(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
 
 
 def fsdp(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
-    """A step on sharded parameters: an all-gather of each layer, compute, a reduce-scatter of each gradient."""
+    """Return a step on sharded parameters: an all-gather of each layer, compute, a reduce-scatter of each gradient."""
     axis = left.axes[0]
     split = pw.P(axis)
 
@@ -88,7 +89,7 @@ def fsdp(left: pw.VirtualSlice, right: pw.VirtualSlice) -> Start:
             whole = [jax.lax.all_gather(shard, axis, tiled=True) for shard in shards]
             return jnp.mean(_layers(whole, x) ** 2)
 
-        gradients = jax.grad(loss)(shards)  # that of an all-gather is a reduce-scatter
+        gradients = jax.grad(loss)(shards)  # the gradient of an all-gather is a reduce-scatter
         return [shard - 0.01 * gradient for shard, gradient in zip(shards, gradients, strict=True)]
 
     step = pw.shard_map(node, on=left, in_specs=(split, split), out_specs=split)
@@ -102,12 +103,14 @@ PROGRAMS = {program.__name__: program for program in (quickstart, pipeline, chai
 
 
 def _layers(weights: Any, x: Any) -> Any:
+    """Return the output of residual layers, one for each weight."""
     for weight in weights:
         x = x + jax.nn.gelu(x @ weight)
     return x
 
 
 def _chain(name: str, *places: pw.VirtualSlice) -> Start:
+    """Return a chain of ``LENGTH`` nodes that alternate between the places."""
     rows = pw.P(places[0].axes[0])
     nodes = [pw.jit(_layers, on=place, in_shardings=(None, rows), out_shardings=rows) for place in places]
 
@@ -123,6 +126,7 @@ def _chain(name: str, *places: pw.VirtualSlice) -> Start:
 
 
 def _tenant(name: str, place: pw.VirtualSlice, layers: int) -> Start:
+    """Return a program of some layers in one node."""
     rows = pw.P(place.axes[0])
     node = pw.jit(_layers, on=place, in_shardings=(None, rows), out_shardings=rows)
     whole, weights, x = pw.program(lambda p, x: node(p, x), name=name), _weights(place, layers), _rows(place)

@@ -1,6 +1,7 @@
 """Users of a soak: threads that call programs, keep and drop results, open, close and cancel their clients at random.
 
-Each knows from NumPy what every result must be, and sorts what it is told into the outcomes that are allowed.
+Each user computes in NumPy what every result must be, and sorts every outcome into the allowed ones. Values are 32-bit
+integers, which wrap around alike in NumPy and JAX, so that equality is exact and no tolerance can hide an error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import pathways_nb as pw
 
 SHAPE = (64, 64)
-"""Of every value, in whole numbers of 32 bits: sums wrap around alike everywhere."""
+"""Shape of every value, of 32-bit integers: sums wrap around alike everywhere."""
 REASONS: dict[str, tuple[type[Exception] | tuple[type[Exception], ...], str]] = {
     "failed by fault": (pw.NodeError, r"of .*, run \d+, failed on .* injected fault \d+"),
     "cancelled": (pw.CancelledError, r"run \d+, was cancelled before it was dispatched"),
@@ -30,12 +31,18 @@ REASONS: dict[str, tuple[type[Exception] | tuple[type[Exception], ...], str]] = 
     "lost with their devices": ((pw.LostError, pw.NodeError, pw.PlaceError), r"(was|were|is|are) lost"),
     "out of memory": (pw.OutOfMemoryError, r"(lacks|needs) .* Held by variables"),
 }
-"""What a user may be told instead of a value: the kind of error, and what its text must say."""
+"""Allowed errors in place of a value: the type, and a pattern that the text must match."""
 
 
 @dataclass(frozen=True)
 class SoakProgram:
-    """A program, and what it computes in NumPy; ``takes`` if its argument's memory is taken over."""
+    """A program with its NumPy equivalent.
+
+    Args:
+        program: to call.
+        expected: the same in NumPy, from the argument to the results.
+        takes: place of the argument if the program takes over its memory; else None.
+    """
 
     program: pw.Program
     expected: Callable[[np.ndarray], tuple[np.ndarray, ...]]
@@ -43,15 +50,17 @@ class SoakProgram:
 
 
 def kinds(left: pw.VirtualSlice, right: pw.VirtualSlice) -> list[SoakProgram]:
-    """Programs on one island and across both, with an all-reduce, two results, and an argument given up."""
+    """Return programs on one island and across both, with an all-reduce, two results, and a donated argument."""
 
     def on(place: pw.VirtualSlice, fn: Callable[..., Any], **options: Any) -> pw.Computation:
+        """Return a computation with argument and result sharded along the axis."""
         return pw.jit(fn, on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"), **options)
 
     triple, add = on(left, lambda x: x * 3), on(right, lambda x: x + 1)
     spread, over = on(left, lambda x: x + jnp.sum(x, dtype=jnp.int32)), on(left, lambda x: x - 7, donate_argnums=0)
 
     def summed(x: np.ndarray) -> np.ndarray:
+        """Return in NumPy what ``spread`` computes."""
         return x + x.sum(dtype=np.int32)
 
     return [
@@ -68,20 +77,21 @@ def kinds(left: pw.VirtualSlice, right: pw.VirtualSlice) -> list[SoakProgram]:
 
 
 def fresh(chance: random.Random) -> np.ndarray:
-    """A value that nobody is likely to have had before."""
+    """Return a value that no other user is likely to have."""
     return np.arange(math.prod(SHAPE), dtype=np.int32).reshape(SHAPE) + np.int32(chance.randrange(2**24))
 
 
 @dataclass
 class UserPopulation:
-    """What all users share.
+    """State that all users share.
 
     Args:
         kinds: the programs they call.
         memory: limit in bytes per device of clients that have one.
-        outcomes: of programs, by what became of them.
+        outcomes: number of programs by outcome.
         unexplained: errors of no allowed kind, and wrong values.
         passed_on: results that one user lets the others read.
+        lock: guards the three above.
     """
 
     kinds: Sequence[SoakProgram]
@@ -92,12 +102,12 @@ class UserPopulation:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, outcome: str) -> None:
-        """A program has come to this."""
+        """Count one program with this outcome."""
         with self.lock:
             self.outcomes[outcome] += 1
 
     def sort(self, error: BaseException) -> None:
-        """A program has come to an error: an allowed one, or one that nobody can explain."""
+        """Count one program that ended in an error, which is of an allowed kind or unexplained."""
         for outcome, (kind, text) in REASONS.items():
             if isinstance(error, kind) and re.search(text, str(error)):
                 return self.note(outcome)
@@ -109,21 +119,29 @@ class UserPopulation:
 
 
 class _Gone(Exception):  # noqa: N818
-    """A user stops in the midst of a block."""
+    """A user leaves in the middle of a block."""
 
 
 class User(threading.Thread):
-    """Calls ``programs`` programs, a block of a client after another; ``seed`` decides all it does."""
+    """A thread that calls programs, in one block of a client after another.
+
+    Args:
+        population: shared state.
+        number: of the user.
+        programs: number of programs to call.
+        seed: decides, with ``number``, all random choices.
+    """
 
     def __init__(self, population: UserPopulation, number: int, programs: int, seed: int):
         super().__init__(name=f"soak-user-{number}", daemon=True)
+        # A generator for each user: its choices do not depend on the order in which threads run.
         self.population, self.left, self.chance = population, programs, random.Random(f"{seed} {number}")
         self.own = f"user {number}"
         self.held: list[tuple[tuple[Any, ...], tuple[np.ndarray, ...]]] = []
-        """Results of each program and what they must be."""
+        """Results of each program and their expected values."""
 
     def run(self) -> None:
-        """Go on until all programs have been called and every result held has been asked for."""
+        """Act until all programs have been called and every result held has been fetched."""
         try:
             while self.left:
                 self._block()
@@ -133,10 +151,10 @@ class User(threading.Thread):
             self.population.sort(error)
 
     def _block(self) -> None:
-        """Some calls for a client, or for nobody; most users fetch what they have before they leave."""
+        """Make some calls for a client, or outside any block; most users fetch their results before they leave."""
         chance = self.chance
         limit = chance.choice((None, None, self.population.memory))
-        name = self.own if chance.random() < 0.7 else "anybody"  # a client that several threads are at once
+        name = self.own if chance.random() < 0.7 else "anybody"  # a client that several threads share
         client = pw.client(name, chance.choice((1, 2, 4)), chance.randrange(3), limit)
         try:
             with client if chance.random() < 0.9 else contextlib.nullcontext():
@@ -150,6 +168,7 @@ class User(threading.Thread):
             pass
 
     def _act(self, client: pw.Tenant) -> None:
+        """Fetch a result, drop one, cancel or close the client, or call a program, at random."""
         dice = self.chance.random()
         if len(self.held) > 3 or (dice < 0.25 and self.held):
             self._fetch()
@@ -164,16 +183,17 @@ class User(threading.Thread):
             self._call()
 
     def _call(self) -> None:
+        """Call a random program and keep its results with the expected values."""
         self.left -= 1
         kind = self.chance.choice(self.population.kinds)
         try:
             argument, value = self._argument(kind)
             self.held.append((kind.program(argument), kind.expected(value)))
-        except pw.PathwaysError as error:  # refused, or its argument is no more
+        except pw.PathwaysError as error:  # the call is refused, or its argument is freed
             self.population.sort(error)
 
     def _argument(self, kind: SoakProgram) -> tuple[Any, np.ndarray]:
-        """A new value, a result held, or somebody else's."""
+        """Return an argument and its value: a new value, a result of this user, or one of another user."""
         dice, value = self.chance.random(), fresh(self.chance)
         if kind.takes is not None:
             return pw.put(value, on=kind.takes, shardings=pw.P("x")), value
@@ -189,6 +209,7 @@ class User(threading.Thread):
         return value, value
 
     def _fetch(self) -> None:
+        """Fetch one random program's results and compare them with the expected values."""
         results, values = self.held.pop(self.chance.randrange(len(self.held)))
         try:
             for result, value in zip(results, values, strict=True):

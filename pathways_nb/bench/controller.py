@@ -1,8 +1,9 @@
-"""Controller: a program costs it the same on 2 devices and on 65,536 (Pathways, sections 4.2, 4.3 and 4.6).
+"""Controller: a program costs the same on 2 devices and on 65,536 (Pathways, sections 4.2, 4.3 and 4.6).
 
 The notebook's training step, two stages on two islands, is traced, placed, lowered and scheduled for islands of 2,
 2,048 and 65,536 devices that do not exist: a node is one node whatever its number of shards. The batch grows with the
-devices, so that each holds the same. Timed is the pure controller alone: a call, its completion, its release.
+devices, so that each holds the same. Only the pure controller is timed: a call, its completion, its release. No
+devices, threads or drivers take part.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from pathways_nb.plan.footprint import Sizes, footprint_of
 from pathways_nb.plan.plan import lower
 
 SHARDS, ROWS = (2, 2048, 65_536), 3
-"""Of every node; rows of the batch on each device."""
+"""Number of shards of every node; rows of the batch on each device."""
 ROUNDS, CALLS = 60, 5
+"""Rounds, and calls in a round of parallel dispatch."""
 
 
 def run() -> dict[str, Any]:
-    """Sizes of graph, plan and messages, and the controller's time, for every number of shards."""
+    """Return the sizes of graph, plan and messages, and the controller's time, for every number of shards."""
     figures: dict[str, float] = {}
     stories = {shards: Story(shards) for shards in SHARDS}
     for shards, story in stories.items():
@@ -61,7 +63,12 @@ def run() -> dict[str, Any]:
 
 
 def place(size: int, count: int) -> None:
-    """Place so many slices of ``size`` devices on an island that they fill."""
+    """Place virtual slices on an island that they fill.
+
+    Args:
+        size: devices of each slice.
+        count: number of slices.
+    """
     Resources((size * count,)).place([pw.virtual_slice(size) for _ in range(count)])
 
 
@@ -71,7 +78,12 @@ def _repeat(call: Callable[[], object], times: int) -> None:
 
 
 class Story:
-    """A training step on two islands of ``shards`` devices each, told to a controller again and again."""
+    """A training step on two islands, submitted to a controller again and again.
+
+    Args:
+        shards: devices of each island.
+        dispatch: as for ``pw.attach``.
+    """
 
     def __init__(self, shards: int, dispatch: Dispatch = "parallel"):
         step = two_stages.pipelined(pw.virtual_slice(shards), pw.virtual_slice(shards))
@@ -95,7 +107,7 @@ class Story:
         self._store(leaves)
 
     def _store(self, leaves: Sequence[int]) -> None:
-        """Put the arguments where they are needed first; what a second place needs is sent there by every call."""
+        """Store the arguments at the places that need them first; every call sends what a second place needs."""
         brought = [self.plan.leaves[step.argument] for step in self.plan.steps if step.kind == "bring"]
         self.moved = tuple(i for i, leaf in enumerate(brought) if leaf in brought[:i])
         for leaf, buffer in enumerate(leaves):
@@ -103,13 +115,13 @@ class Story:
             self.machine.handle(Stored(buffer, "", 0, "an argument", where))
 
     def tell(self) -> list[Instruction]:
-        """One call from its submission to the release of its results: all that the controller says."""
+        """Return the controller's instructions for one call, from its submission to the release of its results."""
         run, now = next(self.serials), 0.0
         results = tuple(next(self.buffers) for _ in self.plan.results)
         call = Submitted(run, "", self.plan, self.arguments, results, self.result_bytes, self.footprint, self.moved)
         told = self.machine.handle(call, now)
         events = 2
-        for instruction in told:  # which grows meanwhile
+        for instruction in told:  # the list grows in the loop
             if isinstance(instruction, Launch):
                 done = Completed(run, instruction.island, instruction.start, instruction.stop, 1e-3)
                 told += self.machine.handle(done, now)
@@ -119,9 +131,9 @@ class Story:
         return told
 
     def sizes(self) -> dict[str, int]:
-        """Of the graph, of the plan, and events and instructions of one call."""
+        """Return the sizes of graph and plan, and the number of events and instructions of one call."""
         self.tell()
-        self.tell()  # as every later one: the first tells all levels of memory
+        self.tell()  # the second call is counted: a first one may report more levels of memory
         edges = sum(1 for _ in self.graph.edges())
         return {
             "graph_nodes": len(self.graph.nodes),
@@ -132,9 +144,10 @@ class Story:
 
 
 def _mesh(place: pw.VirtualSlice) -> AbstractMesh:
+    """Return the mesh of a place without devices, which suffices to trace."""
     return AbstractMesh(place.shape, place.axes, axis_types=(AxisType.Auto,) * len(place.axes))
 
 
 def _batch_split(aval: Any, shards: int) -> Split:
-    """What has the batch among its axes is split along it, everything else is whole."""
+    """Return the layout of an array: axes with the batch are split, the others are not."""
     return tuple(("x",) if size == ROWS * shards else () for size in aval.shape)

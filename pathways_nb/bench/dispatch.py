@@ -2,7 +2,8 @@
 
 Each computation is one scalar all-reduce and an addition. The controller runs them one program each (``OpByOp``), in
 programs of 16 or 128 (``Chained``) and fused into one node (``Fused``), always recording; beside it are plain JAX
-loops of the same executable on the same island, and Ray and Dask where they are installed.
+loops of the same executable on the same island, and Ray and Dask where they are installed. The loops use the
+controller's own executable, so that a ratio compares dispatch alone and not two compilations.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.session.calls import submit
 
 DEVICES, CHAINS, ROUNDS = (1, 2, 4), (1, 16, 128), 15
+"""Numbers of devices, lengths of programs, and rounds."""
 LONG, PEER_DEVICES, PEER_ROUNDS = 128, (1, 4), 5
+"""Length of the program that is compared with peers, and their numbers of devices and rounds."""
 _COMPUTATIONS = 512
-"""Per contender and round."""
+"""Computations of each contender in a round."""
 
 
 def run() -> dict[str, Any]:
-    """Measure every chain on every number of devices, and the peers on one and four."""
+    """Return the rates of every chain on every number of devices, and of the peers on one and four."""
     figures: dict[str, float] = {}
     detail: list[dict[str, Any]] = []
     controller = pw.attach("cpu", islands=1, devices_per_island=max(DEVICES))
@@ -47,12 +50,12 @@ def run() -> dict[str, Any]:
 
 
 def _measure_peers(controller: pw.Controller, figures: dict[str, float], detail: list[dict[str, Any]]) -> None:
-    """Add what those that are installed need for the same chain; one that does not start costs no other figures."""
+    """Add the ratios of installed peers to ``figures``; a peer that does not start is noted in ``detail``."""
     for name, start in peers.installed().items():
         for devices in PEER_DEVICES:
             try:
                 seconds = _against_peer(controller, devices, name, start)
-            except Exception as error:  # whatever keeps it from starting here is for the reader
+            except Exception as error:  # the report shows what keeps a peer from starting
                 detail.append({"devices": devices, "peer": name, "absent": f"{type(error).__name__}: {error}"})
                 continue
             figures[f"chained_over_{name}_{devices}"] = ratio(seconds, name, "chained")
@@ -60,7 +63,14 @@ def _measure_peers(controller: pw.Controller, figures: dict[str, float], detail:
 
 
 class _Chain:
-    """A program of ``length`` computations on some devices of one island, compiled."""
+    """A compiled program of computations on some devices of one island.
+
+    Args:
+        controller: of the session.
+        devices: number of devices.
+        length: computations in the program.
+        fuse: whether they become one node.
+    """
 
     def __init__(self, controller: pw.Controller, devices: int, length: int, fuse: bool = False):
         self.controller, self.length = controller, length
@@ -74,22 +84,27 @@ class _Chain:
 
         self.program = pw.program(body, name=f"chain of {length}", fuse=fuse)
         self.start = pw.put(1.0, on=place)
+        # Compile before any round is timed.
         self.program(self.start).wait()
         self.repeats = max(1, _COMPUTATIONS // length)
 
     def programs(self) -> None:
-        """Programs that do not depend on each other."""
+        """Run programs that do not depend on each other."""
         pw.wait([self.program(self.start) for _ in range(self.repeats)])
 
     def in_turn(self) -> None:
-        """Programs of which each takes the result of the one before."""
+        """Run programs of which each takes the result of the one before."""
         result = self.start
         for _ in range(self.repeats):
             result = self.program(result)
         result.wait()
 
     def loop(self, blocking: bool) -> Callable[[], None]:
-        """The same computations without the controller."""
+        """Return a loop of the same computations without the controller.
+
+        Args:
+            blocking: whether to wait for each computation before the next.
+        """
         call, start = executable(self.controller, self.program, self.start), self.start.array()
 
         def loop() -> None:
@@ -104,12 +119,13 @@ class _Chain:
 
 
 def _against_loops(chain: _Chain) -> dict[str, list[float]]:
+    """Return the seconds of chained programs and of both loops."""
     contenders = {"chained": chain.programs, "loop": chain.loop(blocking=False), "blocking": chain.loop(blocking=True)}
     return _measure(chain.controller, contenders, ROUNDS)
 
 
 def _forms(controller: pw.Controller, devices: int) -> dict[str, list[float]]:
-    """The paper's three forms, each taking its own results."""
+    """Return the seconds of the paper's three forms, each program taking the result of the one before."""
     contenders = {
         "opbyop": _Chain(controller, devices, 1).in_turn,
         "chained": _Chain(controller, devices, LONG).in_turn,
@@ -119,32 +135,42 @@ def _forms(controller: pw.Controller, devices: int) -> dict[str, list[float]]:
 
 
 def _against_peer(controller: pw.Controller, devices: int, name: str, start: Any) -> dict[str, list[float]]:
+    """Return the seconds of one chained program and of the same chain in a peer."""
     chain = _Chain(controller, devices, LONG)
     with start(devices) as of_peer:
+        # A first chain, so that starting the peer's workers is not timed.
         of_peer(LONG)
         contenders = {"chained": lambda: chain.program(chain.start).wait(), name: partial(of_peer, LONG)}
         return _measure(controller, contenders, PEER_ROUNDS)
 
 
 def _measure(controller: pw.Controller, contenders: Any, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of contenders that take turns, and clear the record, which would grow with every bench."""
     seconds = interleaved(contenders, rounds)
     controller.record.clear()
     return seconds
 
 
 def _overhead(seconds: dict[str, list[float]]) -> float:
-    """Seconds that a node of a chain takes beyond its launch: chained programs less the plain loop, by computation."""
+    """Return the seconds of a node beyond its launch: chained programs less the plain loop, per computation."""
     pairs = zip(seconds["chained"], seconds["loop"], strict=True)
     return median(chained - loop for chained, loop in pairs) / _COMPUTATIONS
 
 
 def _row(devices: int, chain: int, seconds: dict[str, list[float]], count: int = _COMPUTATIONS) -> dict[str, Any]:
+    """Return the row of the table: quartiles of computations per second."""
     rates = {name: spread([count / s for s in times]) for name, times in seconds.items()}
     return {"devices": devices, "chain": chain, "computations_per_second": rates}
 
 
 def executable(controller: pw.Controller, program: pw.Program, *args: Any) -> Callable[..., Any]:
-    """The compiled node of a program that repeats one, to call without the controller."""
+    """Return the compiled node of a program whose nodes are all the same, to call without the controller.
+
+    Args:
+        controller: of the session.
+        program: the program.
+        args: arguments of a call, which decide shapes and shardings.
+    """
     call = program.signature(args, {})
     compiled_plan = submit.compiled_plan(controller, submit.traced(controller, program, call), call)
     return next(action.call for action in compiled_plan.actions if action.call is not None)

@@ -1,7 +1,8 @@
-"""Display: how long a person waits for a picture, how smoothly it moves with many events, how soon controls answer.
+"""Display: waiting time for a picture, smoothness with many events, and response time of controls.
 
-Measured in a real JupyterLab and a real Chromium, from the press of the key to the painted pixel. Without either the
-figures are absent.
+Measured in a real JupyterLab and a real Chromium, from the command that runs a cell to the painted pixel: a message
+that has reached the browser is not yet a picture. Without a browser or without Playwright these figures are absent. The
+figures of ``recording`` are part of the report.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from pathways_nb.results.run import Run
 from pathways_nb.trace.record import Events, Label, Record
 
 PANS = 10
+"""Repetitions of each gesture."""
 _NODES = 40
-"""Of the made-up program."""
+"""Nodes of the synthetic program."""
 _COUNTS = {100_000: "100k", 1_000_000: "1m"}
+"""Numbers of events, with their names in figures."""
 _GESTURES = {"pan": 0.1, "jump": 1.2}
-"""By how much of the window; a jump shows what was not there before."""
+"""Share of the window by which each gesture moves; a jump shows what was not visible before."""
 _FIRST = [
     "%load_ext pathways_nb\nimport pathways_nb as pw\npw.attach('cpu', islands=2, devices_per_island=4)\n"
     "f = pw.jit(lambda v: v + 1, on=pw.virtual_slice(4))",
@@ -56,10 +59,17 @@ _HELPERS = """() => {
     return performance.now() - began
   }
 }"""
+"""JavaScript for the page: whether a cell has painted pixels, and the time until a moved range shows its boxes."""
 
 
 def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10.0) -> Run:
-    """A finished run of ``count`` made-up events, one after another on every device: for measuring pictures."""
+    """Return a finished run of synthetic events, one after another on every device, to measure pictures.
+
+    Args:
+        count: number of events.
+        islands: number of devices of each island.
+        seconds: length of the run.
+    """
     devices = [(island, device) for island, size in enumerate(islands) for device in range(size)]
     labels = [
         Label("compute", f"node {node}", "synthetic", node=node, island=i, device=d, devices=1)
@@ -81,7 +91,7 @@ def synthetic(count: int, islands: tuple[int, ...] = (4, 4), seconds: float = 10
 
 
 def run() -> dict[str, Any]:
-    """Open a JupyterLab, time the first and a later picture, and pans at 100,000 and a million events."""
+    """Return the time of the first and a later picture, of pans at 100,000 and a million events, and of controls."""
     cost = recording.run()
     browser = lab.find_chromium()
     if browser is None or importlib.util.find_spec("playwright") is None:
@@ -91,6 +101,7 @@ def run() -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         server = lab.start(Path(folder))
+        # Chromium does not start as root with its sandbox.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         chromium = playwright.chromium.launch(executable_path=browser, args=arguments)
         try:
@@ -112,6 +123,7 @@ def run() -> dict[str, Any]:
 
 
 def _open(server: lab.LabServer, chromium: Any, name: str, cells: list[str]) -> Any:
+    """Return a page with a new notebook, whose kernel is idle."""
     server.write(name, cells)
     page = chromium.new_page(viewport={"width": 1400, "height": 1400})
     page.goto(server.page(name))
@@ -122,6 +134,7 @@ def _open(server: lab.LabServer, chromium: Any, name: str, cells: list[str]) -> 
 
 
 def _pictures(server: lab.LabServer, chromium: Any) -> tuple[float, float]:
+    """Return the seconds until the first picture, with the import before it, and until a later one."""
     page = _open(server, chromium, "first.ipynb", _FIRST)
     began = time.monotonic()
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-cell-and-select-next') }")
@@ -139,6 +152,7 @@ def _pictures(server: lab.LabServer, chromium: Any) -> tuple[float, float]:
 
 
 def _changes(server: lab.LabServer, chromium: Any, pair: tuple[str, str]) -> list[float]:
+    """Return the milliseconds of each change in the explorer of two schedules."""
     page = _open(server, chromium, f"{pair[0]}.ipynb", ["import pathways_nb as pw", explorer.CELL.format(*pair)])
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
     times = explorer.answers(page)
@@ -147,6 +161,7 @@ def _changes(server: lab.LabServer, chromium: Any, pair: tuple[str, str]) -> lis
 
 
 def _moves(server: lab.LabServer, chromium: Any, count: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each pan and jump on a timeline of so many events."""
     page = _open(server, chromium, f"many{count}.ipynb", [cell.format(count=count) for cell in _MANY])
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
     page.wait_for_function("painted(1)", timeout=120_000)

@@ -1,7 +1,8 @@
-"""How soon the explorer of schedules answers: from a changed time to both pictures repainted, at 16 x 128.
+"""Response time of the schedule explorer: from a changed time to both pictures repainted, at 16 x 128.
 
-Measured in a real JupyterLab and a real Chromium: the clock starts as the field says that it has changed and stops
-after the frame in which the pixels of both pictures have become others.
+Measured in a real JupyterLab and a real Chromium: the clock starts when the field reports its change and stops after
+the frame in which the pixels of both pictures differ from before. Pixels are compared because a message that has
+arrived is not yet a picture. The browser is started by the ``display`` bench, which reports the figure.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 CHANGES = 12
-"""Of the time of F, for each pair; the figure is the median over those of the first two pairs."""
+"""Changes of the time of F for each pair; the figure is the median over those of the first two pairs."""
 PAIRS = (("gpipe", "1f1b"), ("1f1b", "interleaved-1f1b"), ("zb-v", "terapipe"))
-"""The last has most cells, 28,672."""
+"""Pairs of schedules to show; the last has the most cells, 28,672."""
 _QUIET = 1500
-"""Milliseconds after which a change is over, its still picture included, and the next is made."""
+"""Milliseconds between changes, enough for all effects of one change, its still picture included, to be over."""
 CELL = "pw.explore_schedules({!r}, {!r}, devices=16, microbatches=128)"
+"""The cell that shows a pair."""
 _DRAWN = """globalThis.pathwaysBokeh &&
   Object.values(globalThis.pathwaysBokeh)[0].documents.at(-1)?.get_model_by_name('schedules_idle')?.data.top.length"""
+"""JavaScript that is true once a pair has been drawn."""
 _HELPERS = """() => {
   const bokeh = Object.values(globalThis.pathwaysBokeh)[0], doc = bokeh.documents.at(-1)
   const model = (name) => doc.get_model_by_name(name)
@@ -49,10 +52,16 @@ _HELPERS = """() => {
     afterFrame()
   })
 }"""
+"""JavaScript for the page: change the field F, and time the frame in which a row of pixels of both pictures differs."""
 
 
 def answers(page: Page, changes: int = CHANGES) -> list[float]:
-    """Milliseconds from a change of the time of F to the frame that shows it, of each change."""
+    """Return the milliseconds from each change of the time of F to the frame that shows it.
+
+    Args:
+        page: a notebook whose explorer has been displayed.
+        changes: number of changes.
+    """
     page.wait_for_function(_DRAWN, timeout=120_000)
     page.evaluate(_HELPERS)
     times = []
@@ -63,7 +72,7 @@ def answers(page: Page, changes: int = CHANGES) -> list[float]:
 
 
 def summary(times: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Any]:
-    """Figures and details of what ``answers`` found of each of ``PAIRS``."""
+    """Return figures and details of the milliseconds that ``answers`` found for each of ``PAIRS``."""
     usual = [time for pair in PAIRS[:2] for time in times[pair]]
     what = "from a changed time to both pictures painted, 16 x 128"
     detail = {f"{what}, {' and '.join(pair)}, ms": [round(time) for time in found] for pair, found in times.items()}

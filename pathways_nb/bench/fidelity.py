@@ -1,9 +1,12 @@
-"""Fidelity: how far simulated steps of this machine are from real ones, for programs that no calibration has measured.
+"""Fidelity: the error of simulated steps of this machine, for programs that no calibration has measured.
 
-Calibrates in full, runs each program of ``_held_out`` really and, from the same lines, on ``"sim:here"``. A figure of
-a program is the relative error of its simulated step, negative where that is too short, against the median of warm
-real steps, which take turns. ``noise_floor`` is the median, over programs, of the distance of the quartiles of the
-real steps over their median: a mean error below it means nothing.
+The bench calibrates in full, runs each program of ``_held_out`` on real devices and, from the same lines, on
+``"sim:here"``. The figure of a program is the relative error of its simulated step, negative where that is too short,
+against the median of warm real steps, which take turns. ``noise_floor`` is the median, over programs, of the distance
+of the quartiles of the real steps over their median: a mean error below it means nothing.
+
+The programs are held out on purpose: an error on programs that the calibration has measured would only tell how well
+the fit fits.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ from pathways_nb.cost.calibration.fitting import noise
 from pathways_nb.trace.matching import Difference
 
 ISLANDS, DEVICES, ROUNDS, RECORDED = 2, 4, 21, 3
+"""Islands, devices of each, rounds of timed steps, and recorded steps of each program."""
 QUICK = False
-"""Whether to calibrate quickly."""
+"""Whether to use the quick calibration."""
 _Starts = Mapping[str, Callable[[], Any]]
 
 
 def run() -> dict[str, Any]:
-    """Calibrate, run, simulate, compare."""
+    """Return the error of the simulated step of each held-out program, after a calibration of this machine."""
     pw.attach("cpu", islands=ISLANDS, devices_per_island=DEVICES)
+    # Reported, so that a reader sees whether other programs disturbed the measurement.
     load = [os.getloadavg()]
     found = pw.calibrate(QUICK)
     starts = _starts()
@@ -49,7 +54,7 @@ def run() -> dict[str, Any]:
 
 
 def _starts() -> _Starts:
-    """The programs on the current islands, compiled, each with a step behind it."""
+    """Return the programs on the current islands, compiled, each after one step."""
     left, right = (pw.virtual_slice(DEVICES, island=island, name=name) for island, name in enumerate(("left", "right")))
     starts = {name: program(left, right) for name, program in _held_out.PROGRAMS.items()}
     for start in starts.values():
@@ -58,7 +63,7 @@ def _starts() -> _Starts:
 
 
 def _steps(starts: _Starts) -> dict[str, list[float]]:
-    """Seconds of warm steps, from a call until the client knows of its end."""
+    """Return the seconds of warm steps, from a call until the client knows of its end."""
     seconds: dict[str, list[float]] = {name: [] for name in starts}
     for number in range(ROUNDS):
         for name in list(starts)[:: 1 if number % 2 else -1]:
@@ -67,7 +72,7 @@ def _steps(starts: _Starts) -> dict[str, list[float]]:
 
 
 def _recorded(name: str, start: Callable[[], Any]) -> pw.Run:
-    """Of some recorded steps the one that lasted neither longest nor shortest."""
+    """Return the record of one warm step: of several, the one of median makespan."""
     runs = []
     for _ in range(RECORDED):
         pw.wait(start())
@@ -78,7 +83,7 @@ def _recorded(name: str, start: Callable[[], Any]) -> pw.Run:
 
 
 def _twin(controller: pw.Controller, name: str, start: Callable[[], Any]) -> tuple[float, pw.Run]:
-    """Virtual seconds of a warm step, and its record."""
+    """Return the virtual seconds of a warm step, and its record."""
     pw.wait(start())
     with pw.record(name=f"{name}, simulated") as run:
         began = controller.clock()
@@ -88,7 +93,15 @@ def _twin(controller: pw.Controller, name: str, start: Callable[[], Any]) -> tup
 
 
 def _row(name: str, seconds: list[float], simulated: float, run: pw.Run, twin: pw.Run) -> dict[str, Any]:
-    """Both times, how far one half of the real steps is from the other, and where both records differ."""
+    """Return both times, the ratio of both halves of the real steps, and where the two records differ.
+
+    Args:
+        name: of the program.
+        seconds: of real steps; halves that differ show a machine that changed meanwhile.
+        simulated: virtual seconds of a step.
+        run: record of a real step.
+        twin: record of a simulated step.
+    """
     found = pw.compare(run, twin).difference
     return {
         "program": name,
@@ -103,7 +116,7 @@ def _row(name: str, seconds: list[float], simulated: float, run: pw.Run, twin: p
 
 
 def _by_kind(found: Difference) -> dict[str, dict[str, float]]:
-    """Seconds of the matched events of each kind, real and simulated."""
+    """Return the seconds of the matched events of each kind, real and simulated."""
     table = found.table
     kinds = {kind: table["kind"] == kind for kind in dict.fromkeys(table["kind"].tolist())}
     return {

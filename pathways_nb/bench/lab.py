@@ -1,4 +1,8 @@
-"""A JupyterLab of a bench's or a test's own (a free port, a token, a folder of its own, no news), and the browser."""
+"""A JupyterLab server for a bench or a test, and the search for a browser.
+
+The server has its own port, token and folder. Settings, workspaces and runtime files are in that folder, so that those
+of the user's own JupyterLab are neither used nor changed. News and update checks are off.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,20 @@ import nbformat
 
 ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE = 300.0
-"""Seconds after which a server that does not answer is taken to be stuck."""
+"""Seconds after which a server that does not answer counts as stuck."""
 
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+"""Names of the browser on ``PATH``."""
 _APPLICATIONS = Path("/Applications")
 
 
 def find_chromium() -> str | None:
-    """The path of a Chromium or Chrome: ``$CHROMIUM``, one on ``PATH``, an application, or Playwright's own."""
+    """Return the path of a Chromium or Chrome: ``$CHROMIUM``, one on ``PATH``, an application, or Playwright's own.
+
+    Returns:
+        None if there is none. A ``$CHROMIUM`` that does not exist is not replaced by another browser.
+    """
     named = os.environ.get("CHROMIUM")
     if named:
         return shutil.which(named)
@@ -36,6 +45,7 @@ def find_chromium() -> str | None:
 
 
 def _elsewhere() -> Iterator[Path]:
+    """Yield browsers that are not on ``PATH``: applications of macOS, and downloads of Playwright."""
     yield from _APPLICATIONS.glob("*Chrom*.app/Contents/MacOS/*Chrom*")
     for cache in (Path.home() / ".cache", Path.home() / "Library/Caches"):
         yield from sorted(cache.glob("ms-playwright/chromium-*/chrome-*/chrome"), reverse=True)
@@ -43,7 +53,14 @@ def _elsewhere() -> Iterator[Path]:
 
 @dataclass
 class LabServer:
-    """A running server: its address and where its notebooks lie."""
+    """A running server, and the folder of its notebooks.
+
+    Args:
+        port: on 127.0.0.1.
+        token: for access.
+        folder: root of the server's notebooks.
+        process: the server itself.
+    """
 
     port: int
     token: str
@@ -51,17 +68,22 @@ class LabServer:
     process: subprocess.Popen[bytes]
 
     def page(self, notebook: str) -> str:
-        """The address of a notebook, with a fresh workspace."""
+        """Return the address of a notebook, with a fresh workspace."""
         return f"http://127.0.0.1:{self.port}/lab/tree/{notebook}?token={self.token}&reset"
 
     def request(self, path: str, method: str = "GET") -> bytes:
-        """The server's own REST interface."""
+        """Return the answer of the server's REST interface.
+
+        Args:
+            path: such as ``/api/sessions``.
+            method: of HTTP.
+        """
         url = f"http://127.0.0.1:{self.port}{path}?token={self.token}"
         with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=_PATIENCE) as answer:
             return bytes(answer.read())
 
     def write(self, name: str, cells: list[str]) -> None:
-        """A new notebook with these code cells."""
+        """Write a new notebook with these code cells."""
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         made = [nbformat.v4.new_code_cell(source) for source in cells]
         notebook = nbformat.v4.new_notebook(cells=made, metadata=kernel)
@@ -73,14 +95,22 @@ class LabServer:
             self.request(f"/api/sessions/{session['id']}", "DELETE")
 
     def stop(self) -> None:
-        """End kernels first, or they are left behind; then the server."""
+        """End every kernel, then the server."""
         self.end_kernels()
         self.process.terminate()
         self.process.wait(_PATIENCE)
 
 
 def start(folder: Path, notebooks: Path | None = None) -> LabServer:
-    """Start a server in ``folder``, with copies of what is in ``notebooks``."""
+    """Return a started server that listens.
+
+    Args:
+        folder: empty folder for the server's notebooks, settings and runtime files.
+        notebooks: folder whose contents are copied for the server; None for none.
+
+    Raises:
+        RuntimeError: the server did not start; the end of its log is shown.
+    """
     work, settings = folder / "work", folder / "settings" / "@jupyterlab" / "apputils-extension"
     work.mkdir()
     if notebooks is not None:
@@ -103,7 +133,18 @@ def start(folder: Path, notebooks: Path | None = None) -> LabServer:
 
 
 def _port_of(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> int:
-    """The port on which the server listens, which it writes down itself when it does."""
+    """Return the port on which the server listens, from the file that the server writes.
+
+    The port asked for may be taken by then: ``--port-retries`` lets the server choose another one.
+
+    Args:
+        process: the server.
+        runtime: folder of the server's runtime files.
+        log: output of the server, for the error.
+
+    Raises:
+        RuntimeError: the server ended or did not answer in time.
+    """
     deadline = time.monotonic() + _PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         for path in runtime.glob("jpserver-*.json"):

@@ -1,7 +1,8 @@
-"""Overlap: what parallel asynchronous dispatch gains over sequential, and what the controller costs an SPMD step.
+"""Overlap: the gain of parallel asynchronous over sequential dispatch, and the controller's overhead on an SPMD step.
 
 A laptop's islands share one processor: with as many cores as islands, two stages can at best take half the time that
-they take one after the other. Plain JAX with all cores on one device is measured beside, and may well be faster.
+they take one after the other. Plain JAX with all cores on one device is measured beside, and may well be faster; it
+has a figure of its own. ``null_ratio`` compares plain JAX with itself and shows the noise of the comparison.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.examples import byte_lm, two_stages
 
 PAIRS, TURNS, STEPS = 48, 4, 4
+"""Rounds of the SPMD step, turns of the two-island step, and steps in a turn."""
 PLAIN = "plain JAX, one device, all cores"
+"""Plain JAX as a contender, named in the report."""
 _plain_step = jax.jit(two_stages.training_step(byte_lm.whole_loss))
 
 
 def run() -> dict[str, Any]:
-    """Measure the two-island step in both modes and plain JAX in turns, and the SPMD step on one island."""
+    """Return the speed-up of parallel over sequential dispatch, both beside plain JAX, and the SPMD overhead."""
     seconds: dict[str, list[float]] = {"parallel": [], "sequential": [], PLAIN: []}
     for _ in range(TURNS):
         for dispatch in ("parallel", "sequential"):
@@ -43,16 +46,19 @@ def run() -> dict[str, Any]:
 
 
 def _pipelined(dispatch: Any) -> list[float]:
+    """Return the seconds of warm steps in two stages on two islands."""
     pw.attach("cpu", islands=2, devices_per_island=4, dispatch=dispatch)
     step = two_stages.pipelined(pw.virtual_slice(4), pw.virtual_slice(4))
     return _steps(step, pw.wait)
 
 
 def _plain() -> list[float]:
+    """Return the seconds of warm steps in plain JAX."""
     return _steps(_plain_step, jax.block_until_ready)
 
 
 def _steps(step: Any, wait: Any) -> list[float]:
+    """Return the seconds of some steps after a first one, which compiles."""
     params, state, tokens, targets = two_stages.start()
 
     def once() -> None:
@@ -64,6 +70,7 @@ def _steps(step: Any, wait: Any) -> list[float]:
 
 
 def _spmd() -> dict[str, list[float]]:
+    """Return the seconds of an SPMD step through the controller and of its executable alone."""
     controller = pw.attach("cpu", islands=1, devices_per_island=4)
     place = pw.virtual_slice(4)
     step = two_stages.spmd(place)

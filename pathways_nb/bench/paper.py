@@ -2,7 +2,10 @@
 
 What is fitted on which numbers and what is predicted is declared before anything runs (``_paper.declared``). The table
 has the paper's number, ours, the error and the simplest formula beside it; numbers that were not checked against the
-paper say "recalled". Time is virtual: nothing here depends on this machine but how long the bench takes.
+paper say "recalled". Time is virtual: only the duration of the bench itself depends on this machine.
+
+The simplest formula is the baseline, and the report has the mean error of both, so that a reader sees what the
+simulation adds to arithmetic.
 """
 
 from __future__ import annotations
@@ -26,22 +29,25 @@ _ABOUT = {
     "figure 12": "How long a step took is not published, so what is given is the shortest one that 97 % allows.",
     "table 2": "The pipelines' rows cannot tell what SPMD over 128 cores costs: both fits miss it by over a tenth.",
 }
+"""Remarks on figures, printed with the table."""
 _READ = {"abstract": "in the abstract", "notes": "in public notes", "recalled": "recalled"}
+"""How a number of the paper was read, by the tag in the table of published numbers."""
 TOLERATED = 0.1
-"""Relative error beyond which a prediction is said to fail; published step-time errors of simulators are 3 to 9 %."""
+"""Relative error beyond which a prediction fails; published step-time errors of simulators are 3 to 9 %."""
 _RELATIVE = ("fitted", "predicted")
+"""Roles of points whose error is relative to a number of the paper."""
 _UNITS = {"figure 9": "", "figure 12": "s"}
-"""Of what we give where the paper has shares, or bytes: how far off the worst share is, and how long a step lasts."""
+"""Units of our number where it is not the paper's: the error of the worst share, the seconds of a step."""
 
 
 def table() -> list[dict[str, Any]]:
-    """A row for each declared point, in that order; what is not known of it is left out."""
+    """Return a row for each declared point, in that order; unknown values are left out of a row."""
     found = simulate()
     return [_row(point, found[point.figure][point.name]) for point in POINTS]
 
 
 def simulate() -> dict[str, dict[str, Found]]:
-    """Everything, by figure and name of a point."""
+    """Return the results of all simulations, by figure and by name of the point."""
     work = pipelines.fit_work()
     return {
         "figure 5": chains.figure_5(),
@@ -58,6 +64,12 @@ def simulate() -> dict[str, dict[str, Found]]:
 
 
 def _row(point: Point, found: Found) -> dict[str, Any]:
+    """Return the row of one point.
+
+    Args:
+        point: as declared.
+        found: as simulated.
+    """
     row: dict[str, Any] = {"of": point.figure, "point": point.name, "declared": point.role, "ours": found.ours}
     if point.role in _RELATIVE:
         known = PAPER[point.figure.partition(",")[0]][point.name]
@@ -72,7 +84,7 @@ def _row(point: Point, found: Found) -> dict[str, Any]:
 
 
 def figures_of(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Our number for each point, its error where the paper gives a number, how much was fitted, and how it went."""
+    """Return our number and error for each point, the number of fitted and predicted points, and the mean errors."""
     figures: dict[str, float] = {}
     for row in rows:
         name = _name(row["of"], row["point"])
@@ -91,11 +103,12 @@ def figures_of(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _name(figure: str, point: str) -> str:
+    """Return the stable name of a point's figure."""
     return re.sub(r"\W+", "_", f"{figure} {point}").lower()
 
 
 def units() -> dict[str, str]:
-    """The unit of our number for each point whose name does not tell it: the paper's, where it has one."""
+    """Return the unit of each point's number whose name does not tell it: the paper's unit, where there is one."""
     found = {}
     for point in POINTS:
         figure = point.figure.partition(",")[0]
@@ -106,7 +119,7 @@ def units() -> dict[str, str]:
 
 
 def run() -> dict[str, Any]:
-    """Simulate every point."""
+    """Return our number, the paper's and the simplest formula's for every point."""
     rows = table()
     fits = [
         {"fit": fit.name, "parameters": " and ".join(fit.parameters), "on": "; ".join(map(": ".join, fit.points)),

@@ -1,7 +1,7 @@
 """Peers of the dispatch bench, where they are installed: the same chain in Ray and in Dask, each at its most pipelined.
 
 A computation is, on each of some workers, the sum of one number from every worker, plus one: no arrays and no JAX, so
-what is measured is what the engine itself takes for it. Nothing waits before the end of the chain.
+that what is measured is the time of the engine itself. Nothing waits before the end of the chain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Chain = Callable[[int], object]
-"""Carries out so many computations, each after the one before."""
+"""A function that runs the given number of computations, each after the one before."""
 
 
 def _step(*shards: float) -> float:
@@ -23,7 +23,8 @@ def _step(*shards: float) -> float:
 
 @contextlib.contextmanager
 def with_ray(workers: int) -> Iterator[Chain]:
-    """An actor for each worker; calls take the references that earlier calls returned."""
+    """Yield a chain in Ray: an actor for each worker, whose calls take the references that earlier calls returned."""
+    # Ray's usage report is on by default.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -34,6 +35,7 @@ def with_ray(workers: int) -> Iterator[Chain]:
         actors = [worker.remote() for _ in range(workers)]
 
         def chain(count: int) -> object:
+            """Return the shards after ``count`` computations."""
             shards: list[Any] = [1.0] * workers
             for _ in range(count):
                 shards = [actor.step.remote(*shards) for actor in actors]
@@ -46,7 +48,10 @@ def with_ray(workers: int) -> Iterator[Chain]:
 
 @contextlib.contextmanager
 def with_dask(workers: int) -> Iterator[Chain]:
-    """A worker thread each, in this process, and the whole chain as one graph: faster than a call for each task."""
+    """Yield a chain in Dask: one worker thread each, in this process, and the whole chain as one graph.
+
+    One graph is faster than a submission for each task.
+    """
     from distributed import Client, LocalCluster
 
     serials = itertools.count()
@@ -56,6 +61,8 @@ def with_dask(workers: int) -> Iterator[Chain]:
     ):
 
         def chain(count: int) -> object:
+            # New keys for every run: Dask would return the results it still has for keys that it knows.
+            """Return the shards after ``count`` computations."""
             run = next(serials)
             graph: dict[Any, Any] = {(f"chain-{run}", 0, worker): 1.0 for worker in range(workers)}
             for i in range(count):
@@ -67,6 +74,6 @@ def with_dask(workers: int) -> Iterator[Chain]:
 
 
 def installed() -> dict[str, Callable[[int], contextlib.AbstractContextManager[Chain]]]:
-    """The peers that can be imported here, by name."""
+    """Return the peers that can be imported, by name."""
     modules = {"ray": ("ray", with_ray), "dask": ("distributed", with_dask)}
     return {name: start for name, (module, start) in modules.items() if importlib.util.find_spec(module)}

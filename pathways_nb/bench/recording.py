@@ -1,7 +1,7 @@
-"""Recording: what it costs to be watched, on chains of computations of about half a millisecond on four devices.
+"""Recording: its overhead on chains of computations of about half a millisecond on four devices.
 
-The same program runs with its ends watched as they are by default, all watched, and not watched more than flow
-control needs, its events thrown away. The last is run twice, so that noise can be seen.
+The same program runs in three ways: ends watched as they are by default; all ends watched; and no more ends watched
+than flow control needs, with the events thrown away. The last is run twice, so that noise can be seen.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from pathways_nb.runtime.local.watcher import BUDGET
 from pathways_nb.trace.record import Record, Row
 
 DEVICES, CHAIN, ROUNDS = 4, 128, 100
+"""Devices of the island, computations of a chain, and rounds."""
 SIZES, WANTED = (32, 64, 96, 128, 192, 256), 0.5e-3
+"""Sizes of matrices to choose from, and the wanted seconds of a computation."""
 
 
 class _Nowhere(Record):
-    """Remembers nothing."""
+    """A record that forgets its events."""
 
     def add(self, row: Row) -> None:
         """Forget one event."""
 
 
 def run() -> dict[str, Any]:
-    """Compare them on computations of the size that lasts nearest to half a millisecond."""
+    """Return the overhead of recording, on computations of the size that lasts nearest to half a millisecond."""
     controller = pw.attach("cpu", islands=1, devices_per_island=DEVICES)
     place = pw.virtual_slice(DEVICES)
     chains = {size: _chain(place, size) for size in SIZES}
@@ -45,8 +47,10 @@ def run() -> dict[str, Any]:
         "not watched again": partial(once, chain, 0.0, nowhere),
     }
     seconds = interleaved(contenders, ROUNDS)
+    # ``_once`` leaves the budget of the last contender.
     controller.driver.spend(BUDGET)
     pairs = zip(seconds["not watched"], seconds["not watched again"], strict=True)
+    # The mean of both unwatched runs of a round is less noisy than either.
     against = seconds | {"both": [(one + two) / 2 for one, two in pairs]}
     figures = {
         "recording_cost": ratio(against, "watched", "both") - 1,
@@ -58,6 +62,7 @@ def run() -> dict[str, Any]:
 
 
 def _chain(place: pw.VirtualSlice, size: int) -> Callable[[], Any]:
+    """Return a call of a program of ``CHAIN`` matrix products of this size."""
     multiply = pw.shard_map(
         lambda x, w: x @ w + jax.lax.psum(x[0, 0], "x"),
         on=place, in_specs=(pw.P("x"), pw.P()), out_specs=pw.P("x"),
@@ -75,6 +80,14 @@ def _chain(place: pw.VirtualSlice, size: int) -> Callable[[], Any]:
 
 
 def _once(controller: pw.Controller, chain: Callable[[], Any], budget: float = BUDGET, record: Any = None) -> None:
+    """Run a chain to its end, with a budget for watching ends and another record.
+
+    Args:
+        controller: of the session.
+        chain: call of a program.
+        budget: share of one core that watching may keep busy.
+        record: replaces the controller's record for this call; None keeps it.
+    """
     controller.driver.spend(budget)
     history = controller.record
     controller.record = record or history
@@ -85,6 +98,7 @@ def _once(controller: pw.Controller, chain: Callable[[], Any], budget: float = B
 
 
 def _seconds(once: Callable[..., None], chain: Callable[[], Any]) -> float:
+    """Return the mean seconds of five warm calls."""
     once(chain)
     began = time.perf_counter()
     for _ in range(5):

@@ -1,8 +1,8 @@
-"""Finds the benches, runs one, and says where: the machine, the versions, the figures, the detail.
+"""The runner of benches: finds them, runs one, and reports machine, versions, figures and detail.
 
-A figure is one number with a stable name; the detail is whatever a reader needs to trust it. Its unit is a word of its
-name (``first_picture_seconds``), or, where that names something else, what the bench says in ``units``; the table has
-it as a column, the JSON has names and numbers.
+A figure is one number with a stable name; the detail is what a reader needs to trust it. The unit of a figure is a word
+of its name (``first_picture_seconds``), or else in the bench's ``units``. The table has a column of units; the JSON has
+names and numbers only.
 """
 
 from __future__ import annotations
@@ -17,22 +17,27 @@ from typing import Any
 
 from pathways_nb.util.host_info import machine
 
-_HELPERS = frozenset({"report", "timing", "lab", "peers"})
+_HELPERS = frozenset({"report", "stopwatch", "explorer", "lab", "peers"})
 _NUMBERS = frozenset({"over", "ratio", "speedup", "error"})
-"""Words of what has no unit, whatever else the name holds."""
+"""Words in the names of figures that have no unit, whatever else the name says."""
 _UNITS = {"us": "µs", "ms": "ms", "seconds": "s", "bytes": "bytes"}
-"""By words of a figure's name."""
+"""Units by words of a figure's name."""
 
 
 def names() -> list[str]:
-    """The benches there are, by name."""
+    """Return the names of all benches, sorted."""
     package = importlib.import_module("pathways_nb.bench")
     found = {module.name for module in pkgutil.iter_modules(package.__path__)}
     return sorted(name for name in found - _HELPERS if not name.startswith("_"))
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Run the bench ``name`` of ``names()``; what it prints goes to standard error, so that the report stands alone.
+    """Run a bench and return its report.
+
+    What the bench prints goes to standard error, so that standard output holds the report alone.
+
+    Args:
+        name: one of ``names()``.
 
     Returns:
         ``{"bench": name, "machine": {...}, "figures": {name: number}, "detail": ..., "units": {name: unit}}``.
@@ -52,7 +57,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def unit_of(figure: str) -> str:
-    """The unit that a figure's name tells; ``""`` of a ratio, a count, a share or a relative error."""
+    """Return the unit that a figure's name tells; ``""`` for a ratio, a count, a share or a relative error."""
     words = figure.split("_")
     if _NUMBERS.intersection(words):
         return ""
@@ -62,11 +67,16 @@ def unit_of(figure: str) -> str:
 
 
 def as_json(report: dict[str, Any]) -> str:
-    """One JSON object on one line, without units; NumPy numbers and arrays in the detail become plain ones."""
+    """Return a report as one JSON object on one line, without units; NumPy numbers and arrays become plain ones."""
     return json.dumps({key: value for key, value in report.items() if key != "units"}, default=_plain)
 
 
 def _plain(value: Any) -> Any:
+    """Return a NumPy value as plain Python.
+
+    Raises:
+        TypeError: the value is not of NumPy.
+    """
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(
@@ -75,7 +85,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_text(report: dict[str, Any]) -> str:
-    """The same for a person: the machine in a line, a table of figures with their units, the detail below."""
+    """Return a report as text: the machine in one line, a table of figures with their units, the detail below."""
     where = report["machine"]
     width = max(map(len, report["figures"]), default=0)
     return "\n".join(
@@ -89,6 +99,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def _detail_lines(detail: Any, indent: str) -> list[str]:
+    """Return the detail of a report as indented lines."""
     if detail is None:
         return []
     if isinstance(detail, dict):
@@ -105,4 +116,5 @@ def _detail_lines(detail: Any, indent: str) -> list[str]:
 
 
 def _short(value: Any) -> str:
+    """Return a value with four significant digits if it is a float."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

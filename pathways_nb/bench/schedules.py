@@ -1,7 +1,8 @@
-"""Every pipeline schedule in three sizes: makespan beside its closed form, bubble, peak, and time to make it.
+"""Every pipeline schedule in three sizes: makespan beside its closed form, bubble, peak, and time to generate it.
 
 Makespans are those of F = I = W = 1 for a microbatch on a whole device, transfers take none; see ``Schedule.timing``.
-Milliseconds are those of making a schedule, and of timing one that was made: each the median of ``ROUNDS`` rounds.
+Generation and evaluation are timed apart, each as the median of ``ROUNDS`` rounds: a schedule is generated once and
+evaluated for every change of times.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, sched
 from pathways_nb.parallel.schedules.schedule import schedule
 
 SIZES = ((4, 8), (8, 32), (16, 128))
-"""Devices and microbatches."""
+"""Numbers of devices and microbatches."""
 TOKEN_SLICES = 4
-"""Of those that slice sequences."""
+"""Token slices of the schedules that slice sequences."""
 ROUNDS = 5
+"""Repetitions whose median is reported."""
 
 
 def run() -> dict[str, Any]:
-    """Make, check and evaluate all of them."""
+    """Return makespan, bubble, peak and milliseconds of all schedules in all sizes."""
     rows = {f"{p}x{m}": [_row(kind_of(name), p, m) for name in schedules()] for p, m in SIZES}
     largest = rows["{}x{}".format(*SIZES[-1])]
     figures = {
@@ -33,6 +35,7 @@ def run() -> dict[str, Any]:
 
 
 def _row(kind: ScheduleKind, devices: int, microbatches: int) -> dict[str, Any]:
+    """Return the row of the table for one schedule in one size."""
     slices = TOKEN_SLICES if "token_slices" in kind.defaults else None
     generation = [_timed(schedule, kind.name, devices, microbatches, None, slices) for _ in range(ROUNDS)]
     made = generation[0][1]
@@ -53,6 +56,7 @@ def _row(kind: ScheduleKind, devices: int, microbatches: int) -> dict[str, Any]:
 
 
 def _timed(make: Any, *arguments: Any) -> tuple[float, Any]:
+    """Return the seconds of one call, and its result."""
     began = time.perf_counter()
     made = make(*arguments)
     return time.perf_counter() - began, made

@@ -1,8 +1,9 @@
 """Simulation: gang operations per second through the real controller, beside SimPy and a static schedule.
 
 A chain of gangs over all of 2,048 simulated devices is called again and again: the controller decides, the simulated
-islands carry out, everything is recorded. SimPy, where it is installed, does as many request, timeout and release of
-one resource. A schedule whose order is fixed needs no event loop, and is evaluated as arrays (``cost.fixed_order``).
+islands carry out, everything is recorded. SimPy, where it is installed, does the same number of requests, timeouts and
+releases of one resource. A schedule of fixed order needs no event loop, and is evaluated as arrays
+(``cost.fixed_order``).
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ from pathways_nb.bench.stopwatch import interleaved, ratio, spread
 from pathways_nb.cost.fixed_order import OrderEdges, evaluate
 
 DEVICES, FEW, NODES, CALLS, ROUNDS = 2048, 8, 1000, 20, 15
-"""Devices of the island, and of the one to compare with; of a chain nodes, and calls in a round."""
+"""Devices of the island, and of the one to compare with; nodes of a chain, calls in a round, and rounds."""
 SIZES = (250, 1000, 4000, 16_000)
-"""Nodes of chains to see how time grows."""
+"""Nodes of the chains that show how time grows."""
 STAGES, MICROBATCHES = 2048, 512
+"""Stages and microbatches of the static schedule: about a million tasks."""
 STAGED, STAGED_ROUNDS = 200, 5
-"""Nodes of the program whose whole simulation, from the attach on, is compared."""
+"""Nodes and rounds of the program whose whole simulation, from the attach on, is compared."""
 LASTS = 1e-3
 """Simulated seconds of a gang."""
 
 
 def run() -> dict[str, Any]:
-    """Measure all of it."""
+    """Return rates, growth with size, memory per event, and the time of whole simulations and static schedules."""
     figures, detail = _gangs()
     seconds = {n: median(interleaved({"": chain(DEVICES, n)}, 5)[""]) for n in SIZES}
     figures["growth_exponent"] = exponent(seconds)
     detail["bytes of an event that no view has asked for"], figures["bytes_per_event"] = bytes_per_event()
     whole = {str(devices): partial(whole_simulation, devices) for devices in (DEVICES, FEW)}
-    interleaved(whole, 1)  # JAX's own caches are cold in the first
+    interleaved(whole, 1)  # fills JAX's own caches
     times = interleaved(whole, STAGED_ROUNDS)
     figures["seconds_2048_over_8_devices"] = ratio(times, str(DEVICES), str(FEW))
     static = interleaved({"pipeline": pipeline, "random graph": random_graph(STAGES, MICROBATCHES)}, 5)
@@ -53,6 +55,7 @@ def run() -> dict[str, Any]:
 
 
 def _gangs() -> tuple[dict[str, float], dict[str, Any]]:
+    """Return figures and rates of gang operations, with those of SimPy where it is installed."""
     contenders: dict[str, Callable[[], object]] = {"controller": chain(DEVICES, NODES, CALLS)}
     if importlib.util.find_spec("simpy"):
         contenders["simpy"] = partial(simpy_operations, NODES * CALLS)
@@ -65,7 +68,13 @@ def _gangs() -> tuple[dict[str, float], dict[str, Any]]:
 
 
 def chain(devices: int, nodes: int, calls: int = 1) -> Callable[[], None]:
-    """Simulates ``calls`` of a chain of ``nodes`` gangs over one island, lowered before."""
+    """Return a simulation of a chain of gangs over one island, lowered once before.
+
+    Args:
+        devices: of the island.
+        nodes: gangs in the chain.
+        calls: number of calls of the program.
+    """
     pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=devices)
     gang = pw.work(LASTS, on=pw.virtual_slice(devices))
 
@@ -84,7 +93,11 @@ def chain(devices: int, nodes: int, calls: int = 1) -> Callable[[], None]:
 
 
 def simpy_operations(count: int) -> float:
-    """As many operations of SimPy: a process requests a resource, holds it for a time and releases it."""
+    """Return the simulated seconds of operations in SimPy: a process requests, holds and releases a resource.
+
+    Args:
+        count: number of operations.
+    """
     import simpy
 
     def operate(world: Any, resource: Any) -> Any:
@@ -101,7 +114,11 @@ def simpy_operations(count: int) -> float:
 
 
 def whole_simulation(devices: int) -> None:
-    """Attach, trace, lower and simulate a program of two stages on the halves of an island."""
+    """Attach, trace, lower and simulate a program of two stages on the halves of an island.
+
+    Args:
+        devices: of the island.
+    """
     with pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=devices):
         halves = [pw.virtual_slice(devices // 2) for _ in range(2)]
         stages = [
@@ -121,13 +138,18 @@ def whole_simulation(devices: int) -> None:
 
 
 def pipeline() -> float:
-    """The makespan of GPipe's forward wave, its arrays made afresh."""
+    """Return the makespan of GPipe's forward wave, from newly made arrays."""
     task = np.arange(STAGES * MICROBATCHES).reshape(STAGES, MICROBATCHES)
     return evaluate(np.full(task.size, LASTS), OrderEdges(task[:-1], task[1:], LASTS / 10), task).makespan
 
 
 def random_graph(devices: int, tasks: int) -> Callable[[], float]:
-    """Evaluates as many tasks on devices at random, each after an earlier one at random."""
+    """Return a function that evaluates tasks on random devices, each after a random earlier task.
+
+    Args:
+        devices: number of devices.
+        tasks: on each device.
+    """
     rng, count = np.random.default_rng(0), devices * tasks
     where = rng.permutation(np.repeat(np.arange(devices), tasks))
     orders = np.argsort(where, kind="stable").reshape(devices, tasks)
@@ -138,13 +160,14 @@ def random_graph(devices: int, tasks: int) -> Callable[[], float]:
 
 
 def bytes_per_event() -> tuple[float, float]:
-    """Memory of a recorded run for each of its events: as they come in, and once they are columns."""
+    """Return the bytes of a recorded run per event: as events arrive, and after they have become columns."""
     simulate = chain(DEVICES, NODES, CALLS)
     tracemalloc.start()
     try:
         with pw.record("events") as recorded:
             simulate()
         gc.collect()
+        # Until they are read, events are kept as they arrived; reading them makes columns.
         fresh = tracemalloc.get_traced_memory()[0]
         count = len(recorded.events)
         gc.collect()
@@ -154,6 +177,6 @@ def bytes_per_event() -> tuple[float, float]:
 
 
 def exponent(seconds: dict[int, float]) -> float:
-    """The power with which seconds grow with sizes: the slope between their logarithms."""
+    """Return the power with which seconds grow with sizes: the slope between their logarithms."""
     slope, _ = np.polyfit([math.log(n) for n in seconds], [math.log(s) for s in seconds.values()], 1)
     return float(slope)

@@ -1,9 +1,9 @@
-"""Soak: clients that come, go, fail and are cancelled, with little memory; all they are told is right, nothing is left.
+"""Soak: clients that come, go, fail and are cancelled, with little memory; every answer is right, and nothing is left.
 
-Eight threads of users call 20,000 programs over two islands and keep or drop what comes back, while launches are made
-to fail at random; for a part of the time devices go and come back. Every result asked for must be NumPy's to the last
-bit, or an error that says which of the things done to it was the reason. Afterwards no byte is held, no logical buffer,
-run, array or thread is left.
+Eight threads of users call 20,000 programs over two islands and keep or drop the results, while launches are made to
+fail at random; in one phase devices are removed and added back. Every result asked for must equal NumPy's to the last
+bit, or be an error that names one of the injected causes. Afterwards no byte is held, and no logical buffer, run, array
+or thread is left. Over so many calls the counts also show a leak that occurs rarely.
 """
 
 from __future__ import annotations
@@ -26,25 +26,32 @@ from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.session.calls import submit
 
 PROGRAMS, USERS, DEVICES = 20_000, 8, 4
+"""Programs of all phases, threads of users, and devices of each island."""
 BUDGET = 8
 """Memory of each device, as a multiple of the largest peak of any program."""
 FAULTS = 0.03
 """Share of launches that fail."""
 PATIENCE = 60.0
-"""Seconds in which no program ends, after which something hangs."""
+"""Seconds without the end of any program after which the run counts as hung."""
 SETTLING = 10.0
-"""Seconds in which what nobody holds must be gone."""
+"""Seconds within which memory that nothing holds must be freed."""
 LEFT = ("bytes_left", "buffers_left", "runs_left", "arrays_left", "threads_left")
-"""What is counted when all users have gone."""
+"""Counts taken when all users have ended."""
 
 
 def latest(ready: Any, state: Any) -> Any:
-    """A user's own policy: the newest program first."""
+    """Return the newest gang: a policy of the user's own."""
     return max(ready, key=lambda gang: gang.serial)
 
 
 class Phase(NamedTuple):
-    """An equal part of the programs: under which policy, how dispatched, and whether devices go and come back."""
+    """An equal part of the programs, under one policy.
+
+    Args:
+        policy: as for ``pw.attach``.
+        dispatch: as for ``pw.attach``.
+        losing: whether devices are removed and added back meanwhile.
+    """
 
     policy: Any
     dispatch: Any = "parallel"
@@ -60,20 +67,27 @@ PHASES = (
     Phase("stride", dispatch="sequential"),
     Phase("stride", losing=True),
 )
+"""Every policy with parallel dispatch, sequential dispatch, and lost devices."""
 
 
 def run() -> dict[str, Any]:
-    """20,000 programs of 8 threads."""
+    """Return the outcomes of 20,000 programs of 8 threads."""
     return soak(PROGRAMS)
 
 
 def soak(programs: int, users: int = USERS, seed: int = 0) -> dict[str, Any]:
-    """Call so many programs, under each policy in turn, and count what became of them and what was left.
+    """Return the outcomes of programs called under each policy in turn, and what was left afterwards.
+
+    Args:
+        programs: number of programs of all users and phases.
+        users: number of threads.
+        seed: of all random choices.
 
     Raises:
-        RuntimeError: no program has ended for a minute; where every thread stands is on standard error.
+        RuntimeError: no program has ended for a minute; the stack of every thread is on standard error.
     """
     known = kinds(pw.virtual_slice(DEVICES, island=0, name="left"), pw.virtual_slice(DEVICES, island=1, name="right"))
+    # Peaks are known once programs are compiled, so a controller without a limit compiles them first.
     with pw.attach("cpu", islands=2, devices_per_island=DEVICES) as unlimited:
         hbm = BUDGET * _largest_peak(unlimited, known)
     rows = []
@@ -85,7 +99,7 @@ def soak(programs: int, users: int = USERS, seed: int = 0) -> dict[str, Any]:
 
 
 def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Of all phases: programs by what became of them, what was left, and programs per second."""
+    """Return the totals of all phases: programs by outcome, what was left, and programs per second."""
     outcomes = sum((row["outcomes"] for row in rows), Counter[str]())
     unexplained = sum(len(row["unexplained"]) for row in rows)
     return {
@@ -100,6 +114,7 @@ def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each phase."""
     return [
         row["phase"]
         | {"per second": round(row["programs"] / row["seconds"])}
@@ -111,7 +126,16 @@ def _table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _phase(
     phase: Phase, known: Sequence[SoakProgram], hbm: int, programs: int, users: int, seed: int
 ) -> dict[str, Any]:
-    """Users at work under one policy; the controller is let go afterwards."""
+    """Return the outcomes of users under one policy, and what was left after they had ended.
+
+    Args:
+        phase: policy, dispatch, and whether devices are lost.
+        known: the programs that users call.
+        hbm: memory of each device, bytes.
+        programs: number of programs.
+        users: number of threads.
+        seed: of all random choices.
+    """
     before, population = set(threading.enumerate()), UserPopulation(known, hbm / 2)
     policy, dispatch, losing = phase
     with pw.attach(
@@ -134,7 +158,7 @@ def _phase(
 
 
 def _losses(controller: pw.Controller) -> Iterator[None]:
-    """Some devices of one island go for a while, then of the other, and so on."""
+    """Yield after each step of a sequence: remove devices of one island, add them back, turn to the other."""
     for turn in itertools.count():
         island = turn % 2
         controller.remove(island, first=turn % DEVICES)
@@ -144,14 +168,14 @@ def _losses(controller: pw.Controller) -> Iterator[None]:
 
 
 def _call_each(known: Sequence[SoakProgram]) -> None:
-    """Once before the clock starts, so that everything is compiled."""
+    """Call each program once before the clock starts, so that everything is compiled."""
     for kind in known:
         value = fresh(random.Random(0))
         pw.get(kind.program(value if kind.takes is None else pw.put(value, on=kind.takes, shardings=pw.P("x"))))
 
 
 def _largest_peak(controller: pw.Controller, known: Sequence[SoakProgram]) -> int:
-    """Bytes that the most demanding program needs on a device."""
+    """Return the bytes that the most demanding program needs on a device."""
     _call_each(known)
     peaks = []
     for kind in known:
@@ -163,7 +187,16 @@ def _largest_peak(controller: pw.Controller, known: Sequence[SoakProgram]) -> in
 
 
 def _work(population: UserPopulation, users: Sequence[User], meanwhile: Iterator[None]) -> None:
-    """Let all users do their work; ``meanwhile`` goes on all the time."""
+    """Start all users and wait for them, advancing ``meanwhile`` all the time.
+
+    Args:
+        population: state that users share.
+        users: threads to start.
+        meanwhile: steps that change the controller's devices, or nothing.
+
+    Raises:
+        RuntimeError: no program has ended for ``PATIENCE`` seconds.
+    """
     for user in users:
         user.start()
     seen, since = -1, time.monotonic()
@@ -173,15 +206,17 @@ def _work(population: UserPopulation, users: Sequence[User], meanwhile: Iterator
         if (count := population.outcomes.total()) != seen:
             seen, since = count, time.monotonic()
         elif time.monotonic() > since + PATIENCE:
+            # ``sys.stderr`` may be replaced by an object without a file descriptor, which faulthandler needs.
             faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)
             raise RuntimeError(f"soak: nothing has ended for {PATIENCE:.0f} s after {seen} programs")
 
 
 def _left(controller: pw.Controller) -> dict[str, int]:
-    """What is held though nobody holds anything: all of it should be gone in a moment."""
+    """Return what the controller still holds although no variable needs it, once it has had time to free it."""
     driver, machine = controller.driver, controller.machine
     deadline = time.monotonic() + SETTLING
     while True:
+        # Futures in reference cycles are released only by the collector.
         gc.collect()
         found = {
             "bytes_left": sum(map(_bytes, machine.memory.islands)),
@@ -196,10 +231,10 @@ def _left(controller: pw.Controller) -> dict[str, int]:
 
 
 def _bytes(island: IslandMemory) -> int:
-    """Held on all its devices together."""
+    """Return the bytes held on all devices of an island together."""
     return sum((after - first) * held.total for first, after, held in island.runs)
 
 
 def _arrays(controller: pw.Controller) -> int:
-    """Arrays alive on the islands."""
+    """Return the number of live arrays on the islands."""
     return sum(len(island.devices[0].client.live_arrays()) for island in controller.driver.attachment.islands)

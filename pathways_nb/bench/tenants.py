@@ -1,7 +1,8 @@
-"""Tenants: are shares of device time kept, and what do several clients cost together (Pathways, Figures 8, 9 and 11)?
+"""Tenants: accuracy of shares of device time, and throughput of several clients (Pathways, Figures 8, 9 and 11).
 
-Clients are threads that always have programs of one computation waiting. Device time is what the record says, counted
-over windows of consecutive gangs, the worst of which is reported.
+Clients are threads that always have programs of one computation waiting, since a share means something only under
+contention. Device time is taken from the record, counted over windows of consecutive gangs, the worst of which is
+reported: an average over the run would hide a client that starved at first and caught up later.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ import pathways_nb as pw
 from pathways_nb.trace.record import Events, Record
 
 DEVICES, SECONDS, DEPTH, WINDOW, TURNS = 4, 3.0, 32, 400, 3
+"""Devices, seconds of a measurement, calls outstanding of each client, gangs in a window, and turns."""
 ROUNDS = {"smallest": 1, "small": 10, "medium": 40, "large": 160}
 """Matrix products in each computation."""
 COUNTS = (1, 2, 4, 8)
+"""Numbers of clients."""
 PATIENCE = 4
-"""How many times as long a measurement may take where the machine is too busy for enough gangs."""
+"""Longest duration of a measurement on a machine too busy for enough gangs, as a multiple of the usual one."""
 _KEPT = 0.7
 """Share of the gangs that count: those of the middle."""
 
 
 def run() -> dict[str, Any]:
-    """Measure shares at the medium size, and throughput and utilisation of 1, 2, 4 and 8 clients at every size.
+    """Return the errors of shares at the medium size, and rates and utilisation of 1, 2, 4 and 8 clients at every size.
 
     On a machine too busy for a window of gangs a figure is left out, and the detail says how many gangs there were.
     """
@@ -48,6 +51,7 @@ def run() -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for size, program in programs.items():
         rates: dict[int, list[Rate]] = {count: [] for count in COUNTS}
+        # Numbers of clients take turns, so that a change of the machine's load affects all of them.
         for _ in range(TURNS):
             for count in COUNTS:
                 events = _compete(controller, place, program, (1,) * count, SECONDS / 2, least=10)
@@ -64,6 +68,7 @@ def run() -> dict[str, Any]:
 
 
 def _program(place: pw.VirtualSlice, rounds: int) -> pw.Program:
+    """Return a program of one computation of so many matrix products."""
     work = pw.jit(
         lambda m: jax.lax.fori_loop(0, rounds, lambda i, x: jnp.tanh(x @ x), m),
         on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"),
@@ -79,13 +84,23 @@ def _compete(
     seconds: float,
     least: int,
 ) -> Events:
-    """What ran while all clients had programs waiting; on a busy machine longer, until ``least`` gangs are kept."""
+    """Return the gangs that ran while all clients had programs waiting.
+
+    Args:
+        controller: of the session.
+        place: where the programs run.
+        program: called by all clients.
+        shares: of each client.
+        seconds: length of the measurement.
+        least: gangs to keep; on a busy machine the measurement lasts longer, up to ``PATIENCE`` times.
+    """
     value = pw.put(np.full((64, 64), 0.01, np.float32), on=place, shardings=pw.P("x"))
     program(value).wait()
     controller.record = Record()
     over, ready = threading.Event(), threading.Barrier(len(shares) + 1)
 
     def work(name: str, share: float) -> None:
+        """Call the program all the time for one client, with ``DEPTH`` calls outstanding."""
         with pw.client(name, share=share):
             ready.wait()
             waiting = [program(value) for _ in range(DEPTH)]
@@ -107,30 +122,36 @@ def _compete(
         thread.join()
     events = controller.record.events().of_kind("compute")
     controller.record = Record(limit=1)
-    cut = int(len(events) * (1 - _KEPT) / 2)  # neither the beginning nor the end
+    # At the beginning and at the end some clients have no programs waiting.
+    cut = int(len(events) * (1 - _KEPT) / 2)
     first, last = cut, len(events) - cut
     return events.select(np.argsort(events["end"], kind="stable")[first:last])
 
 
 def _parts(events: Events, shares: tuple[int, ...]) -> np.ndarray:
-    """Device time of each client (rows) at each event."""
+    """Return the device time of each client (rows) at each event (columns)."""
     lasts = events["end"] - events["start"]
     return np.stack([lasts * events.is_("client", f"client {i}") for i in range(len(shares))])
 
 
 def got(events: Events, shares: tuple[int, ...]) -> list[float]:
-    """The device time of each client, in units of which all together have ``sum(shares)``; empty if there was none."""
+    """Return the device time of each client, in units that add up to ``sum(shares)``; empty if there was none."""
     total = _parts(events, shares).sum(1)
     return (total / total.sum() * sum(shares)).round(4).tolist() if total.any() else []
 
 
 def worst_error(events: Events, shares: tuple[int, ...], window: int = WINDOW) -> float | None:
-    """The largest relative error of any client's share in any window of consecutive gangs.
+    """Return the largest relative error of any client's share in any window of consecutive gangs.
 
-    A client without a gang in a window has an error of 1 there. Windows whose gangs took no time have no shares.
+    A client without a gang in a window has an error of 1 in it. Windows whose gangs took no time have no shares.
+
+    Args:
+        events: gangs in the order of their ends.
+        shares: of each client.
+        window: gangs in a window.
 
     Returns:
-        The error; ``None`` where there are fewer gangs than a window has, so that nothing can be said.
+        The error; None where there are fewer gangs than a window has, so that nothing can be said.
     """
     if len(events) < window:
         return None
@@ -149,7 +170,7 @@ class Rate(NamedTuple):
 
 
 def rate(events: Events) -> list[Rate]:
-    """The rate of one turn; none if no gang ended in it, or all at once."""
+    """Return the rate of one turn, as a list of one; empty if no gang ended in it, or all ended at once."""
     lasted = float(events["end"].max() - events["start"].min()) if len(events) else 0.0
     if not lasted:
         return []
@@ -157,7 +178,7 @@ def rate(events: Events) -> list[Rate]:
 
 
 def medians(rates: dict[int, list[Rate]]) -> dict[str, float]:
-    """By column of the table; what no turn has measured is left out."""
+    """Return the medians over turns, by column of the table, without numbers of clients that no turn measured."""
     known = {count: turns for count, turns in rates.items() if turns}
     return {f"{count} clients, per second": median(t.per_second for t in turns) for count, turns in known.items()} | {
         f"{count} clients, utilisation": median(t.utilisation for t in turns) for count, turns in known.items()

@@ -1,4 +1,5 @@
-"""``pw.calibrate``: kernels and runs that measure the attached devices, and the file that keeps what was found.
+"""``pw.calibrate``: kernels and runs that measure the attached devices, and the file that keeps the result.
 
-No fit: that is ``cost.calibration``.
+This package measures and does not fit: fits are in ``cost.calibration``, which needs no devices and is tested on plain
+numbers. ``notebook``, ``bench`` and the package itself may import it.
 """

@@ -1,8 +1,11 @@
-"""``pw.calibrate``: measure the attached devices once, keep what was found for every later session, simulate with it.
+"""``pw.calibrate``: measure the attached devices once, store the result for every later session, simulate with it.
 
 Assumed throughout: all devices of all islands work at the same time, as in a program that uses all of them. Virtual
 CPU devices of an island share its cores, so each is measured while the others work, too; ``Efficiency.at_once`` says
-how much faster fewer of them are. What else runs on the machine meanwhile is in the figures, and in their noise.
+how much faster fewer of them are. Other load on the machine meanwhile is part of the figures, and of their noise.
+
+A calibration holds for one processor, number of cores, JAX version and set of islands, and is refused elsewhere. Only a
+quick one is then replaced without asking, which takes some seconds.
 """
 
 from __future__ import annotations
@@ -30,21 +33,21 @@ from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.words import counted, plural
 
 _Shape = tuple[str, tuple[int, ...]]
-"""A kind of device, and how many each island has."""
+"""A kind of device, and the number of devices of each island."""
 _kept: dict[_Shape, Calibration] = {}
-"""Of this process."""
+"""Calibrations that this process has measured or read."""
 
 
 def calibrate(quick: bool = False) -> Calibration:
-    """Measure the attached devices, fit the cost model to them and store it for ``"sim:here"``.
+    """Return the calibration of the attached devices, measured now and stored for ``"sim:here"``.
 
     Measures launches and the controller's own work, classes of operations, collectives and transfers through a
-    controller of the same islands, waiting first for what is under way; virtual devices are other ones than the
-    attached, on the same cores. Takes up to half a minute, with a line of progress past two seconds. An interrupt
-    leaves everything as it was. The file lies under ``$XDG_DATA_HOME``, else ``~/.local/share``.
+    controller of the same islands, after waiting for work under way; on CPU these are other virtual devices than the
+    attached ones, on the same cores. Takes up to half a minute, with a line of progress past two seconds. An interrupt
+    leaves everything as it was. The file is stored under ``$XDG_DATA_HOME``, else ``~/.local/share``.
 
     Args:
-        quick: fewer classes, sizes and repeats: some seconds.
+        quick: fewer classes, sizes and repeats, in some seconds.
 
     Returns:
         The model, with the noise of each class and its error on sizes that the fit has not seen.
@@ -60,14 +63,14 @@ def calibrate(quick: bool = False) -> Calibration:
 
 
 def calibration(path: str | Path | None = None) -> Calibration:
-    """The calibration of the attached devices, as it was stored.
+    """Return the stored calibration of the attached devices.
 
     Args:
-        path: of a file that ``Calibration.save`` wrote on this machine; by default what ``pw.calibrate`` stored.
+        path: of a file that ``Calibration.save`` wrote on this machine; None for the one that ``pw.calibrate`` stored.
 
     Raises:
-        UsageError: there is none, it is damaged, or it is of another machine or version. FileNotFoundError: no such
-            file.
+        UsageError: there is none, it is damaged, or it is of another machine or version.
+        FileNotFoundError: no such file.
     """
     controller = default_controller.get()
     if path is not None:
@@ -79,12 +82,12 @@ def calibration(path: str | Path | None = None) -> Calibration:
 
 
 def calibrated(controller: Session | None) -> CostModel:
-    """The cost model of this machine: the stored one, else one that is measured quickly now.
+    """Return the cost model of this machine: the stored one, else one that is measured quickly now.
 
-    A stored quick one that does not hold here any more counts as none: another is measured as quickly.
+    A stored quick calibration that does not hold on this machine is measured again, as quickly.
 
     Args:
-        controller: whose devices; without one, those that ``pw.attach("auto")`` would choose.
+        controller: whose devices; None for those that ``pw.attach("auto")`` would choose.
 
     Raises:
         UsageError: the stored one is of another machine or version and not a quick one, or damaged.
@@ -104,6 +107,7 @@ def calibrated(controller: Session | None) -> CostModel:
 
 
 def _measured(controller: Session, quick: bool) -> Calibration:
+    """Return a calibration measured now, and keep it for this process."""
     shape = _shape(controller)
     with _undisturbed(controller) as chosen:
         fitted = this_machine.fit(measure(chosen, quick, to_standard_error))
@@ -114,12 +118,17 @@ def _measured(controller: Session, quick: bool) -> Calibration:
 
 @contextlib.contextmanager
 def _undisturbed(controller: Session) -> Iterator[Session]:
-    """A current controller of the same islands without a user's options, on which nothing is under way."""
+    """Yield a current controller of the same islands without a user's options, on which nothing is under way.
+
+    Raises:
+        UsageError: accelerators that are recorded, dispatched sequentially or have an emulated latency: they cannot be
+            attached a second time, so the user has to attach them without.
+    """
     if controller.driver_or_none is not None:
         controller.settle()
     asked = controller.attach_options
     if asked.kind == "cpu":
-        policy = "stride" if asked.policy == "fifo" else "fifo"  # another controller, even if all else is the same
+        policy = "stride" if asked.policy == "fifo" else "fifo"  # equal options would give the same controller
         counts = {"islands": asked.islands, "devices_per_island": asked.devices_per_island}
         with attach("cpu", **counts, pin=asked.pin, policy=policy) as other:
             yield other
@@ -134,13 +143,14 @@ def _undisturbed(controller: Session) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def usual() -> Iterator[Session]:
-    """For a moment, what ``pw.attach("auto")`` would attach."""
+    """Yield a controller of the devices that ``pw.attach("auto")`` would attach, for the length of the block."""
     kind, _ = islands_module.accelerators()
     with attach(kind or "cpu") as controller:
         yield controller
 
 
 def _stored(controller: Session) -> Calibration | None:
+    """Return the calibration of these islands that is kept or stored; None if there is none."""
     shape = _shape(controller)
     if shape not in _kept and (path := _path(shape)).exists():
         _kept[shape] = _checked(load(path), controller, str(path))
@@ -148,12 +158,19 @@ def _stored(controller: Session) -> Calibration | None:
 
 
 def _checked(found: Calibration, controller: Session, where: str) -> Calibration:
+    """Return a calibration if it holds on this machine.
+
+    Raises:
+        OutdatedError: it is of another machine.
+    """
     found.refuse_elsewhere(_machine(controller), where)
     return found
 
 
 def _shape(controller: Session) -> _Shape:
-    """What was attached; virtual devices that were lost or added since do not count.
+    """Return the kind and number of the attached devices.
+
+    Virtual devices that were lost or added since do not count: the machine below them is the same.
 
     Raises:
         UsageError: the devices are simulated.
@@ -165,13 +182,14 @@ def _shape(controller: Session) -> _Shape:
 
 
 def _named(shape: _Shape) -> str:
+    """Return the islands in words."""
     kind, islands = shape
     sizes = "+".join(map(str, islands)) if len(set(islands)) > 1 else str(islands[0])
     return f"{counted(len(islands), 'island')} × {sizes} {kind} {plural(max(islands), 'device')}"
 
 
 def _machine(controller: Session) -> dict[str, Any]:
-    """What a calibration holds for: another processor, number of cores, version or island makes another machine."""
+    """Return what a calibration holds for: another processor, number of cores, version or island is another machine."""
     kind, islands = _shape(controller)
     known = machine()
     processor = _processor() if kind == "cpu" else controller.driver.attachment.islands[0].devices[0].device_kind
@@ -180,7 +198,7 @@ def _machine(controller: Session) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """What the system calls its processor."""
+    """Return the system's name of its processor."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -189,9 +207,11 @@ def _processor() -> str:
 
 
 def _path(shape: _Shape) -> Path:
+    """Return the file for islands of this shape."""
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     kind, islands = shape
     return Path(home) / "pathways_nb" / f"calibration-{kind}-{'-'.join(map(str, islands))}.json"
 
 
+# ``attach`` is below this package and must not import it, so it is given the functions for "sim:here".
 simulator.measure_here_by(calibrated, usual)

@@ -1,10 +1,10 @@
 """Small computations, each nearly of one class, that a calibration runs in chains.
 
-Each takes a state and constants and gives a state of the same shape, so that a chain of nodes is the node again and
-again. A node must last longer than its launch, which would hide it, so small ones are done several times in a node:
-products with one matrix after another, as in a model, since one alone would stay in a cache; others again and again,
-each turn depending on the one before, or a compiler would do it once for all. Shapes are those of one device. Values
-stay near 1: tiny ones would be slower for no reason of ours.
+Each takes a state and constants and returns a state of the same shape, so that a chain of nodes repeats one node. A
+node must last longer than its launch, which would hide it, so small computations are repeated within a node. Products
+use one matrix after another, as a model does, since one alone would stay in a cache; in others each repetition depends
+on the one before, or a compiler would do it once for all. Shapes are those of one device. Values stay near 1, because
+arithmetic on denormal numbers would be slower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRODUCTS = (16, 256), (96, 200), (256, 384)
 _GRADIENTS = (48, 144), (128, 256), (96, 384)
 """Rows and width."""
 _MATRICES = 8
-"""At most, one after another."""
+"""Most matrices of a product, used one after another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +33,10 @@ class Kernel:
     """One computation for one device.
 
     Args:
-        kind: its class. fn: of the state and constants. arrays: those of one device, the state first.
-        repeats: how often a node does it.
+        kind: its class of operations, or its collective.
+        fn: function of the state and constants, which returns the state.
+        arrays: those of one device, the state first.
+        repeats: repetitions within a node.
     """
 
     kind: str
@@ -43,19 +45,19 @@ class Kernel:
     repeats: int = 1
 
     def repeated(self, state: Any, *constants: Any) -> Any:
-        """What a node does."""
+        """Return the state after all repetitions, which is what a node computes."""
         if self.repeats == 1:
             return self.fn(state, *constants)
         return jax.lax.fori_loop(0, self.repeats, lambda _, state: self.fn(state, *constants), state)
 
     def work(self, devices: int) -> Work:
-        """What a node does on each of so many devices."""
+        """Return the work of a node on each of so many devices."""
         traced = jax.make_jaxpr(self.repeated, axis_env=[(AXIS, devices)])(*self.arrays)
         return work_of(traced, {AXIS: devices})
 
 
 def _often(each: float, enough: float) -> int:
-    """How often to do what is so large, for a node to do enough."""
+    """Return how often to repeat work of this size so that a node does enough; 1 to 256."""
     return int(min(max(enough // each, 1), 256))
 
 
@@ -64,24 +66,24 @@ def _ones(*shape: int, dtype: Any = np.float32) -> Any:
 
 
 def tiny() -> Kernel:
-    """Nothing but a launch."""
+    """Return a kernel that is nothing but a launch."""
     return Kernel("launch", lambda s: s + 1.0, (_ones(8),))
 
 
 def medium(nodes: int) -> Kernel:
-    """Work for one node, of which a part for each of so many nodes lasts longer than a launch."""
+    """Return work for one node of which each of ``nodes`` equal parts lasts longer than a launch."""
     return replace(_product(64, 128, np.float32, 4), repeats=nodes)
 
 
 def large(quick: bool) -> Iterator[Kernel]:
-    """Long enough for a launch not to count: what one device takes alone, and among others."""
+    """Yield kernels so long that a launch does not count, to compare one device alone with one among others."""
     yield _product(256, 512, np.float32)
     if not quick:
         yield _heavy(2**16)
 
 
 def operations(quick: bool) -> Iterator[Kernel]:
-    """Every class of operations in several sizes; a quick calibration takes fewer classes and sizes."""
+    """Yield every class of operations in several sizes; a quick calibration has fewer classes and sizes."""
     for rows, width in _PRODUCTS[:2] if quick else _PRODUCTS:
         yield _product(rows, width, np.float32)
     for rows, width in _GRADIENTS[:1] if quick else _GRADIENTS:
@@ -101,6 +103,7 @@ def operations(quick: bool) -> Iterator[Kernel]:
 
 
 def _rarer() -> Iterator[Kernel]:
+    """Yield the classes that only a full calibration measures."""
     for rows, width in ((64, 128), (128, 256), (256, 256)):
         yield _product(rows, width, jnp.bfloat16)
     for width, channels in ((8, 8), (8, 16), (16, 16), (16, 32)):
@@ -112,7 +115,12 @@ def _rarer() -> Iterator[Kernel]:
 
 
 def collectives(devices: int, quick: bool) -> Iterator[Kernel]:
-    """Every collective over all devices of an island, from 256 bytes to a megabyte on each."""
+    """Yield every collective over all devices of an island, from 256 bytes to a megabyte on each.
+
+    Args:
+        devices: of the island.
+        quick: whether to take fewer sizes.
+    """
     for floats in (2**8, 2**17) if quick else (2**6, 2**12, 2**16, 2**18):
         count = max(1, floats // devices) * devices
         parts, often = (devices, count // devices), min(16, _often(count, 2**18))
@@ -125,6 +133,14 @@ def collectives(devices: int, quick: bool) -> Iterator[Kernel]:
 
 
 def _product(rows: int, width: int, dtype: Any, matrices: int = 0) -> Kernel:
+    """Return a product with one matrix after another.
+
+    Args:
+        rows: of the state.
+        width: of the state and of the square matrices.
+        dtype: float32 or bfloat16.
+        matrices: their number; 0 for as many as make a node long enough.
+    """
     kind = "matmul" if dtype is np.float32 else "matmul bfloat16"
     matrices = matrices or min(_MATRICES, _often(rows * width**2, 2**23))
     weights = [np.full((width, width), 1 / width, dtype) for _ in range(matrices)]
@@ -132,7 +148,7 @@ def _product(rows: int, width: int, dtype: Any, matrices: int = 0) -> Kernel:
 
 
 def _gradient(rows: int, width: int) -> Kernel:
-    """Weights become what they were less the gradient of a sum of squares, from one batch after another.
+    """Return steps of gradient descent on a sum of squares, one batch after another.
 
     A product with a transposed first factor takes longer than others (on CPU by half, measured); of the products of a
     training step it is every third.
@@ -157,10 +173,13 @@ def _convolved(width: int, channels: int) -> Kernel:
 
 
 def _light(size: int) -> Kernel:
+    """Return elementwise work of two operations on each element."""
     return Kernel("elementwise", lambda s: s * 0.5 + 0.5, (_ones(size),), _often(size, 2**18))
 
 
 def _heavy(size: int) -> Kernel:
+    """Return elementwise work of many operations on each element: a polynomial of degree 13."""
+
     def polynomial(s: Any) -> Any:
         value = s
         for _ in range(12):
@@ -175,7 +194,8 @@ def _transcendental(size: int) -> Kernel:
 
 
 def _summed(size: int, axis: int) -> Kernel:
-    """Over rows, as for a bias, or within them, as in a softmax."""
+    """Return a sum over rows, as for a bias (``axis`` 0), or within them, as in a softmax."""
+    # The state is the sum itself and scales the next one, so that repetitions depend on each other.
     shape = (64, size // 64) if axis == 0 else (size // 64, 64)
 
     def total(s: Any, x: Any) -> Any:
@@ -191,7 +211,7 @@ def _sorted(size: int) -> Kernel:
 
 def _drawn(size: int) -> Kernel:
     def draw(s: Any) -> Any:
-        key = jax.random.key(s[0].astype(jnp.uint32))  # of the state, or the compiler would draw once for all
+        key = jax.random.key(s[0].astype(jnp.uint32))  # from the state, or the compiler would draw only once
         return jax.random.uniform(key, s.shape) + 1.0
 
     return Kernel("random", draw, (_ones(size),), _often(size, 2**15))

@@ -1,6 +1,8 @@
 """All measurements of one calibration: every program is prepared, then they take turns, round after round.
 
-So whatever else the machine does meanwhile hits all of them alike, and a launch is told apart from the work behind it.
+Taking turns spreads other load on the machine over all programs alike, and medians over rounds drop its peaks. All
+programs compile before the first round, so that no compilation falls into a measurement. A node's time is a share of a
+chain, less what a program takes anyway, because a launch cannot be measured apart from the work behind it.
 """
 
 from __future__ import annotations
@@ -25,20 +27,29 @@ from pathways_nb.util.host_info import machine
 from pathways_nb.util.progress import Progress
 
 NODES, HOPS = 4, 4
-"""Nodes of a chain, and of one that changes islands: enough for what a program takes anyway to count little."""
+"""Nodes of a chain, and of one that changes islands: enough for a program's fixed time to count little."""
 LENGTHS = (1, 4, 16, 32)
-"""Nodes of the chains that tell what launches take."""
+"""Nodes of the chains from which the time of a launch is fitted."""
 PARTS = 16
 """Nodes that do the work of one."""
 _LEAST, _MOST = 3, 25
-"""Rounds."""
+"""Fewest and most rounds."""
 _SECONDS, _QUICK = 22.0, 5.0
-"""After which no further round begins."""
+"""Seconds after which no further round begins, of a full and of a quick calibration."""
 
 
 @dataclass(eq=False)
 class _Item:
-    """A program of so many nodes of a kernel on each island, which moves an array of so many bytes at each of them."""
+    """A program to measure: some nodes of a kernel on each island.
+
+    Args:
+        group: what it is measured for: a class, a transfer, or a comparison.
+        kernel: of each node.
+        prepare: compiles the program.
+        nodes: number of nodes on each island.
+        bytes: size of the array that moves at each node; 0 if none does.
+        seconds: measured, one of each round.
+    """
 
     group: str
     kernel: Kernel
@@ -50,34 +61,52 @@ class _Item:
 
 @dataclass(eq=False)
 class _Line:
-    """Chains of tiny nodes of several lengths, on some places."""
+    """Chains of tiny nodes of several lengths on some places.
+
+    Args:
+        places: one on each island that takes part.
+        starts: the compiled chains, by length.
+        stages: measured, by length, one of each round.
+    """
 
     places: list[VirtualSlice]
     starts: dict[int, Start] = field(default_factory=dict)
     stages: dict[int, list[Stages]] = field(default_factory=lambda: {nodes: [] for nodes in LENGTHS})
 
     def prepare(self, bench: Bench) -> None:
+        """Compile the chains."""
         self.starts = {nodes: bench.chains(kernels.tiny(), self.places, nodes) for nodes in LENGTHS}
 
     def measure(self) -> None:
+        """Measure each chain once."""
         for nodes, start in self.starts.items():
             self.stages[nodes].append(stages_of(start))
 
     def chains(self) -> tuple[Chain, ...]:
+        """Return the medians of each length."""
         return tuple(_chain(nodes, stages) for nodes, stages in self.stages.items())
 
 
 def measure(controller: Session, quick: bool, say: Callable[[str], object]) -> Measured:
-    """Measure a controller's devices, all islands at the same time.
+    """Return the measurements of a controller's devices, all islands at the same time.
 
     Args:
-        controller: the current one, with nothing under way. quick: fewer classes, sizes and repeats.
-        say: told of progress.
+        controller: the current one, with nothing under way.
+        quick: whether to take fewer classes, sizes and repeats.
+        say: called with lines of progress.
     """
     return _Session(controller, quick, Progress(say)).measured()
 
 
 class _Session:
+    """One calibration's programs and their measurements.
+
+    Args:
+        controller: the current one.
+        quick: whether to take fewer classes, sizes and repeats.
+        progress: for lines of progress.
+    """
+
     def __init__(self, controller: Session, quick: bool, progress: Progress):
         self.controller, self.bench, self.quick, self.progress = controller, Bench(controller), quick, progress
         self.shared = controller.platform == "cpu"  # only virtual devices share cores
@@ -86,6 +115,7 @@ class _Session:
         self.items = [*self._work(), *self._moves()]
 
     def _work(self) -> Iterator[_Item]:
+        """Yield programs of operations and collectives, and those that compare launches and devices."""
         bench, devices = self.bench, self.bench.devices
         exchanges = kernels.collectives(devices, self.quick) if devices > 1 else ()
         for kernel in (*kernels.operations(self.quick), *exchanges):
@@ -99,6 +129,7 @@ class _Session:
             yield _Item("together", kernel, partial(bench.chains, kernel, bench.places, NODES))
 
     def _moves(self) -> Iterator[_Item]:
+        """Yield programs that bring arrays of several sizes from the host, and between islands."""
         bench = self.bench
         for exponent in range(10, 21, 5 if self.quick else 2):
             array = np.ones(2**exponent // bench.devices, np.float32)
@@ -110,7 +141,7 @@ class _Session:
                 yield _Item("between", whole, partial(bench.handed, whole, HOPS), HOPS, moved)
 
     def measured(self) -> Measured:
-        """Prepare, take turns, and give every program its share."""
+        """Return all measurements: prepare the programs, run them in turns, and compute each node's share."""
         self._take_turns(self._prepared())
         chains, solo = (line.chains() for line in self.lines)
         anyway, _ = line_of(chains)
@@ -139,6 +170,7 @@ class _Session:
         )
 
     def _prepared(self) -> list[Start]:
+        """Return the compiled programs, with a line of progress for each."""
         for line in self.lines:
             line.prepare(self.bench)
         starts = []
@@ -148,34 +180,42 @@ class _Session:
         return starts
 
     def _take_turns(self, starts: list[Start]) -> None:
+        """Run rounds of all programs in random order until time is up."""
         until, order = _QUICK if self.quick else _SECONDS, np.random.default_rng(0)
         for number in range(_MOST):
             if number >= _LEAST and self.progress.passed > until:
                 break
             for line in self.lines:
                 line.measure()
-            for index in order.permutation(len(starts)):  # what came before a program must not always be the same
+            for index in order.permutation(len(starts)):  # a program must not always follow the same one
                 item = self.items[index]
                 self.progress.tell(f"calibrating: round {number + 1} of {_MOST} at most, {item.kernel.kind}")
                 item.seconds.append(seconds_of(starts[index]))
 
     def _parted(self, group: str) -> Parted:
+        """Return the seconds of work in one node and in ``PARTS`` nodes."""
         whole, parts = (median(item.seconds) for item in self.items if item.group == group)
         return Parted(PARTS, whole, parts)
 
     def _sample(self, item: _Item, anyway: float) -> Sample:
-        """A node's share of a chain, without what its program takes anyway; above 0 even where noise hides it."""
+        """Return a node's share of a chain.
+
+        Args:
+            item: the measured program.
+            anyway: seconds of a program without nodes, subtracted; the share stays above 0 where noise hides it.
+        """
         total = median(item.seconds)
         work = Work() if item.group == "host" else item.kernel.work(self.bench.devices)
         share = max(total - anyway, total / 10) / item.nodes
         return Sample(item.kernel.kind, work, share, noise(item.seconds), item.bytes)
 
     def _memory(self) -> float:
-        """Bytes of one device: what it tells, or its part of the machine's."""
+        """Return the bytes of one device: its own budget, or its part of the machine's memory."""
         return float(max(self.controller.budgets) or machine()["memory_bytes"] / sum(self.controller.islands))
 
 
 def _chain(nodes: int, stages: list[Stages]) -> Chain:
+    """Return the medians of the stages of a chain's measurements."""
     totals = [one.total for one in stages]
     total, call, sent = (float(median(column)) for column in zip(*stages, strict=True))
     return Chain(nodes, total, call, sent, noise(totals))

@@ -1,7 +1,7 @@
 """Chains of small computations through the attached controller, on all islands at the same time, and their seconds.
 
-Nothing is measured beside the controller: what a node takes here, with its launch, its watcher and its neighbours at
-work, is what a node takes in a program.
+Nothing is measured outside the controller: with its launch, its watcher and busy neighbours, a node takes the time here
+that it takes in a program. Each measurement follows another run of the same program, as a step in a training loop does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathways_nb.session.session import Session
 
 _SPLIT = PartitionSpec(AXIS)
 Start = Callable[[], Any]
-"""Starts a program and returns its futures."""
+"""A function that starts a program and returns its futures."""
 
 
 class Stages(NamedTuple):
-    """Seconds of one program; see ``samples.Chain``."""
+    """Seconds of one program by stage; see ``samples.Chain``."""
 
     total: float
     call: float
@@ -46,11 +46,17 @@ class Bench:
         self.places = self.on(self.devices)
 
     def on(self, devices: int) -> list[VirtualSlice]:
-        """A place of so many devices on each island."""
+        """Return a place of so many devices on each island."""
         return [virtual_slice(devices, axes=(AXIS,), island=island) for island in range(self.islands)]
 
     def chains(self, kernel: Kernel, places: Sequence[VirtualSlice], nodes: int) -> Start:
-        """A chain of the kernel on each place."""
+        """Return a program of a chain of the kernel on each place.
+
+        Args:
+            kernel: of each node.
+            places: one for each chain.
+            nodes: length of a chain.
+        """
         computations = [_computation(kernel, place) for place in places]
         constants = len(kernel.arrays) - 1
 
@@ -61,7 +67,7 @@ class Bench:
         return _ready(body, [_placed(array, place) for place in places for array in kernel.arrays])
 
     def brought(self, kernel: Kernel) -> Start:
-        """An array on its way from the host to each place, for a kernel that reads next to nothing of it."""
+        """Return a program that brings an array from the host to each place; its kernel reads hardly any of it."""
         computations = [_computation(kernel, place) for place in self.places]
 
         def body(*arrays: Any) -> list[Any]:
@@ -70,7 +76,12 @@ class Bench:
         return _ready(body, [_wide(kernel.arrays[0], self.devices) for _ in self.places])
 
     def handed(self, kernel: Kernel, nodes: int) -> Start:
-        """A chain of the kernel that changes between the first two islands at each node."""
+        """Return a chain of the kernel that changes between the first two islands at each node.
+
+        Args:
+            kernel: of each node.
+            nodes: length of the chain.
+        """
         computations = [_computation(kernel, place) for place in self.places[:2]]
 
         def body(state: Any) -> Any:
@@ -82,7 +93,7 @@ class Bench:
 
 
 def seconds_of(start: Start) -> float:
-    """Seconds from a call until the client knows of its end, right after another: as in a loop of training steps."""
+    """Return the seconds from a call until the client knows of its end, right after another, as in a training loop."""
     wait(start())
     began = clock()
     wait(start())
@@ -90,7 +101,7 @@ def seconds_of(start: Start) -> float:
 
 
 def stages_of(start: Start) -> Stages:
-    """Where the seconds of a program go, right after another."""
+    """Return the seconds of each stage of a program, right after another."""
     wait(start())
     with record(name="calibration") as run:
         called = clock()
@@ -104,31 +115,35 @@ def stages_of(start: Start) -> Stages:
 
 
 def _chained(node: Computation, nodes: int, state: Any, *constants: Any) -> Any:
+    """Return the state after so many nodes."""
     for _ in range(nodes):
         state = node(state, *constants)
     return state
 
 
 def _computation(kernel: Kernel, place: VirtualSlice) -> Computation:
+    """Return a computation of the kernel, named after its class so that records show it."""
+
     def node(*arrays: Any) -> Any:
         return kernel.repeated(*arrays)
 
     node.__name__ = kernel.kind
-    specs = (_SPLIT,) * len(kernel.arrays)  # a repeated all-reduce gives what varies less than it took
+    specs = (_SPLIT,) * len(kernel.arrays)  # the result of an all-reduce varies over fewer axes than its state
     return shard_map(node, on=place, in_specs=specs, out_specs=_SPLIT, check_vma=False)
 
 
 def _wide(array: Any, devices: int) -> Any:
-    """As many of them as there are devices, one after another."""
+    """Return as many copies of an array as there are devices, one after another."""
     return np.concatenate([array] * devices)
 
 
 def _placed(array: Any, place: VirtualSlice) -> Any:
+    """Return an array on a place, with one copy for each device."""
     return put(_wide(array, place.size), on=place, shardings=_SPLIT)
 
 
 def _ready(body: Callable[..., Any], arrays: list[Any]) -> Start:
-    """A compiled program, which has run once."""
+    """Return a compiled program, which has run once."""
     made = program(body, name="calibration")
 
     def start() -> Any:

@@ -1,4 +1,8 @@
-"""The pure core: events in, instructions out. Places, order and memory are decided here and only here.
+"""The single controller's core: it decides placement, order and memory (Pathways, sections 4.1 to 4.6).
 
-No JAX, threads, clocks or printing.
+Events in, instructions out. No JAX, threads, clocks or printing: the code that decides on real devices is the code that
+decides in the simulator, and every decision can be repeated in a test. The drivers of ``runtime`` send the events and
+carry out the instructions.
+
+Drivers, ``session`` and ``status`` may import it; it imports ``plan`` and ``util``.
 """

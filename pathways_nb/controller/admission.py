@@ -1,10 +1,15 @@
-"""Back-pressure: who waits for memory, and who gets it (Pathways, section 4.6).
+"""Admission: which request gets memory, which waits, which fails (back-pressure; Pathways, section 4.6).
 
-A program begins when all the memory that it needs until it ends can be set aside, on all islands at once; it gives the
-memory back as it goes on. So every admitted program can finish in what it has, and nobody holds memory while waiting
-for more. A value that a client puts onto devices waits for its room in the same way. One rule holds for both: whoever
-was passed ``most_passed`` times goes next, and whoever waits for memory that nothing under way will give back fails
-after a while.
+A program begins when all memory that it needs until it ends can be reserved, on all islands at once; it gives memory
+back as its gangs complete. So every admitted program can finish with what it has reserved, and no request holds memory
+while it waits for more: that is what excludes deadlocks over memory. A value that a client puts onto devices waits for
+memory by the same rules.
+
+Two rules keep waiting bounded. Once ``most_passed`` other requests were admitted before a blocked one, it goes next. A
+request that waits for memory that nothing under way will give back fails after a while, since only variables of users
+hold that memory.
+
+``held_memory`` keeps the byte counts, ``requests`` says what a request needs.
 """
 
 from __future__ import annotations
@@ -21,16 +26,22 @@ from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement
 
 MOST_PASSED = 16
-"""Requests that may be admitted while another waits for memory."""
+"""Number of requests that may be admitted while another waits for memory; after that it goes next."""
 PATIENCE = 1.0
 """Seconds to wait for memory that only users' handles hold: a handle may be about to be dropped."""
 PATIENCE_WITH_OTHERS = 10.0
-"""The same where another client holds some of it, who may be about to close."""
+"""Seconds to wait if another client holds some of the memory: it may be about to close."""
 _NAMED = 5
 
 
 class Admission:
-    """Who has memory set aside. ``memory``, ``store`` and ``clients`` are the controller's."""
+    """The requests that have memory reserved, and those that wait for it.
+
+    Args:
+        memory: bytes held on each device; the controller's own object.
+        store: the controller's store of logical buffers.
+        clients: the controller's accounts, which have each client's limit.
+    """
 
     def __init__(self, memory: DeviceMemory, store: Store, clients: dict[str, ClientState]):
         self.memory, self.store, self.clients = memory, store, clients
@@ -38,14 +49,17 @@ class Admission:
         self.blocked: dict[Request, Blocked] = {}
         """Requests that were tried and lacked memory, the longest waiting first."""
         self.stalls: dict[int, Stall] = {}
-        """By island: that somebody waits, or waited a moment ago, while nothing is under way there."""
+        """By island: a period in which requests wait, or did a moment ago, while nothing is under way on the island."""
         self.under_way: dict[int, int] = {}
-        """By island: admitted programs that are not done."""
+        """By island: number of admitted programs that are not done and will give memory back on it."""
 
     # ---- questions
 
     def may_try(self, request: Request) -> bool:
-        """Whether it is a request's turn, and its answer could be another than last time."""
+        """Return whether it is a request's turn, and its answer could differ from the last one.
+
+        The second part saves time: as long as no memory was given back, a blocked request would be refused again.
+        """
         if request.admitted or not self.blocked:
             return True
         waits = self.blocked.get(request)
@@ -55,7 +69,7 @@ class Admission:
         return next(passed, request) is request  # of several that were passed often, the one that waits longest
 
     def lack(self, request: Request) -> Shortage | None:
-        """Where too much is held now for a request to be admitted; ``None``: nowhere."""
+        """Return where too little memory is left for a request to be admitted now; ``None`` if nowhere."""
         if request.admitted or not self._is_limited(request.client):
             return None
         for reservation in request.wants(self.store):
@@ -65,7 +79,7 @@ class Admission:
         return None
 
     def hopeless(self, now: float) -> tuple[Request, OutOfMemoryError] | None:
-        """A request that has waited long enough for memory that nothing under way will give back, and its error."""
+        """Return a request that waited long enough for memory that nothing under way will give back, and its error."""
         for request in self.blocked:
             until = self._until(request)
             if until is not None and now >= until and (lack := self.lack(request)) is not None:
@@ -74,14 +88,18 @@ class Admission:
         return None
 
     def next_look(self, now: float) -> float | None:
-        """When to ask ``hopeless`` again, in seconds of the controller's clock.
+        """Return when to call ``hopeless`` again, in seconds of the controller's clock; ``None`` if no time is known.
 
         A request that has waited long enough and is not hopeless lacks nothing: others go before it.
         """
         return min((until for r in self.blocked if (until := self._until(r)) is not None and until > now), default=None)
 
     def _until(self, request: Request) -> float | None:
-        """When it has waited long enough; ``None`` while something is under way that could give memory back."""
+        """Return when a request has waited long enough; ``None`` while something under way could give memory back.
+
+        After the first failure of a stall, other clients wait a little longer: the client that failed may now drop
+        variables.
+        """
         waits = self.blocked[request]
         stall = self.stalls.get(waits.where.island)
         if stall is None or waits.until is None or stall.first in (None, request.client):
@@ -91,7 +109,7 @@ class Admission:
     # ---- commands
 
     def block(self, request: Request, lack: Shortage, now: float) -> None:
-        """A request was tried, and lacks memory."""
+        """Record that a request was tried and lacks memory; time that it has waited before still counts."""
         held, before = self._held(lack.where), self.blocked.get(request)
         found = Blocked(now, lack.where, _reason(lack.where, held), _patience(held, request.client), self.memory.freed)
         if before is not None:
@@ -100,7 +118,7 @@ class Admission:
         self.blocked[request] = found
 
     def admit(self, request: Request) -> None:
-        """Set memory aside for a request that lacks none."""
+        """Reserve memory for a request that lacks none."""
         request.admitted, client = True, request.client
         for reservation in request.wants(self.store):
             self.memory.add(reservation.where, client, reservation.bytes)
@@ -112,11 +130,14 @@ class Admission:
         self._count(request, 1)
 
     def excuse(self, request: Request) -> None:
-        """A request was given up: it needs nothing any more."""
+        """Remove a request that was cancelled or refused from those that wait."""
         self.blocked.pop(request, None)
 
     def progressed(self, run: RunState, island: int) -> None:
-        """Gangs of a run are done on an island: what only they needed is given back."""
+        """Give back what only completed gangs of a run needed on an island.
+
+        The profile says how much the rest of the run needs at most, so a reservation only ever shrinks.
+        """
         done = run.gangs_done(island)
         for reservation in run.reservations.get(island, ()):
             less = reservation.inputs + reservation.profile.peaks[done] - reservation.bytes
@@ -124,7 +145,7 @@ class Admission:
             reservation.bytes += less
 
     def finish(self, request: Request) -> None:
-        """Nothing of a request is under way any more: all that it still has set aside is given back."""
+        """Give back everything that a request still has reserved; nothing of it is under way any more."""
         if request.admitted:
             self._count(request, -1)
             client = request.client
@@ -134,10 +155,11 @@ class Admission:
             request.reservations = {}
 
     def note_stalls(self, now: float) -> None:
-        """Keep account of how long requests wait while nothing is under way on their island.
+        """Update how long each blocked request has waited while nothing was under way on its island.
 
-        What goes on there meanwhile interrupts that, and does not begin it anew. A program that is tried only now
-        because it was behind others that waited has waited with them.
+        Work on the island interrupts this time but does not reset it, or short programs of others could keep a hopeless
+        request waiting for ever. A program that is tried only now because it was behind others that waited has waited
+        with them.
         """
         waited_for = {waits.where.island: None for waits in self.blocked.values()}
         for island in waited_for:
@@ -147,6 +169,7 @@ class Admission:
                 stall.since = None
             elif stall.since is None:
                 stall.since, stall.first = now, stall.first if now <= stall.others_until else None
+            # An ended stall is kept until other clients need not wait for its first failure any more.
             if island not in waited_for and now > stall.others_until:
                 del self.stalls[island]
         for request, waits in self.blocked.items():
@@ -157,15 +180,15 @@ class Admission:
                 waits.alone_since = max(since, request.since)
 
     def note_failed(self, request: Request, now: float) -> None:
-        """A request has waited in vain. Its client may drop something now: others wait another moment for that."""
+        """Record that a request waited in vain: others wait a moment longer, since its client may now free memory."""
         stall = self.stalls[self.blocked[request].where.island]
         if stall.first is None:
             stall.first, stall.others_until = request.client, now + PATIENCE
 
-    # ---- how much there is
+    # ---- amounts
 
     def free_bytes(self, where: Placement, client: str) -> int | None:
-        """Bytes per device that are left for a client on a placement; ``None``: no limit."""
+        """Return how many bytes per device are left for a client on a placement; ``None`` if there is no limit."""
         budget = self.memory.islands[where.island].budget
         limit = self.clients[client].memory if client in self.clients else 0
         left = [budget - self.memory.most(where)] if budget else []
@@ -173,7 +196,7 @@ class Admission:
         return min(left, default=None)
 
     def _holders(self, where: Placement) -> str:
-        """What lies on a placement by name, the largest first."""
+        """Return the buffers on a placement in words, the largest first, at most five kinds by name."""
         found = Counter(
             (each, f"{entry.name}{f' of {entry.owner}' if entry.owner else ''}") for entry, each in self.store.at(where)
         )
@@ -186,7 +209,7 @@ class Admission:
         return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
     def never_fits(self, allocation: Allocation, client: str, name: str) -> OutOfMemoryError | None:
-        """Why a value can never lie there, if so."""
+        """Return the error for a value that is larger than its devices or its client's limit; else ``None``."""
         limit = self.clients[client].memory if client in self.clients else 0
         most = min(filter(None, (self.memory.islands[allocation.placement.island].budget, limit)), default=None)
         if most is None or most >= allocation.bytes:
@@ -197,10 +220,11 @@ class Admission:
         )
 
     def _is_limited(self, client: str) -> bool:
+        """Return whether any limit applies to a client; without one, admission has nothing to check."""
         return self.memory.limited or bool(client in self.clients and self.clients[client].memory)
 
     def _held(self, where: Placement) -> dict[str, int]:
-        """By client, the most bytes on any device of a placement; what hardly matters is left out."""
+        """Return the most bytes that each client holds on any device of a placement; below 1 % is left out."""
         found = Counter[str]()
         for held in self.memory.islands[where.island].within(where):
             found |= Counter(held.clients)
@@ -211,7 +235,7 @@ class Admission:
             self.under_way[island] = self.under_way.get(island, 0) + by
 
     def _shortage_text(self, where: Placement, client: str) -> str:
-        """Explain a shortage of memory: what is short, who holds it, how to free some."""
+        """Return an explanation of a memory shortage: what is short, who holds it, how to free it."""
         budget = self.memory.islands[where.island].budget
         limit = self.clients[client].memory if client in self.clients else 0
         if limit and (not budget or limit - self.memory.most_of(client, where) < budget - self.memory.most(where)):

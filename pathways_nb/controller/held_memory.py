@@ -1,4 +1,10 @@
-"""How many bytes each client holds on each device: kept for runs of devices that hold the same, never one by one."""
+"""Bytes that each client holds on each device, stored by ranges of devices with equal contents.
+
+An island may have thousands of devices, but few placements divide it, so a range costs what a single device would.
+Ranges are cut where placements begin and end, and never joined again.
+
+This is the ledger only. ``admission`` decides who may hold memory, ``store`` knows which buffers hold it.
+"""
 
 from __future__ import annotations
 
@@ -11,54 +17,60 @@ from pathways_nb.plan.plan import Placement
 from pathways_nb.util.intervals import Intervals
 
 _Key = tuple[int, int, str]
-"""Island, first device of a run of them, client."""
+"""Island, first device of a range, client."""
 
 
 @dataclass(slots=True)
 class DeviceBytes:
-    """Bytes on each device of a run: by client, and of all clients together."""
+    """Bytes held on each device of a range: by client, and by all clients together."""
 
     clients: dict[str, int] = field(default_factory=dict)
     total: int = 0
 
     def copy(self) -> DeviceBytes:
-        """The same for a run that is cut off."""
+        """Return a copy, for a range that is cut in two."""
         return DeviceBytes(dict(self.clients), self.total)
 
 
 class IslandMemory:
-    """Bytes per device on one island of ``devices``; ``budget`` of them are there, 0 if nobody knows."""
+    """Bytes held on the devices of one island, by range of devices and client.
+
+    Args:
+        devices: number of devices.
+        budget: bytes of memory per device; 0 if unknown or unlimited.
+    """
 
     def __init__(self, devices: int, budget: int):
         self.budget = budget
         self.runs = Intervals(DeviceBytes(), DeviceBytes.copy, devices)
-        """Runs of devices that hold the same."""
+        """What is held, by ranges of devices that hold the same."""
 
     @property
     def totals(self) -> list[int]:
-        """Bytes on each device of each run; a copy, which other threads may ask for."""
+        """Bytes on each device of each range; a copy, since other threads ask for it."""
         return [held.total for held in self.runs.values.copy()]
 
     def within(self, where: Placement) -> list[DeviceBytes]:
-        """What is held by the runs of devices that a placement touches."""
+        """Return what is held on each range of devices that a placement touches."""
         return self.runs.values[self.runs.touching(where.first, where.first + where.count)]
 
 
 class DeviceMemory:
-    """What is held on every island.
+    """Bytes held on the devices of every island.
 
     Args:
-        devices: how many each island has.
-        budgets: bytes per device of each; 0 where there is no limit.
+        devices: number of devices of each island.
+        budgets: bytes of memory per device, for each island; 0 means no limit.
     """
 
     def __init__(self, devices: Sequence[int], budgets: Sequence[int] = ()):
         self.islands = [IslandMemory(*each) for each in zip_longest(devices, budgets, fillvalue=0)]
         self.freed = 0
-        """Goes up whenever something was given back."""
+        """Grows whenever memory is given back; admission compares it to know whether a new try can succeed."""
         self.changed: dict[_Key, None] = {}
-        """Levels to be told."""
+        """Keys whose bytes may have changed since ``changes`` was called; a dictionary, to keep their order."""
         self._told: dict[_Key, tuple[int, int]] = {}
+        """By key: number of devices and bytes as last reported; keys with 0 bytes are left out."""
 
     @property
     def limited(self) -> bool:
@@ -66,7 +78,13 @@ class DeviceMemory:
         return any(island.budget for island in self.islands)
 
     def add(self, where: Placement, client: str, size: int) -> None:
-        """A client holds ``size`` bytes more on each device of a placement; fewer if negative."""
+        """Add bytes to what a client holds on each device of a placement.
+
+        Args:
+            where: the placement.
+            client: name of the client.
+            size: bytes per device; negative if memory is given back.
+        """
         if not size:
             return
         runs = self.islands[where.island].runs
@@ -86,15 +104,15 @@ class DeviceMemory:
         self.freed += size < 0
 
     def most(self, where: Placement) -> int:
-        """The most bytes held on any device of a placement."""
+        """Return the most bytes held on any device of a placement."""
         return max(held.total for held in self.islands[where.island].within(where))
 
     def most_of(self, client: str, where: Placement) -> int:
-        """The most bytes that a client holds on any device of a placement."""
+        """Return the most bytes that a client holds on any device of a placement."""
         return max(held.clients.get(client, 0) for held in self.islands[where.island].within(where))
 
     def changes(self) -> Iterator[MemoryHeld]:
-        """What has changed since the last call."""
+        """Yield what changed since the last call; a value that went up and back down again is not reported."""
         changed, self.changed = self.changed, {}
         for number, first, client in changed:
             runs = self.islands[number].runs

@@ -1,4 +1,9 @@
-"""What must hold of the controller's state after every event; the tests check it after every test that used one."""
+"""Invariants of the controller's state, which hold after every event.
+
+The tests check them after every test that used a controller, and the fuzzers after events. They recompute from the runs
+and buffers what the controller keeps as counters for speed, so a counter that drifts is found where it happens, not
+where it is read.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,11 @@ from pathways_nb.plan.footprint import covers
 def check_invariants(state: StateMachine) -> None:
     """Raise ``AssertionError`` if the state contradicts itself.
 
-    No buffer without somebody who holds it, no count that differs from what the runs hold, nothing done that was not
-    launched, no memory unaccounted for or beyond the budget, for every admitted program enough to finish, and nobody
-    who waits for memory though there is enough and it is their turn.
+    - Every buffer is held by a user or a run, and its count of runs is right.
+    - Nothing is done that was not launched.
+    - Clients' counters agree with the runs.
+    - All memory is accounted for, within the budget, and every admitted program has enough to finish.
+    - No request waits for memory though there is enough and it is its turn.
     """
     _check_buffers(state)
     _check_progress(state)
@@ -78,16 +85,16 @@ def _check_memory(state: StateMachine) -> None:
             done = run.gangs_done(number)
             assert all(
                 reservation.bytes >= reservation.inputs + reservation.profile.peaks[done] for reservation in mine
-            ), "it cannot finish"
+            ), "an admitted run lacks memory to finish"
 
 
 def _check_requests(state: StateMachine) -> None:
     reserving = state.put_requests.waiting
-    assert not reserving.keys() & state.store.buffers.keys(), "what is stored waits for room"
+    assert not reserving.keys() & state.store.buffers.keys(), "a stored buffer waits for memory"
     waiting = {*reserving.values(), *(run for runs in state.waiting.values() for run in runs.values())}
     for request in state.admission.blocked:
-        assert request in waiting, "somebody waits for memory who is gone"
-        assert not request.admitted, "somebody waits for memory who has it"
+        assert request in waiting, "a request that is gone waits for memory"
+        assert not request.admitted, "a request waits for memory that it has"
     for request in reserving.values():
-        assert not request.reservations, "something is set aside for who waits"
-        assert not state.admission.may_try(request), "somebody waits whose turn it is"
+        assert not request.reservations, "memory is reserved for a request that waits"
+        assert not state.admission.may_try(request), "a request waits though it is its turn"

@@ -1,7 +1,11 @@
-"""What goes into the controller and what comes out: plain data that could cross a process boundary.
+"""The controller's protocol: events come in, instructions go out.
 
-Instructions name *ranges of a lowered plan* per island, and completions come back for ranges: an instruction and an
-event per node would cost a fifth of a chain of 128 small computations (measured), a range costs nothing.
+All of it is plain data that could cross a process boundary. Instructions name *ranges of a lowered plan* for each
+island, and completions come back for ranges: an instruction and an event for each node would cost a fifth of a chain of
+128 small computations (measured), a range costs nothing.
+
+Drivers create events and carry out instructions; ``state_machine`` handles them. Both name runs and buffers by number:
+the controller never holds an array.
 """
 
 from __future__ import annotations
@@ -17,7 +21,14 @@ from pathways_nb.plan.plan import Placement, Plan
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A client is there, or what it was promised has changed; ``memory`` is its limit in bytes per device, 0: none."""
+    """A client opened, or its terms changed.
+
+    Args:
+        client: its name.
+        share: weight under proportional share.
+        priority: rank under the priority policy.
+        memory: limit in bytes per device; 0 means none.
+    """
 
     client: str
     share: float
@@ -27,20 +38,24 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A client is gone: its programs are given up, and what it owns and nobody else holds is freed."""
+    """A client closed: its programs are cancelled, and buffers that only it holds are freed."""
 
     client: str
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A client calls a program.
+    """A client called a program.
 
     Args:
-        arguments, results: logical buffers, in the plan's order.
-        result_bytes: of each whole result.
-        needs: what it needs on each device; it speaks of positions in ``arguments``.
-        moved: positions in ``footprint.inputs`` of those that do not lie at their place yet, and take memory there.
+        run: number of the call.
+        client: name of the client.
+        plan: the lowered program.
+        arguments: logical buffers, in the plan's order.
+        results: logical buffers, in the plan's order.
+        result_bytes: size of each whole result.
+        footprint: memory needed on each device; its argument positions refer to ``arguments``.
+        moved: positions in ``footprint.inputs`` of inputs that are not at their place yet, and take memory on it.
     """
 
     run: int
@@ -55,7 +70,15 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A client puts a logical buffer of ``bytes`` into the store and holds it; ``allocation`` says where on devices."""
+    """A client stored a logical buffer and holds it.
+
+    Args:
+        buffer: its number.
+        client: the owner.
+        bytes: size of the whole value.
+        name: what errors and the status call it.
+        allocation: its devices, and bytes on each; ``None`` for a value on the host.
+    """
 
     buffer: int
     client: str
@@ -66,17 +89,17 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class PutRequested:
-    """A client asks for room to put a logical buffer onto devices.
+    """A client wants to put a logical buffer onto devices.
 
-    ``Grant`` answers as soon as there is room; then the buffer is stored and the client holds it. ``Refuse`` answers if
-    there never will be. Until then ``Released`` withdraws the request.
+    The answer is ``Grant`` as soon as memory is free; from then on the buffer is stored and the client holds it. The
+    answer is ``Refuse`` if memory will never be free. Until an answer, ``Released`` withdraws the request.
 
     Args:
         buffer: its number.
-        client: who asks.
-        bytes: of the whole value.
-        name: what a person knows it by.
-        holding: devices, and bytes on each.
+        client: the owner.
+        bytes: size of the whole value.
+        name: what errors and the status call it.
+        allocation: the devices, and bytes on each.
     """
 
     buffer: int
@@ -88,7 +111,15 @@ class PutRequested:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Steps ``start`` to ``stop`` of a run's order on an island are done, well or not; they took ``device_seconds``."""
+    """A range of a run's order on an island is done, whether its nodes succeeded or failed.
+
+    Args:
+        run: number of the run.
+        island: index of the island.
+        start: first step of the range.
+        stop: step after the last.
+        device_seconds: seconds that the range took, times devices; 0 if unknown.
+    """
 
     run: int
     island: int
@@ -99,26 +130,32 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Clients no longer hold these logical buffers, or no longer wait for room for them."""
+    """Clients no longer hold these logical buffers, or no longer wait to put them."""
 
     buffers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Voided:
-    """These logical buffers will never hold anything: their nodes failed."""
+    """These logical buffers will never hold a value: the nodes that produce them failed."""
 
     buffers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Woke:
-    """The time that a ``Wake`` named has come."""
+    """The time that a ``Wake`` instruction named has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """An island has ``devices`` devices of ``budget`` bytes each from now on; it is a new one if its number is."""
+    """An island was added, or its lost devices came back.
+
+    Args:
+        island: its index; the next free one for a new island.
+        devices: number of devices.
+        budget: bytes of memory per device; 0 means no limit.
+    """
 
     island: int
     devices: int
@@ -127,14 +164,14 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Devices are lost, with all that lay only there."""
+    """Devices were lost, with every buffer that was only on them."""
 
     where: Placement
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A client gives up runs: what is not dispatched yet will not be."""
+    """A client cancelled runs: what is not launched yet will be skipped."""
 
     runs: tuple[int, ...]
 
@@ -159,7 +196,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Carry out steps ``start`` to ``stop`` of the run's order on ``island``, after all launched there before."""
+    """Launch steps ``start`` to ``stop`` of a run's order on an island, after everything launched on it before."""
 
     run: int
     island: int
@@ -176,7 +213,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """What these logical buffers held is no more, though users hold them; ``reasons`` says why, for each."""
+    """The values of these logical buffers are gone, though users hold them; ``reasons`` has one text for each."""
 
     buffers: tuple[int, ...]
     reasons: tuple[str, ...]
@@ -184,7 +221,7 @@ class Lose:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHeld:
-    """A client now holds ``bytes`` on each of ``count`` devices of an island from ``first`` on."""
+    """A client now holds ``bytes`` on each of ``count`` devices of an island from device ``first`` on."""
 
     island: int
     first: int
@@ -195,7 +232,13 @@ class MemoryHeld:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """A run is enqueued that has waited since that time, in seconds of the controller's clock, and why."""
+    """A run that had waited is enqueued.
+
+    Args:
+        run: number of the run.
+        since: when it began to wait, in seconds of the controller's clock.
+        reason: why, in words.
+    """
 
     run: int
     since: float
@@ -204,7 +247,7 @@ class Waited:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """There is room for a logical buffer, which was asked for at ``since``, in seconds of the controller's clock."""
+    """A logical buffer may be put onto devices; it was requested at ``since``, in seconds of the controller's clock."""
 
     buffer: int
     since: float
@@ -212,7 +255,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """There will be no room for a logical buffer that was asked for at ``since``; ``error`` says why."""
+    """A logical buffer that was requested at ``since`` cannot be put onto devices; ``error`` says why."""
 
     buffer: int
     since: float
@@ -221,28 +264,28 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Say ``Woke`` at this time, in seconds of the controller's clock."""
+    """Send ``Woke`` at this time, in seconds of the controller's clock."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All of a run's steps are done."""
+    """All steps of a run are done."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Skip what is not launched yet of a run; its ranges complete all the same."""
+    """Skip what is not launched yet of a cancelled run; its ranges must complete all the same."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """As ``Stop``; what is skipped fails with ``error``."""
+    """Do the same as for ``Stop``, and fail the skipped nodes with ``error``."""
 
     run: int
     error: PathwaysError

@@ -1,8 +1,11 @@
-"""Orders of enqueues that fit together, or do not (Pathways, section 4.4).
+"""Check that orders of enqueues are compatible (Pathways, section 4.4).
 
-A device runs what it was sent in the order in which it was sent, and a gang begins when it is first in line on all of
-its devices. If two devices were sent two gangs in opposite orders, each gang waits behind the other for ever. Here such
-a cycle is found, of any length, by playing the orders until all gangs have run or none can.
+A device runs what it was sent in the order in which it was sent, and a gang begins when it is first in the queue of
+each of its devices. If two devices were sent two gangs in opposite orders, each gang waits behind the other for ever.
+This module finds such a cycle, of any length, by simulating the queues until all gangs have run or none can.
+
+The controller does not need it, since one total order has no cycle. It is for users who want to see what one order
+prevents, and for tests.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from pathways_nb.errors import UsageError
 from pathways_nb.util.words import counted
 
 Gang = Hashable
-"""Whatever names a gang; it is the same one wherever the name comes again."""
+"""Any hashable name of a gang; equal names are the same gang."""
 
 
 class Before(NamedTuple):
-    """On ``island`` the gang ``earlier`` was enqueued before ``later``."""
+    """Gang ``earlier`` was enqueued before gang ``later`` on ``island``."""
 
     island: Hashable
     earlier: Gang
@@ -32,7 +35,13 @@ class Before(NamedTuple):
 
 @dataclass(frozen=True)
 class OrderCheck:
-    """Whether orders of enqueues fit together: true, or false with the ``cycle`` of gangs that wait for each other."""
+    """Whether orders are compatible: true, or false with the ``cycle`` of gangs that wait for each other.
+
+    Args:
+        orders: how many orders were checked.
+        gangs: how many different gangs are in them.
+        cycle: gangs that wait for each other; empty if the orders are compatible.
+    """
 
     orders: int
     gangs: int
@@ -49,17 +58,17 @@ class OrderCheck:
 
 
 def check_orders(orders: Mapping[Hashable, Sequence[Gang]]) -> OrderCheck:
-    """Whether gangs that were enqueued in these orders can all run, or wait for each other (Pathways, section 4.4).
+    """Return whether gangs enqueued in these orders can all run (Pathways, section 4.4).
 
     Args:
-        orders: for each island, or device, the gangs enqueued there, first to last; a gang that needs several of them
-            is in the orders of all.
+        orders: for each island or device, the gangs enqueued on it, first to last. A gang that needs several of them is
+            in the orders of all.
 
     Returns:
-        Something true if all can run; else it is false, names a cycle of gangs, and has it as ``cycle``.
+        A true value if all gangs can run; else a false value that names a cycle of gangs and has it as ``cycle``.
 
     Raises:
-        UsageError: they are no dictionary, or an island has the same gang twice.
+        UsageError: ``orders`` is no dictionary, or an island has the same gang twice.
     """
     if not isinstance(orders, Mapping):
         raise UsageError(
@@ -71,7 +80,7 @@ def check_orders(orders: Mapping[Hashable, Sequence[Gang]]) -> OrderCheck:
 
 
 def find_cycle(orders: Mapping[Hashable, Sequence[Gang]]) -> list[Before] | None:
-    """A cycle in the union of the orders, ``None`` if there is none; in time proportional to their total length.
+    """Return a cycle in the union of the orders, or ``None``; in time proportional to their total length.
 
     Each ``later`` is the next one's ``earlier``, the last one's the first's; no island comes twice.
 
@@ -82,6 +91,8 @@ def find_cycle(orders: Mapping[Hashable, Sequence[Gang]]) -> list[Before] | None
     first = _play(orders, needs)
     if not first:
         return None
+    # Every gang that is left waits, on one of its islands, for the first gang of that queue, which is left as well.
+    # Following these waits must therefore come back to a gang seen before: the cycle.
     chain: dict[Gang, Before] = {}
     gang = next(iter(first.values()))
     while gang not in chain:
@@ -93,7 +104,7 @@ def find_cycle(orders: Mapping[Hashable, Sequence[Gang]]) -> list[Before] | None
 
 
 def _needs(orders: Mapping[Hashable, Sequence[Gang]]) -> dict[Gang, list[Hashable]]:
-    """The islands of each gang."""
+    """Return the islands of each gang."""
     needs: dict[Gang, list[Hashable]] = {}
     for island, order in orders.items():
         for gang in order:
@@ -108,7 +119,11 @@ def _needs(orders: Mapping[Hashable, Sequence[Gang]]) -> dict[Gang, list[Hashabl
 
 
 def _play(orders: Mapping[Hashable, Sequence[Gang]], needs: Mapping[Gang, Sequence[Hashable]]) -> dict[Hashable, Gang]:
-    """Run every gang that is first wherever it is needed, until none is; what is first on each island then."""
+    """Run every gang that is first in all its queues, until none is.
+
+    Returns:
+        The first gang of each queue that is not empty then.
+    """
     done = dict.fromkeys(orders, 0)
     arrived = dict.fromkeys(needs, 0)
     moved = list(orders)
@@ -118,6 +133,7 @@ def _play(orders: Mapping[Hashable, Sequence[Gang]], needs: Mapping[Gang, Sequen
             continue
         gang = orders[island][done[island]]
         arrived[gang] += 1
+        # A gang is counted once for each queue that it heads, so it runs when the last of them reaches it.
         if arrived[gang] == len(needs[gang]):
             for each in needs[gang]:
                 done[each] += 1

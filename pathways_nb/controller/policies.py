@@ -1,7 +1,10 @@
 """Policies: which program's next gang is enqueued when several could be (Pathways, section 4.4).
 
-A policy is a function ``policy(ready, state) -> gang``. It chooses between programs, never inside one, so it cannot
-make islands' orders contradict each other whatever it returns.
+A policy is a function ``policy(ready, state) -> gang``. It chooses between programs, never inside one: each program
+offers only its next gang, whose producers are enqueued. So no policy can make the orders of two islands incompatible,
+whatever it returns, and users may write their own.
+
+``scheduler`` decides when a policy is asked and what it is shown.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ class ReadyGang:
     """A gang that could be enqueued now.
 
     Args:
-        client, program, name: whose it is, and what the user calls program and node.
-        devices: how many it runs on.
+        client: name of the client that called the program.
+        program: name of the program.
+        name: name of the node.
+        devices: number of devices that it runs on.
         expected_seconds: how long it took before; ``None`` if it never ran.
         waiting_since: when its program was submitted, in seconds of the controller's clock.
-        serial: of its program, in order of submission.
+        serial: number of its program, in order of submission.
     """
 
     client: str
@@ -38,14 +43,16 @@ class ReadyGang:
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """What a policy may look at; it is read only.
+    """What a policy may read beside the gangs.
 
     Args:
         now: seconds of the controller's clock.
         device_seconds: of each client, used so far or enqueued.
-        shares, priorities: of each client.
-        passed: of each client, device-seconds over share, of what it had while others wanted it too, and never behind
-            those who were there when it came: who has least of it is due next.
+        shares: of each client.
+        priorities: of each client.
+        passed: of each client, device-seconds over share, counted only while other clients wanted devices too. A client
+            that comes, or returns from being idle, starts from the least of those that are active. The client with the
+            least is due next.
     """
 
     now: float
@@ -56,7 +63,15 @@ class PolicyState:
 
 
 class PerClient(Mapping[str, float]):
-    """One number of each client, looked up when it is asked for: most policies read one of few."""
+    """A read-only mapping from each client's name to one field of its account.
+
+    It reads the field when it is asked: a policy is asked for every gang while clients compete, and most policies read
+    one field of few clients, so copying all fields would be wasted.
+
+    Args:
+        clients: accounts by name.
+        name: the field.
+    """
 
     def __init__(self, clients: Mapping[str, Any], name: str):
         self._clients, self._name = clients, name
@@ -79,22 +94,22 @@ Policy = Callable[[Sequence[ReadyGang], PolicyState], ReadyGang]
 
 
 def fifo(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
-    """The program submitted first."""
+    """Return the gang of the program submitted first."""
     return min(ready, key=lambda gang: gang.serial)
 
 
 def stride(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
-    """Proportional share: the client that has had least of what its share promises (Waldspurger and Weihl, 1995)."""
+    """Return the gang of the client that has had least of its share (Waldspurger and Weihl, 1995)."""
     return min(ready, key=lambda gang: (state.passed[gang.client], gang.serial))
 
 
 def priority(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
-    """The client of the highest priority; among equals the program submitted first."""
+    """Return the gang of the client with the highest priority; among equals, of the program submitted first."""
     return min(ready, key=lambda gang: (-state.priorities[gang.client], gang.serial))
 
 
 def shortest(ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
-    """The gang that is expected to end soonest; one that never ran goes first, to be measured."""
+    """Return the gang that is expected to end soonest; one that never ran goes first, to be measured."""
     return min(ready, key=lambda gang: (gang.expected_seconds or 0.0, gang.serial))
 
 
@@ -102,7 +117,13 @@ POLICIES: dict[str, Policy] = {"fifo": fifo, "stride": stride, "priority": prior
 
 
 def policy_of(policy: str | Policy) -> Policy:
-    """The policy of this name, or the user's own function.
+    """Return the policy of this name, or the user's own function.
+
+    Args:
+        policy: a name in ``POLICIES``, or a function ``policy(ready, state)``.
+
+    Returns:
+        A function ``policy(ready, state)``.
 
     Raises:
         UsageError: an unknown name, or not a function.
@@ -121,17 +142,25 @@ def policy_of(policy: str | Policy) -> Policy:
 
 
 def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> ReadyGang:
-    """What the policy chooses.
+    """Return the gang that the policy chooses.
+
+    Args:
+        policy: the policy.
+        ready: the gangs to choose from.
+        state: what it may read beside them.
+
+    Returns:
+        One of ``ready``.
 
     Raises:
-        PolicyError: it raised, or returned something else than one of ``ready``; the text names its line.
+        PolicyError: the policy raised, or returned something other than one of ``ready``; the text names its line.
     """
     try:
         chosen = policy(ready, state)
-    except BaseException as error:  # whatever it is, it is the policy's, and must not stop the controller
+    except BaseException as error:  # any error of a user's policy, even SystemExit, must not stop the controller
         raise PolicyError(
             f"policy {_name(policy)} raised {type(error).__name__}{_said(error)} ({_line(policy, error)}). The "
-            f"programs that it was to choose from have failed; mend it and attach again."
+            f"programs that it was to choose from have failed; fix it and attach again."
         ) from error
     if not any(chosen is gang for gang in ready):
         raise PolicyError(
@@ -144,7 +173,7 @@ def ask(policy: Policy, ready: Sequence[ReadyGang], state: PolicyState) -> Ready
 def _said(error: BaseException) -> str:
     try:
         return f": {error}"
-    except Exception:  # the text of the user's own error may raise, too
+    except Exception:  # the user's own __str__ may raise, too
         return ""
 
 
@@ -153,7 +182,7 @@ def _name(policy: Policy) -> str:
 
 
 def _line(policy: Policy, error: BaseException | None = None) -> str:
-    """Where it is written, or where in it something was raised."""
+    """Return the line on which a policy is written, or the line in it that raised ``error``."""
     code = getattr(policy, "__code__", None)
     line = code.co_firstlineno if code is not None else 0
     frame = error.__traceback__ if error is not None else None

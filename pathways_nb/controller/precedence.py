@@ -1,7 +1,11 @@
-"""Which runs must be wholly enqueued before another may begin, for the sake of the buffers that both touch.
+"""Which runs must be wholly enqueued before another may begin, because of buffers that both use.
 
-Devices do what they are given in its order: a run given to them before the one that makes its argument, or before one
-that is still to read what it takes over, would wait for ever.
+Devices run what they are given in order. A run that was enqueued before the producer of its argument, or before a run
+that is still to read a buffer that it takes over, would wait for ever: nothing behind it in the queue can start.
+Requiring *wholly enqueued*, instead of comparing single gangs, is simple and costs nothing where runs are enqueued
+whole.
+
+Order inside a run is given by its plan; see ``RunState.next_on``.
 """
 
 from __future__ import annotations
@@ -11,20 +15,21 @@ from pathways_nb.controller.state import RunState
 
 
 class Precedence:
-    """What the runs that are not wholly enqueued make and read."""
+    """The buffers that runs which are not wholly enqueued produce and read."""
 
     def __init__(self) -> None:
         self.touching: dict[int, dict[int, RunState]] = {}
-        """By buffer: runs that make it or read it."""
+        """By buffer: runs that produce or read it."""
         self._making: dict[int, RunState] = {}
-        """By buffer: the run that makes it."""
+        """By buffer: the run that produces it."""
 
     def find(self, run: RunState) -> None:
-        """Put a new run behind those that make its arguments, or are still to read what it takes over."""
+        """Put a new run behind the producers of its arguments, and behind runs still to read what it takes over."""
         if not self.touching:
             return
         event = run.submitted
         before = [self._making[buffer] for buffer in event.arguments if buffer in self._making]
+        # The run will overwrite this buffer: runs that read it must be ahead of it in the queues of all devices.
         for position in event.footprint.taken:
             before += self.touching.get(event.arguments[position], {}).values()
         for other in before:
@@ -33,14 +38,14 @@ class Precedence:
                 other.ahead_of.append(run)
 
     def add(self, run: RunState) -> None:
-        """A run is not wholly enqueued."""
+        """Register the buffers of a run that is not wholly enqueued."""
         event = run.submitted
         for buffer in (*event.arguments, *event.results):
             self.touching.setdefault(buffer, {})[event.run] = run
         self._making.update(dict.fromkeys(event.results, run))
 
     def remove(self, run: RunState) -> None:
-        """It is: those behind it may be, too."""
+        """Remove a run that is wholly enqueued; runs behind it may be enqueued now."""
         event: Submitted = run.submitted
         run.behind.clear()
         for other in run.ahead_of:

@@ -1,4 +1,8 @@
-"""Values that wait for room on devices: asked for by ``PutRequested``, answered by ``Grant`` or ``Refuse``."""
+"""Values that wait for memory on devices: requested by ``PutRequested``, answered by ``Grant`` or ``Refuse``.
+
+They go through ``admission`` like programs do, so that neither starves behind the other. A value differs in one point:
+it gives nothing back until its holder drops it, so ``store`` accounts for it from the grant on.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,30 @@ from pathways_nb.errors import LostError, PathwaysError
 
 
 class PutRequests:
-    """Who waits for room. ``admission`` decides who gets it, ``store`` accounts for it from then on."""
+    """The values that wait for memory.
+
+    Args:
+        admission: decides which of them gets memory.
+        store: accounts for a value once it has its memory.
+    """
 
     def __init__(self, admission: Admission, store: Store):
         self.admission, self.store = admission, store
         self.waiting: dict[int, PutRequest] = {}
-        """By buffer, oldest first."""
+        """By buffer: requests, oldest first."""
 
     def ask(self, event: PutRequested, now: float) -> list[Instruction]:
-        """A client asks for room; refuse it at once if the value can never fit."""
+        """Return a refusal if the value can never fit; else register the request."""
         self.waiting[event.buffer] = request = PutRequest(event, since=now)
         error = self.admission.never_fits(event.allocation, event.client, event.name)
         return [] if error is None else self.refuse(request, error)
 
     def next(self, now: float) -> list[Instruction] | None:
-        """Try one whose turn it is: grant it its room, or note what it lacks; ``None`` if it is nobody's turn."""
+        """Try the next request whose turn it is, and return its answer.
+
+        Returns:
+            A ``Grant``; nothing if memory is lacking, which is noted; ``None`` if it is no request's turn.
+        """
         request = next(filter(self.admission.may_try, self.waiting.values()), None)
         if request is None:
             return None
@@ -41,18 +54,18 @@ class PutRequests:
         return [Grant(event.buffer, request.since)]
 
     def refuse(self, request: PutRequest, error: PathwaysError) -> list[Instruction]:
-        """There will be no room for it."""
+        """Return the refusal of a request, which is removed."""
         del self.waiting[request.event.buffer]
         self.admission.excuse(request)
         return [Refuse(request.event.buffer, request.since, error)]
 
     def close(self, client: str) -> list[Instruction]:
-        """A client is gone: nothing of it waits any more."""
+        """Return refusals of all requests of a client that closed."""
         mine = [request for request in self.waiting.values() if request.client == client]
         return [instruction for request in mine for instruction in self.refuse(request, _closed(request))]
 
     def withdraw(self, buffers: Iterable[int]) -> list[Instruction]:
-        """Nobody wants room for these any more; those that have it already are none of ours."""
+        """Return a ``Free`` for those of these buffers that still wait; stored ones are not touched."""
         withdrawn = tuple(buffer for buffer in dict.fromkeys(buffers) if buffer in self.waiting)
         for buffer in withdrawn:
             self.admission.excuse(self.waiting.pop(buffer))

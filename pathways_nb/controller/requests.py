@@ -1,6 +1,7 @@
-"""Requests for memory: what a program needs until it ends, and room for a value that a client puts onto devices.
+"""Requests for memory: what a program needs until it ends, and the space of a value that a client puts onto devices.
 
-Both wait under one rule (see ``admission``), which asks nothing of a request but what it wants.
+Both are admitted by the same rules (see ``admission``), which ask a request only what it wants. A program's request is
+a ``RunState``, a value's is a ``PutRequest``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from pathways_nb.plan.plan import Placement
 
 @dataclass
 class MemoryReservation:
-    """Memory for one request on devices that hold the same for it.
+    """Memory reserved for one request on devices that need the same for it.
 
     Args:
         where: the devices.
-        course: what is needed there as the request goes on.
-        inputs: bytes per device of arguments that a program brings there itself.
-        bytes: set aside now, per device, including inputs.
+        profile: bytes needed on them from each gang of the program on.
+        inputs: bytes per device of arguments that the program brings to them itself.
+        bytes: reserved now, per device, including inputs.
     """
 
     where: Placement
@@ -35,7 +36,7 @@ class MemoryReservation:
 
 
 class Shortage(NamedTuple):
-    """Too little memory is left on ``where``: by ``short`` bytes per device."""
+    """``short`` bytes per device are missing on ``where``."""
 
     where: Placement
     short: int
@@ -46,14 +47,16 @@ class Blocked:
     """Why a request is not admitted, and how long it has waited.
 
     Args:
-        since: when it first was not, in seconds.
-        where: devices on which too little is left.
-        reason: who holds the memory, in words.
-        patience: seconds to wait while nothing is under way there; more where another client holds some of the memory.
-        tried: how often memory had been given back when the request was last tried.
-        passed: requests that were admitted meanwhile.
-        alone: seconds waited so far while nothing was under way there that could give memory back.
-        alone_since: the beginning of those that go on now; ``None`` while something is under way.
+        since: when it was first refused, in seconds.
+        where: devices with too little memory left.
+        reason: which clients hold the memory, in words.
+        patience: seconds to wait while nothing is under way on the island; more if another client holds some of the
+            memory.
+        tried: value of ``DeviceMemory.freed`` when the request was last tried.
+        passed: number of requests that were admitted meanwhile.
+        alone: seconds waited so far while nothing was under way that could give memory back, without the current
+            period.
+        alone_since: start of the current such period; ``None`` while something is under way.
     """
 
     since: float
@@ -67,18 +70,18 @@ class Blocked:
 
     @property
     def until(self) -> float | None:
-        """When it will have waited long enough; ``None`` while something is under way."""
+        """Time at which it will have waited long enough; ``None`` while something is under way."""
         return None if self.alone_since is None else self.alone_since + self.patience - self.alone
 
 
 @dataclass
 class Stall:
-    """Requests wait for memory of an island.
+    """A period in which requests wait for memory of an island while nothing is under way on it.
 
     Args:
-        since: since when nothing is under way there that could give any back; ``None`` while something is.
-        first: the client whose request was the first to fail.
-        others_until: other clients wait until then, since that client may drop what it holds.
+        since: start of the period; ``None`` while something is under way that could give memory back.
+        first: the client whose request failed first.
+        others_until: time until which requests of other clients do not fail, since that client may free memory.
     """
 
     since: float | None = None
@@ -88,62 +91,71 @@ class Stall:
 
 @dataclass(eq=False, kw_only=True)
 class Request(ABC):
-    """Memory that a client asks for, all at once, on all devices where it needs any."""
+    """A client's request for memory: all at once, on all devices where it needs any."""
 
     since: float
-    """When it was asked for, in seconds."""
+    """When it was made, in seconds of the controller's clock."""
     admitted: bool = False
-    """Whether the memory is set aside."""
+    """Whether the memory is reserved."""
     reservations: dict[int, list[MemoryReservation]] = field(default_factory=dict)
-    """The memory that is set aside, by island."""
+    """The memory that is reserved, by island."""
     touches: set[int] = field(default_factory=set)
     """Islands on which it will give memory back, once it is admitted."""
 
     @property
     @abstractmethod
     def client(self) -> str:
-        """Who asks."""
+        """Name of the client that made it."""
 
     @abstractmethod
     def wants(self, store: Store) -> Iterator[MemoryReservation]:
-        """All that must be set aside."""
+        """Return all reservations that it needs."""
 
     @abstractmethod
     def gives_back_on(self, store: Store) -> set[int]:
-        """Islands on which it will give memory back, once it is admitted."""
+        """Return the islands on which it will give memory back, once it is admitted."""
 
     @abstractmethod
     def shortage(self, short: int) -> str:
-        """Say in an error's words who lacks ``short`` bytes."""
+        """Return the beginning of an error's text: what lacks ``short`` bytes."""
 
 
 @dataclass(eq=False)
 class PutRequest(Request):
-    """Room for a value that a client puts onto devices."""
+    """A request for the memory of a value that a client puts onto devices.
+
+    Args:
+        event: the client's request.
+    """
 
     event: PutRequested
 
     @property
     def client(self) -> str:
-        """Who puts the value there."""
+        """Name of the client that puts the value."""
         return self.event.client
 
     def wants(self, store: Store) -> Iterator[MemoryReservation]:
-        """The value, where it will lie."""
+        """Yield the one reservation of the value, on its devices."""
         where, count = self.event.allocation.placement, self.event.allocation.bytes
         yield MemoryReservation(where, MemoryProfile(where.first, where.count, (count,), 0, 0), 0, count)
 
     def gives_back_on(self, store: Store) -> set[int]:
-        """None: a value stays until its holder drops it."""
+        """Return no island: a value stays until its holder drops it."""
         return set()
 
     def shortage(self, short: int) -> str:
-        """Say in an error's words what lacks ``short`` bytes."""
+        """Return the beginning of an error's text: what lacks ``short`` bytes."""
         return f"{self.event.name} needs {size(self.event.allocation.bytes)} on each device, and lacks {size(short)}"
 
 
 def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservation]:
-    """All memory that a run needs until it ends."""
+    """Yield all reservations that a run needs until it ends.
+
+    Args:
+        event: the call.
+        store: tells which of its arguments cannot be taken over, and must be copied.
+    """
     footprint = event.footprint
     copied = [footprint.inputs[position] for position in {*event.moved, *_cannot_take(event, store)}]
     for island, profiles in footprint.profiles.items():
@@ -154,7 +166,7 @@ def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservatio
 
 
 def _cannot_take(event: Submitted, store: Store) -> Iterator[int]:
-    """Positions of inputs that a run would take over, but must copy: others have the same array."""
+    """Return positions of inputs that a run would take over but must copy, since another buffer is the same array."""
     taken = [a for a in event.footprint.taken if store.buffers[event.arguments[a]].shared]
     bringing = (step.argument for step in event.plan.steps if step.kind == "bring") if taken else ()
     return (position for position, argument in enumerate(bringing) if argument in taken)

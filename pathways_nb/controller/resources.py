@@ -1,7 +1,10 @@
-"""The resource manager: virtual slices to devices of islands (Pathways, section 4.1).
+"""The resource manager: it maps virtual slices to devices of islands (Pathways, section 4.1).
 
-A slice is a request, not a reservation: slices may share devices, and load is spread by putting each on the devices
-that carry the fewest slices so far.
+A slice is a request, not a reservation: slices may share devices, and each is placed on the devices that carry the
+fewest slices so far. Slices name no device, so lost devices can be replaced: a slice that touched one is placed again
+when it is needed next, and its programs are lowered again.
+
+Devices are counted by ranges, never one by one, so that an island of thousands costs no more than a small one.
 """
 
 from __future__ import annotations
@@ -20,22 +23,26 @@ from pathways_nb.util.words import counted, plural
 
 
 class Counts:
-    """A whole number for each device of an island, kept for runs of devices that have the same."""
+    """One whole number for each device of an island, stored by ranges of devices with equal numbers.
+
+    Args:
+        devices: number of devices; each starts at 0.
+    """
 
     def __init__(self, devices: int):
         self._each = Intervals(0, end=devices)
         self.total = 0
-        """Of all devices."""
+        """Sum over all devices."""
 
     def add(self, first: int, count: int, by: int) -> None:
-        """Each of ``count`` devices from ``first`` on has so many more."""
+        """Add ``by`` to each of ``count`` devices from ``first`` on."""
         where, values = self._each.between(first, first + count), self._each.values
         values[where] = [value + by for value in values[where]]
         self._each.merge(first, first + count)
         self.total += by * count
 
     def most_and_sum(self, first: int, count: int) -> tuple[int, int]:
-        """The largest number of these devices, and the sum of them all."""
+        """Return the largest number of ``count`` devices from ``first`` on, and their sum."""
         most = total = 0
         after = first + count
         where, edges = self._each.touching(first, after), self._each.edges
@@ -51,17 +58,17 @@ class Counts:
         return self._each.edges
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """First device, number of devices, and what each of them has."""
+        """Yield each range as its first device, its number of devices, and the number that each of them has."""
         for first, after, value in self._each:
             yield first, after - first, value
 
 
 class Resources:
-    """Which devices each virtual slice lies on.
+    """The placement of every virtual slice.
 
     Args:
-        islands: the number of devices of each.
-        lock: keeps apart the threads of those who ask; one that the same thread may take again.
+        islands: number of devices of each island.
+        lock: guards against other threads; must be reentrant. ``None``: a single thread uses this object.
     """
 
     def __init__(self, islands: Sequence[int], lock: AbstractContextManager[Any] | None = None):
@@ -69,16 +76,17 @@ class Resources:
         self._lock = lock or nullcontext()
         self._placements: dict[int, Placement] = {}
         self._forgotten = deque[int]()
-        """Slices that are gone, and whose devices carry them still."""
+        """Slices that are gone, but still counted on their devices."""
         self._moved: set[int] = set()
-        """Slices that had to move since all devices were there."""
+        """Slices that were moved by a loss, and may return when devices come back."""
         self._load = [Counts(count) for count in self.islands]
-        """How many slices lie on each device."""
+        """By island: number of slices on each device."""
         self._gone = [Counts(count) for count in self.islands]
-        """1 for each device that is lost."""
+        """By island: 1 for each device that is lost."""
 
     @contextmanager
     def _up_to_date(self) -> Iterator[None]:
+        """Yield with the lock held and slices that are gone removed."""
         with self._lock:
             while self._forgotten:
                 serial = self._forgotten.popleft()
@@ -93,13 +101,13 @@ class Resources:
 
     @property
     def placements(self) -> dict[int, Placement]:
-        """Where slices lie now, by serial; a copy."""
+        """Current placement of each slice, by serial; a copy."""
         with self._up_to_date():
             return dict(self._placements)
 
     @property
     def lost(self) -> list[Placement]:
-        """Devices that are lost, each once, in runs."""
+        """Lost devices, as disjoint ranges."""
         with self._lock:
             return [
                 Placement(island, first, count)
@@ -109,7 +117,13 @@ class Resources:
             ]
 
     def place(self, slices: Iterable[VirtualSlice]) -> dict[int, Placement]:
-        """Place slices that have no devices yet, oldest first; return the placement of each by serial.
+        """Place slices that have no devices yet, oldest first, and return the placement of each by serial.
+
+        Args:
+            slices: the slices; those that are placed already keep their devices.
+
+        Returns:
+            The placement of each slice, by serial.
 
         Raises:
             PlaceError: no island has that many devices, or the island asked for does not exist.
@@ -122,11 +136,15 @@ class Resources:
             return {slice_.serial: self._placements[slice_.serial] for slice_ in wanted}
 
     def forget(self, serial: int) -> None:
-        """A slice is gone. Safe in finalizers: it takes no lock, and the next one who asks sees to it."""
+        """Note that a slice is gone.
+
+        Finalizers call it, which may run anywhere, even in a thread that holds the lock: it takes none, and the next
+        caller of another method does the work.
+        """
         self._forgotten.append(serial)
 
     def remove(self, where: Placement) -> None:
-        """Devices are lost: slices that touch them are placed elsewhere when they are needed next."""
+        """Mark devices as lost; slices that touch them are placed elsewhere when they are needed next."""
         gone, after = self._gone[where.island], where.first + where.count
         with self._up_to_date():
             for first, count, lost in tuple(gone.runs()):
@@ -138,13 +156,13 @@ class Resources:
                 self._moved.add(serial)
 
     def restore(self, island: int) -> None:
-        """Lost devices of an island are there again."""
+        """Mark all devices of an island as present."""
         with self._up_to_date():
             self._gone[island] = Counts(self.islands[island])
             self._spread_again()
 
     def add(self, devices: int) -> None:
-        """An island more."""
+        """Add an island with this many devices."""
         with self._up_to_date():
             self.islands = (*self.islands, devices)
             self._load.append(Counts(devices))
@@ -152,13 +170,21 @@ class Resources:
             self._spread_again()
 
     def _spread_again(self) -> None:
-        """Devices have come: slices that a loss had crowded together are placed anew when they are needed next."""
+        """Drop the placements of slices that a loss had moved, since devices came back.
+
+        They are placed again when they are needed next, now over all devices.
+        """
         for serial in self._moved:
             self._drop(serial)
         if not any(gone.total for gone in self._gone):
             self._moved.clear()
 
     def _choose(self, slice_: VirtualSlice) -> Placement:
+        """Return the least loaded placement for a slice, and count the slice on its devices.
+
+        Compared are the slices on the fullest device, on all devices together, on the whole island, and last the
+        island's index, so that ties have one answer.
+        """
         islands = self._asked(slice_)
         windows = [(island, first) for island in islands for first in self._windows(island, slice_.size)]
         if not windows:
@@ -173,10 +199,10 @@ class Resources:
         return Placement(island, first, slice_.size)
 
     def _windows(self, island: int, size: int) -> list[int]:
-        """Where a slice could begin, in order.
+        """Return the first devices at which a slice could begin, in order.
 
-        Only where it begins or ends with a run of devices that carry the same: a window that moves on between such
-        ends changes by the same from step to step, so that one of them is as good as any.
+        Only windows that begin or end at the edge of a range count. Between such edges the load of a moving window
+        changes by the same amount from step to step, so one of its ends is as good as any position.
         """
         gone, last = self._gone[island], self.islands[island] - size
         edges = {*self._load[island].edges, *gone.edges}
@@ -184,7 +210,7 @@ class Resources:
         return [first for first in firsts if not gone.total or not gone.most_and_sum(first, size)[0]]
 
     def _asked(self, slice_: VirtualSlice) -> Sequence[int]:
-        """The islands in which it may lie."""
+        """Return the islands on which a slice may be placed."""
         if slice_.island is None:
             return range(len(self.islands))
         if not 0 <= slice_.island < len(self.islands):
@@ -204,7 +230,7 @@ class Resources:
         left = {i: [count for _, count, times in gone.runs() if not times] for i, gone in enumerate(self._gone)}
         total, largest = sum(map(sum, left.values())), max(max(left[island], default=0) for island in islands)
         if slice_.island is not None and any(slice_.size <= count for counts in left.values() for count in counts):
-            fixes = f"Leave out island={slice_.island} to let it lie on another, "
+            fixes = f"Leave out island={slice_.island} to place it on another, "
             fixes += f"ask for at most {largest}, or " if largest else "or "
             there = f"{_words(slice_)} of island {slice_.island}, but there {self._have()}"
             return f"{there}. {fixes}{self._where_more(slice_, islands)}."
@@ -218,7 +244,7 @@ class Resources:
         return f"{_words(slice_)}, but there {self._have()}. {fixes[0].upper()}{fixes[1:]}."
 
     def _where_more(self, slice_: VirtualSlice, islands: Sequence[int]) -> str:
-        """Devices that were lost, if they would do; others to attach."""
+        """Return a hint: bring back lost devices if those would suffice, else attach more."""
         enough = [island for island in islands if slice_.size <= self.islands[island]]
         if enough:
             return f"give back what was lost: controller.add(island={enough[0]})"

@@ -1,8 +1,15 @@
-"""The gang scheduler: which program's gangs are enqueued next, read from the controller's state (Pathways, 4.4).
+"""The gang scheduler: which program's gangs are enqueued next (Pathways, sections 4.4 and 4.5).
 
-What was given up goes first, to be skipped. With sequential dispatch one gang goes at a time, when the one before is
-done. A program that nobody competes with goes whole, on all its islands; while clients compete, gang by gang, as the
-policy says. Nothing is enqueued far ahead of the devices, or the policy would have nothing left to decide.
+It only reads the controller's state and returns a choice, so a policy can be changed or tested without knowing how a
+choice is carried out; ``state_machine`` does that.
+
+- Cancelled runs go first, to be skipped.
+- Sequential dispatch: one gang at a time, when the one before it is done.
+- Parallel dispatch without competition: the whole program, on all its islands, in one step.
+- Parallel dispatch while clients compete: gang by gang, as the policy says.
+
+Devices run what is enqueued in order, and nothing can be taken back. So little is enqueued ahead of the devices while
+clients compete, or the policy would have nothing left to decide.
 """
 
 from __future__ import annotations
@@ -20,9 +27,10 @@ from pathways_nb.plan.plan import Gang
 
 Dispatch = Literal["parallel", "sequential"]
 NEAR, FAR = 5e-3, 0.25
-"""Seconds of work enqueued ahead on an island while clients compete, and while one has it to itself."""
+"""Seconds of work that are enqueued ahead on an island: while clients compete (``NEAR``), and while one has it to
+itself (``FAR``)."""
 CANDIDATES = 8
-"""Programs of each client that a policy is shown."""
+"""Number of each client's programs that are considered."""
 
 
 class ControllerState(Protocol):
@@ -41,31 +49,39 @@ class ControllerState(Protocol):
 
     @property
     def policy(self) -> Policy:
-        """Chooses between programs."""
+        """The policy that chooses between programs."""
 
 
 class Choice(NamedTuple):
-    """By island, the gangs of a run that take the next places in the total order."""
+    """Gangs of a run, by island, that take the next places in the total order."""
 
     run: RunState
     gangs: Mapping[int, Sequence[Gang]]
 
 
 class PolicyFailed(NamedTuple):
-    """The policy failed: none of the runs that it was to choose from can go on."""
+    """The policy failed: every run that it was to choose from fails with ``error``."""
 
     runs: Iterable[int]
     error: PolicyError
 
 
 class ShortOfMemory(NamedTuple):
-    """These runs would go on but for memory: note that, and choose again."""
+    """Runs that could go on but for memory: the controller blocks them and asks again."""
 
     runs: Mapping[RunState, Shortage]
 
 
 def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortOfMemory | None:
-    """What to enqueue next; ``None`` where there is nothing, or no room. Changes nothing."""
+    """Return what to enqueue next; change nothing.
+
+    Args:
+        state: the controller's state.
+        now: seconds of the controller's clock, which policies are shown.
+
+    Returns:
+        Gangs to enqueue, or what has to be dealt with before the next call; ``None`` if nothing can be enqueued now.
+    """
     if not state.waiting:
         return None
     if state.given_up:
@@ -81,7 +97,12 @@ def choose(state: ControllerState, now: float) -> Choice | PolicyFailed | ShortO
 
 
 def _next_whole(state: ControllerState, short: dict[RunState, Shortage]) -> RunState | None:
-    """The next program of the only client that has any."""
+    """Return the next program of the only client that has any, if its islands have capacity.
+
+    Args:
+        state: the controller's state.
+        short: receives runs that are found to lack memory.
+    """
     runs = next(iter(state.waiting.values()))
     if not _has_capacity_for(state, next(iter(runs.values()))):
         return None
@@ -90,13 +111,13 @@ def _next_whole(state: ControllerState, short: dict[RunState, Shortage]) -> RunS
 
 
 def _rest(run: RunState) -> Choice:
-    """All of it that is left, on all islands in one step of the total order."""
+    """Return all gangs that are left of a run, to be enqueued on all its islands in one step."""
     left = {i: gangs[run.next_gang[i] :] for i, gangs in run.plan.gangs.items() if run.next_gang[i] < len(gangs)}
     return Choice(run, left)
 
 
 def _is_contended(state: ControllerState) -> bool:
-    """Whether a policy has something to decide."""
+    """Return whether a policy has something to decide."""
     if state.active > 1:
         return True
     return not state.in_order and len(state.runs) > 1
@@ -105,10 +126,15 @@ def _is_contended(state: ControllerState) -> bool:
 def _candidates(
     state: ControllerState, runs: dict[int, RunState], short: dict[RunState, Shortage]
 ) -> Iterator[RunState]:
-    """Of one client: programs that may go on or begin; where the policy would take the first, no others.
+    """Yield the programs of one client that may begin or go on; only the first if the policy would take that.
 
-    Behind one that waits for memory others may begin only when nothing is under way that could give it back. Adds to
-    ``short`` those that are found to lack memory.
+    If the policy takes programs in order, those behind one that waits for memory may begin only when nothing is in
+    flight that could give memory back.
+
+    Args:
+        state: the controller's state.
+        runs: waiting programs of the client, oldest first.
+        short: receives runs that are found to lack memory.
     """
     for run in itertools.islice(runs.values(), CANDIDATES):
         if not run.behind and state.admission.may_try(run):
@@ -122,7 +148,7 @@ def _candidates(
 
 
 def _ready_first(state: ControllerState, short: dict[RunState, Shortage]) -> dict[int, Gang]:
-    """By run: the gangs that could be enqueued on the first island that has room for any."""
+    """Return the gangs that could be enqueued on the first island with capacity for any, by run."""
     for island in range(len(state.devices)):
         if _has_capacity(state, island, NEAR) and (ready := _ready(state, island, short)):
             return ready
@@ -130,7 +156,7 @@ def _ready_first(state: ControllerState, short: dict[RunState, Shortage]) -> dic
 
 
 def _ready(state: ControllerState, island: int, short: dict[RunState, Shortage]) -> dict[int, Gang]:
-    """By run: the gangs that could be enqueued there; of each client one, where the policy would take that."""
+    """Return the gangs that could be enqueued on an island, by run; one of each client if the policy takes that."""
     found: dict[int, Gang] = {}
     for runs in state.waiting.values():
         for run in _candidates(state, runs, short):
@@ -143,7 +169,7 @@ def _ready(state: ControllerState, island: int, short: dict[RunState, Shortage])
 
 
 def _ready_in_sequence(state: ControllerState, short: dict[RunState, Shortage]) -> dict[int, Gang]:
-    """By run: its next gang, once nothing is under way."""
+    """Return the next gang of each candidate, by run; nothing while anything is in flight."""
     if any(queue.in_flight for queue in state.queues.values()):
         return {}
     return {
@@ -154,7 +180,8 @@ def _ready_in_sequence(state: ControllerState, short: dict[RunState, Shortage]) 
 
 
 def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice | PolicyFailed:
-    """One of these gangs (by run); if the policy fails, none."""
+    """Return one of these gangs (by run), or the policy's failure."""
+    # Nothing to choose: a user's policy is not called.
     if len(ready) == 1:
         ((serial, gang),) = ready.items()
         return Choice(state.runs[serial], {gang.island: (gang,)})
@@ -168,6 +195,7 @@ def _ask(state: ControllerState, ready: dict[int, Gang], now: float) -> Choice |
 
 
 def _show(state: ControllerState, run: RunState, gang: Gang) -> ReadyGang:
+    """Return what a policy is shown of a gang; kept while the same gang is next."""
     if run.shown is not None and state.in_order:
         return run.shown
     graph = run.plan.graph
@@ -179,10 +207,14 @@ def _show(state: ControllerState, run: RunState, gang: Gang) -> ReadyGang:
 
 
 def _has_capacity_for(state: ControllerState, run: RunState) -> bool:
+    """Return whether every island of a run has capacity."""
     return all(_has_capacity(state, island, FAR) for island in run.launched)
 
 
 def _has_capacity(state: ControllerState, island: int, ahead: float) -> bool:
-    """Whether less than ``ahead`` seconds of work are enqueued there."""
+    """Return whether less than ``ahead`` seconds of work are enqueued on an island.
+
+    Two ranges always fit, however long they are estimated to take.
+    """
     queue = state.queues.get(island)
     return queue is None or len(queue.in_flight) < 2 or queue.work < ahead * state.devices[island]

@@ -1,4 +1,12 @@
-"""What the controller remembers of clients, of the programs they called, and of what is enqueued on islands."""
+"""What the controller remembers of clients, of the programs they called, and of what is enqueued on islands.
+
+Progress is counted, not listed: a run holds a few numbers for each island (launched, done, next gang), whatever its
+number of nodes. ``StateMachine`` owns these objects and applies events to them; memory is in ``held_memory`` and
+buffers are in ``store``.
+
+Durations are learnt, since a policy has to weigh gangs before they end: a client is charged the estimate when a gang is
+enqueued and the difference when it is done.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +22,36 @@ from pathways_nb.errors import size
 from pathways_nb.plan.plan import Gang, Plan
 
 GUESS = 1e-3
-"""Seconds that a gang is taken to last before it has run."""
+"""Seconds that a gang is estimated to take before it has run."""
 
 
 class GangEstimates:
-    """How long each gang of a plan takes, in seconds, learnt as it runs."""
+    """How long each gang of a plan takes, in seconds; learnt while it runs."""
 
     def __init__(self, plan: Plan):
         self.seconds: dict[int, list[float | None]] = {i: [None] * len(gangs) for i, gangs in plan.gangs.items()}
 
     def work(self, gangs: Sequence[Gang], first: int) -> float:
-        """Device-seconds to reckon with for an island's gangs from number ``first`` on."""
+        """Return the estimated device-seconds of consecutive gangs of one island.
+
+        Args:
+            gangs: the gangs.
+            first: number of the first of them on their island.
+        """
         expected = self.expected(gangs[0].island, range(first, first + len(gangs)))
         return sum([gang.devices * seconds for gang, seconds in zip(gangs, expected, strict=True)])
 
     def expected(self, island: int, gangs: range) -> list[float]:
-        """The seconds to reckon with, of each of ``gangs``."""
+        """Return the estimated seconds of each of ``gangs``, which are numbers of gangs of an island."""
         return [GUESS if seconds is None else seconds for seconds in self.seconds[island][gangs.start : gangs.stop]]
 
     def learn(self, island: int, gangs: range, seconds: float) -> None:
-        """All of ``gangs`` took ``seconds``: share them out as they were expected, and move a part of the way."""
+        """Learn that ``gangs`` together took ``seconds``.
+
+        A completion covers a range, so single durations are unknown: the time is divided in the proportion of the old
+        estimates. The first measurement replaces the guess; later ones move the estimate by 30 %, so that one straggler
+        does not decide.
+        """
         known, before = self.seconds[island], self.expected(island, gangs)
         together = sum(before)
         scale = seconds / (together or 1.0)
@@ -44,12 +62,21 @@ class GangEstimates:
 
 @dataclass
 class ClientState:
-    """A tenant: what it was promised, and what it has had, in device-seconds."""
+    """A client's account: what it was promised, and how many device-seconds it has used.
+
+    Args:
+        share: weight under proportional share.
+        priority: rank under the priority policy; the highest goes first.
+        seconds: device-seconds used or enqueued.
+        passed: device-seconds over share, counted only while clients competed; stride takes the client with the least.
+        unfinished: number of submitted programs that have not ended.
+        closed: whether the client has closed.
+    """
 
     share: float = 1.0
     priority: float = 0.0
     memory: int = 0
-    """Limit in bytes per device; 0: none."""
+    """Limit in bytes per device; 0 means none."""
     seconds: float = 0.0
     passed: float = 0.0
     unfinished: int = 0
@@ -58,61 +85,83 @@ class ClientState:
     """Ranges of its programs that are enqueued and not done."""
     enqueued_at: float = 0.0
     idle_since: float = 0.0
-    """When something of it was enqueued last, and since when nothing is under way though programs of it wait."""
+    """``enqueued_at``: when a range of it was enqueued last. ``idle_since``: since when its programs wait with none in
+    flight."""
 
     def charge(self, seconds: float, contended: bool) -> None:
-        """It has had so many more device-seconds; fewer if negative. What nobody else wanted is not held against it."""
+        """Add device-seconds to the account; negative ones correct an estimate.
+
+        Args:
+            seconds: device-seconds.
+            contended: whether other clients wanted devices too. Time that nobody else wanted must not count against a
+                client later.
+        """
         self.seconds += seconds
         self.passed += seconds / self.share if contended else 0.0
 
 
 @dataclass(eq=False)
 class RunState(Request):
-    """One submitted program: what is enqueued and what is done on each island, as counts of its order there."""
+    """One submitted program: what is enqueued and what is done on each island, as counts of that island's order.
+
+    Args:
+        submitted: the call.
+        estimates: durations of the plan's gangs.
+        left: number of gangs that are not enqueued.
+        launched: by island, number of steps that are enqueued.
+        done: by island, number of steps that are done without a gap.
+        next_gang: by island, number of the first gang that is not enqueued.
+    """
 
     submitted: Submitted
     estimates: GangEstimates
     left: int
-    """Gangs that are not enqueued."""
+    """Number of gangs that are not enqueued."""
     launched: dict[int, int]
     done: dict[int, int]
     next_gang: dict[int, int]
     ended: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By island: ranges that are done beyond those counted in ``done``, from start to stop."""
+    """By island: ranges that are done beyond those counted in ``done``, from start to stop. Ranges on different devices
+    of an island may complete out of order."""
     cancelled: bool = False
     behind: set[int] = field(default_factory=set)
-    """Runs that must be wholly enqueued before it: they make its arguments, or read what it takes over."""
+    """Runs that must be wholly enqueued before it: they produce its arguments, or read what it takes over."""
     ahead_of: list[RunState] = field(default_factory=list, repr=False)
-    """Runs that are behind it."""
+    """Runs that are behind this one; the inverse of ``behind``."""
     shown: ReadyGang | None = None
-    """What policies were last shown of it, until something of it is enqueued."""
+    """What policies were last shown of it; ``None`` once something of it was enqueued, since then another gang is
+    next."""
 
     @property
     def plan(self) -> Plan:
-        """What is run."""
+        """The plan that is run."""
         return self.submitted.plan
 
     @property
     def client(self) -> str:
-        """Who called it."""
+        """The client that called it."""
         return self.submitted.client
 
     def wants(self, store: Store) -> Iterator[MemoryReservation]:
-        """All memory that it needs until it ends."""
+        """Return every reservation that the run needs until it ends."""
         return reservations_of(self.submitted, store)
 
     def gives_back_on(self, store: Store) -> set[int]:
-        """Where it runs, and where its arguments lie."""
+        """Return the islands on which it runs, and those that hold its arguments."""
         held = (entry.allocation for b in self.submitted.arguments if (entry := store.buffers.get(b)) is not None)
         return {*self.plan.orders, *(allocation.placement.island for allocation in held if allocation is not None)}
 
     def shortage(self, short: int) -> str:
-        """Say in an error's words who lacks ``short`` bytes."""
+        """Return the beginning of an error's text: which run lacks ``short`` bytes."""
         whose = f" of {self.client}" if self.client else ""
         return f"{self.plan.graph.name}, run {self.submitted.run}{whose}, lacks {size(short)}"
 
     def next_on(self, island: int) -> Gang | None:
-        """The next gang on an island, if what it needs from other islands has been enqueued there."""
+        """Return the next gang of an island if its producers on other islands are enqueued; else ``None``.
+
+        Being enqueued is enough, being done is not needed: devices wait for their inputs. This is what makes dispatch
+        asynchronous, and what keeps each gang after its producers in the total order.
+        """
         gangs = self.plan.gangs.get(island, ())
         position = self.next_gang.get(island, 0)
         if position == len(gangs):
@@ -123,14 +172,18 @@ class RunState(Request):
         return gang
 
     def progressed(self, island: int, start: int, stop: int) -> None:
-        """Steps ``start`` to ``stop`` are done; those before them on other devices may not be yet."""
+        """Record that steps ``start`` to ``stop`` of an island are done.
+
+        Earlier steps may still run on other devices of the island, so only a range without a gap before it counts as
+        ``done``.
+        """
         ended = self.ended.setdefault(island, {})
         ended[start] = stop
         while self.done[island] in ended:
             self.done[island] = ended.pop(self.done[island])
 
     def learn(self, event: Completed) -> None:
-        """How long the gangs of a range took together: more or less than was expected of them."""
+        """Learn from a completed range how long its gangs took, in the proportion of the old estimates."""
         gangs, stops = self.plan.gangs[event.island], self.plan.stops[event.island]
         ended = range(bisect_right(stops, event.start), bisect_right(stops, event.stop))
         expected = self.estimates.expected(event.island, ended)
@@ -139,17 +192,17 @@ class RunState(Request):
         self.estimates.learn(event.island, ended, event.device_seconds * alone / devices if devices else 0.0)
 
     def gangs_done(self, island: int) -> int:
-        """How many gangs of an island are done."""
+        """Return how many gangs of an island are done."""
         return bisect_right(self.plan.stops[island], self.done[island])
 
     @property
     def enqueued(self) -> bool:
-        """Whether all of it is."""
+        """Whether all of its gangs are enqueued."""
         return not self.left
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it is."""
+        """Whether all of its steps are done on every island."""
         return all(self.done[island] == len(order) for island, order in self.plan.orders.items())
 
 
@@ -157,20 +210,27 @@ class RunState(Request):
 class IslandQueue:
     """What is enqueued on an island and not done.
 
-    By run and end of the range: device-seconds expected, and whether clients competed when it was enqueued.
+    Args:
+        in_flight: by run and end of the range, its estimated device-seconds, and whether clients competed when it was
+            enqueued. Both are needed again when the range completes.
     """
 
     in_flight: dict[tuple[int, int], tuple[float, bool]] = field(default_factory=dict)
     work: float = 0.0
-    """Device-seconds expected of all."""
+    """Estimated device-seconds of everything in flight."""
 
     def add(self, run: int, stop: int, work: float, contended: bool) -> None:
-        """A range is enqueued."""
+        """Record that a range ending at step ``stop`` of a run's order was enqueued."""
         self.in_flight[run, stop] = work, contended
         self.work += work
 
     def take(self, run: int, stop: int) -> tuple[float, bool]:
-        """A range is done; returns what was said of it."""
+        """Remove a range that is done, and return its estimated device-seconds and whether clients competed.
+
+        Returns:
+            Both values as ``add`` was given them.
+        """
         work, contended = self.in_flight.pop((run, stop))
+        # Exactly 0 when the queue is empty, so that rounding errors cannot add up.
         self.work = self.work - work if self.in_flight else 0.0
         return work, contended

@@ -1,11 +1,16 @@
-"""The controller: events in, instructions out (Pathways, sections 4.2 to 4.6). No JAX, threads, clocks or printing.
+"""The controller's state machine: one event in, a list of instructions out (Pathways, sections 4.2 to 4.6).
 
-It keeps one total order of enqueues: gangs are enqueued one after another, each after all that it needs, and a
-program that nobody competes with takes its places in all islands' orders in one step. So the orders of any two islands
-are compatible and gangs cannot deadlock, whatever a policy chooses; what was given up is passed over, and waits for
-nothing. With parallel asynchronous dispatch gangs go out ahead of their inputs; with sequential dispatch one at a time,
-each when the one before is done. A program begins when the memory it needs can be set aside, and a value that a client
-puts onto devices waits for its room in the same way (see ``admission``).
+The invariant that everything else rests on: there is one total order of enqueues. Gangs are enqueued one after another,
+each after its producers, and a program without competitors is enqueued on all its islands in one step. The order of
+each island is a part of the total order, so the orders of any two islands are compatible and gangs cannot deadlock,
+whatever a policy chooses. ``invariants`` checks the state in the tests.
+
+With parallel asynchronous dispatch, gangs are enqueued before their inputs exist; with sequential dispatch, one gang at
+a time, when the one before it is done. What is left of a cancelled run is enqueued at once; drivers skip it and
+complete its ranges, so that every run ends in the same way.
+
+This module applies decisions. ``scheduler`` chooses the next gang, ``admission`` reserves memory, ``store`` counts
+references, ``precedence`` keeps producers before consumers. Time comes in with each event; nothing in it reads a clock.
 """
 
 from __future__ import annotations
@@ -50,18 +55,19 @@ from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Gang, Plan
 
 NOTABLE = 1e-3
-"""Seconds of waiting that are worth telling."""
+"""Seconds of waiting from which on a wait is recorded."""
 
 
 @dataclass
 class StateMachine:
-    """The whole state of the single controller; ``handle`` is its only door.
+    """The whole state of the single controller; only ``handle`` changes it.
 
     Args:
         dispatch: ``"parallel"`` or ``"sequential"`` (Pathways, Figure 4).
         policy: chooses between programs.
-        devices: how many each island has.
-        budgets: bytes of memory per device of each island; 0, or none given, where there is no limit.
+        devices: number of devices of each island.
+        budgets: bytes of memory per device, for each island; 0, or no entry, means no limit.
+        clients: accounts of each client, by name.
     """
 
     dispatch: Dispatch = "parallel"
@@ -70,17 +76,21 @@ class StateMachine:
     budgets: Sequence[int] = ()
     clients: dict[str, ClientState] = field(default_factory=dict)
     active: int = 0
-    """Clients with unfinished programs."""
+    """Number of clients with unfinished programs. More than one: clients compete, and the policy decides."""
     runs: dict[int, RunState] = field(default_factory=dict)
+    """By run: submitted and not finished."""
     waiting: dict[str, dict[int, RunState]] = field(default_factory=dict)
     """By client: runs that are not wholly enqueued, oldest first."""
     given_up: dict[int, RunState] = field(default_factory=dict)
-    """Cancelled runs of which some is still to be enqueued, to be skipped there: at once, whatever they are behind."""
+    """Cancelled runs with gangs that are not enqueued. They are enqueued first, whatever they are behind, to be
+    skipped."""
     queues: dict[int, IslandQueue] = field(default_factory=dict)
+    """By island: what is enqueued and not done."""
     precedence: Precedence = field(default_factory=Precedence)
     _wake: float | None = None
-    """The next time at which ``Woke`` will come."""
+    """Time of the next ``Woke`` event, in seconds; ``None`` if none is requested."""
     _estimates: weakref.WeakKeyDictionary[Plan, GangEstimates] = field(default_factory=weakref.WeakKeyDictionary)
+    """Durations learnt for each plan, shared by all its runs. Weak keys: the controller must not keep plans alive."""
 
     def __post_init__(self) -> None:
         self.memory = DeviceMemory(self.devices, self.budgets)
@@ -88,11 +98,21 @@ class StateMachine:
         self.admission = Admission(self.memory, self.store, self.clients)
         self.put_requests = PutRequests(self.admission, self.store)
         self.in_order = self.policy in (fifo, stride, priority)
-        """Whether the policy takes one client's programs as they were submitted, and asks of none how long it lasts."""
+        """Whether the policy takes each client's programs in order of submission and ignores their durations. Then one
+        gang of each client is enough to choose from."""
         self.of_clients = [PerClient(self.clients, name) for name in ("seconds", "share", "priority", "passed")]
+        """Arguments of ``PolicyState`` after ``now``, in its order."""
 
     def handle(self, event: Event, now: float = 0.0) -> list[Instruction]:
-        """Take an event at a time in seconds, change state, and say what is to be done."""
+        """Apply one event and return the instructions that follow from it.
+
+        Args:
+            event: what happened.
+            now: time of the event, in seconds of the controller's clock.
+
+        Returns:
+            Instructions, to be carried out in this order.
+        """
         out = _HANDLERS[type(event)](self, event, now)
         if self.memory.changed:
             out += self.memory.changes()
@@ -103,7 +123,7 @@ class StateMachine:
     def _opened(self, event: Opened, now: float) -> list[Instruction]:
         client = self._client(event.client)
         client.share, client.priority, client.memory = event.share, event.priority, event.memory
-        self.memory.freed += 1  # who waits may have more now
+        self.memory.freed += 1  # a higher limit may suffice: let blocked requests try again
         client.closed = False
         return self._pump(now)
 
@@ -114,19 +134,23 @@ class StateMachine:
         out = self._give_up_all(mine)
         out += self.put_requests.close(event.client)
         out += self.store.disown(event.client)
-        self._forget_client(event.client)
+        self._forget_client(event.client)  # only if no run is left: cancelled ranges still complete and are charged
         return out + self._pump(now)
 
     def _submitted(self, event: Submitted, now: float) -> list[Instruction]:
         known = tuple(buffer for buffer in event.arguments if buffer in self.store.buffers)
-        closed_meanwhile = len(known) < len(event.arguments)  # a client whose they were, while the call was on its way
+        # The client that owned an argument may have closed while this event was under way. The run is registered all
+        # the same and then failed, so that its results and its end are accounted for like any other's.
+        closed_meanwhile = len(known) < len(event.arguments)
         if closed_meanwhile:
             event = replace(event, arguments=known, footprint=replace(event.footprint, taken=(), handed_back={}))
         self.store.promise(event)
         run = self.runs[event.run] = self._run_of(event, now)
         client = self._client(event.client)
         self.active += not client.unfinished
-        if not client.unfinished:  # what it left unused is gone: nobody can save up
+        if not client.unfinished:
+            # Stride: unused share must not be saved up. A client that was idle continues from the least of the active
+            # clients.
             others = [c.passed for c in self.clients.values() if c.unfinished]
             client.passed = max([client.passed, *([min(others)] if others else [])])
         client.unfinished += 1
@@ -139,11 +163,13 @@ class StateMachine:
         self.waiting.setdefault(event.client, {})[event.run] = run
         out = self._fail(run, _read_too_late(event)) if closed_meanwhile else []
         out += self._pump(now)
+        # Only a run that still waits can hold up others; most runs were enqueued whole by now and cost nothing.
         if not run.enqueued:
             self.precedence.add(run)
         return out
 
     def _run_of(self, event: Submitted, now: float) -> RunState:
+        """Return the state of a new run, of which nothing is enqueued yet."""
         none = dict.fromkeys(event.plan.orders, 0)
         estimates = self._estimates.get(event.plan)
         if estimates is None:
@@ -162,6 +188,8 @@ class StateMachine:
         run, island = self.runs[event.run], event.island
         expected, contended = self.queues[island].take(event.run, event.stop)
         client = self._client(run.submitted.client)
+        # The estimate was charged when the range was enqueued, so that policies see at once what is under way; charge
+        # the difference. A cancelled run teaches no durations: its gangs may have been skipped.
         client.charge(event.device_seconds - expected, contended)
         client.in_flight -= 1
         client.idle_since = now
@@ -176,6 +204,8 @@ class StateMachine:
     def _released(self, event: Released, now: float) -> list[Instruction]:
         withdrawn = self.put_requests.withdraw(event.buffers)
         out = withdrawn + self.store.release(event.buffers)
+        # Released buffers give back memory, which matters to blocked requests only: most releases end without a new
+        # decision.
         return out + (self._pump(now) if withdrawn or self.admission.blocked else [])
 
     def _voided(self, event: Voided, now: float) -> list[Instruction]:
@@ -202,7 +232,10 @@ class StateMachine:
     # ---- dispatch
 
     def _pump(self, now: float) -> list[Instruction]:
-        """Admit and enqueue what there is room for; fail what waits for memory in vain."""
+        """Return the instructions of all decisions that can be made now.
+
+        A request that waits for memory in vain fails. Its failure may let another one go on, so decisions start again.
+        """
         out: list[Instruction] = []
         while True:
             while (fresh := self._next(now)) is not None:
@@ -217,7 +250,10 @@ class StateMachine:
             out += self._fail(request, error)
 
     def _look_again(self, now: float) -> list[Instruction]:
-        """Ask to be woken when the next request will have waited long enough."""
+        """Return a request to be woken when the next blocked request will have waited long enough.
+
+        Nothing is returned if an earlier ``Woke`` event is pending: it leads to this method again.
+        """
         look = self.admission.next_look(now)
         if look is None or (self._wake is not None and self._wake <= look):
             return []
@@ -225,7 +261,7 @@ class StateMachine:
         return [Wake(look)]
 
     def _next(self, now: float) -> list[Instruction] | None:
-        """Carry out the next decision; ``None`` where there is nothing to do now."""
+        """Return the instructions of the next decision; ``None`` if nothing can be decided now."""
         if self.put_requests.waiting and (answered := self.put_requests.next(now)) is not None:
             return answered
         choice = choose(self, now)
@@ -240,7 +276,16 @@ class StateMachine:
         return self._enqueue(*choice, now)
 
     def _enqueue(self, run: RunState, gangs: Mapping[int, Sequence[Gang]], now: float) -> list[Instruction]:
-        """Give the next gangs of one run, by island, the next place in the total order."""
+        """Give gangs of one run the next places in the total order.
+
+        Args:
+            run: the run. It is admitted with its first gang, to all the memory that it needs until it ends.
+            gangs: by island, consecutive gangs from the run's next one on.
+            now: seconds of the controller's clock.
+
+        Returns:
+            One launch for each island, after a note of how long the run waited, if that is worth recording.
+        """
         serial, client, contended = run.submitted.run, self._client(run.submitted.client), self.active > 1
         out = self._waited(run, client, now)
         if not (run.admitted or run.cancelled):
@@ -263,7 +308,11 @@ class StateMachine:
         return out
 
     def _waited(self, run: RunState, client: ClientState, now: float) -> list[Instruction]:
-        """Why a run goes on only now; waiting while something else of its client is under way is no news."""
+        """Return a note of how long a run waited and why, if that is worth recording.
+
+        A wait is not recorded while another range of the same client is in flight, or if no other client went on
+        meanwhile: then the client waited for itself.
+        """
         if run.cancelled:
             return []
         if run in self.admission.blocked:
@@ -274,6 +323,7 @@ class StateMachine:
         return [Waited(run.submitted.run, since, "waits its turn")]
 
     def _others_progressed(self, client: ClientState, since: float) -> bool:
+        """Return whether another client has something in flight, or enqueued something after ``since``."""
         return any(o.in_flight or o.enqueued_at > since for o in self.clients.values() if o is not client)
 
     # ---- ends
@@ -291,6 +341,7 @@ class StateMachine:
         return [Waited(run.submitted.run, waits.since, waits.reason)] if waits is not None else []
 
     def _give_up_all(self, serials: Iterable[int]) -> list[Instruction]:
+        """Return a ``Stop`` for each of these runs, except those that have ended or are cancelled already."""
         out: list[Instruction] = []
         for serial in serials:
             run = self.runs.get(serial)
@@ -307,7 +358,7 @@ class StateMachine:
             self.given_up[run.submitted.run] = run
 
     def _forget_waiting(self, run: RunState) -> None:
-        """It is wholly enqueued."""
+        """Remove a run that is wholly enqueued from all that is kept for runs that wait."""
         self.given_up.pop(run.submitted.run, None)
         runs = self.waiting[run.submitted.client]
         del runs[run.submitted.run]
@@ -316,11 +367,14 @@ class StateMachine:
         self.precedence.remove(run)
 
     def _finish(self, serial: int) -> list[Instruction]:
+        """Return ``Finish`` and what the end of a run frees, and forget the run."""
         run = self.runs.pop(serial)
         event, client = run.submitted, self._client(run.submitted.client)
         client.unfinished -= 1
         self.active -= not client.unfinished
         self.admission.finish(run)
+        # An argument that was taken over holds nothing now. After a cancelled run that is unknown: its node may have
+        # been skipped.
         if not run.cancelled:
             self.store.empty(event.arguments[i] for i in event.footprint.taken)
         freed = self.store.finish_run(event)
@@ -330,12 +384,14 @@ class StateMachine:
     # ---- accounts
 
     def _client(self, name: str) -> ClientState:
+        """Return a client's account; open one if it has none."""
         client = self.clients.get(name)
         if client is None:
             client = self.clients[name] = ClientState()
         return client
 
     def _forget_client(self, name: str) -> None:
+        """Delete the account of a client that has closed and has no unfinished runs."""
         if self.clients[name].closed and not self.clients[name].unfinished:
             del self.clients[name]
 

@@ -1,6 +1,12 @@
-"""The object store's book-keeping: logical buffers with reference counts and owners (Pathways, section 4.6).
+"""The object store's ledger: logical buffers with reference counts and owners (Pathways, section 4.6).
 
-One entry per logical buffer, never per shard, and the memory that it takes. The arrays themselves are the driver's.
+One entry for each logical buffer, never for each shard, so the cost does not depend on the number of devices. A buffer
+lives while a user holds a handle or a run needs it, and is freed when neither does; it is collected with its client at
+the latest.
+
+The arrays themselves belong to the driver, which obeys ``Free`` and ``Lose``. Bytes on devices are entered in
+``held_memory``, once for each array: several buffers may be the same array, since a program may return an argument or
+return a value twice.
 """
 
 from __future__ import annotations
@@ -19,15 +25,15 @@ class Buffer:
     """One logical buffer.
 
     Args:
-        owner: the client whose it is.
-        name: what a person knows it by.
-        bytes: of the whole array; 0 once it holds nothing any more.
-        holding: where it lies; ``None`` on the host, while the run that makes it is under way, and where another
-            buffer that is the same array accounts for it.
+        owner: name of the client that it belongs to.
+        name: what errors and the status call it.
+        bytes: size of the whole array; 0 once it holds no value any more.
+        allocation: its devices, and bytes on each; ``None`` on the host, while the run that produces it is under way,
+            and where another buffer that is the same array accounts for it.
         handle: whether a user holds it.
-        runs: how many runs hold it.
-        orphan: whether its client has closed, though it may have a handle still.
-        shared: whether another buffer is the same array, or will be: then nobody can take its memory over.
+        runs: number of runs that hold it.
+        orphan: whether its client has closed, though a user may still have a handle.
+        shared: whether another buffer is the same array, or will be; then no run can take its memory over.
     """
 
     owner: str
@@ -41,29 +47,33 @@ class Buffer:
 
     @property
     def held(self) -> bool:
-        """Whether anybody holds it."""
+        """Whether a user or a run holds it."""
         return self.handle or self.runs > 0
 
 
 class Store:
-    """All logical buffers that somebody holds; what they take on devices is accounted for in ``memory``."""
+    """All logical buffers that are held.
+
+    Args:
+        memory: the ledger of bytes on devices.
+    """
 
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
         self.buffers: dict[int, Buffer] = {}
         self.gone: list[Placement] = []
-        """Devices that were lost."""
+        """Devices that are lost."""
         self.same: dict[int, set[int]] = {}
-        """By buffer: all that are the same array, where a program handed back an argument, or a result twice."""
+        """By buffer: all buffers that are the same array, where there are several."""
 
     def put(self, event: Stored) -> None:
-        """A client stores a value and holds it."""
+        """Enter a value that a client stored and holds."""
         self.buffers[event.buffer] = Buffer(event.client, event.name, event.bytes)
         if event.allocation is not None:
             self._occupy(self.buffers[event.buffer], event.allocation)
 
     def promise(self, event: Submitted) -> None:
-        """A run holds its arguments, and its results, which it is still to make."""
+        """Enter the results of a new run, and count the run as a holder of its arguments and results."""
         for buffer in event.arguments:
             self.buffers[buffer].runs += 1
         name = event.plan.graph.name
@@ -74,7 +84,11 @@ class Store:
             self.buffers[buffer].shared = True
 
     def finish_run(self, event: Submitted) -> list[Instruction]:
-        """A run has ended: its results take the memory that was set aside for them, and it holds nothing any more."""
+        """Return what the end of a run frees, after its results were entered with their memory.
+
+        The reservation of the run is given back in the same event, so the bytes of its results are never free in
+        between.
+        """
         lost = self._keep(event)
         held = (*event.arguments, *event.results)
         for buffer in held:
@@ -82,48 +96,50 @@ class Store:
         return [*lost, *self._forget(held)]
 
     def release(self, buffers: Iterable[int]) -> list[Instruction]:
-        """No user holds these. What has been taken from its user before is no longer there, or held by runs only."""
+        """Return what is freed because users dropped these handles; buffers that are gone already are ignored."""
         known = [buffer for buffer in buffers if buffer in self.buffers]
         for buffer in known:
             self.buffers[buffer].handle = False
         return self._forget(known)
 
     def disown(self, client: str) -> list[Instruction]:
-        """A client is gone, with all that it alone held."""
+        """Return what is freed because a client closed: all that it owned and no run needs."""
         owned = [number for number, entry in self.buffers.items() if entry.owner == client]
         for number in owned:
             self.buffers[number].orphan = True
         return self.release(owned)
 
     def empty(self, buffers: Iterable[int]) -> None:
-        """These hold nothing any more, though they may have handles."""
+        """Mark these buffers as holding no value any more, and give back their memory; handles may remain."""
         for buffer in buffers:
             if (entry := self.buffers.get(buffer)) is not None:
                 self._vacate(buffer, entry)
                 entry.bytes = 0
 
     def remove(self, where: Placement) -> list[Instruction]:
-        """Devices are lost, with all that lay there."""
+        """Return what was lost with these devices."""
         self.gone.append(where)
         lying = {
             number
             for number, entry in self.buffers.items()
             if entry.allocation and overlap(entry.allocation.placement, where)
         }
+        # The same array under another number is lost as well.
         lost = lying.union(*(self.same.get(number, ()) for number in lying))
         return self._lose(sorted(lost), f"lay only on {where}, which was lost. Make it again")
 
     def restore(self, island: int) -> None:
-        """An island's lost devices are there again."""
+        """Forget that devices of this island were lost."""
         self.gone = [where for where in self.gone if where.island != island]
 
     def at(self, where: Placement) -> Iterator[tuple[Buffer, int]]:
-        """What lies on a placement, and its bytes per device."""
+        """Yield each buffer with memory on a placement, and its bytes per device."""
         for entry in self.buffers.values():
             if entry.allocation is not None and overlap(entry.allocation.placement, where):
                 yield entry, entry.allocation.bytes
 
     def _keep(self, event: Submitted) -> list[Instruction]:
+        """Return the results of a run that are lost because their devices are; enter the memory of the others."""
         homes = {
             slot: event.arguments[a] for slot, (at, a) in event.footprint.handed_back.items() if at not in event.moved
         }
@@ -142,6 +158,7 @@ class Store:
         return lost
 
     def _join(self, buffer: int, home: int) -> None:
+        """Record that a result is the same array as the buffer ``home``, which accounts for it."""
         same = self.same.setdefault(home, {home})
         same.add(buffer)
         self.same[buffer] = same
@@ -151,7 +168,7 @@ class Store:
         self.memory.add(allocation.placement, entry.owner, allocation.bytes)
 
     def _vacate(self, buffer: int, entry: Buffer) -> None:
-        """It lies nowhere any more; another that is the same array, if any, accounts for the memory from now on."""
+        """Give back a buffer's memory, unless another buffer is the same array, which then accounts for it."""
         same = self.same.pop(buffer, set())
         same.discard(buffer)
         if entry.allocation is not None:
@@ -165,7 +182,10 @@ class Store:
         return _told({buffer: self.buffers[buffer] for buffer in buffers}, reason)
 
     def _forget(self, buffers: Iterable[int]) -> list[Instruction]:
-        """Those that nobody holds any more are freed; users whose client has closed may have them yet, and are told."""
+        """Return what frees the buffers among these that nothing holds.
+
+        A handle may remain if the client closed; its user is given the reason by ``Lose``.
+        """
         out: list[Instruction] = []
         freed = [buffer for buffer in dict.fromkeys(buffers) if not self.buffers[buffer].held]
         for buffer in freed:
@@ -179,7 +199,7 @@ class Store:
 
 
 def _of_one_array(event: Submitted) -> Iterator[int]:
-    """Buffers of a run that will not be alone with their arrays: arguments it hands back, and results made twice."""
+    """Yield buffers of a run that will share an array: arguments that it returns, and results returned twice."""
     handed_back, slots = event.footprint.handed_back, event.plan.results
     if not handed_back and len(set(slots)) == len(slots):
         return
@@ -191,4 +211,5 @@ def _of_one_array(event: Submitted) -> Iterator[int]:
 
 
 def _told(entries: dict[int, Buffer], reason: str) -> list[Instruction]:
+    """Return a ``Lose`` with a reason for each of these buffers; nothing if there are none."""
     return [Lose(tuple(entries), tuple(f"{e.name} {reason}." for e in entries.values()))] if entries else []

@@ -1,6 +1,8 @@
-"""How much of a chip's peak each class of operations reaches, and each collective of the links' bandwidth.
+"""Shares of a chip's peaks that classes of operations reach, and of the links' bandwidth that collectives reach.
 
-One share for each class of ``work.Amount``: one set for all of them would be wrong by a factor of three (measured).
+One share for each class of ``node_work.Amount``: one set for all of them would be wrong by a factor of three
+(measured). ``EFFICIENCY`` has assumed values for chips that were not measured; a calibration replaces them. They say
+"assumed" in every table, so that no simulated time looks better founded than it is.
 """
 
 from __future__ import annotations
@@ -15,14 +17,31 @@ from pathways_nb.cost.hardware.parameters import Origin, Parameters, fraction, o
 class Efficiency(Parameters):
     """Shares of a chip's peaks, above 0 and at most 1.
 
-    Fields:
-        matmul, conv: of its FLOP/s. matmul_bw, conv_bw: of its memory's bandwidth.
-        elementwise, transcendental, reduction, movement, sort, random, other: of its memory's bandwidth.
-        elementwise_flops, transcendental_flops, reduction_flops, sort_flops, random_flops: FLOP/s of one device in
-            operations of that class; None where only their bytes count.
-        all_reduce, all_gather, reduce_scatter, all_to_all, permute, broadcast: of the bandwidth of links and NICs.
-        at_once: how many devices of one node run at full speed at the same time; virtual CPU devices share cores.
-            None: all of them.
+    Attributes:
+        matmul: of its FLOP/s, for matrix products.
+        conv: of its FLOP/s, for convolutions.
+        matmul_bw: of its memory's bandwidth, for matrix products.
+        conv_bw: of its memory's bandwidth, for convolutions.
+        elementwise: of its memory's bandwidth, for elementwise operations other than the next.
+        transcendental: the same for exp, tanh, sqrt and the like.
+        reduction: the same for reductions, such as sums.
+        movement: the same for gather, scatter, transpose, copy, slice.
+        sort: the same for sorts.
+        random: the same for random bits.
+        other: the same for operations whose arithmetic is not counted.
+        elementwise_flops: FLOP/s of one device in elementwise operations; None where only their bytes count.
+        transcendental_flops: the same for exp, tanh, sqrt and the like.
+        reduction_flops: the same for reductions.
+        sort_flops: the same for sorts.
+        random_flops: the same for random bits.
+        all_reduce: of the bandwidth of links and NICs, for all-reduces.
+        all_gather: the same for all-gathers.
+        reduce_scatter: the same for reduce-scatters.
+        all_to_all: the same for all-to-alls.
+        permute: the same for permutes, and for transfers over links.
+        broadcast: the same for broadcasts.
+        at_once: number of devices of one node that run at full speed at the same time, for virtual CPU devices, which
+            share cores; None for all of them.
     """
 
     matmul: float = fraction()
@@ -50,11 +69,11 @@ class Efficiency(Parameters):
     at_once: float | None = optional_rate("devices")
 
     def bandwidth(self, kind: str) -> float:
-        """The share of the memory's bandwidth that a class of operations reaches."""
+        """Return the share of the memory's bandwidth that a class of operations reaches."""
         return getattr(self, f"{kind}_bw" if kind in ("matmul", "conv") else kind)
 
     def oversubscription(self, devices: int) -> float:
-        """How many times longer each of so many devices takes when all of them work: 1 unless they share cores."""
+        """Return how many times longer each device takes when so many work: 1 unless they share cores."""
         return max(1.0, devices / self.at_once) if self.at_once else 1.0
 
 
@@ -81,4 +100,4 @@ EFFICIENCY = Efficiency(
     ),
     **{name: share for name, (share, _) in _ASSUMED.items()},  # type: ignore[arg-type]
 )
-"""Where nothing was measured."""
+"""The shares where nothing was measured."""

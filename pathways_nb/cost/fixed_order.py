@@ -1,10 +1,12 @@
-"""How long a schedule of fixed order lasts: the longest path through its tasks, without an event loop.
+"""The duration of a schedule of fixed order: the longest path through its tasks, without an event loop.
 
 If every device takes its tasks in a given order, a task begins when the last of those that it waits for has ended: its
-producers (and what they send has arrived), and whatever comes before it on any of its devices. That is what an event
-loop finds, too (``runtime.sim.virtual_islands``); here it is a few NumPy operations for each level of the graph, so
-that a million tasks take a fraction of a second. A task that several devices carry out together, a gang, stands in the
-order of each. Where order depends on time (policies, links that are shared, arrivals), it takes the event loop.
+producers (and what they send has arrived), and the task before it on each of its devices. An event loop finds the same
+times (``runtime.sim.virtual_islands``); here it is a few NumPy operations for each level of the graph, so that a
+million tasks take a fraction of a second. A task that several devices carry out together, a gang, is in the order of
+each. Where the order depends on time (policies, links that are shared, arrivals), the event loop is needed.
+
+Levels depend on the graph alone and are computed once; an evaluation with other durations reuses them.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from scipy.sparse import csr_array
 from pathways_nb.errors import UsageError
 
 _NARROW = 8
-"""Tasks on a level, on average, below which a loop over tasks is faster than operations on whole levels."""
+"""Average tasks of a level below which a loop over tasks is faster than operations on whole levels."""
 
 _SHOWN = 6
-"""Tasks named in an error."""
+"""Most tasks named in an error."""
 
 
 class Evaluated(NamedTuple):
@@ -42,7 +44,7 @@ class StartCause(NamedTuple):
 
 
 class OrderEdges(NamedTuple):
-    """What waits for what: ``target`` starts no sooner than ``seconds`` after the end of ``source``.
+    """Dependencies: ``target`` starts no sooner than ``seconds`` after the end of ``source``.
 
     Positions of tasks, one of each for every edge; ``seconds`` is one number for all, or one for each.
     """
@@ -54,13 +56,14 @@ class OrderEdges(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FixedOrder:
-    """Tasks and what each waits for, ready to be evaluated again and again with other durations.
+    """Tasks and their dependencies, ready to be evaluated again and again with other durations.
 
     Args:
-        tasks: their positions, level by level: all that a task waits for lies on levels before its own.
+        tasks: their positions, level by level: all that a task waits for is on levels before its own.
         levels: where each level begins in ``tasks``, and where the last one ends.
         first: where the edges into each of ``tasks`` begin, and where the last ones end.
-        source, seconds: of these edges, the place of their source in ``tasks`` and how long after its end.
+        source: of these edges, the place of their source in ``tasks``.
+        seconds: of these edges, from the end of the source to the earliest start of the target.
     """
 
     tasks: np.ndarray
@@ -77,10 +80,13 @@ class FixedOrder:
         orders: Sequence[ArrayLike] | np.ndarray,
         name: Callable[[int], str] = "task {}".format,
     ) -> FixedOrder:
-        """Bring ``count`` tasks into levels.
+        """Return tasks sorted into levels.
 
         Args:
-            edges: between tasks. orders: for each device its tasks, in order. name: of a task, for errors.
+            count: number of tasks.
+            edges: between tasks.
+            orders: for each device its tasks, in order.
+            name: of a task, for errors.
 
         Raises:
             UsageError: no such task, or orders that cannot all be kept: the error says which tasks, on which devices.
@@ -96,7 +102,10 @@ class FixedOrder:
         return cls(tasks, levels, first, place[waits.source[by_target]], waits.seconds[by_target])
 
     def evaluate(self, durations: ArrayLike) -> Evaluated:
-        """When each task starts and ends if they last so many seconds.
+        """Return when each task starts and ends for these durations.
+
+        Args:
+            durations: of each task, in seconds.
 
         Raises:
             UsageError: not one duration for each task.
@@ -110,25 +119,28 @@ class FixedOrder:
         return Evaluated(start, end, float(end.max(initial=0.0)))
 
     def released(self, found: Evaluated) -> StartCause:
-        """What let each task start; the one before it on its device, where that took as long as all else."""
+        """Return what let each task start; the task before it on its device, where that took as long as all else."""
         target = np.repeat(self.tasks, np.diff(self.first))
         source = self.tasks[self.source]
         last = found.end[source] + self.seconds == found.start[target]
         by, after = np.full(len(self.tasks), -1), np.zeros(len(self.tasks))
-        by[target[last]], after[target[last]] = source[last], self.seconds[last]  # of several, the last: on the device
+        by[target[last]], after[target[last]] = source[last], self.seconds[last]  # device edges come last and win
         return StartCause(by, after)
 
     def _by_level(self, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return start and end of tasks, a level at a time."""
         start, end = np.zeros_like(lasts), lasts.copy()
         bounds, edges = self.levels.tolist(), self.first[self.levels].tolist()
         for level in range(1, len(bounds) - 1):
             now, waits = slice(bounds[level], bounds[level + 1]), slice(edges[level], edges[level + 1])
             arrives = end[self.source[waits]] + self.seconds[waits]
+            # Each task behind the first level has an edge, so no segment is empty, which reduceat would misread.
             start[now] = np.maximum.reduceat(arrives, self.first[now] - edges[level])
             end[now] += start[now]
         return start, end
 
     def _by_task(self, lasts: np.ndarray) -> tuple[list[float], list[float]]:
+        """Return start and end of tasks, one at a time; faster where levels are narrow."""
         source, seconds, first = self.source.tolist(), self.seconds.tolist(), self.first.tolist()
         start: list[float] = []
         end: list[float] = []
@@ -140,10 +152,12 @@ class FixedOrder:
 
 
 def evaluate(durations: ArrayLike, edges: OrderEdges, orders: Sequence[ArrayLike] | np.ndarray) -> Evaluated:
-    """When the tasks of a schedule start and end, if every device takes them in its order.
+    """Return when the tasks of a schedule start and end, if every device takes them in its order.
 
     Args:
-        durations: of each task, in seconds. edges: between tasks. orders: for each device its tasks, in order.
+        durations: of each task, in seconds.
+        edges: between tasks.
+        orders: for each device its tasks, in order.
 
     Raises:
         UsageError: no such task, or orders that cannot all be kept.
@@ -162,6 +176,11 @@ class _Waits(NamedTuple):
 
     @classmethod
     def of(cls, count: int, edges: OrderEdges, orders: Sequence[ArrayLike] | np.ndarray) -> _Waits:
+        """Return all edges of tasks, edges and orders.
+
+        Raises:
+            UsageError: no such task.
+        """
         rows = [_tasks(order, count, f"orders[{device}]") for device, order in enumerate(orders)]
         source, target = _tasks(edges.source, count, "edges"), _tasks(edges.target, count, "edges")
         first = len(source) + np.cumsum([0, *(max(len(row) - 1, 0) for row in rows)])
@@ -172,6 +191,11 @@ class _Waits(NamedTuple):
 
 
 def _tasks(tasks: ArrayLike, count: int, what: str) -> np.ndarray:
+    """Return tasks as an array of positions.
+
+    Raises:
+        UsageError: a position that no task has.
+    """
     found = np.asarray(tasks, np.intp).ravel()
     if len(found) and (found.min() < 0 or found.max() >= count):
         wrong = found[(found < 0) | (found >= count)][0]
@@ -180,9 +204,13 @@ def _tasks(tasks: ArrayLike, count: int, what: str) -> np.ndarray:
 
 
 def _grouped(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The positions of ``keys``, which are below ``count``, by key; and where each key's begin, and the last one's end.
+    """Return the positions of ``keys`` by key, and where each key's begin, and the last one's end.
 
     A matrix with a one in each row, read by columns: SciPy counts, which for millions is quicker than to sort.
+
+    Args:
+        keys: each at least 0 and below ``count``.
+        count: number of keys that are possible.
     """
     rows = len(keys)
     ones = csr_array((np.ones(rows, np.int8), keys.astype(np.int32), np.arange(rows + 1)), shape=(rows, count)).tocsc()
@@ -190,7 +218,7 @@ def _grouped(keys: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _levels(count: int, waits: _Waits) -> np.ndarray:
-    """The level of each task, one more than the highest of those that it waits for; -1 if it waits for itself."""
+    """Return the level of each task, one above all that it waits for; -1 for tasks in a circle or behind one."""
     by_source, first = _grouped(waits.source, count)
     target, lacks = waits.target[by_source], np.bincount(waits.target, minlength=count)
     longest = np.diff(waits.first).max(initial=0)
@@ -199,24 +227,27 @@ def _levels(count: int, waits: _Waits) -> np.ndarray:
 
 
 def _levels_by_level(target: np.ndarray, first: np.ndarray, lacks: np.ndarray) -> np.ndarray:
+    """Return the level of each task, a level at a time."""
     level, seen = np.full(len(lacks), -1), np.empty(len(lacks), np.intp)
     now, number = np.flatnonzero(lacks == 0), 0
     while len(now):
         level[now] = number
         reached = target[_ranges(first[now], first[now + 1])]
+        # ``lacks[reached] -= 1`` would count a task once that several tasks of this level release.
         np.subtract.at(lacks, reached, 1)
         free = reached[lacks[reached] == 0]
         numbers = np.arange(len(free))
         seen[free] = numbers
-        now, number = free[seen[free] == numbers], number + 1  # each once, where the last of equals has written
+        now, number = free[seen[free] == numbers], number + 1  # duplicates removed: the last one wrote its number
     return level
 
 
 def _levels_by_task(target: np.ndarray, first: np.ndarray, lacks: np.ndarray) -> list[int]:
+    """Return the level of each task, one task at a time; faster where levels are narrow."""
     targets, bounds, left = target.tolist(), first.tolist(), lacks.tolist()
     level = [-1 if lack else 0 for lack in left]
     free = [task for task, lack in enumerate(left) if not lack]
-    for task in free:  # which grows meanwhile, level by level
+    for task in free:  # the list grows in the loop, level by level
         for reached in targets[bounds[task] : bounds[task + 1]]:
             left[reached] -= 1
             if not left[reached]:
@@ -226,14 +257,20 @@ def _levels_by_task(target: np.ndarray, first: np.ndarray, lacks: np.ndarray) ->
 
 
 def _ranges(first: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """All of ``first[0]`` to ``after[0]``, then all of ``first[1]`` to ``after[1]``, and so on."""
+    """Return all of ``first[0]`` to ``after[0]``, then all of ``first[1]`` to ``after[1]``, and so on."""
     counts = after - first
     ends = np.cumsum(counts)
     return np.arange(ends[-1]) + np.repeat(first - ends + counts, counts)
 
 
 def _deadlock(waits: _Waits, level: np.ndarray, name: Callable[[int], str]) -> str:
-    """Some tasks that wait for each other, in words."""
+    """Return the text of an error that names some tasks that wait for each other.
+
+    Args:
+        waits: all edges.
+        level: of each task, -1 for those that cannot start.
+        name: of a task.
+    """
     stuck = np.flatnonzero((level[waits.source] < 0) & (level[waits.target] < 0))
     before = dict(zip(waits.target[stuck].tolist(), stuck.tolist(), strict=True))
     task, path = next(iter(before)), dict[int, int]()
@@ -250,6 +287,7 @@ def _deadlock(waits: _Waits, level: np.ndarray, name: Callable[[int], str]) -> s
 
 
 def _why(waits: _Waits, edge: int, name: Callable[[int], str]) -> str:
+    """Return the source of an edge in words, with the reason why its target waits for it."""
     device = int(np.searchsorted(waits.first, edge, side="right")) - 1
     why = f"before it on device {device}" if device >= 0 else "whose output it needs"
     return f"{name(int(waits.source[edge]))} ({why})"

@@ -1,7 +1,9 @@
-"""The one cost model: what a node, a transfer and a message take, on any chip, simulated or calibrated.
+"""The one cost model: seconds of a node and a transfer, on any chip, simulated or calibrated.
 
 Roofline with a share of the peak for each class of operations, closed forms of collectives over the topology, and
-parameters for controller and hosts. Every parameter knows its origin. Nothing here measures; ``calibrate`` does.
+parameters for controller and hosts. Every parameter has an origin, and every result names what decides it. Nothing is
+measured here: a calibration builds the same class with measured parameters, so the simulator has one code path for a
+data sheet's chip and for this machine.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ __all__ = ["CostModel", "Efficiency", "Host", "NodeCost"]
 
 
 class NodeCost(NamedTuple):
-    """Seconds of one node on its devices, and how they come about.
+    """Seconds of one node on its devices, and their parts.
 
     ``seconds`` is ``launch + compute + collective``: before its own work begins, operations, exchanges, one after
     another. ``formula`` names what decides each class, ``origin`` where the work was read and what was assumed.
@@ -47,14 +49,14 @@ class NodeCost(NamedTuple):
 
 @dataclass(frozen=True)
 class CostModel:
-    """What everything costs on one kind of chip: hashable, picklable, cheap to ask again.
-
-    All islands that it is asked about are of its chip, and so are all devices of an island (``Topology.chip``): there
-    is no faster and no slower device in a mesh. Another kind of chip has a model, and a controller, of its own.
+    """The costs of one kind of chip: hashable, picklable, cheap to ask again.
 
     Args:
-        chip, network: hardware. host: the controller and hosts. efficiency: shares of the chip's peaks.
-        name: what tables call it.
+        chip: of all islands.
+        network: between hosts.
+        host: costs of the controller and the hosts.
+        efficiency: shares of the chip's peaks.
+        name: for tables.
     """
 
     chip: Chip
@@ -63,7 +65,7 @@ class CostModel:
     efficiency: Efficiency
     name: str
     _known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Answers given before."""
+    """Answers given before: a program asks for the same node and topology many times."""
 
     @classmethod
     def of(
@@ -73,10 +75,13 @@ class CostModel:
         host: Host | None = None,
         efficiency: Efficiency | None = None,
     ) -> Self:
-        """The model of a chip, with usual figures for what is not given.
+        """Return the model of a chip, with usual figures for what is not given.
 
         Args:
-            chip, network: by name, by file, or themselves; without a network, the NICs of the chip's hosts.
+            chip: by name, by file, or itself.
+            network: by name, by file, or itself; None for the NICs of the chip's hosts.
+            host: None for ``HOST``.
+            efficiency: None for ``EFFICIENCY``.
 
         Raises:
             UsageError: an unknown name, or a file that cannot be read or says what no hardware has.
@@ -91,11 +96,12 @@ class CostModel:
     def topology(
         self, devices: int, devices_per_host: int | None = None, shape: tuple[int, ...] | None = None
     ) -> Topology:
-        """An island of so many devices.
+        """Return the topology of an island.
 
         Args:
-            devices_per_host: by default the chip's. shape: chips along each axis of a torus; by default the most
-                nearly square or cubic arrangement.
+            devices: number of devices.
+            devices_per_host: None for the chip's own.
+            shape: chips along each axis of a torus; None for the most nearly square or cubic arrangement.
 
         Raises:
             PlaceError: there is no such island.
@@ -103,15 +109,15 @@ class CostModel:
         return _topology(self.chip, self.network, devices, devices_per_host, shape)
 
     def node(self, work: Work, topology: Topology, axis_sizes: Mapping[str, int]) -> NodeCost:
-        """Seconds of one node.
+        """Return the seconds of one node.
 
         Args:
-            work: what it does on each of its devices. topology: its island.
-            axis_sizes: its mesh, whose product is the number of its devices; a mesh lies on the island's first ones.
+            work: of each of its devices.
+            topology: of its island.
+            axis_sizes: of its mesh, whose product is the number of its devices; a mesh takes the island's first ones.
 
         Raises:
             PlaceError: a collective over more devices than the island has.
-            UsageError: an island of another chip.
         """
         sizes = tuple(axis_sizes.items())
         key = work, topology, sizes
@@ -120,6 +126,7 @@ class CostModel:
         return self._known[key]
 
     def _node(self, work: Work, topology: Topology, sizes: tuple[tuple[str, int], ...]) -> NodeCost:
+        """Return the cost of a node that was not asked for before."""
         self._check(topology)
         oversubscription = self.efficiency.oversubscription(math.prod(size for _, size in sizes))
         classes = [self._amount(amount) for amount in work.amounts]
@@ -137,11 +144,11 @@ class CostModel:
         if topology.chip != self.chip:
             raise UsageError(
                 f"an island of {topology.chip.name} is no island of {self.name}, whose model this is: a model prices "
-                f"one kind of chip. Make one for each kind, Model.of({topology.chip.name!r})."
+                f"one kind of chip. Make one for each kind, CostModel.of({topology.chip.name!r})."
             )
 
     def _amount(self, amount: Amount) -> tuple[float, str]:
-        """Seconds of one class of operations on a device that works alone, and what bounds it."""
+        """Return the seconds of one class of operations on a device that works alone, and what bounds it."""
         device, kind = self.chip.device, amount.kind
         by_bytes = (amount.read + amount.written) / (device.hbm_bw * self.efficiency.bandwidth(kind))
         rate, said = self._rate(amount)
@@ -149,35 +156,38 @@ class CostModel:
         return (by_flops, f"{kind} by FLOP/s{said}") if by_flops > by_bytes else (by_bytes, f"{kind} by bytes/s")
 
     def _rate(self, amount: Amount) -> tuple[float, str]:
-        """FLOP/s that a class reaches on one device: infinite where only bytes count."""
+        """Return the FLOP/s that a class reaches on one device, infinite where only bytes count, and a remark."""
         if amount.kind not in ("matmul", "conv"):
             return getattr(self.efficiency, f"{amount.kind}_flops", None) or math.inf, ""
         share = getattr(self.efficiency, amount.kind)
         try:
             return self.chip.device.flops(amount.dtype) * share, ""
-        except UsageError:  # whole numbers, float64: no data sheet tells
+        except UsageError:  # integers and float64: data sheets have no rate
             return self.chip.device.flops("fp32") * share, f" of float32, for {amount.dtype}"
 
     def _collective(
         self, one: Collective, topology: Topology, sizes: tuple[tuple[str, int], ...], oversubscription: float
     ) -> tuple[Cost, str]:
+        """Return the cost of one collective, and what had to be assumed of its group."""
         kind = one.kind.replace("-", "_")
         where = group_of(topology, sizes, one.axes, one.group)
-        # Every closed form knows bytes only as bytes over bandwidth: a share of the one is the inverse of the other.
+        # All closed forms have bytes only as bytes over bandwidth, so a share of bandwidth is its inverse of bytes.
         bytes = one.whole_bytes * where.share * oversubscription / getattr(self.efficiency, kind)
         return collective(kind, bytes, topology, where.group), where.note
 
     def transfer(self, bytes: int, route: str, topology: Topology, source_devices: int, target_devices: int) -> Cost:
-        """Seconds of moving one array to another place, evenly split over its devices.
+        """Return the seconds of moving one array to another place, evenly split over its devices.
 
         Args:
-            bytes: of the whole logical array. topology: of the island that it goes to.
-            route: as in a plan's steps: ``"host"`` (into devices), ``"local"`` (it is there), ``"ICI"`` (within the
-                island; the target lies right beside the source), ``"DCN"`` (from another island of the same kind).
-            source_devices, target_devices: of the two places; a host is no device.
+            bytes: of the whole logical array.
+            route: as in a plan's steps: ``"host"`` (into devices), ``"local"`` (no move), ``"ICI"`` (within the island;
+                the target is right beside the source), ``"DCN"`` (from another island of the same kind).
+            topology: of the island that it goes to.
+            source_devices: number of devices of the source; a host is no device.
+            target_devices: number of devices of the target.
 
         Raises:
-            UsageError: an unknown route, or an island of another chip.
+            UsageError: an unknown route.
         """
         key = bytes, route, topology, source_devices, target_devices
         if key not in self._known:
@@ -185,10 +195,11 @@ class CostModel:
         return self._known[key]
 
     def from_host(self, bytes: int, devices: int) -> Cost:
-        """Seconds of moving one array from the host to so many devices of any island, evenly split over them."""
+        """Return the cost of moving one array from the host to ``devices`` devices, evenly split over them."""
         return over_pcie(bytes * self.efficiency.oversubscription(devices) / _chips(self.chip, devices), self.chip)
 
     def _transfer(self, bytes: int, route: str, topology: Topology, source: int, target: int) -> Cost:
+        """Return the cost of a transfer that was not asked for before."""
         self._check(topology)
         if route == "local":
             return FREE
@@ -199,8 +210,10 @@ class CostModel:
         if route != "ICI":
             raise UsageError(f"transfer(route={route!r}): choose one of 'host', 'local', 'ICI', 'DCN'.")
         devices = min(source, target)
+        # The places do not fit one domain together, so NICs are between them.
         if source + target > topology.domain:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
+        # The target begins right after the source.
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))
         part = bytes * self.efficiency.oversubscription(devices) / self.efficiency.permute / _chips(self.chip, devices)
         return over_links(part, topology, hops=hops)
@@ -210,12 +223,15 @@ class CostModel:
 def _topology(
     chip: Chip, network: Network, devices: int, devices_per_host: int | None, shape: tuple[int, ...] | None
 ) -> Topology:
+    """Return a topology; kept, because finding an arrangement takes a search."""
     return make_topology(chip, devices, topology=shape, devices_per_host=devices_per_host, network=network)
 
 
 def _chips(chip: Chip, devices: int) -> int:
+    """Return the number of chips of so many devices, rounded up."""
     return math.ceil(devices / chip.devices_per_chip)
 
 
 def _hosts(topology: Topology, devices: int) -> int:
+    """Return the number of hosts of so many devices, rounded up."""
     return math.ceil(devices / topology.devices_per_host)

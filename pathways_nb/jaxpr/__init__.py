@@ -1,5 +1,6 @@
-"""The one form in which the project reads a jaxpr: a flat list of operations, calls inlined.
+"""The form in which the package reads a jaxpr: a flat list of operations, with calls inlined.
 
-``cost.jaxpr`` adds how arrays are split, ``program`` adds places. Jaxprs are read by their fields, without JAX.
-It imports only ``util``; ``plan`` and what lies above may import it.
+There is one form and one walk, so that every reader inlines the same calls: ``cost.jaxpr`` adds how arrays are
+partitioned, ``program`` adds places. A jaxpr is read by its attributes, so nothing in this package imports JAX.
+This package imports only ``util``; ``plan`` and the packages above it may import it.
 """

@@ -1,7 +1,9 @@
 """A flat list of operations, and the one walk over a jaxpr that makes it.
 
-What stands for a value is the caller's choice: the cost model carries arrays with their layouts, a program numbers its
-values. An operation keeps the equation it was read from, so that it can be put back into a jaxpr.
+Both are generic in the type that represents a value, which each subclass of ``Walk`` chooses: the cost model carries
+arrays with their layouts, a program numbers its values. An operation keeps the equation it was read from, so that its
+parameters, effects and source line need no copy and it can be put back into a jaxpr. The names of the calls that are
+inlined are in ``util.primitives``; the walk itself adds no operation to any list, its subclasses do.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ from typing import Any, Generic, TypeVar
 from pathways_nb.util.primitives import CALLS
 
 V = TypeVar("V")
-"""What stands for a value."""
+"""The type that represents a value."""
 AnyOp = TypeVar("AnyOp", bound="Operation[Any]")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Operation(Generic[V]):
-    """One operation.
+    """One operation. Two operations are never equal, so that each call of the same function counts.
 
     Args:
-        name: of its primitive.
-        inputs, outputs: the values it takes and makes.
-        eqn: the equation it was read from, with its parameters, effects and place in the source; ``None`` if there is
-            none.
+        name: the name of its primitive.
+        inputs: the values it reads.
+        outputs: the values it makes.
+        eqn: the equation it was read from, with its parameters, effects and source line; ``None`` if it was not read
+            from an equation.
     """
 
     name: str
@@ -36,18 +39,18 @@ class Operation(Generic[V]):
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The parameters of its equation."""
+        """The parameters of its equation; empty without an equation."""
         return self.eqn.params if self.eqn is not None else {}
 
     @property
     def has_effects(self) -> bool:
-        """Whether it must run even if nobody uses its outputs, and must not run twice."""
+        """Whether it must run exactly once, even if no operation reads its outputs."""
         return self.eqn is not None and bool(self.eqn.effects)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FlatJaxpr(Generic[AnyOp, V]):
-    """Operations in order, the values they begin with and those they lead to."""
+    """Operations in an order that respects their dependencies, with the inputs and outputs of the whole list."""
 
     ops: tuple[AnyOp, ...]
     inputs: tuple[V, ...]
@@ -55,32 +58,50 @@ class FlatJaxpr(Generic[AnyOp, V]):
 
 
 class Walk(Generic[V]):
-    """Go through a jaxpr in order. Subclasses say what stands for a constant, and what an equation makes."""
+    """A walk over the equations of a jaxpr, in order.
+
+    Subclasses define what represents a constant, and what represents the outputs of an equation.
+    """
 
     def constant(self, aval: Any, value: Any) -> V:
-        """What stands for a constant of a jaxpr; its ``value`` is ``None`` if the jaxpr is open."""
+        """Return what represents a constant of a jaxpr.
+
+        Args:
+            aval: its shape and dtype.
+            value: the constant; ``None`` if the jaxpr is open, because an open jaxpr holds no values.
+        """
         raise NotImplementedError
 
     def literal(self, atom: Any) -> V:
-        """What stands for a number written into an equation."""
+        """Return what represents a literal, a scalar written into an equation."""
         return self.constant(atom.aval, atom.val)
 
     def equation(self, eqn: Any, inputs: list[V]) -> Sequence[V]:
-        """What stands for the outputs of an equation; it may ``run`` the jaxpr that a call holds."""
+        """Return what represents the outputs of an equation.
+
+        For a call, an implementation may ``run`` the jaxpr that the call holds and return what that returns, which
+        inlines the call.
+        """
         raise NotImplementedError
 
     def run(self, jaxpr: Any, inputs: Sequence[V]) -> list[V]:
-        """Go through a jaxpr, closed or open.
+        """Walk a jaxpr.
+
+        Args:
+            jaxpr: closed or open.
+            inputs: what represents each of its inputs.
 
         Returns:
-            What stands for its outputs.
+            What represents each of its outputs.
         """
         inner, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
         env: dict[Any, V] = dict(zip(inner.invars, inputs, strict=True))
+        # An open jaxpr has constvars but no constants, so the shorter list is filled with None.
         for var, const in zip_longest(inner.constvars, consts):
             env[var] = self.constant(var.aval, const)
 
         def read(atom: Any) -> V:
+            # Only a Literal has ``val``; ``isinstance`` would need JAX.
             return self.literal(atom) if hasattr(atom, "val") else env[atom]
 
         for eqn in inner.eqns:
@@ -89,12 +110,13 @@ class Walk(Generic[V]):
 
 
 def called(eqn: Any) -> Any:
-    """The jaxpr that an equation calls; ``None`` if it is no call."""
+    """Return the jaxpr that an equation calls; ``None`` if the equation is not a call."""
     return eqn.params.get(CALLS.get(eqn.primitive.name))
 
 
 def alive(ops: Sequence[AnyOp], outputs: Iterable[Any]) -> tuple[AnyOp, ...]:
-    """Those operations that have effects, or lead to ``outputs``."""
+    """Return the operations that have effects, or on which ``outputs`` depend, in their order."""
+    # Backwards, because an operation is needed only if a later one that is kept reads it.
     needed, kept = set(outputs), []
     for op in reversed(ops):
         if op.has_effects or not needed.isdisjoint(op.outputs):

@@ -1,4 +1,6 @@
-"""Ways to split a model over places: schedules with their explorer, a mixture of experts.
+"""Ways to split a model over places: pipeline schedules with their explorer, and a mixture of experts.
 
-They build programs, and leave their order to the controller.
+The modules build programs and describe orders; the controller alone decides when a node is dispatched. Schedules are
+plain data, so that the same rows can be checked, timed, drawn and executed. ``results`` and the packages above it may
+import this package.
 """

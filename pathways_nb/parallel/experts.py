@@ -1,9 +1,12 @@
-"""Mixture of experts by a sparse exchange: tokens go to the places of chosen experts and back, and nowhere else.
+"""Mixture of experts by a sparse exchange: tokens are sent only to the places of the chosen experts, and back.
 
 Which experts a batch needs is known only when the router has run. The controller fetches one vector, how many tokens
 each expert gets, and dispatches a program in which only chosen experts occur (Pathways, section 4.5: a node whose
 needs depend on data is dispatched when they are known). That program's edges are the whole exchange, so the node that
 combines the results has everything when its inputs are there: no expert need say that it sends nothing (section 4.3).
+
+Each expert gets the same number of rows, rounded up to a power of two times ``LEAST``: shapes decide what is compiled,
+and exact counts would compile anew for almost every batch.
 
 Symbols: T tokens of D features, E experts, C rows of each chosen expert.
 """
@@ -34,7 +37,12 @@ class Chosen(NamedTuple):
 
 
 def bucket(count: int, least: int = LEAST) -> int:
-    """The smallest of ``least``, 2 · ``least``, 4 · ``least``, … that holds ``count``: few sizes to compile for."""
+    """Return the smallest of ``least``, 2 · ``least``, 4 · ``least``, … that is at least ``count``.
+
+    Args:
+        count: rows that must fit.
+        least: the smallest size.
+    """
     capacity = max(least, 1)
     while capacity < count:
         capacity *= 2
@@ -42,7 +50,7 @@ def bucket(count: int, least: int = LEAST) -> int:
 
 
 def choose(counts: Any, least: int = LEAST) -> Chosen:
-    """The experts that got tokens, with room for the largest share, so that no token is dropped.
+    """Return the experts that got tokens, with room for the largest share, so that no token is dropped.
 
     Args:
         counts: tokens of each expert, shape (E,). A future is fetched: this is what the program must wait for.
@@ -61,12 +69,24 @@ def choose(counts: Any, least: int = LEAST) -> Chosen:
 
 
 def everyone(experts: int, tokens: int) -> Chosen:
-    """All of so many experts, each with room for all tokens: right for every routing, so no value is waited for."""
+    """Return all experts, each with room for all tokens.
+
+    Right for every routing, so that no value has to be fetched, at the price of E · T rows in all.
+
+    Args:
+        experts: number of experts, E.
+        tokens: number of tokens, T.
+    """
     return Chosen(tuple(range(experts)), tokens)
 
 
 def route(gates: jax.Array, top: int = 1) -> jax.Array:
-    """Whether each token goes to each expert, (T, E): to those of its ``top`` largest gates. ``gates`` is (T, E)."""
+    """Return whether each token goes to each expert, (T, E): to those of its largest gates.
+
+    Args:
+        gates: weight of each expert for each token, (T, E).
+        top: number of experts of each token.
+    """
     _, experts = jax.lax.top_k(gates, top)
     return jax.nn.one_hot(experts, gates.shape[1], dtype=bool).any(1)
 
@@ -76,10 +96,10 @@ class Experts:
 
     Args:
         expert: ``expert(params, tokens)``, (C, D) to (C, D'), each row by itself. It must be finite for rows of zeros,
-            which fill what a chosen expert has no tokens for.
+            which fill the rows of a chosen expert that have no token.
         router: the place of tokens, gates and results.
         on: the place of each expert.
-        spec: how the results are sharded on the router's place.
+        spec: partition spec of the results on the router's place.
     """
 
     def __init__(
@@ -97,11 +117,14 @@ class Experts:
     def __call__(
         self, params: Mapping[int, Any], tokens: jax.Array, gates: jax.Array, mask: jax.Array, chosen: Chosen
     ) -> jax.Array:
-        """The sum over each token's experts of gate times result, (T, D').
+        """Return the sum over each token's experts of gate times result, (T, D').
 
         Args:
-            params: by expert; of those that are not chosen none are needed.
-            tokens: (T, D). gates: (T, E). mask: of ``route``, (T, E). chosen: of ``choose``.
+            params: by expert; those of experts that are not chosen are not needed.
+            tokens: input of the experts, (T, D).
+            gates: weight of each expert for each token, (T, E).
+            mask: result of ``route``, (T, E).
+            chosen: result of ``choose`` or ``everyone``.
 
         Raises:
             UsageError: a chosen expert has no parameters or no place.
@@ -118,12 +141,19 @@ class Experts:
 
 
 def send(tokens: jax.Array, mask: jax.Array, chosen: Chosen) -> list[jax.Array]:
-    """For each chosen expert its tokens, (C, D), in their order and then rows of zeros."""
+    """Return for each chosen expert its tokens, (C, D), in their order, followed by rows of zeros."""
     return list(tokens.at[_rows(mask, chosen)].get(mode="fill", fill_value=0))
 
 
 def combine(made: list[jax.Array], gates: jax.Array, mask: jax.Array, chosen: Chosen) -> jax.Array:
-    """Put the results, (C, D') of each chosen expert, back to their tokens, times their gates: (T, D')."""
+    """Return the results in the order of the tokens, times their gates and summed over the experts, (T, D').
+
+    Args:
+        made: result of each chosen expert, (C, D').
+        gates: weight of each expert for each token, (T, E).
+        mask: result of ``route``, (T, E).
+        chosen: the experts that ran.
+    """
     rows, results = _rows(mask, chosen), jnp.stack(made)
     experts = jnp.array(chosen.experts)[:, None]
     weighted = results * gates.at[rows, experts].get(mode="fill", fill_value=0)[:, :, None]
@@ -131,7 +161,10 @@ def combine(made: list[jax.Array], gates: jax.Array, mask: jax.Array, chosen: Ch
 
 
 def _rows(mask: jax.Array, chosen: Chosen) -> jax.Array:
-    """Which tokens each of K chosen experts gets, (K, C), in their order; then T, which is no token's number."""
+    """Return the tokens of each of K chosen experts, (K, C), in their order, followed by T, the number of no token.
+
+    An index out of range is what ``mode="fill"`` and ``mode="drop"`` act on: it reads zeros and writes nothing.
+    """
     picked = mask[:, jnp.array(chosen.experts)]
     slot = jnp.where(picked, jnp.cumsum(picked, 0) - 1, chosen.capacity)
     token, expert = jnp.indices(picked.shape)

@@ -1,7 +1,8 @@
-"""``pw.explore_schedules``: two pipeline schedules side by side, whose sizes, times and memory one can turn.
+"""``pw.explore_schedules``: two pipeline schedules side by side, with sizes, times and memory that can be changed.
 
-Here is what is chosen and what comes of it, without a notebook; ``pathways_widgets.explorers.schedule_controls`` gives
-it controls.
+The explorer holds the choices and their result and needs no notebook, so that it is tested as plain Python;
+``pathways_widgets.explorers.schedule_controls`` adds the controls. Schedules are kept per size, timings per
+choice of times, so that returning to an earlier choice is immediate.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.parallel.schedules.timing import Timing
 
 _KEPT = 8
-"""Schedules and timings that are kept, so that going back to a choice costs nothing."""
+"""Number of schedules and of timings that are kept, so that returning to an earlier choice is immediate."""
 SIZES = ("devices", "microbatches", "chunks", "token_slices")
 TIMES = (*Times._fields, "transfer")
 CHOICES = ("first_name", "second_name", *SIZES, *TIMES, "cap")
 
 
 class _Side(NamedTuple):
-    """One of the two: its picture, and the schedule that is drawn; None for one that is refused."""
+    """One of the two schedules: its picture, and the schedule that is drawn; None for one that is refused."""
 
     picture: SchedulePicture
     schedule: Schedule | None = None
@@ -54,7 +55,7 @@ class _Side(NamedTuple):
 class ScheduleExplorer(t.HasTraits):
     """Two schedules of one size, with the same times, on one axis; every choice can be set from Python, too.
 
-    A size that a schedule refuses is said in its own words in place of its picture; the other one stays.
+    A schedule that refuses a size shows its error in place of its picture; the other one stays.
     """
 
     first_name = t.Unicode("gpipe", help="Name of the schedule above, any that is registered.")
@@ -77,31 +78,31 @@ class ScheduleExplorer(t.HasTraits):
         watch(self)
 
     def registered(self) -> None:
-        """A schedule was registered, perhaps one that is shown."""
+        """Update the names after a schedule was registered, perhaps one that is shown."""
         self.names = schedules()
         self.registrations += 1
 
     @property
     def pictures(self) -> tuple[SchedulePicture, SchedulePicture]:
-        """Both schedules, timed, or why there is none."""
+        """Both pictures, each timed or with its error."""
         above, below = self._sides
         return above.picture, below.picture
 
     @property
     def schedules(self) -> tuple[Schedule | None, Schedule | None]:
-        """Both, to check or to run; None for one that is refused."""
+        """Both schedules, to check or to run; None for one that is refused."""
         above, below = self._sides
         return above.schedule, below.schedule
 
     @property
     def timings(self) -> tuple[Timing | None, Timing | None]:
-        """When everything happens in both; None for one that is refused."""
+        """The timings of both schedules; None for one that is refused."""
         above, below = self.pictures
         return above.timing, below.timing
 
     @property
     def first(self) -> Schedule:
-        """The one above.
+        """The schedule above.
 
         Raises:
             UsageError: it is refused, and why.
@@ -110,7 +111,7 @@ class ScheduleExplorer(t.HasTraits):
 
     @property
     def second(self) -> Schedule:
-        """The one below.
+        """The schedule below.
 
         Raises:
             UsageError: it is refused, and why.
@@ -119,26 +120,26 @@ class ScheduleExplorer(t.HasTraits):
 
     @property
     def steps(self) -> int:
-        """How many there are: one for each cell of both."""
+        """Number of steps: one for each cell of both schedules."""
         return len(_order(*self.timings)[0])
 
     @property
     def pointed(self) -> tuple[int, int] | None:
-        """Which picture and which of its cells the step is at; None if it is at none."""
+        """Index of the picture and of the cell that the current step starts; None at step 0."""
         which, cell = _order(*self.timings)
         at = min(self.step, len(which)) - 1
         return (int(which[at]), int(cell[at])) if at >= 0 else None
 
     @property
     def why(self) -> str:
-        """What begins at this step, and what let it."""
+        """What begins at this step, and what let it start."""
         if self.pointed is None:
             return ""
         which, cell = self.pointed
         return f"Step {min(self.step, self.steps)} of {self.steps}. {self.pictures[which].say(cell)}"
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the table of both; see ``Schedule.to_csv``."""
+        """Write the tables of both schedules to one file; see ``Schedule.to_csv``."""
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(("schedule", *HEADER))
@@ -147,13 +148,19 @@ class ScheduleExplorer(t.HasTraits):
                     writer.writerows((picture.name, *row) for row in islice(table(picture.timing), 1, None))
 
     def savefig(self, path: str | Path, width: str | float = 900) -> None:
-        """Write both as one picture; see ``Run.savefig``."""
+        """Write both schedules as one picture.
+
+        Args:
+            path: file name that ends in ``.svg`` or ``.png``.
+            width: of the picture, as for ``Run.savefig``.
+        """
         from pathways_widgets.schedules.schedule_display import write
 
         write(self.pictures, path, width)
 
     @t.validate("first_name", "second_name")
     def _known(self, proposal: Any) -> str:
+        """Return the proposed name, if a schedule is registered under it."""
         return kind_of(proposal["value"]).name
 
     @property
@@ -165,6 +172,7 @@ class ScheduleExplorer(t.HasTraits):
         return self._side(self.first_name), self._side(self.second_name)
 
     def _side(self, name: str) -> _Side:
+        """Return one side for the present choices; a schedule that fails becomes a picture of its error."""
         kind = kind_of(name)
         sizes = {size: getattr(self, size) for size in SIZES if size in (*SIZES[:2], *kind.defaults)}
         times = tuple(self._times.items())
@@ -172,7 +180,7 @@ class ScheduleExplorer(t.HasTraits):
             return _drawn(kind, tuple(sizes.items()), times, self.cap)
         except PathwaysError as refused:
             return _Side(SchedulePicture(name, cap=self.cap, error=str(refused)))
-        except Exception as failed:  # of a user's generator, which must not take the other picture away
+        except Exception as failed:  # a user's generator may raise anything; the other picture stays
             said = f"schedule {name!r} failed: {type(failed).__name__}: {failed}"
             return _Side(SchedulePicture(name, cap=self.cap, error=said))
 
@@ -186,10 +194,11 @@ class ScheduleExplorer(t.HasTraits):
 
 
 def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any) -> ScheduleExplorer:
-    """Explore two pipeline schedules: as the last expression of a cell, with controls; from Python by its attributes.
+    """Return an explorer of two pipeline schedules: controls as the last expression of a cell, attributes from Python.
 
     Args:
-        first, second: names of registered schedules, of your own, too.
+        first: name of the schedule above, registered by you or built in.
+        second: name of the schedule below.
         choices: ``devices``, ``microbatches``, ``chunks``, ``token_slices``, ``F``, ``I``, ``W``, ``transfer``,
             ``cap``; see ``ScheduleExplorer``.
 
@@ -205,6 +214,7 @@ def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any
 
 @lru_cache(_KEPT)
 def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
+    """Return a schedule of this size, with its dependencies computed."""
     with _uncollected():
         made = schedule(kind.name, **dict(sizes))
         made.dependencies  # noqa: B018 - which are kept
@@ -213,7 +223,10 @@ def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Thousands of actions that stay would have the collector look through the whole process, for 100 ms and more."""
+    """Disable the garbage collector in a block.
+
+    Creating thousands of actions that stay alive would make it examine the whole process, for 100 ms and more.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -227,13 +240,14 @@ def _uncollected() -> Iterator[None]:
 def _drawn(
     kind: ScheduleKind, sizes: tuple[tuple[str, int], ...], times: tuple[tuple[str, float], ...], cap: float | None
 ) -> _Side:
+    """Return a schedule with its picture for these times and this cap."""
     made = _made(kind, sizes)
     return _Side(SchedulePicture.of(made, cap, **dict(times)), made)
 
 
 @lru_cache(_KEPT)
 def _order(above: Timing | None, below: Timing | None) -> tuple[np.ndarray, np.ndarray]:
-    """All cells in the order in which they start: which of the two, and which cell of it."""
+    """Return all cells in the order in which they start: which of the two pictures, and which cell of it."""
     starts = [timing.start if timing else np.zeros(0) for timing in (above, below)]
     which = np.repeat([0, 1], [len(start) for start in starts])
     order = np.argsort(np.concatenate(starts), kind="stable")

@@ -1,4 +1,8 @@
-"""The sharded dataflow graph, the virtual slices it asks for, and the plan with physical places, with its memory.
+"""The sharded dataflow graph, virtual slices, and the plan: a graph with physical places and its memory.
 
-No tracing, no devices and no decisions: plain data and what follows from it.
+Plain data and what follows from it: no tracing, no devices, no decisions. It is free of JAX, so the controller and the
+simulator can use it without a device.
+
+Every later package may import it: ``trace``, ``cost``, ``program``, ``controller`` and so on. It imports ``util`` and
+``errors``.
 """

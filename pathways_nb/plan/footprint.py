@@ -1,8 +1,12 @@
-"""How much memory a program needs on each device, known before it runs (Pathways, sections 3 and 4.6).
+"""The memory that a program needs on each device, known before it runs (Pathways, sections 3 and 4.6).
 
-Sizes are in bytes per device. A program's steps run in the order of each island's plan, so what lives at the same time
-is known from the order: results, intermediates until their last reader, temporaries of the step under way. Its inputs
-count from beginning to end, since whoever calls it holds them.
+Compiled functions have known shapes and a plan has a fixed order on each island, so the memory in use follows from the
+order: results, intermediates until their last reader, and the temporaries of the current step. The controller can
+therefore reserve a program's whole memory before the program begins, and error messages can name the node at the peak.
+
+Inputs count from the beginning to the end of a run, since the caller holds them meanwhile. All sizes are in bytes per
+device. Sizes of arrays and temporaries come from the compiler or the cost model (``Sizes``); who may have the memory is
+decided in ``controller.admission``.
 """
 
 from __future__ import annotations
@@ -26,13 +30,13 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the compiler says, in bytes per device.
+    """Memory that the compiler reports, in bytes per device.
 
     Args:
-        slots: of each slot of the plan.
-        temporary: by step, needed beyond inputs and outputs while it runs.
-        reused: by step, bytes of outputs that lie in memory taken over from the program's arguments, and in memory
-            taken over from its own intermediates.
+        slots: size of each slot of the plan.
+        temporary: by step, bytes needed beyond inputs and outputs while it runs.
+        reused: by step, bytes of its outputs in memory taken over from the program's arguments, and in memory taken
+            over from the program's own intermediates.
     """
 
     slots: tuple[int, ...]
@@ -42,13 +46,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryProfile:
-    """What a run needs on ``count`` devices from ``first`` on, without its inputs, from each of its gangs on.
+    """Memory that a run needs on ``count`` devices from ``first`` on, as its gangs complete; inputs are not included.
 
     Args:
-        first, count: the devices within the island.
-        peaks: ``peaks[k]`` is the most bytes needed at once when ``k`` gangs of the island are done.
-        node: the node during which the highest peak is reached.
-        temporary: of that node, in bytes.
+        first: first device within the island.
+        count: number of devices.
+        peaks: ``peaks[k]`` is the most bytes needed at once from the moment when ``k`` gangs of the island are done.
+        node: node during which the highest peak is reached.
+        temporary: bytes of temporaries of that node.
     """
 
     first: int
@@ -60,12 +65,16 @@ class MemoryProfile:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that one run of a program needs at once, in bytes on each device of ``where``.
+    """The most memory that one run of a program needs at once, in bytes on each device of ``where``.
 
     Args:
-        program, node, line: what is at its peak, during which node, and where the user wrote that.
-        inputs: arguments, which count from beginning to end. temporaries: of the node.
-        others: intermediates and results that live meanwhile.
+        program: name of the program.
+        where: the devices.
+        node: name of the node at the peak.
+        line: line on which the user wrote that node.
+        inputs: bytes of arguments.
+        temporaries: bytes of temporaries of the node.
+        others: bytes of intermediates and results that are alive at the peak.
     """
 
     program: str
@@ -78,12 +87,12 @@ class Peak:
 
     @property
     def bytes(self) -> int:
-        """All together, on each device."""
+        """Bytes in all, on each device."""
         return self.inputs + self.temporaries + self.others
 
     @property
     def parts(self) -> str:
-        """When it is reached, and of what it is made."""
+        """The node at the peak and the parts of the peak, in words."""
         at = f"{self.node}{f' ({self.line})' if self.line else ''}"
         return (
             f"in {at}: inputs {size(self.inputs)}, temporaries {size(self.temporaries)}, "
@@ -96,14 +105,14 @@ class Peak:
 
 @dataclass(frozen=True, eq=False)
 class Footprint:
-    """What one run of a plan needs.
+    """Memory that one run of a plan needs.
 
     Args:
         inputs: of each step that brings an argument, in the plan's order.
         results: of each result.
-        courses: by island.
+        profiles: by island, one for each range of devices that no placement divides.
         taken: positions of the arguments whose memory a node takes over.
-        handed_back: by slot, results that are arguments: the position in ``inputs``, and the argument's.
+        handed_back: by slot, results that are arguments: position in ``inputs``, and position among the arguments.
     """
 
     inputs: tuple[Allocation, ...]
@@ -113,7 +122,7 @@ class Footprint:
     handed_back: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def peaks(self, graph: Graph) -> Iterator[Peak]:
-        """The peak of each island's devices, with all inputs."""
+        """Yield the peak of each island's devices, including all inputs."""
         for island, profiles in self.profiles.items():
             for profile in profiles:
                 where = Placement(island, profile.first, profile.count)
@@ -122,28 +131,34 @@ class Footprint:
                 yield Peak(graph.name, where, node.name, node.line, inputs, profile.temporary, others)
 
     def input_bytes(self, island: int, device: int) -> int:
-        """Bytes of all inputs on a device."""
+        """Return the bytes of all inputs on a device."""
         return sum(h.bytes for h in self.inputs if covers(h.placement, island, device))
 
 
 NOTHING = Footprint((), (), {})
-"""Of a plan whose sizes nobody knows."""
+"""Footprint of a plan whose sizes are unknown: it needs no memory, so admission never delays it."""
 
 
 def covers(placement: Placement, island: int, device: int) -> bool:
-    """Whether a device is one of a placement's."""
+    """Return whether a device belongs to a placement."""
     return placement.island == island and placement.first <= device < placement.first + placement.count
 
 
 def overlap(one: Placement, other: Placement) -> bool:
-    """Whether two placements share a device."""
+    """Return whether two placements share a device."""
     return one.island == other.island and (
         one.first < other.first + other.count and other.first < one.first + one.count
     )
 
 
 def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footprint:
-    """What a run of ``plan`` needs on each device; ``taken``: see ``Footprint``."""
+    """Return the memory that a run of ``plan`` needs on each device.
+
+    Args:
+        plan: the lowered program.
+        sizes: what the compiler reports for its slots and steps.
+        taken: positions of the arguments whose memory a node takes over.
+    """
 
     def allocation(slot: int) -> Allocation:
         return Allocation(plan.placements[plan.slots[slot].place], sizes.slots[slot])
@@ -157,7 +172,10 @@ def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footpri
 
 
 def _profiles(plan: Plan, sizes: Sizes, island: int) -> Iterator[MemoryProfile]:
-    """What is needed over time on each run of devices of an island that no placement divides."""
+    """Yield the memory profile of each range of devices of an island that no placement divides.
+
+    Devices of such a range hold the same slots, so one profile serves all of them.
+    """
     placements = {p for p in plan.placements.values() if p.island == island}
     edges = sorted({edge for p in placements for edge in (p.first, p.first + p.count)})
     ends = _ends(plan, island)
@@ -170,6 +188,16 @@ def _profiles(plan: Plan, sizes: Sizes, island: int) -> Iterator[MemoryProfile]:
 def _profile(
     plan: Plan, sizes: Sizes, island: int, ends: Mapping[int, int], devices: tuple[int, int], steps_here: set[int]
 ) -> MemoryProfile:
+    """Return the memory profile of one range of devices.
+
+    Args:
+        plan: the lowered program.
+        sizes: what the compiler reports for its slots and steps.
+        island: index of the island.
+        ends: by slot, the position after which its memory is free; see ``_ends``.
+        devices: first device and number of devices.
+        steps_here: indices of the steps that run on these devices.
+    """
     order = plan.orders[island]
     sized = _sizes(plan, sizes, order, steps_here)
     expiring: list[int] = [0] * (len(order) + 1)
@@ -185,6 +213,8 @@ def _profile(
         highest = max(highest, (during, -index))
         peaks.append(during)
         live -= expiring[position]
+    # From here on: the most that is still to come, not what is needed now. A reservation may then shrink as gangs
+    # complete, and never has to grow.
     most = live
     for position in reversed(range(len(order))):
         most = peaks[position] = max(most, peaks[position])
@@ -197,7 +227,11 @@ def _profile(
 
 
 def _sizes(plan: Plan, sizes: Sizes, order: Sequence[int], steps_here: set[int]) -> dict[int, int]:
-    """Bytes that each slot adds on these devices: those of inputs are counted apart, taken over ones lie in them."""
+    """Return the bytes that each slot adds on these devices.
+
+    Slots of inputs are left out, since inputs are counted apart. Of an output that takes over the memory of an
+    argument, only what exceeds that argument counts.
+    """
     found: dict[int, int] = {}
     for index in order:
         step = plan.steps[index]
@@ -211,9 +245,10 @@ def _sizes(plan: Plan, sizes: Sizes, order: Sequence[int], steps_here: set[int])
 
 
 def _ends(plan: Plan, island: int) -> dict[int, int]:
-    """For each slot made on an island, the position in its order after which its memory is free.
+    """Return for each slot made on an island the position in its order after which its memory is free.
 
-    A slot that other islands read is free once a later step here depends on those reads, else when the run ends.
+    A slot that other islands read is free once a later step of this island depends on those reads, else when the run
+    ends: islands run at their own pace, and nothing else says when the reader is done.
     """
     order = plan.orders[island]
     position = {index: at for at, index in enumerate(order)}
@@ -234,10 +269,11 @@ def _ends(plan: Plan, island: int) -> dict[int, int]:
 
 
 def _first_after(known: Sequence[Mapping[int, int]], plan: Plan, reader: int) -> int:
-    """The first position in an island's order by which a step of another island is done."""
+    """Return the first position in an island's order by which a step of another island must be done."""
     island = plan.steps[reader].island
     wanted = plan.position(reader)[1] + 1
     low, high = 0, len(known)
+    # Progress of other islands only rises along the order: bisect.
     while low < high:
         middle = (low + high) // 2
         if known[middle].get(island, 0) >= wanted:
@@ -248,7 +284,7 @@ def _first_after(known: Sequence[Mapping[int, int]], plan: Plan, reader: int) ->
 
 
 def _known(plan: Plan, island: int) -> list[dict[int, int]]:
-    """For each step of an island's order: how far the other islands' orders must be done when it is."""
+    """Return for each step of an island's order how far the other islands must be when it is done (vector clocks)."""
     clocks: list[dict[int, int]] = []
     last: dict[int, dict[int, int]] = {}
     for index, step in enumerate(plan.steps):

@@ -1,7 +1,11 @@
 """The sharded dataflow graph: one node per *sharded* computation, whatever its number of shards.
 
-This is the device-agnostic graph of Pathways, section 4.2 and 4.3: a chain A -> B over N shards is four
-nodes (argument, A, B, result) for any N. Nothing here knows JAX, devices or threads.
+This is the device-agnostic graph of Pathways, sections 4.2 and 4.3: a chain A -> B over N shards is four nodes
+(argument, A, B, result) for any N. Edges between shards, of which M producers and N consumers would have M x N, never
+exist in the controller.
+
+``program`` traces Python into this graph, ``plan.lower`` gives it devices. Nothing in this module knows JAX, devices or
+threads.
 """
 
 from __future__ import annotations
@@ -19,7 +23,14 @@ NodeKind = Literal["argument", "computation", "operations", "result"]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One logical array: global ``shape``, ``dtype`` name and size in ``bytes`` (all shards together, no copies)."""
+    """One logical array.
+
+    Args:
+        id: position in the graph's ``values``.
+        shape: global shape.
+        dtype: name of the type.
+        bytes: size of all shards together, without copies.
+    """
 
     id: int
     shape: tuple[int, ...]
@@ -36,11 +47,14 @@ class Node:
 
     Args:
         id: position in the program's order, which respects every dependency.
+        kind: one of ``NodeKind``.
+        name: name of the computation, as the user wrote it.
         place: the virtual slice it runs on; ``None`` for arguments and the result.
-        inputs, outputs: value ids.
-        line: where the user wrote it, as ``"Cell In[3], line 4"`` or ``"train.py:12"``.
-        parts: the names of the operations merged into it.
-        seconds: how long it is declared to last (``pw.work``); ``None`` if it is not.
+        inputs: ids of the values it reads.
+        outputs: ids of the values it produces.
+        line: where the user wrote it, such as ``"Cell In[3], line 4"`` or ``"train.py:12"``.
+        parts: names of the operations merged into it.
+        seconds: how long it is declared to take (``pw.work``); ``None`` if it is not declared.
     """
 
     id: int
@@ -56,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``bytes`` of values that flow from node ``source`` to node ``target``."""
+    """``bytes`` of ``values`` that flow from node ``source`` to node ``target``."""
 
     source: int
     target: int
@@ -66,25 +80,31 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """A program's nodes in an order that respects their dependencies, and the values between them."""
+    """A program's nodes, in an order that respects their dependencies, and the values between them.
+
+    Args:
+        name: name of the program.
+        nodes: the nodes; the last one is the result.
+        values: the values, by id.
+    """
 
     name: str
     nodes: tuple[Node, ...]
     values: tuple[Value, ...]
     copies: tuple[tuple[int, int], ...] = ()
-    """Small results that another place computes, too: the position of the result, and the value there."""
+    """Small results that another place computes as well: position of the result, and id of the value on that place."""
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """The name of each node."""
+        """The name of each node, by id."""
         return {node.id: node.name for node in self.nodes}
 
     def producer(self) -> dict[int, int]:
-        """Which node makes each value."""
+        """Return the node that produces each value."""
         return {value: node.id for node in self.nodes for value in node.outputs}
 
     def edges(self) -> Iterator[Edge]:
-        """Every producer-consumer pair once, with the values that pass between them."""
+        """Yield every pair of producer and consumer once, with the values that pass between them."""
         producer = self.producer()
         for node in self.nodes:
             by_source: dict[int, list[int]] = {}

@@ -1,8 +1,11 @@
-"""Lowering: the device-agnostic graph becomes a plan with physical locations (Pathways, section 4.2).
+"""Lowering: the device-agnostic graph becomes a plan with physical places (Pathways, section 4.2).
 
-A plan is a list of steps in the program's order. A step on an island brings an argument, moves a value from another
-place, or launches a node; it names slots, one for each value at each place. Plans are plain data: the controller
-speaks of ranges of a plan, drivers carry them out. Lowering again is cheap, as placements may change.
+A plan is a list of steps in the program's order, and for each island the part of the list that runs on it. A step
+brings an argument, moves a value from another place, or launches a node; it names slots, one for each value at each
+place. The order never changes once a plan is lowered, so the controller can name *ranges* of it instead of nodes.
+
+Plans are plain data: the controller decides about them, drivers carry them out. Lowering is cheap, and is repeated when
+a virtual slice gets other devices.
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.virtual_slice import VirtualSlice
 
 SMALL = 4096
-"""Bytes of a value that is kept at each place that needs it, from one call to the next: a counter, a seed, a few
+"""Bytes up to which a value is kept at each place that needs it, from one call to the next: a counter, a seed, a few
 coefficients."""
 StepKind = Literal["bring", "move", "launch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a virtual slice lies: ``count`` devices of ``island`` from ``first`` on."""
+    """The devices of a virtual slice: ``count`` devices of ``island`` from ``first`` on."""
 
     island: int
     first: int
@@ -37,7 +40,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One value at one place (a virtual slice's serial)."""
+    """One value at one place; ``place`` is a virtual slice's serial."""
 
     value: int
     place: int
@@ -49,11 +52,13 @@ class Step:
 
     Args:
         kind: ``"bring"`` an argument to its place, ``"move"`` a value between places, ``"launch"`` a node.
-        node: the node it belongs to: for bring and move the one that needs the value first.
+        node: the node it belongs to; for bring and move, the node that needs the value first.
         place: serial of the virtual slice it runs on or delivers to.
-        inputs, outputs: slots. A bring has no input slot, and the argument's position in ``argument`` (see
-            ``Plan.leaves``).
-        last: input slots that no later step reads.
+        island: index of the island.
+        inputs: slots it reads; a bring has none.
+        outputs: slots it produces.
+        last: slots that are not needed on the island after it: inputs read for the last time, outputs never read.
+        argument: for bring: position of the argument (see ``Plan.leaves``); -1 otherwise.
         route: for bring and move: ``"host"``, ``"local"`` (same devices or island memory), ``"ICI"``, ``"DCN"``.
     """
 
@@ -67,17 +72,21 @@ class Step:
     argument: int = -1
     route: str = ""
     producers: tuple[int, ...] = ()
-    """Steps that make the inputs."""
+    """Indices of the steps that produce the inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A node's place in an island's order, with what is brought and moved for it: what is enqueued as one.
+    """A node with what is brought and moved for it: the unit that is enqueued.
 
     Args:
-        node: its id. devices: how many it runs on.
-        island, start, stop: the range of that island's order.
-        after: (other island, position): how far the orders of its producers must have been enqueued there.
+        node: id of the node.
+        devices: number of devices it runs on.
+        island: index of the island.
+        start: first step in that island's order.
+        stop: step after the last.
+        after: pairs of another island and a position: how far that island's order must be enqueued before this gang,
+            because of its producers.
     """
 
     node: int
@@ -90,19 +99,19 @@ class Gang:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A graph with physical locations.
+    """A graph with physical places.
 
     Args:
         graph: what was lowered.
-        placements: by serial of the virtual slice.
+        placements: devices of each virtual slice, by serial.
         slots: the table of slots.
         steps: in program order, which respects every dependency.
-        orders: for each island, its steps (indices) in that order.
-        results: the slot of each result leaf, and of the copies of small ones at other places.
-        readers: for slots read on several islands, which.
-        arguments: how many argument leaves there are.
-        again: small ones that are brought to a further place, as arguments of their own: which leaf, and the place.
-        copies: of each result beyond the leaves, the position of the result that it is a copy of.
+        orders: for each island, the indices of its steps, in that order.
+        results: slot of each result leaf, then of the copies of small ones at other places.
+        readers: for slots read on several islands, which islands.
+        arguments: number of argument leaves.
+        again: small arguments that are brought to a further place, as arguments of their own: leaf, and place.
+        copies: for each result beyond the leaves, the position of the result that it is a copy of.
     """
 
     graph: Graph
@@ -123,7 +132,7 @@ class Plan:
 
     @property
     def islands(self) -> tuple[int, ...]:
-        """The islands it runs on."""
+        """The islands that the plan runs on."""
         return tuple(self.orders)
 
     @cached_property
@@ -133,18 +142,19 @@ class Plan:
 
     @cached_property
     def stops(self) -> dict[int, tuple[int, ...]]:
-        """For each island, where each of its gangs stops."""
+        """For each island, where each of its gangs stops; for bisection by position."""
         return {island: tuple(gang.stop for gang in gangs) for island, gangs in self.gangs.items()}
 
     @cached_property
     def sequence(self) -> tuple[Gang, ...]:
-        """All gangs in program order."""
+        """All gangs in program order: the order of sequential dispatch."""
         return tuple(sorted((g for gangs in self.gangs.values() for g in gangs), key=self._last))
 
     def _last(self, gang: Gang) -> int:
         return self.orders[gang.island][gang.stop - 1]
 
     def _gangs(self, island: int) -> Iterator[Gang]:
+        """Yield the gangs of an island: each is a launch with the transfers that are made for it."""
         order, start = self.orders[island], 0
         for stop, index in enumerate(order, 1):
             if self.steps[index].kind == "launch" or stop == len(order):
@@ -162,7 +172,7 @@ class Plan:
         return Gang(steps[-1].node, placement.count if placement else 1, island, start, stop, tuple(after.items()))
 
     def position(self, step: int) -> tuple[int, int]:
-        """The island of a step, and its position in that island's order."""
+        """Return the island of a step, and its position in that island's order."""
         return self._positions[step]
 
     @cached_property
@@ -171,7 +181,7 @@ class Plan:
         return {index: (i, position) for i, order in self.orders.items() for position, index in enumerate(order)}
 
     def routes(self) -> dict[tuple[int, int], str]:
-        """How values travel along each edge of the graph, for pictures."""
+        """Return how values travel along each edge of the graph, for figures."""
         place_of = {node.id: node.place for node in self.graph.nodes}
         found = {}
         for edge in self.graph.edges():
@@ -183,18 +193,28 @@ class Plan:
         return found
 
     def where(self) -> dict[int, str]:
-        """Each place in words."""
+        """Return the devices of each place in words, by serial."""
         return {serial: str(placement) for serial, placement in self.placements.items()}
 
 
 def route(source: Placement, target: Placement) -> str:
-    """The network between two placements: none, the island's own (ICI), or the data centre's (DCN)."""
+    """Return the network between two placements: ``"local"``, the island's ``"ICI"`` or the data centre's ``"DCN"``."""
     if source == target:
         return "local"
     return "ICI" if source.island == target.island else "DCN"
 
 
 class _PlanBuilder:
+    """The steps and slots of a plan while nodes are added in program order.
+
+    A transfer is added when the first node needs it, just before that node, and serves all later ones at that place.
+
+    Args:
+        graph: the graph to lower.
+        placements: devices of each virtual slice, by serial.
+        arguments: value ids of the argument leaves.
+    """
+
     def __init__(self, graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]):
         self.graph, self.placements = graph, placements
         self.position = {value: i for i, value in enumerate(arguments)}
@@ -206,7 +226,7 @@ class _PlanBuilder:
         self.steps: list[Step] = []
 
     def slot(self, value: int, place: int, node: int) -> int:
-        """The slot of a value at a place, bringing it there first if it is not yet."""
+        """Return the slot of a value at a place; add the step that brings or moves the value to it if there is none."""
         key = Slot(value, place)
         if key not in self.slots:
             self._deliver(value, place, node)
@@ -228,7 +248,10 @@ class _PlanBuilder:
         self._append(step, (value,))
 
     def _argument(self, value: int, place: int) -> int:
-        """The position of an argument; a small one has one for each place, where a copy of it may lie."""
+        """Return the position of an argument.
+
+        A small one has a position for each place, so that the driver may keep a copy at that place between calls.
+        """
         position = self.position[value]
         if value in self.brought and self.graph.values[value].bytes <= SMALL:
             self.again.append((position, place))
@@ -237,7 +260,7 @@ class _PlanBuilder:
         return position
 
     def kept(self, results: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Copies of small results at other places, of which each is there already: the result's position, the slot."""
+        """Yield copies of small results that other places have anyway: position of the result, slot of the copy."""
         for position, value in self.graph.copies:
             yield position, self.slots[Slot(value, self.home[value])]
         for position, (value, slot) in enumerate(zip(self.graph.nodes[-1].inputs, results, strict=True)):
@@ -254,13 +277,13 @@ class _PlanBuilder:
 
 
 def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...], default: VirtualSlice) -> Plan:
-    """Give every node its devices and every crossing edge its transfer.
+    """Return a plan in which every node has devices and every edge between places has a transfer.
 
     Args:
         graph: the device-agnostic graph.
-        placements: of each virtual slice, by serial.
+        placements: devices of each virtual slice, by serial.
         arguments: value ids of the argument leaves, in order.
-        default: where arguments go that only pass through.
+        default: place of arguments that are returned unread.
     """
     builder = _PlanBuilder(graph, placements, arguments)
     for node in graph.nodes:
@@ -290,16 +313,20 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
 
 
 def _reader(builder: _PlanBuilder, value: int, default: int) -> int:
-    """Where an argument that is returned as it came already lies, or the default place."""
+    """Return a place where an argument that is returned unchanged is anyway, or the default place."""
     return next((slot.place for slot in builder.slots if slot.value == value), default)
 
 
 def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step], dict[int, frozenset[int]]]:
-    """Mark the last reader of each slot on each island; slots of results live on."""
+    """Return the steps with the last uses of slots marked, and the islands of slots that several islands read.
+
+    Slots of results are never marked. Each island marks its own last use, since islands run at their own pace.
+    """
     kept = set(results)
     islands: dict[int, set[int]] = {}
     marked: set[tuple[int, int]] = set()
     found = []
+    # Backwards: the first use seen is the last one.
     for step in reversed(steps):
         last = []
         for slot in dict.fromkeys(step.inputs):

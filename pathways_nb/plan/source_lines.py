@@ -1,4 +1,9 @@
-"""Where the user wrote it: ``Cell In[3], line 4`` in a notebook, ``train.py:12`` elsewhere."""
+"""Where the user wrote something: ``Cell In[3], line 4`` in a notebook, ``train.py:12`` elsewhere.
+
+Errors, figures and events name the user's line, not this package's. Frames of this package and of libraries are
+recognised by their files and passed over; cells are recognised through IPython's table of compiled cells. That table is
+private and may be missing; then the file name is shown.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ _LIBRARIES = (_PACKAGE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__f
 
 
 def describe(filename: str, line: int) -> str:
-    """``filename`` and ``line`` in the words of a notebook or a script."""
+    """Return a position in a file in the words of a notebook or a script."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     cells = getattr(getattr(shell, "compile", None), "_filename_map", None) or {}
@@ -24,12 +29,16 @@ def describe(filename: str, line: int) -> str:
 
 @cache
 def is_users(filename: str) -> bool:
-    """Whether a file is the user's own: not this package, not a library."""
+    """Return whether a file is the user's own: neither part of this package nor of a library."""
     return not any(part in filename for part in _LIBRARIES)
 
 
 def user_line(frame: FrameType | None = None) -> str:
-    """The innermost line of the user's own code that led here, or to ``frame``; ``""`` if there is none."""
+    """Return the innermost line of the user's own code among the callers, or ``""``.
+
+    Args:
+        frame: where to begin; ``None`` means the caller.
+    """
     frame = sys._getframe(1) if frame is None else frame
     while frame is not None:
         if is_users(frame.f_code.co_filename):
@@ -39,7 +48,7 @@ def user_line(frame: FrameType | None = None) -> str:
 
 
 def users_variables() -> dict[str, object]:
-    """The variables of the innermost frame of the user's own code that led here."""
+    """Return the variables of the innermost frame of the user's own code among the callers."""
     frame = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
@@ -49,7 +58,7 @@ def users_variables() -> dict[str, object]:
 
 
 def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
-    """The entries of a traceback that lie in the user's own code."""
+    """Return a traceback with only the entries of the user's own code; ``None`` if there are none."""
     entries = []
     while traceback is not None:
         if is_users(traceback.tb_frame.f_code.co_filename):
@@ -70,7 +79,7 @@ def drop_notes_of_jax(error: BaseException | None) -> None:
 
 
 def is_users_error(traceback: TracebackType | None) -> bool:
-    """Whether an error came from the user's own code, or from a library that it called, and not from this package."""
+    """Return whether an error came from the user's own code, or a library it called, and not from this package."""
     users = False
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
@@ -80,7 +89,7 @@ def is_users_error(traceback: TracebackType | None) -> bool:
 
 
 def traceback_line(traceback: TracebackType | None) -> str:
-    """The innermost line of the user's own code in a traceback, or ``""``."""
+    """Return the innermost line of the user's own code in a traceback, or ``""``."""
     entry, found = users_traceback(traceback), ""
     while entry is not None:
         found = describe(entry.tb_frame.f_code.co_filename, entry.tb_lineno)
@@ -89,7 +98,11 @@ def traceback_line(traceback: TracebackType | None) -> str:
 
 
 def innermost(frames: Iterable[object]) -> str:
-    """The innermost user's line among a recorded traceback's frames (``file_name``, ``line_num``), or ``""``."""
+    """Return the innermost line of the user's own code among a recorded traceback's frames, or ``""``.
+
+    Args:
+        frames: innermost first, with ``file_name`` and ``line_num`` (the frames of JAX's tracebacks).
+    """
     for frame in frames:
         filename = getattr(frame, "file_name", "")
         if filename and is_users(filename):

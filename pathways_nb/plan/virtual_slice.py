@@ -1,8 +1,11 @@
 """Virtual slices: what a user asks for before any device is chosen.
 
-A virtual slice (Pathways, section 4.1) is a request for a rectangle of devices with named axes.
-It belongs to no controller: the resource manager maps it to devices of the controller that is current
-when a computation runs, so the same program runs on a laptop, a cluster or a simulated pod.
+A virtual slice (Pathways, section 4.1) is a request for a rectangle of devices with named axes. It belongs to no
+controller: the resource manager maps it to devices of the controller that is attached when a computation runs. So the
+same program runs on a laptop, a cluster or a simulated pod, and goes on after devices were lost.
+
+A slice is known by its serial number, which a traced computation carries in its name. Serials map to slices by weak
+references: a slice lives as long as a user or a trace holds it.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ class VirtualSlice(Unique):
     Args:
         shape: number of devices along each axis.
         axes: a name for each axis, as used in ``pw.P``.
-        island: index of the island to lie in, or ``None`` for the resource manager's choice.
-        name: what pictures and errors call it; filled from the variable that holds it if left empty.
+        island: index of the island; ``None`` leaves the choice to the resource manager.
+        name: name in figures and errors; if empty, the name of the variable that holds the slice.
+        serial: number of the slice in this process.
     """
 
     shape: tuple[int, ...]
@@ -39,7 +43,7 @@ class VirtualSlice(Unique):
     serial: int = field(default_factory=lambda: next(_serials))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return virtual_slice, (self.shape, self.axes, self.island, self.name)  # elsewhere it is a new request
+        return virtual_slice, (self.shape, self.axes, self.island, self.name)  # unpickled: a new request
 
     def __post_init__(self) -> None:
         _known[self.serial] = self
@@ -51,11 +55,15 @@ class VirtualSlice(Unique):
 
     @property
     def label(self) -> str:
-        """The name a person knows it by."""
+        """Its name in figures and errors."""
         return self.name or f"slice{self.serial}"
 
     def take_variable_name(self, variables: Mapping[str, object]) -> None:
-        """Take the name of the first variable in ``variables`` that holds this slice, if it has none yet."""
+        """Take the name of the first variable that holds this slice, unless it has a name.
+
+        Args:
+            variables: values by name; names with a leading underscore are left out.
+        """
         if not self.name:
             names = [name for name, value in variables.items() if value is self and not name.startswith("_")]
             if names:
@@ -63,7 +71,7 @@ class VirtualSlice(Unique):
 
     @property
     def axes_text(self) -> str:
-        """Its axes and their sizes, as in ``x=4``."""
+        """Its axes and their sizes, such as ``x=4``."""
         return ", ".join(f"{axis}={size}" for axis, size in zip(self.axes, self.shape, strict=True))
 
     def __repr__(self) -> str:
@@ -77,30 +85,30 @@ _used: weakref.WeakKeyDictionary[object, VirtualSlice] = weakref.WeakKeyDictiona
 
 
 def by_serial(serial: int) -> VirtualSlice:
-    """The slice with this serial number, which a traced computation's name carries."""
+    """Return the slice with this serial number, which a traced computation's name carries."""
     return _known[serial]
 
 
 def is_alive(serial: int) -> bool:
-    """Whether anybody still holds the slice with this serial number."""
+    """Return whether anything still holds the slice with this serial number."""
     return serial in _known
 
 
 def keep_for(jaxpr: object, place: VirtualSlice) -> None:
-    """Let a slice live as long as a trace that names it: a user's own ``jax.jit`` keeps what it was traced with."""
+    """Keep a slice alive as long as a trace that names it: a user's own ``jax.jit`` caches what it traced."""
     _used[jaxpr] = place
 
 
 def virtual_slice(
     shape: int | Sequence[int], axes: Sequence[str] | None = None, island: int | None = None, name: str = ""
 ) -> VirtualSlice:
-    """Ask for a slice of devices of one island (Pathways, section 4.1).
+    """Return a request for devices of one island (Pathways, section 4.1).
 
     Args:
         shape: number of devices, or one number per axis.
-        axes: axis names; ``("x",)`` for a single axis, required for more.
-        island: index of the island it must lie in; the resource manager chooses if left out.
-        name: a name for pictures and errors; by default that of the variable that holds it.
+        axes: axis names; by default ``("x",)`` for a single axis, required for more.
+        island: index of the island; ``None`` leaves the choice to the resource manager.
+        name: name in figures and errors; by default that of the variable that holds the slice.
 
     Raises:
         ValueError: a size is not a positive whole number, or names and sizes do not match.

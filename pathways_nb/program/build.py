@@ -1,8 +1,11 @@
-"""From a flat list of items to the sharded dataflow graph: who runs where, and which operations share a node.
+"""From a flat list of items to the sharded dataflow graph: the place of each item, and the operations in each node.
 
-Ordinary operations stand where their operands live. An operation joins the open group of its place if nothing it
-needs is made after that group, so merging never delays a node. Operations that depend on no place (a step counter, a
-learning-rate schedule) are repeated on each place that uses them instead of being sent there.
+A computation is a node at its declared place. An ordinary operation has no declared place: it runs at the place that
+holds most bytes of its operands, so that the fewest bytes move. Operations of one place are merged into few nodes,
+because each node costs a launch; an operation joins the open group of its place only if none of its operands is made
+after that group, so merging never makes a node wait for more than it needs. Operations that depend on no place (a step
+counter, a learning-rate schedule) are repeated at each place that reads them instead of being transferred. No device is
+chosen in this module; ``fuse.py`` merges nodes further, on request.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pathways_nb.program.items import Const, FlatProgram, Group, Item, Operand, 
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """What a node computes: its items in order, the values it takes and gives."""
+    """What a node computes: its items in order, the values it reads from outside and those it makes for others."""
 
     name: str
     items: tuple[Item, ...]
@@ -30,42 +33,55 @@ class Code:
 
     @property
     def computations(self) -> tuple[Item, ...]:
-        """The items whose shardings are declared: none, one, or several that were fused."""
+        """The items with declared shardings: none, one, or several that were fused."""
         return tuple(item for item in self.items if item.place is not None)
 
     @property
     def seconds(self) -> float | None:
-        """How long it is declared to last, if all of it is."""
+        """The declared duration in seconds; ``None`` unless all items declare theirs."""
         declared = [item.seconds for item in self.items if item.seconds is not None]
         return sum(declared) if len(declared) == len(self.items) else None
 
     @property
     def kind(self) -> str:
-        """What its events are: ``"collective"`` if devices do nothing but exchange values, else ``"compute"``."""
+        """The kind of its events: ``"collective"`` if devices only exchange values, else ``"compute"``."""
         return "collective" if len(self.items) == 1 and self.items[0].is_collective else "compute"
 
 
 class Builder:
-    """Places and groups the items of one flat program; ``build`` does it all."""
+    """The state of placing and grouping the items of one flat program; ``build`` runs it.
+
+    Args:
+        flat: the program; repeated operations add values to it.
+        places: the virtual slices by serial; at least one.
+        homes: the place of arguments, by value. An argument without one has no influence on where operations run.
+    """
 
     def __init__(self, flat: FlatProgram, places: Mapping[int, VirtualSlice], homes: Mapping[int, int]):
         self.flat, self.places = flat, places
         self.order = {item: index for index, item in enumerate(flat.ops)}
         self.groups: list[Group] = []
         self.made_in: dict[int, int] = {}
-        """Which group makes a value; arguments are absent."""
+        """The position of the group that makes each value; arguments are absent."""
         self.open: dict[int, int] = {}
+        """By place, the group that ordinary operations may still join."""
         self.free: dict[int, Item] = {}
-        """Values that depend on no place, and the item that makes each."""
+        """The item that makes each value that depends on no place."""
         self.copies: dict[tuple[int, int], int] = {}
+        """The number that such a value has at a place where its item was repeated, by value and place."""
         self.home: dict[int, int] = dict(homes)
+        """The place of each value that has one."""
         self.results: tuple[int, ...] = ()
         """The placed values that the program returns."""
         self.kept: list[tuple[int, int]] = []
-        """Small results as another place has them, too: the position of the result, and the value there."""
+        """Small results that another place computes, too: the position of the result, and the value at that place."""
 
     def build(self) -> list[Group]:
-        """Place every item; afterwards ``results`` are known."""
+        """Return the groups of the program in order, after placing every item.
+
+        Sets ``results`` and ``kept``. What has effects but no place, such as a print, runs at the place of the first
+        computation, and results that depend on no place are made there; without computations, at the first slice.
+        """
         default = next((item.place for item in self.flat.ops if item.place is not None), min(self.places))
         assert default is not None
         for item in self.flat.ops:
@@ -83,7 +99,11 @@ class Builder:
         return self.groups
 
     def _computed_elsewhere(self, operands: Sequence[Operand], default: int) -> Iterator[tuple[int, int]]:
-        """A counter of steps is needed at several places. Made and kept at each, it need not be sent there again."""
+        """Yield the small results that another place can compute as well, each with its value at that place.
+
+        A step counter is read at several places. If each of them computes its next value and keeps it, the next call
+        need not send it.
+        """
         for place in (place for place in self.places if place != default and place in self.open):
             read = {v for group in self.groups if group.place == place for item in group.items for v in item.values()}
             for position, operand in enumerate(operands):
@@ -91,7 +111,7 @@ class Builder:
                     yield position, self._copy(operand, place)
 
     def _is_at_hand(self, value: int, place: int, read: set[int]) -> bool:
-        """Whether a small value is made at a place anyway, or could be of nothing but what is read there."""
+        """Return whether a value is small, and a place has made it already or reads all that it is computed from."""
         missing = self._missing(value, place)
         made = {output for item in missing for output in item.outputs}
         needed = {v for item in missing for v in item.values() if (v, place) not in self.copies} - made
@@ -99,6 +119,7 @@ class Builder:
         return small and needed <= read and (bool(needed) or not missing)
 
     def _place_by_operands(self, item: Item) -> int | None:
+        """Return the place that holds most bytes of an item's operands; ``None`` if no operand has a place."""
         weight: Counter[int] = Counter()
         for value in item.values():
             if value in self.home:
@@ -106,12 +127,15 @@ class Builder:
         return weight.most_common(1)[0][0] if weight else None
 
     def _bring(self, item: Item, place: int) -> Item:
-        """The item with each operand that depends on no place computed here."""
+        """Return an item with every operand that depends on no place replaced by its copy at ``place``."""
         inputs = (x if isinstance(x, Const) else self._copy(x, place) for x in item.inputs)
         return replace(item, inputs=tuple(inputs))
 
     def _copy(self, value: int, place: int) -> int:
-        """A value at a place, for which operations that depend on no place are repeated there."""
+        """Return the number of a value at a place, after repeating the operations there that it still needs.
+
+        A value with a place, or an argument, keeps its number.
+        """
         for item in self._missing(value, place):
             fresh = [self.flat.new(self.flat.avals[output]) for output in item.outputs]
             self.copies.update({(old, place): new for old, new in zip(item.outputs, fresh, strict=True)})
@@ -120,7 +144,7 @@ class Builder:
         return self.copies.get((value, place), value)
 
     def _missing(self, value: int, place: int) -> list[Item]:
-        """The operations that depend on no place and have yet to be repeated at ``place``, in program order."""
+        """Return the operations behind a value that depend on no place and must still be repeated at ``place``."""
         found: dict[int, Item] = {}
         pending = [value]
         while pending:
@@ -131,6 +155,7 @@ class Builder:
         return [found[index] for index in sorted(found)]
 
     def _result(self, operand: Any, default: int) -> int:
+        """Return the placed value of a result; a constant or a value without a place is made at ``default``."""
         if isinstance(operand, Const):
             aval = constant(operand.value, 0).jaxpr.jaxpr.outvars[0].aval
             output = self.flat.new(aval)
@@ -139,10 +164,12 @@ class Builder:
         return self._copy(operand, default)
 
     def _new_group(self, place: int, item: Item) -> None:
+        """Add a computation as a group of its own, which no operation joins."""
         self.groups.append(Group(place))
         self._add(len(self.groups) - 1, item)
 
     def _join(self, place: int, item: Item) -> None:
+        """Add an ordinary operation to the open group of its place, or open a new group for it."""
         group = self.open.get(place)
         if group is None or any(self.made_in.get(value, -1) > group for value in item.values()):
             self.groups.append(Group(place))
@@ -164,15 +191,18 @@ def build(
     fused: bool = False,
     homes: Mapping[int, int] = {},
 ) -> tuple[Graph, dict[int, Code]]:
-    """The graph of a flat program, and what each of its nodes computes.
+    """Return the graph of a flat program, and the code of each node that runs.
 
     Args:
         name: the program's name.
         flat: its items.
         places: the virtual slices by serial; at least one.
         parameters: for each argument leaf, the name of its parameter.
-        fused: whether groups that follow each other at one place become one node.
-        homes: the place of arguments, by value, where operations on them are to stand there.
+        fused: whether groups that follow each other at one place become one node where no other place waits longer.
+        homes: the place of arguments, by value, for arguments whose operations are to run where the argument is.
+
+    Returns:
+        The graph, and the code of computations and operations by node id; arguments and the result have none.
     """
     builder = Builder(flat, places, homes)
     groups = builder.build()
@@ -201,10 +231,18 @@ def build(
 
 
 def _code(group: Group, used: Counter[int], results: set[Any]) -> Code:
+    """Return the code of a group.
+
+    Args:
+        group: the items of one node.
+        used: how often each value is read in the whole program, results included.
+        results: the values that the program returns or keeps.
+    """
     made = {value for item in group.items for value in item.outputs}
     here = Counter(value for item in group.items for value in item.values())
     inputs = tuple(dict.fromkeys(v for item in group.items for v in item.values() if v not in made))
     if group.is_computation and len(group.items) == 1:
+        # All outputs, read or not: then equal calls have equal code and share one executable.
         outputs = group.items[0].outputs
     else:
         outputs = tuple(v for item in group.items for v in item.outputs if used[v] > here[v] or v in results)

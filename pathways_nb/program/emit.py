@@ -1,7 +1,12 @@
 """From a node's traced code to a function for the devices it was placed on.
 
-Tracing stands on the abstract mesh of a virtual slice; running needs the mesh of an island. ``emit`` re-emits a
-node's equations with the one replaced by the other (measured in JAX 0.10 and 0.12; see the tests).
+A program is traced once, on the abstract meshes of virtual slices; running needs the mesh of an island's devices.
+``emit`` re-emits a node's equations with the abstract mesh replaced by the concrete one (tested with JAX 0.10 and
+0.12). Lowering on the abstract mesh and choosing devices at compilation would be simpler, but JAX supports that for its
+default client only, and on CPU each island has a client of its own.
+
+``shape_key`` and ``digest`` say which nodes may share an executable. Lowering and compiling are in
+``runtime/executables.py``; nothing here starts them.
 """
 
 from __future__ import annotations
@@ -25,14 +30,15 @@ from pathways_nb.util.primitives import ON_DEVICES
 def emit(
     code: Code, mesh: Mesh, arriving: Sequence[Any], traced: tuple[tuple[str, int], ...] = ()
 ) -> Callable[..., list[Any]]:
-    """The node as a function of its input arrays, in the order of ``code.inputs``.
+    """Return the node as a function of its input arrays, which returns its output arrays as a list.
 
     Args:
-        code: the node's items.
+        code: the node's items; inputs and outputs are in the order of ``code.inputs`` and ``code.outputs``.
         mesh: the devices it was placed on.
-        arriving: the sharding each input arrives with; where a computation declares another, it is constrained
-            inside, so that the compiler does the resharding. Values between fused computations likewise.
-        traced: axes and sizes of the mesh it was traced on, if that is larger or smaller.
+        arriving: the sharding that each input arrives with. Where a computation declares another one, the input is
+            constrained inside the function, so that the compiler does the resharding; likewise the values between
+            fused computations.
+        traced: axis names and sizes of the mesh it was traced on; empty if they are those of ``mesh``.
     """
     traced = traced or mesh.abstract_mesh.shape_tuple
     bodies = [jex.jaxpr_as_fun(_on_mesh(item.jaxpr, mesh, traced)) for item in code.items]
@@ -40,6 +46,7 @@ def emit(
     layouts.update(zip(code.outputs, out_shardings(code, mesh, frozenset()), strict=False))
 
     def laid_out(value: int, array: Any, spec: PartitionSpec | None) -> Any:
+        """Return an array constrained to a declared spec, unless it arrives or leaves in that layout already."""
         if spec is None:
             return array
         target, actual = NamedSharding(mesh, spec), layouts.get(value)
@@ -57,7 +64,7 @@ def emit(
                 ]
                 for x, array, spec in zip_longest(item.outputs, body(*operands), item.out_specs):
                     values[x] = laid_out(x, array, spec)
-            # A node without outputs (a print) still needs one to wait on.
+            # A node without outputs (a print) needs one, so that its end can be awaited.
             return [values[v] for v in code.outputs] or [jax.numpy.zeros(())]
 
     node.__name__ = node.__qualname__ = _plain(code.name)
@@ -65,7 +72,7 @@ def emit(
 
 
 def module_of(node: str) -> str:
-    """What XLA and its profiler call the module of a node of this name."""
+    """Return the name of a node's module in XLA and its profiler, from which exact stamps find the node again."""
     return f"jit_{_plain(node)}"
 
 
@@ -74,17 +81,18 @@ def _plain(name: str) -> str:
 
 
 def out_shardings(code: Code, mesh: Mesh, replicated: frozenset[int]) -> list[NamedSharding | None]:
-    """The declared sharding of each output; ``None`` is the compiler's choice.
+    """Return the declared sharding of each output; ``None`` leaves the choice to the compiler.
 
     Args:
         code: the node's items.
         mesh: its devices.
-        replicated: values that travel to a place with another number of devices, and so leave whole.
+        replicated: values that move to a place with another number of devices, and are therefore replicated.
     """
     declared = {x: spec for item in code.computations for x, spec in zip(item.outputs, item.out_specs, strict=True)}
     found: list[NamedSharding | None] = []
     for value in code.outputs:
         spec = declared.get(value)
+        # Without inputs or a declared spec, nothing determines on which devices ``jax.jit`` runs it.
         if value in replicated or (spec is None and not code.inputs):
             spec = PartitionSpec()
         found.append(None if spec is None else NamedSharding(mesh, spec))
@@ -92,7 +100,12 @@ def out_shardings(code: Code, mesh: Mesh, replicated: frozenset[int]) -> list[Na
 
 
 def shape_key(code: Code) -> Hashable:
-    """Equal for nodes that compute the same from inputs of equal shape: repeats of a call are lowered once."""
+    """Return a key that is equal for nodes that compute the same from inputs of equal shape.
+
+    With it, repeats of a call within a program are lowered once. Values are numbered in order of appearance, since
+    equal calls read different values. Jaxprs and constants are compared by identity, so keys are comparable within one
+    trace only; ``digest`` compares across traces.
+    """
     names: dict[int, int] = {}
     parts: list[Hashable] = []
     for item in code.items:
@@ -105,7 +118,13 @@ def shape_key(code: Code) -> Hashable:
 
 
 def digest(code: Code, *texts: str) -> str:
-    """A fingerprint of a lowered node: its texts and the constants it holds, which the text may leave out."""
+    """Return a fingerprint of a lowered node, equal for nodes that may share an executable.
+
+    Args:
+        code: the node's items. Constants are part of the fingerprint, because the lowered text may elide them, and host
+            callbacks by identity, so a cache must keep the code of a node that has any.
+        *texts: the lowered text, and what else distinguishes executables.
+    """
     found = hashlib.sha256("\0".join(texts).encode())
     for item in code.items:
         found.update(repr(list(_callbacks(item.jaxpr))).encode())
@@ -116,20 +135,21 @@ def digest(code: Code, *texts: str) -> str:
 
 
 def has_callbacks(code: Code) -> bool:
-    """Whether a node calls back to the host."""
+    """Return whether a node calls back to the host."""
     return any(next(_callbacks(item.jaxpr), None) is not None for item in code.items)
 
 
 def _callbacks(jaxpr: jex.ClosedJaxpr) -> Iterator[tuple[str, Hashable]]:
-    """Host callbacks, which the lowered text only counts."""
+    """Yield the parameters of effects and host callbacks, which the lowered text only counts."""
     for eqn in equations(jaxpr):
         if eqn.effects or "callback" in eqn.primitive.name:
             yield from ((eqn.primitive.name, (k, _param_key(v))) for k, v in sorted(eqn.params.items()))
 
 
 def _body_key(closed: jex.ClosedJaxpr, computation: bool) -> Hashable:
+    """Return a key of an item's jaxpr: of an ordinary operation its one equation, else the jaxpr's identity."""
     if computation:
-        return id(closed)  # JAX itself keeps one jaxpr for equal calls
+        return id(closed)  # JAX keeps one jaxpr for equal calls
     (eqn,) = closed.jaxpr.eqns or (None,)
     if eqn is None or closed.consts:
         return id(closed)
@@ -138,6 +158,7 @@ def _body_key(closed: jex.ClosedJaxpr, computation: bool) -> Hashable:
 
 
 def _param_key(value: Any) -> Hashable:
+    """Return a key of an equation's parameter; functions and jaxprs are equal only to themselves."""
     if isinstance(value, (jex.Jaxpr, jex.ClosedJaxpr)) or callable(value):
         return id(value)
     if isinstance(value, (tuple, list)):
@@ -146,18 +167,24 @@ def _param_key(value: Any) -> Hashable:
 
 
 def _on_mesh(closed: jex.ClosedJaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -> jex.ClosedJaxpr:
+    """Return a closed jaxpr on a concrete mesh."""
     return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh, traced), closed.consts)
 
 
 def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -> jex.Jaxpr:
+    """Return a jaxpr with the abstract mesh it was traced on replaced by a concrete one, at any depth.
+
+    Only shardings that name devices (``ON_DEVICES``) get the concrete mesh. The others describe types and stay
+    abstract.
+    """
     abstract = mesh.abstract_mesh
 
     def value(name: str, old: Any, on_devices: bool) -> Any:
         if isinstance(old, NamedSharding) and isinstance(old.mesh, AbstractMesh):
             if old.mesh.shape_tuple != traced:
-                # It comes from another place's type; what it says there means nothing here.
+                # It comes from the type of a value at another place, whose axes mean nothing on this mesh.
                 return NamedSharding(abstract, PartitionSpec())
-            manual = jax.sharding.AxisType.Manual in old.mesh.axis_types  # inside shard_map: a type, no devices
+            manual = jax.sharding.AxisType.Manual in old.mesh.axis_types  # inside shard_map: a type without devices
             return NamedSharding(mesh, old.spec) if on_devices and not manual else old
         if name == "mesh" and isinstance(old, AbstractMesh):
             return mesh

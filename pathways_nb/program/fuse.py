@@ -1,9 +1,13 @@
-"""Fusing: groups of one place that follow each other become one node, one executable, one launch.
+"""Fusing: groups that follow each other at one place become one node, with one executable and one launch.
 
-Only where nobody waits for what he did not wait for before: a place carries out its groups in program order, so a group
-may join the one before it if all that it needs had ended before that one began, and if every other place that reads
-from that one reads later than this group ends anyway. A pipeline's microbatches therefore stay apart. It follows that
-the graph stays free of cycles and the groups stay in an order that respects all dependencies.
+Fusing must not make any node wait for longer, or a pipeline's microbatches would no longer overlap. A place runs its
+groups in program order. Therefore a group may join the group before it at its place if both conditions hold:
+
+- everything it reads is made before that group begins, or by that group;
+- every group at another place that reads from that group begins only after this group has ended anyway.
+
+It follows that the graph stays free of cycles, that the order of groups still respects all dependencies, and that the
+makespan stays the same if the duration of a fused node is the sum of its parts (tested with random graphs).
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from pathways_nb.program.items import Group
 
 
 def fuse(groups: Sequence[Group]) -> list[Group]:
-    """The same items in as many groups or fewer.
+    """Return the same items in as many groups or fewer.
 
     Args:
-        groups: in an order that respects their dependencies.
+        groups: in an order that respects their dependencies; the result is in such an order, too.
     """
     made_in = {value: i for i, group in enumerate(groups) for item in group.items for value in item.outputs}
     needs = [
@@ -26,18 +30,20 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
     ]
     earlier = _earlier(groups, needs)
     readers: list[list[int]] = [[] for _ in groups]
-    """Of each group, those at other places."""
+    """For each group, the groups at other places that read from it."""
     for i, producers in enumerate(needs):
         for producer in producers:
             if groups[producer].place != groups[i].place:
                 readers[producer].append(i)
 
     def may_join(i: int, members: list[int]) -> bool:
+        """Return whether group ``i`` may join the ``members`` of the newest fused group at its place."""
         there = earlier[members[0]] | sum(1 << member for member in members)
         return all(there >> need & 1 for need in needs[i]) and all(
             earlier[reader] >> i & 1 for member in members for reader in readers[member]
         )
 
+    # A group joins the newest fused group of its place or starts one, so the place's own order never changes.
     newest: dict[int, list[int]] = {}
     fused: list[list[int]] = []
     for i, group in enumerate(groups):
@@ -50,7 +56,11 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
 
 
 def _earlier(groups: Sequence[Group], needs: Sequence[set[int]]) -> list[int]:
-    """For each group, those that have ended when it begins, as bits: what it needs, and what its place does before."""
+    """Return for each group, as a bit set, the groups that must have ended when it begins.
+
+    These are the groups it reads from, the groups that run before it at its place, and all that must end before those.
+    With integers as bit sets, a union is one operation whatever the number of groups.
+    """
     found: list[int] = []
     before: dict[int, int] = {}
     for i, group in enumerate(groups):
@@ -63,6 +73,7 @@ def _earlier(groups: Sequence[Group], needs: Sequence[set[int]]) -> list[int]:
 
 
 def _together(groups: Sequence[Group]) -> Group:
+    """Return groups of one place as one group that remembers their names."""
     if len(groups) == 1:
         return groups[0]
     items = [item for group in groups for item in group.items]

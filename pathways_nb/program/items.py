@@ -1,7 +1,9 @@
 """A traced program as a flat list of items: computations, and the ordinary operations between them.
 
-JAX leaves computations inside ``remat``, ``jit`` and ``custom_vjp`` equations where a user's transformation put them.
-They are lifted out here, so that each is a node of its own; loops cannot be, and are refused.
+A computation must be a node of its own, because a node runs at one place. JAX leaves computations inside ``remat``,
+``jit`` and ``custom_vjp`` equations where a user's transformation put them, so calls that hold computations are inlined
+here. Loops and branches cannot be inlined; a computation inside one is an error. All other calls stay single items. The
+places of ordinary operations, and which items share a node, are chosen in ``build.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pathways_nb.program.signature import Aval
 from pathways_nb.util.primitives import CALLS, CARRIERS, COLLECTIVES
 
 _MOST_NAMED = 4
-"""Different parts of a fused node that its name tells."""
+"""The most parts of different names that the name of a fused node lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,40 +41,43 @@ Operand = int | Const
 
 @dataclass(frozen=True, eq=False)
 class Item(Operation[Operand]):
-    """One equation: what it computes, from which values, and where, if it is a computation."""
+    """One equation of a program, at a declared place if it is a computation; operands are values or constants.
+
+    ``place`` is the serial of a virtual slice; ``line`` is the source line of the call.
+    """
 
     outputs: tuple[int, ...]
     title: str = field(kw_only=True)
-    """What pictures call it."""
+    """The name of the item in graphs and timelines."""
     jaxpr: jex.ClosedJaxpr = field(kw_only=True)
-    """It alone, as something that can be run; of a computation, what it runs."""
+    """The equation alone as a jaxpr that can be run; of a computation, its body."""
     place: int | None = None
     in_specs: tuple[specs.Spec, ...] = ()
     out_specs: tuple[specs.Spec, ...] = ()
     donated: tuple[bool, ...] = ()
     line: str = ""
     seconds: float | None = None
-    """How long it is declared to last (``pw.work``)."""
+    """The declared duration in seconds (``pw.work``); ``None`` if none is declared."""
 
     @property
     def is_collective(self) -> bool:
-        """Whether devices only exchange values in it: collectives, and what changes no number or only its scale."""
+        """Whether devices only exchange values: it holds collectives, and else only changes of shape, type or scale."""
         primitives = {eqn.primitive.name for eqn in equations(self.jaxpr) if not _ends_mean(eqn)}
         return not primitives.isdisjoint(COLLECTIVES) and primitives <= COLLECTIVES.keys() | CARRIERS
 
     def values(self) -> Iterator[int]:
-        """Its operands that are values."""
+        """Return the operands that are values, not constants."""
         return (operand for operand in self.inputs if not isinstance(operand, Const))
 
 
 @dataclass
 class Group:
-    """Items of one place that run as one node: a computation, ordinary operations, or several groups fused."""
+    """Items at one place that run as one node: a computation, ordinary operations, or several groups fused."""
 
     place: int
     items: list[Item] = field(default_factory=list)
     fused: tuple[str, ...] = ()
-    """The names of the groups that were fused into it."""
+    """The names of the groups that were fused into this one; empty if it was not fused."""
 
     @property
     def is_computation(self) -> bool:
@@ -81,7 +86,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What pictures call its node."""
+        """The name of its node in graphs and timelines."""
         if self.fused:
             times = Counter(self.fused)
             parts = [name if count == 1 else f"{name} ×{count}" for name, count in times.items()]
@@ -94,22 +99,22 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class FlatProgram(FlatJaxpr[Item, Operand]):
-    """A whole program: its items in order; values are numbers."""
+    """A whole program: its items in program order. A value is its position in ``avals``."""
 
     inputs: tuple[int, ...]
     avals: list[Aval]
-    """By value."""
+    """The shape and dtype of each value."""
 
     @classmethod
     def of(cls, closed: jex.ClosedJaxpr) -> FlatProgram:
-        """Flatten a traced program and drop what nobody uses."""
-        walk = _Walk()
+        """Return a traced program as a list of items without dead code."""
+        walk = _ProgramWalk()
         inputs = tuple(walk.new(var.aval) for var in closed.jaxpr.invars)
         outputs = tuple(walk.run(closed, inputs))
         return cls(alive(walk.items, outputs), inputs, outputs, walk.avals)
 
     def new(self, aval: Any) -> int:
-        """A new value of this shape and dtype."""
+        """Add a value of this shape and dtype and return its number."""
         return _new(self.avals, aval)
 
 
@@ -119,11 +124,13 @@ def _new(avals: list[Aval], aval: Any) -> int:
 
 
 @dataclass
-class _Walk(Walk[Operand]):
+class _ProgramWalk(Walk[Operand]):
+    """The walk over a traced program, which appends its items."""
+
     avals: list[Aval] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     backward: bool = False
-    """Whether a transposition made what it is in."""
+    """Whether the current equation, or a call around it, was made by the transposition of a backward pass."""
 
     def new(self, aval: Any) -> int:
         return _new(self.avals, aval)
@@ -132,6 +139,7 @@ class _Walk(Walk[Operand]):
         return Const(value)
 
     def equation(self, eqn: Any, inputs: list[Operand]) -> Sequence[Operand]:
+        # The mark holds for all equations inside a call, whose own name stacks need not repeat it.
         outside, self.backward = self.backward, self.backward or "transpose" in str(eqn.source_info.name_stack)
         carried = _named(eqn)
         if carried is not None:
@@ -144,7 +152,9 @@ class _Walk(Walk[Operand]):
         return outputs
 
     def _operation(self, eqn: Any, inputs: list[Operand]) -> list[Operand]:
+        """Append an ordinary equation as an item with a jaxpr of that equation alone, and return its outputs."""
         outputs = [self.new(var.aval) for var in eqn.outvars]
+        # A variable that is read twice is one input, and a dropped output is no output.
         operands = {atom: x for atom, x in zip(eqn.invars, inputs, strict=True) if not isinstance(atom, jex.Literal)}
         kept = {var: out for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)}
         invars, outvars = list(operands), list(kept)
@@ -164,8 +174,10 @@ class _Walk(Walk[Operand]):
         return list(outputs)
 
     def _computation(self, eqn: Any, carried: Named, inputs: tuple[Operand, ...]) -> list[Operand]:
+        """Append a call of a computation as an item and return its outputs, some of which may be its inputs."""
         again = "rematted" in str(eqn.source_info.name_stack)
         suffix = " (again)" if again else " (bwd)" if self.backward else ""
+        # A residual that is an input or another output has no output of its own once the edges are removed.
         body, kept, found_at = without_edges(called(eqn))
         outputs = tuple(self.new(var.aval) for var in body.jaxpr.outvars)
         self.items.append(
@@ -188,10 +200,10 @@ class _Walk(Walk[Operand]):
 
 
 def _is_nest(eqn: Any) -> bool:
-    """Whether an equation is a call that disappears: it holds computations, or was to be inlined.
+    """Return whether an equation is a call to inline: one that holds computations or is declared inline.
 
     Raises:
-        UsageError: it holds computations and is no call.
+        UsageError: it holds computations but is not a call, such as a loop.
     """
     inside = next(_computations_in(eqn.params), None)
     if inside is not None and eqn.primitive.name not in CALLS:
@@ -203,13 +215,13 @@ def _is_nest(eqn: Any) -> bool:
 
 
 def constant(value: Any, output: int) -> Item:
-    """An item that yields a constant, for results that do not depend on anything."""
+    """Return an item that makes a constant, for a result that depends on no argument."""
     made = jax.make_jaxpr(lambda: jax.numpy.asarray(value))()
     return Item("constant", (), (output,), title="constant", jaxpr=made)
 
 
 def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
-    """Every constant that a traced program holds, at any depth."""
+    """Yield every closed-over constant of a traced program, at any depth."""
     if isinstance(jaxpr, jex.ClosedJaxpr):
         yield from jaxpr.consts
         jaxpr = jaxpr.jaxpr
@@ -219,7 +231,7 @@ def closed_over(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
 
 
 def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
-    """Every equation of a traced program, at any depth; the body of a loop counts once."""
+    """Yield every equation of a traced program, at any depth; those in the body of a loop once."""
     for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
         yield eqn
         for inner in _jaxprs(eqn.params):
@@ -227,6 +239,7 @@ def equations(jaxpr: jex.ClosedJaxpr | jex.Jaxpr) -> Iterator[Any]:
 
 
 def _ends_mean(eqn: Any) -> bool:
+    """Return whether an equation is the division by a literal with which ``pmean`` ends."""
     return eqn.primitive.name == "div" and isinstance(eqn.invars[1], jex.Literal)
 
 
@@ -235,7 +248,7 @@ def _named(eqn: Any) -> Named | None:
 
 
 def _is_inlined(eqn: Any) -> bool:
-    """Whether a call was declared ``jax.jit(inline=True)``, which JAX 0.12 still carries out later than tracing."""
+    """Return whether a call is declared ``jax.jit(inline=True)``, which JAX 0.12 inlines only after tracing."""
     return getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
 
 
@@ -244,6 +257,7 @@ def _dropped(var: Any) -> bool:
 
 
 def _way_out(primitive: str, inside: str) -> str:
+    """Return the advice with which the error on a computation inside a loop or branch ends."""
     if primitive == "cond":
         return f"Put the jax.lax.cond inside {inside}, or branch in a cell on y.result()."
     return f"Unroll it with a Python for, or put the loop inside {inside}."
@@ -257,6 +271,7 @@ def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 
 
 def _computations_in(params: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the computations inside an equation's parameters, at any depth."""
     for jaxpr in _jaxprs(params):
         for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
             carried = _named(eqn)
@@ -267,7 +282,7 @@ def _computations_in(params: dict[str, Any]) -> Iterator[str]:
 
 
 def _debug_info(invars: list[Any], outvars: list[Any]) -> jex.DebugInfo:
-    """JAX wants to be able to name what a jaxpr takes and gives."""
+    """Return debug info with empty names, which JAX expects for the inputs and outputs of a jaxpr."""
     return jex.DebugInfo("pathways", "operation", tuple("" for _ in invars), tuple("" for _ in outvars))
 
 

@@ -1,4 +1,7 @@
-"""The one record of events, and what it adds up to: metrics, dependencies, the critical path, comparisons.
+"""The one event record and what follows from it: metrics, dependencies, the critical path, comparisons.
 
-Nothing here runs or simulates; whoever runs writes the record.
+Every view, export, metric and test reads this record and nothing else, whatever backend wrote it, so real and simulated
+runs can be compared event by event. Nothing in this package runs or simulates; drivers write the record.
+
+Every later package may import it; it imports ``plan`` and ``util``.
 """

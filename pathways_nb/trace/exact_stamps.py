@@ -1,7 +1,10 @@
-"""Exact stamps for what was estimated: launches of a record matched with what a profiler saw.
+"""Exact stamps instead of estimated ones: launches of a record are matched with what a profiler saw.
 
-A profiler names devices, the module and when; a record knows the order of dispatch. Launches of one module on one set
-of devices happen in that order, so the n-th is the n-th. Where the counts differ nothing is guessed.
+A profiler knows devices, modules and times but not which call a launch belongs to; a record knows calls and the order
+of dispatch. Launches of one module on one set of devices run in the order of dispatch, so the n-th launch seen is the
+n-th recorded. Where the counts differ nothing is guessed: a wrong match would call a wrong stamp exact.
+
+``runtime.local.profiler`` reads profiles; this module needs no device.
 """
 
 from __future__ import annotations
@@ -18,23 +21,32 @@ from pathways_nb.trace.record import Events, Record
 
 
 class Span(NamedTuple):
-    """One launch as seen on one device, in seconds on the clock of the record."""
+    """One launch as seen on one device.
+
+    Args:
+        device: the profiler's number of the device.
+        module: the profiler's name of the compiled module.
+        start: in seconds on the clock of the record.
+        end: in seconds on the clock of the record.
+    """
 
     device: int
     module: str
     launch: Hashable
-    """The same on all devices of one launch."""
+    """Equal on all devices of one launch."""
     start: float
     end: float
 
 
 @dataclass(frozen=True)
 class Stamps:
-    """How many launches got exact stamps, and how far off the estimated ones had been.
+    """How many launches got exact stamps, and how wrong the estimated ones were.
 
     Args:
-        launches, matched: in the record, and of those with exact stamps now.
-        start, end: estimated minus exact time, in seconds: the median of its size, and what 95 % stay under.
+        launches: number of launches in the record.
+        matched: number of launches with exact stamps now.
+        start: size of the error of estimated starts, in seconds: median, and 95th percentile.
+        end: size of the error of estimated ends, in seconds: median, and 95th percentile.
     """
 
     launches: int
@@ -57,12 +69,16 @@ class Stamps:
 def make_exact(
     record: Record, spans: Sequence[Span], devices: Sequence[Sequence[int]], module_of: Callable[[str], str]
 ) -> Stamps:
-    """Put exact stamps where launches can be matched, and say how far off the estimated ones were.
+    """Correct the stamps of launches that can be matched.
 
     Args:
-        record: of one block. spans: what the profiler saw meanwhile, on the record's clock before its origin.
-        devices: the profiler's number of each device of each island.
-        module_of: what the profiler calls a node of this name.
+        record: of one block.
+        spans: what the profiler saw meanwhile, on the record's clock before its origin was subtracted.
+        devices: for each island, the profiler's number of each device.
+        module_of: returns the profiler's name of a node with this name.
+
+    Returns:
+        How many launches were matched, and how wrong the estimated stamps were.
     """
     events = record.events()
     seen, launched = _seen(spans), _launched(events, devices, module_of)
@@ -84,7 +100,10 @@ def make_exact(
 
 
 def _clip_transfers(record: Record, exact: np.ndarray) -> None:
-    """A transfer's end is seen late; it was over when the launch that needs it began, of which that is known now."""
+    """Move the ends of transfers that end after the launch that needs them began.
+
+    The end of a transfer is seen late: the transfer was over when that launch began, which is known exactly now.
+    """
     events = record.events()
     key = list(zip(*(events[name].tolist() for name in ("run", "island", "node")), strict=True))
     began = {key[row]: float(events["start"][row]) for row in exact.tolist()}
@@ -95,7 +114,10 @@ def _clip_transfers(record: Record, exact: np.ndarray) -> None:
 
 
 def _seen(spans: Sequence[Span]) -> dict[Hashable, list[tuple[float, float]]]:
-    """By devices and module: when each launch was busy on the first and the last of its devices, in order."""
+    """Return the launches that the profiler saw, by devices and module, in order.
+
+    A launch lasts from the start on its first device to the end on its last.
+    """
     launches: dict[Hashable, list[Span]] = defaultdict(list)
     for span in spans:
         launches[span.module, span.launch].append(span)
@@ -109,9 +131,9 @@ def _seen(spans: Sequence[Span]) -> dict[Hashable, list[tuple[float, float]]]:
 def _launched(
     events: Events, devices: Sequence[Sequence[int]], module_of: Callable[[str], str]
 ) -> dict[Hashable, list[int]]:
-    """By devices and module: the launches of the record, which are in order of dispatch on each island.
+    """Return the launches of the record, by devices and module, in order of dispatch on each island.
 
-    What failed without a duration did so before it was launched: no profiler saw it.
+    What failed without a duration failed before it was launched, so no profiler saw it.
     """
     labels = [
         (frozenset(devices[label.island][label.device : label.device + label.devices]), module_of(label.name))
@@ -129,5 +151,6 @@ def _launched(
 
 
 def _off(errors: np.ndarray) -> tuple[float, float]:
+    """Return the median and the 95th percentile of the sizes of errors."""
     middle, most = np.quantile(np.abs(errors), (0.5, 0.95))
     return float(middle), float(most)

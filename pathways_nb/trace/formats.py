@@ -1,8 +1,11 @@
 """Events for other tools: CSV, a pandas table, and Chrome's trace format, which Perfetto opens.
 
-A Chrome trace has a process for the controller and one for each device; bars of one track never overlap, as Perfetto
-requires, so work that overlaps (compiling, transfers) gets tracks of its own. Every bar carries its whole event.
-Levels of memory are counters of their devices, and whole in what the format calls other data.
+A Chrome trace has a process for the controller and one for each device. Perfetto requires that bars of one track do not
+overlap, so work that overlaps (compiling, transfers) gets tracks of its own. Every bar carries its whole event in
+``args``, so ``from_chrome`` reads back exactly what was written. Levels of memory are counters of their devices; the
+events behind them are in the format's ``otherData``, since a counter holds only numbers.
+
+Saved runs (``results``) have a format of their own; figures are drawn by the views.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ from pathways_nb.trace.memory_history import memory_of
 from pathways_nb.trace.record import COLUMNS, GAUGE_KINDS, LABEL_COLUMNS, TUPLES, Events, Label, Row
 
 MICROSECONDS = 1e6
-"""Chrome's unit of time."""
+"""Chrome's unit of time, per second."""
 _CONTROLLER = 0
-"""The controller's process; device processes follow from 1."""
+"""Number of the controller's process; processes of devices follow from 1."""
 
 
 def to_csv(events: Events, path: str | Path) -> None:
-    """Write all columns, a row for each event; times in seconds, parents and links between spaces."""
+    """Write all columns, one row for each event; times in seconds, parents and links separated by spaces."""
     columns = [events[name].tolist() for name in COLUMNS]
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -37,7 +40,7 @@ def to_csv(events: Events, path: str | Path) -> None:
 
 
 def to_pandas(events: Events) -> Any:
-    """All columns as a ``pandas.DataFrame``.
+    """Return all columns as a ``pandas.DataFrame``.
 
     Raises:
         UsageError: pandas is not installed.
@@ -51,11 +54,12 @@ def to_pandas(events: Events) -> Any:
 
 
 def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
-    """Write Chrome trace JSON, compressed if ``path`` ends in ``.gz``.
+    """Write Chrome trace JSON.
 
     Args:
-        events: what to write. islands: number of devices of each island.
-        path: of the file.
+        events: what to write.
+        islands: number of devices of each island.
+        path: the file; compressed if it ends in ``.gz``.
     """
     bars = sorted(_bars(events, islands), key=lambda bar: (bar["pid"], bar["ts"], -bar["dur"]))
     tracks = _without_overlap(bars)
@@ -71,7 +75,7 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
 
 
 def from_chrome(path: str | Path) -> Events:
-    """Read back what ``to_chrome`` wrote, in the order of recording."""
+    """Return the events that ``to_chrome`` wrote, in the order of recording."""
     data = Path(path).read_bytes()
     content = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     found: dict[int, Row] = {}
@@ -85,6 +89,7 @@ def from_chrome(path: str | Path) -> Events:
 
 
 def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield one bar for each device of an event on devices, and one for an event of the controller."""
     first_pid = _first_pids(islands)
     for event in events.without(GAUGE_KINDS):
         plain = _plainly(event)
@@ -105,24 +110,28 @@ def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 def _counters(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """What each client holds on each device, whenever that changes."""
+    """Yield what each client holds on each device, whenever that changes."""
     first_pid = _first_pids(islands)
     for held in (held for held in memory_of(events) if 0 <= held.island < len(islands)):
         clients = [client or "no client" for client in held.clients]
         pids = [first_pid[held.island] + device for low, high in held.devices for device in range(low, high)]
-        for time, levels in zip(held.times.tolist(), held.levels.tolist(), strict=True):
+        for time, levels in zip(held.times.tolist(), held.client_bytes.tolist(), strict=True):
             args = dict(zip(clients, levels, strict=True))
             for pid in pids:
                 yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": time * MICROSECONDS, "args": args}
 
 
 def _first_pids(islands: Sequence[int]) -> list[int]:
-    """The process of the first device of each island."""
+    """Return the process number of the first device of each island."""
     return [1 + sum(islands[:island]) for island in range(len(islands))]
 
 
 def _without_overlap(bars: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
-    """Give each bar a track (``tid``) of its process on which it is alone; returns the tracks' names."""
+    """Give each bar the first track (``tid``) of its process and kind that is free when it begins.
+
+    Returns:
+        The name of each track, by process and track.
+    """
     free: dict[tuple[int, str], list[float]] = {}
     numbers: dict[tuple[int, str, int], int] = {}
     names: dict[tuple[int, int], str] = {}

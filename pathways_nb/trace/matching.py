@@ -1,8 +1,10 @@
-"""Two records side by side: events matched by what they are, and how much earlier or longer each was.
+"""Two records side by side: events are matched, and their starts and durations compared.
 
-An event is known by its kind, program, name, client, node, stage, microbatch and token slice, and by which occurrence
-of these it is. Times count from the first thing that happened on a device or was dispatched, so that compiling does
-not matter.
+The records may come from different backends (a real run and its simulation) and hold events in different orders. So an
+event is known by its kind, program, name, client, node, stage, microbatch and token slice, and by which occurrence of
+these it is. Times count from the first event on a device or its dispatch, so that compiling does not matter.
+
+``results`` draws comparisons; this module makes their table.
 """
 
 from __future__ import annotations
@@ -21,22 +23,26 @@ from pathways_nb.trace.record import GAUGE_KINDS, STORED, Events, Label
 from pathways_nb.util.words import counted
 
 KEYS = ("kind", "program", "name", "client", "node", "stage", "microbatch", "token_slice")
+"""Columns by which an event is known, with the number of its occurrence."""
 TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
+"""Columns of seconds: starts and durations in both records, and by how much the second duration is longer."""
 ORIGINS = ("origin_a", "origin_b")
+"""Columns that say how the times of each record are known."""
 _ON_DEVICES = (*BUSY, "transfer")
 _SAME = 1e-9
-"""Seconds that two simulated runs may differ by in rounding."""
+"""Seconds by which two simulated runs may differ because of rounding."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What two records have in common and what not.
+    """What two records have in common, and what not.
 
     Args:
-        table: columns ``KEYS``, ``occurrence``, ``TIMES`` and ``ORIGINS`` of the events in both, in the order of the
-            first record; seconds, ``longer`` is by how much the second took longer. An origin is how the times are
-            known, ``"real, estimated"`` or ``"simulated, declared"`` say.
-        only_a, only_b: how many events of each have no partner.
+        table: columns ``KEYS``, ``occurrence``, ``TIMES`` and ``ORIGINS`` of the events in both records, in the order
+            of the first. Times are in seconds. An origin is text such as ``"real, estimated"`` or ``"simulated,
+            declared"``.
+        only_a: number of events of the first record without a partner.
+        only_b: number of events of the second record without a partner.
     """
 
     table: dict[str, np.ndarray]
@@ -47,14 +53,18 @@ class Difference:
         return len(self.table["occurrence"])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the table."""
+        """Write the table as CSV."""
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(self.table)
             writer.writerows(zip(*(column.tolist() for column in self.table.values()), strict=True))
 
     def worst(self, count: int = 5) -> list[str]:
-        """The nodes that took longer or shorter by most, over all their occurrences, in words."""
+        """Return the nodes whose durations differ most, added up over their occurrences, in words.
+
+        Args:
+            count: number of nodes to return at most.
+        """
         total: Counter[str] = Counter()
         columns = (self.table[column].tolist() for column in ("name", "client", "longer"))
         for name, client, longer in zip(*columns, strict=True):
@@ -65,7 +75,11 @@ class Difference:
 
 
 def compare_events(first: Events, second: Events) -> Difference:
-    """Match the events on devices of two records."""
+    """Match the events on devices of two records.
+
+    Returns:
+        The matched events with their times, and how many have no partner.
+    """
     a, b = _known(first), _known(second)
     both = [key for key in a if key in b]
     rows = [(*key, *_times(a[key], b[key])) for key in both]
@@ -78,8 +92,14 @@ def compare_events(first: Events, second: Events) -> Difference:
 
 
 def together(first: Events, second: Events, islands: int) -> Events:
-    """What both records did and held on devices, on one axis; the second's islands come after the ``islands`` of the
-    first.
+    """Return what two records did and held on devices, as one record.
+
+    Both start at time 0, and the islands of the second come after those of the first, so any view can draw them.
+
+    Args:
+        first: events of the first record.
+        second: events of the second record.
+        islands: number of islands of the first record.
     """
     labels: list[Label] = []
     parts = []
@@ -95,13 +115,20 @@ def together(first: Events, second: Events, islands: int) -> Events:
 
 
 def beginning(events: Events) -> float:
-    """When the first thing was sent or dispatched, or happened on a device."""
+    """Return when the first event was sent, dispatched or began on a device; 0 if there is none."""
     spans = events.select(makes_span(events))
     return float(spans["start"].min()) if len(spans) else 0.0
 
 
 def say(names: Sequence[str], first: Events, second: Events, islands: Sequence[Sequence[int]]) -> str:
-    """Both makespans, their ratio, and what differs most, in a line."""
+    """Return both makespans, their ratio and the largest differences in one line.
+
+    Args:
+        names: what to call the two records.
+        first: events of the first record.
+        second: events of the second record.
+        islands: for each record, the number of devices of each island.
+    """
     a, b = (summarise(events, count) for events, count in zip((first, second), islands, strict=True))
     difference = compare_events(first, second)
     ratio = f"{b.makespan / a.makespan:.2f} times as long" if a.makespan else "nothing to compare"
@@ -113,7 +140,7 @@ def say(names: Sequence[str], first: Events, second: Events, islands: Sequence[S
 
 
 def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float, str]]:
-    """Start since the beginning, duration and origin, by key and occurrence."""
+    """Return start since the beginning, duration and origin of each event, by key and occurrence."""
     ours, begin = events.of_kind(*_ON_DEVICES), beginning(events)
     order = np.argsort(ours["start"], kind="stable")
     seen: Counter[Any] = Counter()
@@ -128,7 +155,7 @@ def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float, str]]:
 
 
 def _origin(label: Label, quality: str) -> str:
-    """How the times of an event are known, in words."""
+    """Return how the times of an event are known, in words."""
     if quality != "simulated":
         return f"real, {quality}"
     return f"simulated, {label.basis}" if label.basis else "simulated"

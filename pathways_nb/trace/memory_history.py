@@ -1,7 +1,10 @@
-"""How much memory each device held, when, and for whom: from levels in the record to steps that can be drawn.
+"""How many bytes each device held, when, and for which client.
 
-An event of kind ``"memory"`` says how many bytes a client held on each of some devices for some time. Devices with
-the same history are one ``MemoryHistory``, so an island of thousands of equal devices is one row. Bytes are per device.
+An event of kind ``"memory"`` says how many bytes a client held on each of some devices for some time. This module adds
+such levels up to step functions that can be drawn. Devices with the same history share one ``MemoryHistory``, so an
+island of thousands of equal devices is one row. Bytes are per device.
+
+The controller's ledger (``controller.held_memory``) is where the levels come from.
 """
 
 from __future__ import annotations
@@ -17,57 +20,68 @@ from pathways_nb.util.intervals import joined, pieces
 
 
 class HighWaterMark(NamedTuple):
-    """When devices held most: ``bytes`` on each of them, from ``start`` to ``end`` in seconds, and of whom."""
+    """The time at which devices held most.
+
+    Args:
+        island: index of the island.
+    """
 
     island: int
     device: int
     """The first of the devices."""
     bytes: int
+    """Bytes on each of the devices."""
     start: float
+    """Start of the level, in seconds."""
     end: float
+    """End of the level, in seconds."""
     by_client: dict[str, int]
+    """Bytes on each of the devices by client, without clients that held none."""
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryHistory:
-    """What each of some devices of one island held.
+    """What some devices of one island held over time.
 
     Args:
-        island: its index.
-        devices: pairs of a first device and the one after the last; those between have the same history.
-        clients: who held something on them, in the order in which clients came into the record; ``""`` is no client.
+        island: index of the island.
+        devices: pairs of a first device and the device after the last; all of them have the same history.
+        clients: clients that held something on the devices, in the order in which they came into the record; ``""`` is
+            no client.
         times: when something changed, in seconds, rising.
-        levels: bytes, a row for each of ``times`` and a column for each client; a row holds until the next of
-            ``times``, and the last row is zero.
+        levels: bytes, one row for each of ``times`` and one column for each client; a row is valid until the next time,
+            and the last row is zero.
     """
 
     island: int
     devices: tuple[tuple[int, int], ...]
     clients: tuple[str, ...]
     times: np.ndarray
-    levels: np.ndarray
+    client_bytes: np.ndarray
 
     @cached_property
     def total(self) -> np.ndarray:
         """Bytes of all clients together, for each of ``times``."""
-        return self.levels.sum(1)
+        return self.client_bytes.sum(1)
 
     @cached_property
     def by_total(self) -> np.ndarray:
-        """The positions in ``times``, from the one with the least to the one with the most bytes."""
+        """Positions in ``times``, from the one with the fewest to the one with the most bytes."""
         return np.argsort(self.total, kind="stable")
 
     @cached_property
     def peak(self) -> HighWaterMark:
         """The first time at which most was held."""
         at = int(self.total.argmax())
-        held = {client: level for client, level in zip(self.clients, self.levels[at].tolist(), strict=True) if level}
+        held = {
+            client: level for client, level in zip(self.clients, self.client_bytes[at].tolist(), strict=True) if level
+        }
         start, end = self.times[at : at + 2].tolist()
         return HighWaterMark(self.island, self.devices[0][0], int(self.total[at]), start, end, held)
 
 
 def memory_of(events: Events) -> list[MemoryHistory]:
-    """What the devices of every island held, by island and first device; equal devices are together."""
+    """Return what the devices of every island held, by island and first device; equal histories are one."""
     levels = events.of_kind("memory")
     levels = levels.select((levels["end"] > levels["start"]) & (levels["bytes"] > 0))
     islands = np.unique(levels["island"]).tolist()
@@ -75,7 +89,7 @@ def memory_of(events: Events) -> list[MemoryHistory]:
 
 
 def peak_of(events: Events) -> HighWaterMark | None:
-    """The highest of all devices of all islands; ``None`` if nothing was ever held."""
+    """Return the highest peak of all devices; ``None`` if nothing was ever held."""
     return max((held.peak for held in memory_of(events)), key=lambda peak: peak.bytes, default=None)
 
 
@@ -101,7 +115,10 @@ def _on_island(levels: Events, island: int) -> list[MemoryHistory]:
 def _history(
     start: np.ndarray, end: np.ndarray, client: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The clients, the times at which something changed, and the levels from then on; the same for equal histories."""
+    """Return the clients, the times at which something changed, and the levels from then on.
+
+    Equal histories give equal arrays, so their bytes serve as a key.
+    """
     used, column = np.unique(client, return_inverse=True)
     times, row = np.unique(np.concatenate([start, end]), return_inverse=True)
     levels = np.zeros((len(times), len(used)), np.int64)

@@ -1,4 +1,10 @@
-"""What a record adds up to: makespan, utilisation, time spent dispatching, who used it and who waited. In seconds."""
+"""Totals of a record: makespan, utilisation, time of dispatch, shares and waits of clients; in seconds.
+
+One definition of each figure, used by summaries, views, benches and comparisons alike. Overlapping events count once in
+every time, so a utilisation is at most 1.
+
+Reasons for idle time are in ``breakdown``; what waited for what is in ``happened_before``.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +20,9 @@ from pathways_nb.util.intervals import pieces, union
 from pathways_nb.util.words import counted
 
 BUSY = ("compute", "collective")
-"""Kinds that keep a device busy."""
+"""Kinds of events that keep a device busy."""
 COMPILING = ("trace", "lower", "compile")
+"""Kinds of events before a program's first launch."""
 
 
 @dataclass(frozen=True)
@@ -23,20 +30,24 @@ class Summary:
     """Totals of one run.
 
     Args:
-        makespan: from the first event on a device, or its dispatch or the message of it, to the last end.
+        makespan: seconds from the first event on a device, its dispatch or its message, to the last end.
         utilisation: for each island, busy device-seconds over devices times makespan.
         dispatch: seconds during which at least one island's dispatcher was launching.
-        compile: seconds during which it traced, lowered or compiled.
-        transfers, transfer_bytes: number and total size.
-        launches: nodes launched. interpolated: of those, how many ends were not watched.
-        failed: events that ended with an error, and programs that failed as a whole.
-        clients: by client, its part of all busy device-seconds, of those who had any; ``""`` is work for no client.
-        waits: by client and reason, seconds during which at least one of its programs waited for that.
+        compile: seconds during which programs were traced, lowered or compiled.
+        transfers: number of transfers.
+        transfer_bytes: total size of all transfers.
+        launches: number of nodes launched.
+        interpolated: number of launches whose ends were not watched.
+        failed: number of events that ended with an error, and of programs that failed as a whole.
+        clients: by client, its part of all busy device-seconds, without clients that had none; ``""`` is work for no
+            client.
+        waits: by client and reason, seconds during which at least one of its programs waited for that reason.
         peak: when the fullest device held most, if levels of memory were recorded.
-        hbm: bytes that each device of its island has, 0 if unknown.
-        messages: seconds during which the controller's messages to islands were on their way, where that is emulated.
+        hbm: bytes of each device of that device's island; 0 if unknown.
+        messages: seconds during which messages from the controller to islands were on their way, if that is emulated.
         simulated: whether devices were simulated.
-        taken, taken_bytes: number and total size of abstract arguments that simulated calls took as already in place.
+        taken: number of abstract arguments that simulated calls took as already in place.
+        taken_bytes: total size of these arguments.
     """
 
     makespan: float
@@ -92,12 +103,18 @@ class Summary:
 
 
 def of_budget(held: int, hbm: int) -> str:
-    """``"12 MB of 16 MB"``, or ``"12 MB"`` where ``hbm`` is 0, which is unknown."""
+    """Return bytes of a budget in words: ``"12 MB of 16 MB"``, or ``"12 MB"`` if ``hbm`` is 0 (unknown)."""
     return f"{size(held)} of {size(hbm)}" if hbm else size(held)
 
 
 def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -> Summary:
-    """Totals of ``events`` on islands with these numbers of devices and bytes per device."""
+    """Return the totals of ``events``.
+
+    Args:
+        events: of a run.
+        islands: number of devices of each island.
+        hbm: bytes per device of each island; 0, or no entry, means unknown.
+    """
     busy = events.of_kind(*BUSY)
     moves = events.of_kind("transfer")
     messages = sent(events)
@@ -126,20 +143,23 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
 
 
 def sent(events: Events) -> np.ndarray:
-    """Whether each event is a message of the controller on its way to an island."""
+    """Return whether each event is a message of the controller on its way to an island."""
     return events.is_("kind", "stall") & events.is_("route", "DCN")
 
 
 def makes_span(events: Events) -> np.ndarray:
-    """Whether each event is one of those from the first of which to the last a makespan lasts."""
+    """Return whether each event counts for the makespan, which lasts from the first such event to the last.
+
+    Compiling, and Python's waiting for values, do not count.
+    """
     return events.is_("kind", *BUSY, "transfer", "enqueue") | sent(events)
 
 
 def clients_of(events: Events) -> tuple[str, ...]:
-    """The clients of a record by name; last ``""`` if devices worked for no client, too.
+    """Return the clients of a record by name; last ``""`` if devices also worked for no client.
 
-    What ``events`` were selected from counts. Who came first is a matter of chance, so it does not: a client has the
-    same position, and with it the same colour, in every run with the same clients.
+    The clients of a record count even where ``events`` are a selection of it, and the order is by name, not by time. So
+    a client has the same position, and with it the same colour, in every run with the same clients.
     """
     names = sorted({label.client for label in events.labels if label.client})
     nobody = any(label.kind in BUSY and not label.client for label in events.labels)
@@ -147,11 +167,12 @@ def clients_of(events: Events) -> tuple[str, ...]:
 
 
 def named(client: str) -> str:
-    """What a client is called in a text."""
+    """Return a client's name in a text."""
     return client or "no client"
 
 
 def _shares(busy: Events, islands: Sequence[int]) -> dict[str, float]:
+    """Return each client's part of all busy device-seconds."""
     clients = clients_of(busy)
     if len(clients) == 1:
         return dict.fromkeys(clients, 1.0)
@@ -164,7 +185,7 @@ def _shares(busy: Events, islands: Sequence[int]) -> dict[str, float]:
 
 
 def _waits(stalls: Events) -> dict[str, dict[str, float]]:
-    """Python's own pauses belong to no program, and are nobody's waiting."""
+    """Return the seconds that each client's programs waited, by client and reason; Python's own pauses are no wait."""
     found: dict[str, dict[str, float]] = {}
     for client, reason in dict.fromkeys((label.client, label.name) for label in stalls.labels if label.program):
         mine = stalls.is_("client", client) & stalls.is_("name", reason)
@@ -174,7 +195,7 @@ def _waits(stalls: Events) -> dict[str, dict[str, float]]:
 
 
 def device_seconds(events: Events, devices: int) -> np.ndarray:
-    """Seconds during which each of ``devices`` devices of one island was busy; overlaps count once."""
+    """Return the seconds during which each of ``devices`` devices of one island was busy; overlaps count once."""
     found = np.zeros(devices)
     for low, high, start, end in _busy(events, devices):
         found[low:high] = (end - start).sum()
@@ -182,18 +203,26 @@ def device_seconds(events: Events, devices: int) -> np.ndarray:
 
 
 def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
-    """Device-seconds that ``devices`` devices of one island were busy between each of ``times`` and the next."""
+    """Return the device-seconds that one island was busy between each of ``times`` and the next.
+
+    Args:
+        events: busy events of the island.
+        devices: number of devices of the island.
+        times: in seconds, rising.
+    """
     total = np.zeros(len(times))
     for low, high, start, end in _busy(events, devices):
         if len(start):
             done = np.concatenate([[0.0], np.cumsum(end - start)])
             stamps = np.stack([start, end], 1).ravel()
+            # Busy time up to a moment is linear while an event runs and constant otherwise: interpolate its cumulated
+            # sum.
             total += (high - low) * np.interp(times, stamps, np.repeat(done, 2)[1:-1])
     return np.diff(total)
 
 
 def alike(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Runs of devices of one island, from and up to, that have the same events, and which events these are."""
+    """Yield ranges of devices that have the same events: first device, device after the last, mask of events."""
     first = events["device"]
     for low, high, rows in pieces(first, first + events["devices"], 0, devices):
         if high <= devices:
@@ -201,14 +230,14 @@ def alike(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]
 
 
 def _busy(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Runs of devices, from and up to, that have the same events, and when they are busy."""
+    """Yield ranges of devices that have the same events, with the starts and ends of their busy times."""
     start, end = events["start"], events["end"]
     for low, high, here in alike(events, devices):
         yield low, high, *union(start[here], end[here])
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that a person would use."""
+    """Return seconds in words, in the unit that a person would use."""
     for unit, scale in (("µs", 1e6), ("ms", 1e3)):
         if seconds * scale < 999.5:
             return f"{three_digits(seconds * scale)} {unit}"
@@ -216,11 +245,11 @@ def duration(seconds: float) -> str:
 
 
 def covered(events: Events) -> float:
-    """Seconds during which at least one of ``events`` was under way."""
+    """Return the seconds during which at least one of ``events`` was under way."""
     start, end = intervals(events)
     return float((end - start).sum())
 
 
 def intervals(events: Events) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the times during which at least one of ``events`` was under way."""
+    """Return starts and ends of the times during which at least one of ``events`` was under way."""
     return union(events["start"], events["end"])

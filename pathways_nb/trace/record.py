@@ -1,8 +1,10 @@
 """The one record of what happened, for every backend, view, export, metric and test.
 
-Events arrive as short rows (a shared label and two stamps), from any thread, and are stored as columns: a label's
-number and the stamps. What a label says is looked up when it is asked for, so a million events stay cheap.
-Times are in seconds, sizes in bytes. Nothing here is live: a record only remembers.
+Recording must not disturb what it measures, and a record may hold a million events. So events arrive as short rows (a
+shared label and two stamps), from any thread and without a lock, and are stored as columns: a label's number and the
+stamps. Columns of a label's fields are made only when they are asked for.
+
+Times are in seconds, sizes in bytes. A record only remembers: it starts nothing and refers to nothing that runs.
 """
 
 from __future__ import annotations
@@ -21,33 +23,45 @@ KINDS = (
     *("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch"),
     "memory",
 )
+"""Kinds of events, in the order in which a program meets them."""
 QUALITIES = ("exact", "estimated", "interpolated", "simulated")
+"""How a stamp is known; see ``Row.quality``. Columns store positions in this tuple."""
 STATUSES = ("ok", "draining", "failed")
+"""How an event ended; see ``Row.status``. Columns store positions in this tuple."""
 CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
-"""Kinds drawn on the controller's lane; the others happen on devices."""
+"""Kinds that are drawn on the controller's lane; the others happen on devices."""
 GAUGE_KINDS = frozenset({"memory"})
-"""Kinds that are no happening but a level: ``bytes`` on each device are held by ``client`` from start to end."""
+"""Kinds that are levels and not happenings: ``client`` holds ``bytes`` on each device from start to end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Label:
-    """Everything about an event that is known before it happens; shared by all its occurrences, hence by identity.
+    """All that is known of an event before it happens, shared by its occurrences.
+
+    Labels are compared by identity: every event is looked up by its label, and hashing twenty fields would be slow.
 
     Args:
         kind: one of ``KINDS``.
-        name: what the user calls it. program, client: whose it is.
-        node: id in the program's graph, -1 if none. place: the virtual slice's name.
-        island: index of the island, -1 for the controller.
-        device, devices: first device within the island, and how many from there.
-        stage, microbatch, token_slice: position in a pipeline, -1 if none.
-        bytes: bytes moved or produced; of ``"memory"``, those held on each device.
-        flops: floating-point operations, 0 if unknown. parents: node ids of the producers, in the same run.
-        route: for transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; for messages on their way ``"DCN"``.
+        name: name of the node, as the user wrote it, or of what else happened.
+        program: name of the program.
+        client: name of the client that called the program.
+        node: id in the program's graph; -1 if none.
+        place: name of the virtual slice.
+        island: index of the island; -1 for the controller.
+        device: first device within the island.
+        devices: number of devices from ``device`` on.
+        stage: stage of a pipeline; -1 if none.
+        microbatch: microbatch of a pipeline; -1 if none.
+        token_slice: token slice of a pipeline; -1 if none.
+        bytes: bytes moved or produced; of ``"memory"``, bytes held on each device.
+        flops: floating-point operations; 0 if unknown.
+        parents: node ids of the producers, in the same run.
+        route: of transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; of messages on their way, ``"DCN"``.
         line: where the user wrote it.
-        basis: where a simulated duration comes from, such as ``"declared"`` or ``"roofline, compiled"``; of a node
-            also where its memory is from, such as ``"memory compiled for 128 devices"``.
-        links, latency: what a simulated transfer takes turns on, in words; for how many of its seconds it leaves that
-            to the next.
+        basis: where a simulated duration comes from, such as ``"declared"`` or ``"roofline, compiled"``; of a node also
+            where its memory comes from, such as ``"memory compiled for 128 devices"``.
+        links: names of the links that a simulated transfer occupies.
+        latency: seconds of a simulated transfer's duration in which it no longer occupies its links.
     """
 
     kind: str
@@ -73,11 +87,19 @@ class Label:
 
 
 label_of = lru_cache(maxsize=4096)(Label)
-"""A ``Label``, the same one for the same words: for events of which there may be one in every step of a loop."""
+"""A ``Label``, the same object for the same arguments: for events that may happen in every step of a loop. Without it,
+each of them would add a row to the table of labels."""
 
 
 class Row(NamedTuple):
-    """One occurrence: when, in which run, how exactly known, and how it ended."""
+    """One occurrence of an event.
+
+    Args:
+        label: what is known of it beforehand.
+        start: in seconds on the clock of the record.
+        end: in seconds on the clock of the record.
+        run: serial of the run; -1 if none.
+    """
 
     label: Label
     start: float
@@ -85,9 +107,9 @@ class Row(NamedTuple):
     run: int = -1
     quality: str = "estimated"
     """``"exact"`` (both stamps measured), ``"estimated"`` (start inferred), ``"interpolated"`` (not sampled) or
-    ``"simulated"`` (by the cost model)."""
+    ``"simulated"`` (from the cost model)."""
     status: str = "ok"
-    """``"ok"``, ``"draining"`` (finished after an interrupt), ``"failed"``."""
+    """``"ok"``, ``"draining"`` (ended after an interrupt) or ``"failed"``."""
 
 
 _NUMBERS: dict[str, type] = {
@@ -106,11 +128,12 @@ COLUMNS, TUPLES = ("id", *LABEL_COLUMNS, *Row._fields[1:]), ("parents", "links")
 class Events:
     """Events as NumPy columns of equal length, named by ``COLUMNS``; times in seconds, sizes in bytes.
 
-    ``events["start"]`` is a column, ``events[:10]`` are the first ten, ``for event in events`` gives dictionaries.
+    ``events["start"]`` is a column, ``events[:10]`` are the first ten, ``for event in events`` yields dictionaries.
 
     Args:
-        labels: what the events say beside their stamps. stored: for each event its label's number, stamps and codes.
-        ids: one for each event, in the order in which they were recorded.
+        labels: what the events have in common beside their stamps.
+        stored: for each event its label's number, stamps and codes, by the names in ``STORED``.
+        ids: one for each event, in the order in which events were recorded.
     """
 
     def __init__(self, labels: Sequence[Label], stored: dict[str, np.ndarray], ids: np.ndarray):
@@ -118,7 +141,7 @@ class Events:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Events:
-        """Turn rows into columns."""
+        """Return rows as columns."""
         record = Record()
         for row in rows:
             record.add(row)
@@ -146,19 +169,22 @@ class Events:
 
     @property
     def label(self) -> np.ndarray:
-        """The number of each event's label in ``labels``."""
+        """The position of each event's label in ``labels``."""
         return self._stored["label"]
 
     def stored(self, name: str) -> np.ndarray:
-        """A column of ``STORED`` as it is kept: quality and status as positions in ``QUALITIES`` and ``STATUSES``."""
+        """Return a column of ``STORED``: quality and status as positions in ``QUALITIES`` and ``STATUSES``."""
         return self._stored[name]
 
     def by_label(self, name: str) -> np.ndarray:
-        """What each of ``labels`` says in column ``name``."""
+        """Return column ``name`` of the labels: one value for each of ``labels``, not for each event."""
         return column([getattr(label, name) for label in self.labels], _NUMBERS.get(name, object))
 
     def is_(self, name: str, *values: object) -> np.ndarray:
-        """Whether each event has one of ``values`` in column ``name``; quick for many events with few labels."""
+        """Return whether each event has one of ``values`` in column ``name``.
+
+        Only the labels are compared, of which there are few, so this is fast for many events.
+        """
         if name in _WORDS:
             codes = [code for code, word in enumerate(_WORDS[name]) if word in values]
             return np.isin(self._stored[name], codes)
@@ -166,21 +192,21 @@ class Events:
         return np.array(fits, bool)[self.label]
 
     def select(self, mask: np.ndarray) -> Events:
-        """The events for which ``mask`` is true, or those at the given indices."""
+        """Return the events for which ``mask`` is true, or those at the given indices."""
         return Events(self.labels, {name: part[mask] for name, part in self._stored.items()}, self._ids[mask])
 
     def of_kind(self, *kinds: str) -> Events:
-        """The events of these kinds."""
+        """Return the events of these kinds."""
         return self.select(self.is_("kind", *kinds))
 
     def without(self, kinds: Collection[str]) -> Events:
-        """The events of other kinds; all of them, uncopied, where there are none of these."""
+        """Return the events of other kinds: all of them, not copied, if none is of these kinds."""
         if not any(label.kind in kinds for label in self.labels):
             return self
         return self.select(~self.is_("kind", *kinds))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Each event as a dictionary, for tests and small tables."""
+        """Yield each event as a dictionary, for tests and small tables."""
         columns = {name: self[name] for name in COLUMNS}
         for i in range(len(self)):
             yield {name: values[i] for name, values in columns.items()}
@@ -190,18 +216,18 @@ class Events:
 
 
 def column(values: Sequence[Any], dtype: Any = object) -> np.ndarray:
-    """A one-dimensional array, also of tuples."""
+    """Return a one-dimensional array of ``values``; NumPy itself would make a table of tuples."""
     made = np.empty(len(values), dtype)
     made[:] = values
     return made
 
 
 class Record:
-    """Remembers events until cleared. ``add`` may be called from any thread and costs under a microsecond.
+    """Remembers events until it is cleared; ``add`` may be called from any thread and takes under a microsecond.
 
     Args:
-        limit: remember about this many of the newest only.
-        origin: when its time begins, in seconds on the clock of what is added.
+        limit: number of newest events to remember, approximately; ``None`` means all.
+        origin: time that counts as 0, in seconds on the clock of the added rows.
     """
 
     def __init__(self, limit: int | None = None, origin: float = 0.0) -> None:
@@ -210,13 +236,13 @@ class Record:
         self._lock = threading.Lock()
         self._first = self._count = 0
         self._labels: list[Label] = []
-        """Only ever grows, so that the numbers in columns given out stay right."""
+        """Only ever grows: columns that were given out refer to positions in it."""
         self._numbers: dict[Label, int] = {}
         self._stored: dict[str, np.ndarray] = {name: np.empty(0, dtype) for name, dtype in STORED.items()}
 
     @classmethod
     def of(cls, events: Events) -> Record:
-        """A record that remembers these events."""
+        """Return a record of these events."""
         record = cls()
         record._count, record._labels = len(events), list(events.labels)
         record._numbers = {label: number for number, label in enumerate(events.labels)}
@@ -225,18 +251,21 @@ class Record:
 
     def add(self, row: Row) -> None:
         """Remember one event."""
-        self._rows.append(row)  # list.append is atomic: no lock on the hot path
+        self._rows.append(row)  # list.append is atomic, so the hot path needs no lock
         if self.limit is not None and len(self._rows) > 2 * self.limit:
             self._trim()
 
     def events(self) -> Events:
-        """All events, as columns; times in seconds since ``origin``."""
+        """Return all events as columns; times in seconds since ``origin``.
+
+        Only rows added since the last call are turned into columns.
+        """
         with self._lock:
             rows = self._rows[:]
             fresh = [(name, column(values, STORED[name])) for name, values in self._columns_of(rows)]
             first, count = self._count, self._count + len(rows)
             for name, values in fresh:
-                if count > len(self._stored[name]):  # twice the room, so that each event is copied rarely
+                if count > len(self._stored[name]):  # double the space, so that each event is copied rarely
                     self._stored[name] = np.concatenate([self._stored[name], np.empty(count, STORED[name])])
                 self._stored[name][first:count] = values
             self._count = count
@@ -247,18 +276,25 @@ class Record:
             return Events(self._labels, {name: part[: self._count] for name, part in self._stored.items()}, ids)
 
     def correct(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray, quality: str = "exact") -> None:
-        """Better stamps for the events at these positions of ``events()``, all of which get new ids.
+        """Replace stamps; every event gets a new id.
 
-        Columns given out before stay as they are.
+        Columns that were given out before do not change. Views compare ids, so new ones make them draw the events
+        again.
+
+        Args:
+            rows: positions in ``events()``.
+            start: new starts of these events, in seconds since ``origin``.
+            end: new ends.
+            quality: how the new stamps are known.
         """
         with self._lock:
             for name, values in (("start", start), ("end", end), ("quality", QUALITIES.index(quality))):
                 self._stored[name] = self._stored[name].copy()
                 self._stored[name][rows] = values
-            self._first += self._count  # new ids, so that whoever has seen the old ones looks again
+            self._first += self._count
 
     def absorb(self, other: Record) -> None:
-        """Remember what ``other`` does, too."""
+        """Add all events of another record, which may have another origin."""
         events = other.events()
         columns = (events[name].tolist() for name in ("label", "start", "end", "run", "quality", "status"))
         for number, start, end, run, quality, status in zip(*columns, strict=True):
@@ -273,14 +309,14 @@ class Record:
             self._labels, self._numbers = [], {}
 
     def _forget(self, count: int) -> None:
-        """Forget the oldest; ids go on, so that whoever has seen them notices."""
+        """Forget the oldest ``count`` events; ids continue, so that views notice."""
         self._first += count
         self._stored = {name: part[count : self._count].copy() for name, part in self._stored.items()}
         self._count -= count
 
     def _trim(self) -> None:
         assert self.limit is not None
-        if self._lock.acquire(blocking=False):  # else this very thread may hold it: a collection can come anywhere
+        if self._lock.acquire(blocking=False):  # never wait: a garbage collection in events() may add a row
             try:
                 del self._rows[: -self.limit]
                 self._forget(self._count)

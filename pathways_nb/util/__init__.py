@@ -1,4 +1,5 @@
-"""Small helpers that know nothing of programs: intervals, words, progress, limits, JSON, tables, JAX's primitives.
+"""Small helpers that know nothing of programs: progress, forks, limits, JSON from outside, tables.
 
-Nothing here knows devices, programs or the record.
+They hold what several packages need and what none of them owns. Nothing in here knows devices, programs or the event
+record, so that every package may import it; it imports only ``errors``.
 """

@@ -1,7 +1,9 @@
-"""Children made by ``os.fork()``: they have the controller's memory, and none of the threads that carry it out.
+"""Detect processes made by ``os.fork()`` after devices were attached, and refuse to work in them.
 
-JAX's own threads stay in the parent, too, so not even devices attached anew would work: compiling for them hangs. Every
-door refuses at once in such a child, and what ends there by itself (blocks, finalizers, the exit) ends without waiting.
+Such a child has the controller's memory but none of the threads that work for it. JAX's own threads stay in the parent
+as well, so not even devices attached anew would work: compiling for them hangs. Entry points of ``session`` therefore
+call ``refuse``; what ends by itself in a child (blocks, finalizers, the exit) asks ``is_child`` and ends without
+waiting. The state is set by a hook that Python calls in the child.
 """
 
 from __future__ import annotations
@@ -13,29 +15,29 @@ from pathways_nb.errors import NotAttachedError
 
 class _State:
     running = False
-    """Whether an engine has started in this process, or had when it was forked."""
+    """Whether devices were attached in this process, or in its parent before the fork."""
     parent = 0
-    """The process that this one was forked from while ``running``; 0 if it was not."""
+    """Id of the process that this one was forked from while ``running``; 0 if it was not."""
 
 
 _state = _State()
 
 
 def started() -> None:
-    """An engine has begun: from now on this process's children are not to use it."""
+    """Note that devices are attached: from now on, children of this process must not use them."""
     _state.running = True
 
 
 def is_child() -> bool:
-    """Whether this process was forked from one whose engine had started."""
+    """Return whether this process was forked from one that had attached devices."""
     return _state.parent != 0
 
 
 def refuse() -> None:
-    """Raise in a forked child.
+    """Raise in a forked child; do nothing elsewhere.
 
     Raises:
-        NotAttachedError: naming the parent and what to do instead.
+        NotAttachedError: names the parent and what to do instead.
     """
     if _state.parent:
         raise NotAttachedError(

@@ -1,4 +1,7 @@
-"""Where something ran: cores, memory, versions. Told by benches and kept in saved runs."""
+"""Facts about the host for benches and saved runs: cores, memory, versions.
+
+A figure means little without the machine it was measured on, so reports and archives carry these facts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ import psutil
 
 
 def machine() -> dict[str, Any]:
-    """``cores`` that this process may use, ``memory_bytes``, versions, platform."""
+    """Return facts about this host.
+
+    Returns:
+        ``cores`` that this process may use, ``memory_bytes``, versions of Python, JAX and jaxlib, and ``platform``.
+    """
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     return {
         "cores": len(affinity(0)) if affinity else os.cpu_count(),

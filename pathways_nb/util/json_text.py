@@ -1,7 +1,8 @@
-"""JSON from outside: read within bounds, and taken apart with errors that name the place in the file.
+"""JSON from outside: read within limits, and checked with errors that name the position in the file.
 
-``parse`` and ``read`` turn text into Python values; a ``Field`` is such a value together with the path that leads to
-it, so that what is wrong is named where it is: ``programs[0].nodes[3].inputs: 9 is not a whole number from 0 to 7``.
+Files with chips, networks and saved runs may be written by hand or damaged, so nothing in them is trusted: size, depth
+and types are checked before use. ``parse`` and ``read`` turn text into Python values; a ``Field`` is such a value with
+the path that leads to it, for errors such as ``programs[0].nodes[3].inputs: 9 is not a whole number from 0 to 7``.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ from typing import Any
 from pathways_nb.util.words import a_type_of, counted
 
 MOST_TEXT = 16 * 2**20
-"""Bytes of a file of hardware parameters; those that people write have a few hundred."""
+"""Limit in bytes for a file of hardware parameters; those that people write have a few hundred."""
 _DEEPEST = 50
-"""Brackets within brackets."""
+"""Limit for brackets within brackets."""
 _SHOWN = 60
-"""Characters of a value that an error repeats."""
+"""Limit in characters for a value that an error repeats."""
 LARGEST = 2**53
-"""Sizes and counts in files are at most this, up to which a float is exact."""
+"""Limit for sizes and counts in files; up to it, every whole number is exact as a float."""
 
 
 class DamagedError(ValueError):
-    """A file or a part of it is not what it should be; the text is a clause without a full stop."""
+    """A file or a part of it is not as it should be; the text is a clause without a full stop."""
 
 
 def parse(text: str) -> Any:
-    """Python values of a JSON text.
+    """Return the Python values of a JSON text.
 
     Raises:
-        DamagedError: it is no JSON, is nested too deeply for Python, or has a number with thousands of digits.
+        DamagedError: it is not JSON, is nested too deeply for Python, or has a number with thousands of digits.
     """
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DamagedError(f"no JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
+        raise DamagedError(f"not JSON, line {error.lineno} column {error.colno}: {error.msg}") from None
     except RecursionError:
         raise DamagedError("brackets are nested more deeply than Python can read") from None
     except ValueError:  # Python's limit on the digits of a whole number
@@ -46,10 +47,11 @@ def parse(text: str) -> Any:
 
 
 def read(path: Path) -> Any:
-    """Python values of a JSON file.
+    """Return the Python values of a JSON file.
 
     Raises:
-        FileNotFoundError. DamagedError: it cannot be read, is too large, or ``parse`` refuses it.
+        FileNotFoundError: the file does not exist.
+        DamagedError: it cannot be read, is too large, or ``parse`` refuses it.
     """
     try:
         with path.open("rb") as file:
@@ -67,11 +69,12 @@ def read(path: Path) -> Any:
 
 
 def check_depth(value: Any) -> None:
-    """What is nested can be printed and written again.
+    """Check that a value is not nested too deeply to be printed and written again.
 
     Raises:
         DamagedError: it is nested more deeply than anything that was saved.
     """
+    # A loop, not a recursion: that could exceed Python's own limit before the depth is known.
     level = [value]
     for _ in range(_DEEPEST):
         lists = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
@@ -81,13 +84,13 @@ def check_depth(value: Any) -> None:
 
 
 def said(error: Exception) -> str:
-    """What another library says in an error, cut where it quotes the file at length."""
+    """Return the text of another library's error, shortened if it quotes the file at length."""
     text = str(error) or type(error).__name__
     return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN - 1]}…"
 
 
 def shortened(value: object) -> str:
-    """``repr(value)`` for an error, cut where it is long."""
+    """Return ``repr(value)`` for an error, shortened if it is long."""
     if isinstance(value, int) and value.bit_length() > 4 * _SHOWN:  # repr of a larger one may be refused
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     try:
@@ -98,7 +101,7 @@ def shortened(value: object) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Whether it is text that can be written to a file: half of a surrogate pair cannot."""
+    """Return whether a value is text that can be written to a file: half of a surrogate pair cannot."""
     if not isinstance(value, str):
         return False
     try:
@@ -108,13 +111,18 @@ def is_text(value: object) -> bool:
 
 
 def is_whole(value: object, low: int = 0, high: int = LARGEST) -> bool:
-    """Whether it is an ``int`` from ``low`` to ``high``; a truth value is none."""
+    """Return whether a value is an ``int`` from ``low`` to ``high``; ``True`` and ``False`` are not."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value read from JSON, and ``where`` it stands; every method but ``get`` raises ``DamagedError``."""
+    """A value read from JSON and its position; methods raise ``DamagedError`` if it is not what they ask for.
+
+    Args:
+        value: the value.
+        where: its path in the file, such as ``programs[0].nodes``; empty for the whole file.
+    """
 
     value: Any
     where: str = ""
@@ -125,51 +133,51 @@ class Field:
         return self._at(key)
 
     def get(self, key: str) -> Field:
-        """The value under ``key``; ``None`` if there is none."""
+        """Return the value under ``key``; a field with ``None`` if there is none."""
         return self._at(key) if key in self.table() else Field(None, f"{self.where}.{key}".lstrip("."))
 
     def _at(self, key: str) -> Field:
         return Field(self.value[key], f"{self.where}.{key}".lstrip("."))
 
     def table(self) -> dict[str, Any]:
-        """It must be an object."""
+        """Return the value, which must be an object."""
         return self._checked(isinstance(self.value, dict), "an object")
 
     def rows(self, length: int | None = None) -> list[Field]:
-        """It must be a list, of ``length`` values if that is given."""
+        """Return the values of a list, which must have ``length`` of them if that is given."""
         fits = isinstance(self.value, list) and length in (None, len(self.value))
         self._checked(fits, "a list" if length is None else f"a list of {counted(length, 'value')}")
         return [Field(value, f"{self.where}[{number}]") for number, value in enumerate(self.value)]
 
     def entries(self) -> Iterator[tuple[int, Field]]:
-        """It must be an object whose keys are whole numbers."""
+        """Yield the entries of an object whose keys must be whole numbers."""
         for key in self.table():
             if not (key.isascii() and key.isdigit() and len(key) < 10):
                 raise DamagedError(f"{self.where}: {shortened(key)} is not a whole number")
             yield int(key), self._at(key)
 
     def text(self) -> str:
-        """It must be text."""
+        """Return the value, which must be text."""
         return self._checked(is_text(self.value), "text")
 
     def texts(self) -> tuple[str, ...]:
-        """It must be a list of texts."""
+        """Return the value, which must be a list of texts."""
         return tuple(field.text() for field in self.rows())
 
     def one_of(self, *choices: str) -> str:
-        """It must be one of these texts."""
+        """Return the value, which must be one of these texts."""
         return self._checked(self.text() in choices, f"one of {', '.join(map(repr, choices))}")
 
     def whole(self, low: int = 0, high: int = LARGEST) -> int:
-        """It must be a whole number from ``low`` to ``high``."""
+        """Return the value, which must be a whole number from ``low`` to ``high``."""
         return self._checked(is_whole(self.value, low, high), f"a whole number from {low} to {high}")
 
     def wholes(self, low: int = 0, high: int = LARGEST) -> tuple[int, ...]:
-        """It must be a list of whole numbers from ``low`` to ``high``."""
+        """Return the value, which must be a list of whole numbers from ``low`` to ``high``."""
         return tuple(field.whole(low, high) for field in self.rows())
 
     def seconds(self, most: float) -> float:
-        """It must be a number of seconds from 0 to ``most``."""
+        """Return the value, which must be a number of seconds from 0 to ``most``."""
         fits = isinstance(self.value, (int, float)) and not isinstance(self.value, bool) and 0 <= self.value <= most
         return float(self._checked(fits, f"a number of seconds from 0 to {most:g}"))
 

@@ -1,7 +1,7 @@
-"""How much may be attached, and why no more: checked before anything is made.
+"""Limits of what may be attached, checked before anything is created.
 
-Each bound is what was seen to work (2 cores, 24 GiB). A virtual CPU device costs threads of this process; a simulated
-one costs nothing until a summary, a status or a picture goes through all of them.
+Each limit is a size that was seen to work (2 cores, 24 GiB). A virtual CPU device costs threads of this process (about
+ten each); a simulated one costs nothing until a summary, a status or a figure goes through all of them.
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ from pathways_nb.util.json_text import shortened
 from pathways_nb.util.words import plural
 
 VIRTUAL, VIRTUAL_ISLANDS = 1_024, 128
-"""CPU devices in all, and islands: 10,000 threads, attached in 9 s."""
+"""Virtual CPU devices in all, and islands: 10,000 threads, attached in 9 s."""
 SIMULATED, SIMULATED_ISLANDS = 2**20, 2**16
 """Simulated devices in all, and islands: a status then takes 4 s, and a summary 15 s."""
 MEMORY = 1e15
-"""Bytes of a device."""
+"""Bytes of memory of a device."""
 LATENCY = 3_600.0
 """Seconds that a message takes."""
 LONGEST = 1e9
-"""Seconds that a node is said to last: thirty years, of which sums keep their microseconds."""
+"""Seconds that a node is declared to take: thirty years. Sums of such durations are still exact to microseconds."""
 NOISE = 10.0
-"""Standard deviation of the logarithm of a duration: beyond it durations leave the range of floats."""
+"""Standard deviation of the logarithm of a duration: beyond it, durations leave the range of floats."""
 
 
 def check_counts(called: str, **counts: Any) -> None:
-    """Refuse numbers of islands or devices that mean nothing, in the words of what was ``called``.
+    """Check numbers of islands or devices.
+
+    Args:
+        called: the call, for the error.
+        **counts: each number under the name of its option.
 
     Raises:
-        PlaceError: naming the option and its value.
+        PlaceError: names the option and its value.
     """
     for name, count in counts.items():
         if not is_index(count) or count < 1:
@@ -38,13 +42,15 @@ def check_counts(called: str, **counts: Any) -> None:
 
 
 def check_virtual(asked: str, islands: int, devices: int) -> None:
-    """Refuse more virtual CPU devices than a process carries.
+    """Refuse more virtual CPU devices than a process can carry.
 
     Args:
-        asked: what was called, for the error. islands: how many there would be. devices: on all of them together.
+        asked: the call, for the error.
+        islands: number of islands.
+        devices: number of devices of all islands together.
 
     Raises:
-        PlaceError: both numbers, the bounds and their reason.
+        PlaceError: names both numbers, the limits and their reason.
     """
     if devices > VIRTUAL or islands > VIRTUAL_ISLANDS:
         raise PlaceError(
@@ -55,7 +61,16 @@ def check_virtual(asked: str, islands: int, devices: int) -> None:
 
 
 def check_simulated(asked: str, islands: int, devices: int) -> None:
-    """Refuse more simulated devices than can be summarised; as ``check_virtual``."""
+    """Refuse more simulated devices than can be summarised.
+
+    Args:
+        asked: the call, for the error.
+        islands: number of islands.
+        devices: number of devices of all islands together.
+
+    Raises:
+        PlaceError: names both numbers, the limits and their reason.
+    """
     if devices > SIMULATED or islands > SIMULATED_ISLANDS:
         raise PlaceError(
             f"{asked}: {_counted(islands, devices)} simulated devices; at most {SIMULATED} on {SIMULATED_ISLANDS} "
@@ -68,7 +83,11 @@ def _counted(islands: int, devices: int) -> str:
 
 
 def check_memory(hbm: Any) -> None:
-    """Refuse what is no memory of a device."""
+    """Check the bytes of memory per device; ``None`` means no limit.
+
+    Raises:
+        UsageError: not a number of bytes, or more than any device has.
+    """
     if hbm is not None and not (is_number(hbm) and 1 <= hbm <= MEMORY):
         raise UsageError(
             f"attach(hbm={shortened(hbm)}): a number of bytes per device of at least 1 is needed, such as hbm=16e9, "
@@ -77,7 +96,11 @@ def check_memory(hbm: Any) -> None:
 
 
 def check_latency(seconds: Any) -> None:
-    """Refuse what is no delay of a message."""
+    """Check the seconds that a message takes.
+
+    Raises:
+        UsageError: not a number of seconds, or too many.
+    """
     if not is_number(seconds) or not 0 <= seconds <= LATENCY:
         raise UsageError(
             f"attach(dcn_latency={shortened(seconds)}): a finite number of seconds of at least 0 is needed, and at "
@@ -86,7 +109,11 @@ def check_latency(seconds: Any) -> None:
 
 
 def check_noise(noise: Any) -> None:
-    """Refuse what is no standard deviation."""
+    """Check the standard deviation of the logarithm of durations.
+
+    Raises:
+        UsageError: not a number, or so large that durations would leave the range of floats.
+    """
     if not is_number(noise) or not 0 <= noise <= NOISE:
         raise UsageError(
             f"attach(noise={shortened(noise)}): a number of at least 0 is needed, such as noise=0.05, and at most "

@@ -1,7 +1,10 @@
-"""The one table of JAX's primitives, by name: what each of them does, for whoever reads a jaxpr.
+"""The one table of JAX's primitives, by name: what each primitive does.
 
-The names are those of JAX 0.10 to 0.12; ``tests/engine/test_primitives.py`` compares them with the JAX that is there. A
-primitive that is not in the table counts as elementwise.
+Every reader of a jaxpr uses this table, so that a primitive that the cost model prices as a collective is also drawn as
+one. A set holds primitives that one rule treats alike, so a primitive may be in several sets. The names are those of
+JAX 0.10 to 0.12; ``tests/jax/programs/test_primitives.py`` compares them with the installed version, because JAX adds
+and renames primitives between releases. A primitive that is not in the table counts as elementwise. Primitives are
+strings here, so that reading a jaxpr does not need JAX.
 """
 
 from __future__ import annotations
@@ -14,16 +17,17 @@ OpClass = Literal[
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute", "broadcast"]
 
 LAY_OUT = "lay_out"
-"""No primitive: the name of the operation that lays an array out as a call around it declares."""
+"""Not a primitive: the name of the operation that the cost model adds where a call declares another layout."""
 
 CALLS = {
     **dict.fromkeys(("jit", "remat2"), "jaxpr"),
     **dict.fromkeys(("closed_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
 }
-"""What runs another jaxpr once, with its own operands: each with the parameter that holds the jaxpr."""
+"""Primitives that run another jaxpr once, on their own operands, with the parameter that holds that jaxpr."""
 LOOPS = frozenset({"scan", "while"})
+"""Primitives that run a jaxpr repeatedly and carry values from one iteration to the next."""
 CONTROL = LOOPS | {"cond", "shard_map"}
-"""What runs other jaxprs several times, one of several, or on the shards of its operands."""
+"""Primitives that run a jaxpr repeatedly, run one of several jaxprs, or run a jaxpr on the shards of their operands."""
 
 _EXCHANGES: dict[CollectiveKind, str] = {
     "all-reduce": "psum psum_invariant pmax pmin unreduced_psum unreduced_pmax unreduced_pmin "
@@ -35,47 +39,50 @@ _EXCHANGES: dict[CollectiveKind, str] = {
     "broadcast": "pbroadcast pbroadcast_dynamic pbroadcast_start",
 }
 COLLECTIVES = {name: kind for kind, names in _EXCHANGES.items() for name in names.split()}
-"""Exchanges between devices. What ``psend`` sends, ``precv`` receives, and ``…_done`` ends what ``…_start`` begins;
-each exchange counts once."""
+"""Primitives that exchange data between devices, with the kind of exchange.
+
+``precv`` and ``…_done`` are absent, because they complete what ``psend`` and ``…_start`` begin, and each exchange is
+counted once."""
 
 CONSTRAINTS = frozenset({"sharding_constraint", "reshard"})
-"""What says how its operand is to be split."""
+"""Primitives that declare how their operand is partitioned."""
 ON_DEVICES = frozenset({"sharding_constraint", "jit"})
-"""What has shardings that name devices; those of others only describe types."""
+"""Primitives whose shardings name devices; the shardings of all other primitives only describe types."""
 VIEWS = CONSTRAINTS | {
     "reshape", "squeeze", "pvary", "preduced", "vary_unreduced_cast", "vary_unreduced_cast_p", "reduced_vary_cast",
     "reduced_vary_cast_p", "optimization_barrier", "device_put", "layout_constraint", "psum_done", "all_gather_done",
     "reduce_scatter_done", "all_to_all_done", "ppermute_done", "pbroadcast_done",
 }  # fmt: skip
-"""What gives its inputs another shape or type, in the same memory."""
+"""Primitives that give their inputs another shape or type in the same memory, so that they cost no traffic."""
 NO_ARITHMETIC = VIEWS | {"broadcast_in_dim", "iota", "convert_element_type", "bitcast_convert_type", "axis_index"}
-"""Elementwise operations that compute no number."""
+"""Elementwise primitives that perform no arithmetic; they count no floating-point operations."""
 CARRIERS = {*CALLS, "shard_map", "precv", "convert_element_type", "broadcast_in_dim", "transpose", "copy"} | VIEWS
-"""What may stand beside collectives where devices only exchange values."""
+"""Primitives that may accompany collectives in a node that is drawn as a collective."""
 
 TRANSCENDENTAL = frozenset(
     "exp exp2 expm1 log log1p tanh sin cos tan pow sqrt rsqrt cbrt logistic erf erfc erf_inv lgamma digamma atan2 "
     "asin acos atan sinh cosh asinh acosh atanh".split()
 )
-"""Elementwise operations that take many times as long as an addition, and are stored rather than computed twice."""
+"""Elementwise primitives that take many times as long as an addition; results are stored, not computed twice."""
 
 SLICES = frozenset({"gather", "dynamic_slice", "slice"})
-"""What reads a part of its first operand."""
+"""Primitives that read only part of their first operand."""
 WINDOWS = frozenset({"dynamic_update_slice", "dynamic_slice", "slice", "pad"})
-"""What takes, changes or widens a window of its first operand."""
+"""Primitives that extract, change or widen a window of their first operand."""
 SCATTERS = frozenset({"scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max"})
+"""Primitives that combine updates with an array, at indices that are themselves data."""
 UPDATES = {"dynamic_update_slice": 1, **dict.fromkeys(SCATTERS, 2)}
-"""What changes a part of its first operand, and which operand holds what is written there."""
+"""Primitives that change part of their first operand, with the position of the operand that holds the update."""
 ACCUMULATES = frozenset({"scatter-add", "scatter-sub", "scatter-mul"})
-"""Updates that read what they change."""
+"""Updates that are counted as reading the elements they change."""
 ARRANGES = frozenset({"transpose", "pad", "slice", "concatenate", "rev", "copy"})
-"""What makes an array of the elements of others, at positions known beforehand."""
+"""Primitives that compose an array of elements of other arrays, at positions that are known before it runs."""
 RESHAPES = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose", "split"})
-"""What gives the elements of one array other positions, dimension by dimension."""
+"""Primitives that rearrange the elements of one array, dimension by dimension."""
 FOLDS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
-"""Reductions of one array over whole dimensions, in any order."""
+"""Reductions of one array over whole dimensions; the order of the elements does not matter."""
 NOT_IN_PLACE = frozenset({"dot_general", "conv_general_dilated", "gather", "sort", "transpose", "concatenate"})
-"""What cannot write its output over an input."""
+"""Primitives that cannot write their output over an input."""
 
 _OF_KIND: dict[OpClass, frozenset[str]] = {
     "elementwise": VIEWS | {"reduce_precision"},
@@ -97,16 +104,24 @@ _OF_KIND: dict[OpClass, frozenset[str]] = {
     "collective": frozenset(COLLECTIVES),
 }
 _KINDS = {name: kind for kind, names in _OF_KIND.items() for name in names}
+"""The class of each listed primitive; one that is not listed is elementwise, or a reduction by its prefix."""
 
 NAMES = frozenset({*CALLS, *CONTROL, *CARRIERS, *NO_ARITHMETIC, *TRANSCENDENTAL, *RESHAPES, *_KINDS}) - {LAY_OUT}
 """Every primitive in the table."""
 
 
 def op_class_of(name: str) -> OpClass:
-    """The class of a primitive that runs no other jaxpr; what is transcendental is elementwise here."""
+    """Return the class of a primitive that runs no other jaxpr.
+
+    Transcendental primitives are ``"elementwise"``, because they are fused and partitioned like the others;
+    ``cost.jaxpr.node_work`` separates them by ``TRANSCENDENTAL``.
+    """
     return "reduction" if is_reduction(name) else _KINDS.get(name, "elementwise")
 
 
 def is_reduction(name: str) -> bool:
-    """Whether a primitive is of the family ``reduce_…``, whatever it reduces by."""
+    """Return whether a primitive is a reduction ``reduce_…``, whatever it reduces by.
+
+    The prefix alone is not enough: ``reduce_precision`` is elementwise, and ``reduce_scatter`` is a collective.
+    """
     return name.startswith("reduce_") and _KINDS.get(name, "reduction") == "reduction"

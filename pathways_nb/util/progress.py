@@ -1,7 +1,8 @@
-"""Progress: whatever takes longer than two seconds says what it is doing, at most once a second.
+"""Progress of long work: nothing for two seconds, then a line at most once a second.
 
-One object for all that may take long: compiling, calibrating, a sweep. It keeps no thread; who works calls ``tell``
-between two things that it does. A line is plain text, for a terminal and a notebook alike.
+One class for all that may take long: compiling, calibrating, a sweep. It has no thread; the code that works calls
+``tell`` between two pieces of work, so a line is always true when it is written. A line is plain text, for a terminal
+and a notebook alike.
 """
 
 from __future__ import annotations
@@ -11,37 +12,37 @@ from collections.abc import Callable
 from time import monotonic
 
 PATIENCE, PAUSE = 2.0, 1.0
-"""Seconds before the first line of progress, and between two."""
+"""Seconds before the first line of progress (``PATIENCE``), and between two lines (``PAUSE``)."""
 
 
 def to_standard_error(line: str) -> None:
-    """Write a line where it is seen at once, and is in nobody's output."""
+    """Write a line to standard error and flush it: seen at once, and never mixed into a program's output."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 class Progress:
-    """Tells a person how far something is, once it has taken two seconds.
+    """Reports how far some work is, once it has taken two seconds.
 
     Args:
-        say: told each line; by default it goes to standard error.
+        say: is called with each line; by default lines go to standard error.
     """
 
     def __init__(self, say: Callable[[str], object] = to_standard_error):
         self.say, self._began = say, monotonic()
         self._told = -PAUSE
-        """Seconds after the beginning."""
+        """Time of the last line, in seconds since the beginning."""
 
     @property
     def passed(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the beginning."""
         return monotonic() - self._began
 
     def tell(self, line: str | Callable[[], str]) -> None:
-        """Say what is under way now, and for how long all of it has been, if it is time to; else do nothing.
+        """Report the current piece of work and the time so far, if a line is due; else do nothing.
 
         Args:
-            line: such as ``"point 3 of 5"``, or what makes it where that costs something.
+            line: such as ``"point 3 of 5"``, or a function that returns it if it costs something to make.
         """
         passed = self.passed
         if passed > max(PATIENCE, self._told + PAUSE):

@@ -1,4 +1,8 @@
-"""Small tables for people: rows of words below a title, as text and as HTML."""
+"""Small tables for people: rows of words below a title, as text and as HTML.
+
+Results such as ``run.idle()`` subclass ``Printed``, so a terminal and a notebook show the same table. Long tables are
+cut, since they are for reading.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MOST_ROWS = 20
-"""Rows that are shown of a long table."""
+"""Number of rows that are shown of a long table."""
 
 
 class Table(NamedTuple):
-    """What is shown: a title, the names of the columns, and the words of each row."""
+    """A title, the names of the columns, and the words of each row."""
 
     title: str
     columns: Sequence[str]
@@ -26,11 +30,11 @@ class Table(NamedTuple):
 
 
 class Printed(ABC):
-    """Something that a person sees as a table."""
+    """Something that is shown as a table."""
 
     @abstractmethod
     def _table(self) -> Table:
-        """What is shown of it."""
+        """Return the table to show."""
 
     def __repr__(self) -> str:
         table = self._table()

@@ -1,4 +1,8 @@
-"""Objects of which there is one: what a copy of them is, and why they cannot be pickled."""
+"""Objects that must stay one: a copy is the object itself, and pickling is refused.
+
+Traces, devices and clients know such an object by its identity. A copy by value would look the same and match nothing,
+so copying and pickling are defined instead of left to Python.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,9 @@ from pathways_nb.errors import UsageError
 
 
 class Unique:
-    """A copy is the object itself, as of a function, since traces, devices or clients know it; pickling is refused.
+    """Base of objects that are known by identity, as functions are: copies are the object itself, pickling is refused.
 
-    A subclass says why in ``_not_pickled``: a clause about itself, and what to do.
+    A subclass says why in ``_not_pickled``: a clause about itself, and what to do instead.
     """
 
     _not_pickled: str

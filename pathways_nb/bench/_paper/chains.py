@@ -1,7 +1,8 @@
 """Figures 5 to 7: tiny computations one after another, on one gang of all devices or from stage to stage.
 
 A computation is a scalar all-reduce and an addition. OpByOp is a call for each, Chained one program of 128 nodes, Fused
-one node of 128; JAX runs the same with a Python of its own on each host.
+one node of 128; JAX runs the same with its own Python process on each host. The baseline of Figures 5 and 6 is the
+simplest formula: a call's cost proportional to hosts, through the larger point of Figure 6.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from pathways_nb.bench._paper.pods import (
 from pathways_nb.cost.hardware.host import HOST
 
 LENGTH = int(PAPER["figure 5"]["chain"]["value"])
+"""Computations of a chain."""
 SIZES = tuple(2**k for k in range(10))
-"""Hosts of Figures 5 and 7's curves, 4 cores each."""
+"""Hosts of the curves of Figures 5 and 7, with 4 cores each."""
 LONG, LONG_STAGES = 4e-3, 32
-"""Seconds of a stage that outlasts the dispatch of so many of them."""
+"""Seconds of a stage that lasts longer than the dispatch of so many stages, and their number."""
 DISPATCH = ("parallel", "sequential")
+"""Both modes, as for ``pw.attach``."""
 _CALLS = 12
+"""Calls in one simulation."""
 _MATCHES = 0.99
 """Share of JAX's throughput that counts as the same."""
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
@@ -44,11 +48,17 @@ System = Literal["Pathways", "JAX"]
 
 
 def _add(place: pw.VirtualSlice) -> pw.Computation:
+    """Return the tiny computation: a scalar all-reduce and an addition."""
     return pw.shard_map(lambda x: jax.lax.psum(x, place.axes) + 1.0, on=place, in_specs=pw.P(), out_specs=pw.P())
 
 
 def chain(devices: int, form: Form) -> pw.Program:
-    """A program that is called once for each computation (OpByOp) or once for all of a chain."""
+    """Return a program that is called once for each computation (OpByOp) or once for a whole chain.
+
+    Args:
+        devices: of the gang.
+        form: OpByOp, Chained or Fused.
+    """
     add = _add(pw.virtual_slice(devices))
 
     def body(x: Any) -> Any:
@@ -61,7 +71,13 @@ def chain(devices: int, form: Form) -> pw.Program:
 
 @cache
 def seconds_of(form: Form, hosts: int, system: System) -> float:
-    """Seconds of each computation of Figure 5, on hosts with 4 cores."""
+    """Return the seconds of each computation of Figure 5.
+
+    Args:
+        form: OpByOp, Chained or Fused.
+        hosts: number of hosts, with 4 cores each.
+        system: Pathways, or JAX without a controller.
+    """
     pod = PodSetting(hosts)
     with pod.attached(line().host("client", hosts) if system == "Pathways" else multi_controller()):
         seconds = in_turn(chain(pod.devices, form), _SCALAR, _CALLS)
@@ -69,16 +85,17 @@ def seconds_of(form: Form, hosts: int, system: System) -> float:
 
 
 def _rate(form: Form, system: System, hosts: int) -> float:
+    """Return computations per second."""
     return 1 / seconds_of(form, hosts, system)
 
 
 def _proportional(hosts: int) -> float:
-    """Computations per second if a call of a chain costs what Figure 6's larger point says, by hosts."""
+    """Return computations per second if a call costs in proportion to hosts what Figure 6's larger point says."""
     return LENGTH / (PAPER["figure 6"]["512 hosts"]["value"] * hosts / 512)
 
 
 def curves(sizes: tuple[int, ...] = SIZES) -> dict[str, list[float]]:
-    """Figure 5: computations per second over hosts."""
+    """Return Figure 5: computations per second over hosts, for each system and form."""
     forms: Mapping[System, tuple[Form, ...]] = {"Pathways": ("OpByOp", "Chained", "Fused"), "JAX": ("OpByOp", "Fused")}
     return {
         f"{system} {form}": [_rate(form, system, hosts) for hosts in sizes]
@@ -88,9 +105,16 @@ def curves(sizes: tuple[int, ...] = SIZES) -> dict[str, list[float]]:
 
 
 def _crossing(above: Callable[[int], float], below: Callable[[int], float], share: float = 1.0) -> int:
-    """The most cores at which ``above`` is at least ``share`` of ``below``, to a sixteenth; 0 if at none."""
+    """Return the most cores at which ``above`` is at least ``share`` of ``below``, to a sixteenth; 0 if at none.
+
+    Args:
+        above: rate of one curve by number of hosts.
+        below: rate of the other curve.
+        share: of the other curve that must be reached.
+    """
 
     def holds(hosts: int) -> bool:
+        # The tolerance keeps rounding from deciding where both curves are equal.
         return above(hosts) >= share * below(hosts) * (1 - 1e-6)
 
     last = max((hosts for hosts in SIZES if holds(hosts)), default=0)
@@ -99,7 +123,7 @@ def _crossing(above: Callable[[int], float], below: Callable[[int], float], shar
 
 
 def _fused() -> Found:
-    """Up to how many cores Fused keeps up; the baseline: a call's cost proportional to cores."""
+    """Return up to how many cores Fused keeps up; the baseline is a call's cost proportional to cores."""
     ours, jax = partial(_rate, "Fused", "Pathways"), partial(_rate, "Fused", "JAX")
     return Found(
         _crossing(ours, jax, 0.95),
@@ -110,7 +134,7 @@ def _fused() -> Found:
 
 
 def _chained() -> Found:
-    """Up to how many cores Chained is ahead of JAX's OpByOp."""
+    """Return up to how many cores Chained is ahead of JAX's OpByOp."""
     ours, jax = partial(_rate, "Chained", "Pathways"), partial(_rate, "OpByOp", "JAX")
     slower = _crossing(ours, lambda hosts: min(1 / HOST.call, jax(hosts)))
     return Found(
@@ -121,7 +145,7 @@ def _chained() -> Found:
 
 
 def figure_5() -> dict[str, Found]:
-    """Up to how many cores a chain hides its call."""
+    """Return up to how many cores a chain hides its call."""
     one, chain = (_rate(form, "Pathways", SIZES[-1]) for form in ("OpByOp", "Chained"))
     says = "a call for 128 computations in place of one for each; TF and Ray are not modelled"
     return {
@@ -132,7 +156,12 @@ def figure_5() -> dict[str, Found]:
 
 
 def smallest(pod: PodSetting, fitted: Line) -> float:
-    """Figure 6: seconds of the smallest computation at which calls of one keep up with JAX's."""
+    """Return Figure 6: the seconds of the smallest computation at which calls of one keep up with JAX's.
+
+    Args:
+        pod: the machine.
+        fitted: cost of a call by hosts.
+    """
 
     def keeps_up(seconds: float) -> bool:
         place = pw.virtual_slice(pod.devices)
@@ -144,13 +173,14 @@ def smallest(pod: PodSetting, fitted: Line) -> float:
 
     low, high = 1e-4, 1.0
     while high > 1.002 * low:
+        # Bisection of the logarithm: the range spans four orders of magnitude, and the tolerance is relative.
         middle = math.sqrt(low * high)
         low, high = (low, middle) if keeps_up(middle) else (middle, high)
     return high
 
 
 def figure_6() -> dict[str, Found]:
-    """Both points, fitted; the baseline is a cost proportional to hosts, through the larger one."""
+    """Return both points, which are fitted; the baseline is a cost proportional to hosts, through the larger one."""
     pods = {"16 hosts": PodSetting(16, 8), "512 hosts": PodSetting(512, 4)}
     largest = PAPER["figure 6"]["512 hosts"]["value"]
     fitted = line()
@@ -159,7 +189,12 @@ def figure_6() -> dict[str, Found]:
 
 
 def pipeline(stages: int, seconds: float = 0.0) -> pw.Program:
-    """Figure 7: a stage on 4 cores and a host of its own each; tiny computations, or some that last."""
+    """Return Figure 7's program: stages on 4 cores and a host each.
+
+    Args:
+        stages: number of stages.
+        seconds: of each stage; 0 for the tiny computation.
+    """
     places = [pw.virtual_slice(4, name=f"stage {s}") for s in range(stages)]
     steps = [pw.work(seconds, on=place) if seconds else _add(place) for place in places]
 
@@ -172,13 +207,19 @@ def pipeline(stages: int, seconds: float = 0.0) -> pw.Program:
 
 
 def seconds_of_stages(stages: int, dispatch: str, seconds: float = 0.0) -> float:
-    """Seconds from one program of so many stages to the next."""
+    """Return the seconds from one program of so many stages to the next.
+
+    Args:
+        stages: number of stages.
+        dispatch: as for ``pw.attach``.
+        seconds: of each stage; 0 for the tiny computation.
+    """
     with PodSetting(stages).attached(line().host("controller", stages), dispatch=dispatch):
         return side_by_side(pipeline(stages, seconds), _SCALAR, 4 if dispatch == "sequential" else 2 * _CALLS)
 
 
 def figure_7() -> dict[str, Found]:
-    """What sequential dispatch pays for each stage, parallel dispatch pays once."""
+    """Return what sequential dispatch pays for each stage and parallel dispatch pays once."""
     call, many, most = line(), SIZES[7], LONG_STAGES
     tiny = {(s, d): seconds_of_stages(s, d) for s in (1, many) for d in DISPATCH}
     long = {(s, d): seconds_of_stages(s, d, LONG) for s in (1, most) for d in DISPATCH}

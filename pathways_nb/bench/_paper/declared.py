@@ -1,7 +1,8 @@
-"""What is fitted and what is predicted, written down before anything runs: no number of the paper is both.
+"""Declaration of what is fitted and what is predicted, written before anything runs: no number of the paper is both.
 
 A *fit* has parameters and the points that they are fitted on; with as many of one as of the other it proves nothing by
-itself. Every other point is predicted, or says what kind of statement it is.
+itself. Every other point is predicted, or says what kind of statement it is. The declaration is data in a file of its
+own, and the table takes the role of each point from it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Role = Literal["fitted", "predicted", "relation", "by construction", "inverse"]
-"""``relation``: the paper tells (or is recalled to tell) what is more, not how much. ``by construction``: a unit test,
-no evidence. ``inverse``: what is not published is solved for what is."""
+"""Role of a point.
+
+``relation``: the paper tells (or is recalled to tell) what is more, not how much. ``by construction``: a unit test, no
+evidence. ``inverse``: the unpublished quantity is solved for, from a published one.
+"""
 
 
 class PaperFit(NamedTuple):
@@ -22,12 +26,19 @@ class PaperFit(NamedTuple):
 
     @property
     def freedom(self) -> int:
-        """Degrees of freedom: points less parameters; with none, that the fit is good says nothing."""
+        """Degrees of freedom, points less parameters; with none, a good fit says nothing."""
         return len(self.points) - len(self.parameters)
 
 
 class Point(NamedTuple):
-    """One number of the table: ``name`` as in the published numbers where those have it, ``by`` the fit it rests on."""
+    """One number of the table.
+
+    Args:
+        figure: of the paper.
+        name: as in the published numbers, where those have it.
+        role: fitted, predicted, or another kind of statement.
+        by: name of the fit on which it rests; empty if on none.
+    """
 
     figure: str
     name: str
@@ -42,11 +53,13 @@ FITS = (
     PaperFit("work and width", ("core-seconds for each token", "cost of each further core of a stage"),
         (("table 2, with width", "S=4 M=16"), ("table 2, with width", "S=8 M=32"))),
 )  # fmt: skip
+"""All fits, with the points that they are fitted on."""
 
 _TABLE_2 = ("S=4 M=16", "S=8 M=32", "S=16 M=64", "S=16 M=64, 512 cores", "SPMD")
 
 
 def _table_2(fit: PaperFit) -> tuple[Point, ...]:
+    """Return the points of Table 2 for one fit: its own points are fitted, all others predicted."""
     figure = fit.points[0][0]
     return tuple(
         Point(figure, name, "fitted" if (figure, name) in fit.points else "predicted", fit.name) for name in _TABLE_2
@@ -75,3 +88,4 @@ POINTS = (
     *_table_2(FITS[1]),
     *_table_2(FITS[2]),
 )  # fmt: skip
+"""All points of the table, in its order."""

@@ -1,4 +1,4 @@
-"""What a simulation of one point of the table gives."""
+"""The result type of all simulations of the paper, apart from them so that none has to import another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from typing import NamedTuple
 
 
 class Found(NamedTuple):
-    """Our number, what the simplest formula gives, and a word on both; ``declared`` says what they stand beside."""
+    """The simulated value of one point.
+
+    Args:
+        ours: our number.
+        baseline: the number of the simplest formula; None where there is none.
+        says: a remark on both for the table.
+    """
 
     ours: float
     baseline: float | None = None

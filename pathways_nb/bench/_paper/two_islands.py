@@ -1,7 +1,7 @@
 """Figure 12: data parallelism over two islands, which exchange gradients over DCN in every step.
 
-How long a step takes is not published, so nothing can be predicted; the question is turned round: how long must a step
-be for two islands to reach the published share of one island of twice the devices, if this many bytes are exchanged?
+The duration of a step is not published, so nothing can be predicted. The question is reversed: how long must a step be
+for two islands to reach the published share of one island of twice the devices, if this many bytes are exchanged?
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from pathways_nb.bench._paper.pods import CHIP, PAPER, PodSetting
 from pathways_nb.util.words import counted
 
 POD = PodSetting(128, 4, islands=2)
-"""Hosts of each island are assumed."""
+"""Two islands; the number of hosts of each is assumed."""
 CASES = (("not hidden", 1, 25e9), ("hidden", 8, 25e9), ("hidden", 8, 12.5e9))
-"""Into how many buckets gradients are cut, each sent as soon as it is there, and bytes/s of a host."""
+"""Name, number of buckets into which gradients are cut, each sent as soon as it is computed, and bytes/s of a host."""
 _FORWARD = 1 / 3
+"""Share of the forward pass in a step."""
 _NO_LIMIT = 1e13
-"""Bytes of memory on each device, as activations and parameters are left out as well."""
+"""Bytes of memory on each device: no limit, since activations and parameters are left out as well."""
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets: int) -> pw.Program:
-    """Forward, then backward in buckets, then a sum of each bucket over the islands.
+    """Return a program: forward, then backward in buckets, then a sum of each bucket over the islands.
 
     Args:
-        places: one for each island. seconds: of a step without any exchange.
+        places: one for each island.
+        seconds: of a step without any exchange.
         bytes: of all gradients of an island.
+        buckets: number of buckets.
     """
     size, each = math.ceil(bytes / buckets), seconds * (1 - _FORWARD) / buckets
     forward = [pw.work(seconds * _FORWARD, on=place, name="forward") for place in places]
@@ -41,8 +44,10 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
     sums = [_sum(place, len(places)) for place in places]
 
     def gradients(island: int, x: Any) -> list[Any]:
+        """Return the gradients of one island, one array for each bucket."""
         made = [backward[island](forward[island](x))]
         while len(made) < buckets:
+            # Each bucket depends on the one before, as layers of a backward pass do.
             made.append(backward[island](made[-1]))
         return made
 
@@ -54,12 +59,20 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
 
 
 def _sum(place: pw.VirtualSlice, count: int) -> pw.Computation:
+    """Return a computation that adds arrays of all islands on one place."""
     parts = pw.P("x")
     return pw.shard_map(lambda *arrays: sum(arrays), on=place, in_specs=(parts,) * count, out_specs=parts)
 
 
 def step_seconds(seconds: float, bytes: float, buckets: int, bandwidth: float) -> float:
-    """Seconds of a step on two islands, from the first launch to the last end; on one it takes ``seconds``."""
+    """Return the seconds of a step on two islands, from the first launch to the last end.
+
+    Args:
+        seconds: of the same step on one island.
+        bytes: of all gradients of an island.
+        buckets: number of buckets.
+        bandwidth: of a host, bytes/s.
+    """
     network = pw.chip(CHIP).network.replace(host_bw=bandwidth)
     with POD.attached(network=network, hbm=_NO_LIMIT):
         places = [pw.virtual_slice(POD.devices, island=island) for island in range(POD.islands)]
@@ -69,7 +82,14 @@ def step_seconds(seconds: float, bytes: float, buckets: int, bandwidth: float) -
 
 
 def shortest_step(wanted: float, bytes: float, buckets: int, bandwidth: float) -> float:
-    """Seconds of the shortest step of which two islands take at most ``1 / wanted`` times as long, to 1 %."""
+    """Return the seconds of the shortest step that two islands prolong to at most ``1 / wanted`` times, to 1 %.
+
+    Args:
+        wanted: published share of one island's throughput.
+        bytes: of all gradients of an island.
+        buckets: number of buckets.
+        bandwidth: of a host, bytes/s.
+    """
 
     def too_long(seconds: float) -> float:
         return step_seconds(seconds, bytes, buckets, bandwidth) * wanted - seconds
@@ -79,7 +99,17 @@ def shortest_step(wanted: float, bytes: float, buckets: int, bandwidth: float) -
 
 
 def _root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """Where a falling function is 0, to a part of that: the false position, with Illinois' halving."""
+    """Return where a falling function is 0: the method of false position, with the Illinois halving.
+
+    Each value is a simulation, so a method of few evaluations is used; plain false position would keep one end for
+    ever.
+
+    Args:
+        function: positive at ``low``, negative at ``high``.
+        low: lower bound.
+        high: upper bound.
+        tolerance: relative to the root.
+    """
     above, below, point = function(low), function(high), math.inf
     while True:
         before, point = point, low + (high - low) * above / (above - below)
@@ -93,7 +123,7 @@ def _root(function: Callable[[float], float], low: float, high: float, tolerance
 
 
 def figure_12() -> dict[str, Found]:
-    """For both models and what may be of network and overlap: the shortest step; the baseline hides nothing."""
+    """Return the shortest step for both models and each case of network and overlap; the baseline hides nothing."""
     found = {}
     for model in ("64B", "136B"):
         wanted, bytes = PAPER["figure 12"][model]["value"], PAPER["figure 12"][f"{model} bytes"]["value"] / 2

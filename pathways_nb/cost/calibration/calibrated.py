@@ -1,7 +1,7 @@
-"""A calibration: the model of one machine, how far to trust each class of it, and its file.
+"""A calibration: the model of one machine, the error of each of its classes, and its file.
 
 The file is a small JSON: the machine's description, and every parameter with its origin, as in ``hardware.json``. It
-is checked on the way in like any table; one of another machine is refused, with both described.
+is checked when it is read, like any table; one of another machine is refused, with both described.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ HIGH = 0.25
 
 
 class OutdatedError(UsageError):
-    """A calibration that does not hold here: another machine's, or another version's.
+    """A calibration that does not hold on this machine: another machine's, or another version's.
 
     Args:
-        why: in a clause. fix: what to do, in a sentence. quick: whether it was a short one.
+        why: the reason, as a clause.
+        fix: what to do, as a sentence.
+        quick: whether it was a short calibration.
     """
 
     def __init__(self, why: str, fix: str, quick: bool):
@@ -43,10 +45,10 @@ class OutdatedError(UsageError):
 
 @dataclass(frozen=True, repr=False)
 class Calibration:
-    """What ``pw.calibrate`` found: ``model`` for simulation, ``checks`` for trust, ``machine`` it was measured on.
+    """The result of ``pw.calibrate``.
 
     Args:
-        model: chip, network, host and efficiency, each number with its origin.
+        model: chip, network, host and efficiency, each number with its origin; for simulation.
         checks: for each class the noise of its measurements, and its error on sizes that the fit has not seen.
         machine: description of the machine: processor, cores, versions, islands and devices.
         quick: whether it was the short one.
@@ -58,7 +60,7 @@ class Calibration:
     quick: bool = False
 
     def save(self, path: str | Path) -> None:
-        """Write it to a JSON file, whose folder is made if it is missing."""
+        """Write the calibration to a JSON file, whose folder is made if it is missing."""
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -75,7 +77,11 @@ class Calibration:
         fresh.replace(path)
 
     def refuse_elsewhere(self, here: Mapping[str, Any], where: str) -> None:
-        """Refuse it on another machine.
+        """Refuse the calibration on another machine.
+
+        Args:
+            here: description of this machine.
+            where: name of the calibration, for the error.
 
         Raises:
             OutdatedError: what differs, on both.
@@ -90,14 +96,14 @@ class Calibration:
             )
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Class, how many measurements, noise, and error on sizes that the fit has not seen."""
+        """Return for each class the number of measurements, noise, and error on sizes that the fit has not seen."""
         return [
             (c.kind, str(c.samples), f"{c.noise:.0%}", "–" if c.error is None else f"{c.error:.0%}")
             for c in self.checks
         ]
 
     def remarks(self) -> list[str]:
-        """How to read the rows, and which classes not to rely on."""
+        """Return how to read the rows, and which classes not to rely on."""
         high = [c for c in self.checks if c.error is not None and c.error >= max(HIGH, c.noise)]
         named = ", ".join(f"{c.kind} ({c.error:.0%})" for c in high)
         warning = f"Warning: held-out errors of {HIGH:.0%} and more: {named}. What is simulated of these is as far off."
@@ -120,11 +126,15 @@ _READING = "noise: distance of the quartiles of the repeats, over their median; 
 
 
 def load(path: str | Path) -> Calibration:
-    """Read a calibration. Nothing in the file is executed.
+    """Return a calibration read from a file. Nothing in the file is executed.
+
+    Args:
+        path: of the file.
 
     Raises:
-        OutdatedError: another version. UsageError: no calibration, a damaged one, or a field that does not exist.
-        FileNotFoundError.
+        OutdatedError: another version.
+        UsageError: no calibration, a damaged one, or a field that does not exist.
+        FileNotFoundError: no such file.
     """
     where, content = str(path), _content(Path(path))
     _refuse_version(where, content)
@@ -142,6 +152,11 @@ _NONE = "this is no calibration, or it is damaged. Measure again: pw.calibrate()
 
 
 def _refuse_version(where: str, content: Mapping[str, Any]) -> None:
+    """Refuse a calibration of another version.
+
+    Raises:
+        OutdatedError: both versions.
+    """
     found = content.get("version")
     if content.get("format") == FORMAT and isinstance(found, int) and found != VERSION:
         raise OutdatedError(
@@ -153,6 +168,11 @@ def _refuse_version(where: str, content: Mapping[str, Any]) -> None:
 
 
 def _content(path: Path) -> dict[str, Any]:
+    """Return the object in a file; an empty one if the file has something else.
+
+    Raises:
+        UsageError: the file is damaged.
+    """
     try:
         found = json_text.read(path)
     except json_text.DamagedError as error:
@@ -161,6 +181,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _is_check(written: Any) -> bool:
+    """Return whether a value of JSON is a ``Check``."""
     if not (isinstance(written, list) and len(written) == len(Check._fields)):
         return False
     kind, samples, noise, error = written
@@ -168,6 +189,7 @@ def _is_check(written: Any) -> bool:
 
 
 def _is_table(written: Any) -> bool:
+    """Return whether a value of JSON is an object."""
     return isinstance(written, dict)
 
 
@@ -181,4 +203,5 @@ _WANTED: dict[str, Callable[[Any], bool]] = {
 
 
 def _said(machine: Mapping[str, Any]) -> str:
+    """Return a description of a machine in words."""
     return ", ".join(f"{name}: {value}" for name, value in machine.items())

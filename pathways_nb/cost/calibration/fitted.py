@@ -1,8 +1,8 @@
-"""From what was measured to a model of this machine, and how far each class of it can be trusted.
+"""The fits of a calibration, and the error of each class on sizes that its fit has not seen.
 
-One after another: the launch, from chains of tiny nodes; what a node takes of its devices beside its work, from work
-in one node and in several; how devices share cores; a roofline for each class of operations beyond that; collectives
-beyond both; transfers. Each is judged by the sizes that its fit has not seen.
+Fits follow one another, because each needs what the ones before explain: the launch, from chains of tiny nodes; the
+time of a node beside its work, from work in one node and in several; how devices share cores; a roofline for each class
+of operations beyond that; collectives beyond both; transfers. ``this_machine`` makes a cost model of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Predict = Callable[[Sample], float]
 
 
 class Check(NamedTuple):
-    """One class of a calibration.
+    """The quality of one class of a calibration.
 
     ``noise`` is the median distance of the quartiles of its measurements, over their median; ``error`` the mean
     relative error of a fit on every second size on the others, None where there are too few.
@@ -38,9 +38,10 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """The parameters of one machine in seconds, as ``measured`` while all devices of all islands work.
+    """The parameters of one machine in seconds, while all devices of all islands work.
 
     Args:
+        measured: all measurements.
         unit: an island like those measured, whose links carry a byte a second without any latency.
     """
 
@@ -49,17 +50,17 @@ class Fit:
 
     @cached_property
     def line(self) -> tuple[float, float]:
-        """Of a program of tiny nodes: what it takes anyway, and what each node takes."""
+        """Seconds of a program of tiny nodes: its fixed part, and the part of each node."""
         return line_of(self.measured.chains)
 
     @property
     def node(self) -> float:
-        """Seconds that a node takes of its devices beside its own work, while all islands work."""
+        """Seconds of a node on its devices beside its own work, while all islands work."""
         return max(self.measured.parted.seconds, self.node_alone)
 
     @property
     def node_alone(self) -> float:
-        """The same while other islands do nothing, and hosts run on their cores."""
+        """The same while other islands are idle, and hosts run on their cores."""
         return self.measured.parted_solo.seconds
 
     @cached_property
@@ -71,31 +72,46 @@ class Fit:
 
     @cached_property
     def rooflines(self) -> Mapping[str, Roofline]:
-        """Of each class that was measured; elementwise operations first, as others come with some of them."""
+        """Roofline of each class that was measured.
+
+        Elementwise operations come first, because measurements of other classes contain some of them.
+        """
         found: dict[str, Roofline] = {}
         for kind in sorted(filter(_computes, self.measured.samples), key=lambda kind: kind != "elementwise"):
             found[kind] = self._roofline(kind, self.measured.samples[kind], found)
         return found
 
     def _roofline(self, kind: str, samples: Sequence[Sample], others: Mapping[str, Roofline]) -> Roofline:
+        """Return the roofline of one class, beyond nodes and beyond operations of other classes.
+
+        Args:
+            kind: class of operations.
+            samples: of this class.
+            others: rooflines that are known.
+        """
         own, rest = zip(*(_parted(sample.work, kind) for sample in samples), strict=True)
         before = [self.node + _seconds(work, others) for work in rest]
         bytes = [work.read + work.written for work in own]
         return roofline([work.flops for work in own], bytes, [sample.seconds for sample in samples], before)
 
     def compute(self, work: Work) -> float:
-        """Seconds of the operations of a node."""
+        """Return the seconds of the operations of a node."""
         return _seconds(work, self.rooflines)
 
     @cached_property
     def exchanges(self) -> Mapping[str, float]:
-        """Seconds before any collective (under ``""``), and of each a byte over one link."""
+        """Seconds before any collective (under ``""``), and of each collective for a byte over one link."""
         return self._exchanges(self._of(COLLECTIVE))
 
     def _of(self, kinds: Sequence[str]) -> list[Sample]:
+        """Return the samples of these kinds."""
         return [sample for kind in kinds for sample in self.measured.samples.get(kind, ())]
 
     def _exchanges(self, samples: Sequence[Sample]) -> Mapping[str, float]:
+        """Return the fitted seconds of ``exchanges``, from these samples.
+
+        All collectives are fitted at once, because they share the time before any of them.
+        """
         kinds = list(dict.fromkeys(sample.kind for sample in samples))
         if not kinds:
             return {}
@@ -105,7 +121,7 @@ class Fit:
         return dict(zip(("", *kinds), found.tolist(), strict=True))
 
     def over_link(self, sample: Sample) -> float:
-        """Bytes that its collectives put on one link, by the closed forms."""
+        """Return the bytes that a node's collectives put on one link, by the closed forms."""
         return sum(
             one.count * collective(one.kind.replace("-", "_"), one.whole_bytes, self.unit, one.group).bandwidth
             for one in sample.work.collectives
@@ -113,15 +129,21 @@ class Fit:
 
     @cached_property
     def from_host(self) -> tuple[float, float]:
-        """Of an array brought to an island: what it takes anyway, and each byte."""
+        """Seconds of an array brought to an island: the fixed part, and the part of each byte."""
         return self._moves(self.measured.host_to_island, self.node)
 
     @cached_property
     def between(self) -> tuple[float, float]:
-        """Of an array moved to another island, while one of both works: what it takes anyway, and each byte."""
+        """Seconds of an array moved to another island, while one of both works: the fixed part, and that of a byte."""
         return self._moves(self.measured.island_to_island, self.node_alone)
 
     def _moves(self, samples: Sequence[Sample], node: float) -> tuple[float, float]:
+        """Return the fixed part and the part of each byte of transfers; zeros where none was measured.
+
+        Args:
+            samples: of transfers.
+            node: seconds of a node beside its work.
+        """
         if not samples:
             return 0.0, 0.0
         before = [node + self.compute(sample.work) for sample in samples]
@@ -132,8 +154,8 @@ class Fit:
     def host(self) -> dict[str, float]:
         """Seconds of the controller and the hosts.
 
-        A launch is what each node adds to a chain of tiny ones on one island. The others, with what a node takes of
-        its devices, add up to what a program takes anyway. Stages overlap, so each counts only as far as those before
+        A launch is what each node adds to a chain of tiny ones on one island. The others, with the time of a node on
+        its devices, add up to the fixed part of a program. Stages overlap, so each counts only as far as those before
         it leave room; the client's notice is the rest.
         """
         left, chains, found = max(0.0, self.line[0] - self.node), self.measured.chains, {}
@@ -148,7 +170,7 @@ class Fit:
         }
 
     def judge(self) -> list[Check]:
-        """Every class that was measured, with the noise and its error on sizes that its fit has not seen."""
+        """Return for every class that was measured the noise, and the error on sizes that its fit has not seen."""
         measured = self.measured
         found = [_check("launch", measured.chains, held_out(measured.chains, _predict_chains, lambda c: c.total))]
         for kind, samples in measured.samples.items():
@@ -163,10 +185,12 @@ class Fit:
         return found
 
     def _held_out(self, samples: Sequence[Sample], fit: Callable[[list[Sample]], Predict]) -> list[float]:
+        """Return the relative errors of a fit on every second size, on the others."""
         ordered = sorted(samples, key=lambda sample: sample.size)
         return held_out(ordered, fit, lambda sample: sample.seconds)
 
     def _judge_roofline(self, kind: str, samples: Sequence[Sample]) -> list[float]:
+        """Return the held-out errors of a class of operations."""
         others = {name: line for name, line in self.rooflines.items() if name != kind}
         dtypeless = kind.split()[0]
 
@@ -177,6 +201,8 @@ class Fit:
         return self._held_out(samples, fit)
 
     def _judge_exchange(self, kind: str, samples: Sequence[Sample]) -> list[float]:
+        """Return the held-out errors of a collective."""
+
         def fit(seen: list[Sample]) -> Predict:
             found = self._exchanges(seen)
             return lambda s: self.node + self.compute(s.work) + found[""] * _count(s) + found[kind] * self.over_link(s)
@@ -184,46 +210,51 @@ class Fit:
         return self._held_out(samples, fit)
 
     def _predict_moves(self, node: float, seen: list[Sample]) -> Predict:
+        """Return a prediction of transfers, fitted on the given samples."""
         anyway, byte = self._moves(seen, node)
         return lambda s: node + self.compute(s.work) + anyway + byte * s.bytes
 
 
 def _computes(kind: str) -> bool:
+    """Return whether a kind is a class of operations and no collective."""
     return kind not in COLLECTIVE
 
 
 def _count(sample: Sample) -> int:
-    """Collectives of a node."""
+    """Return the number of collectives of a node."""
     return sum(one.count for one in sample.work.collectives)
 
 
 def _parted(work: Work, kind: str) -> tuple[Work, Work]:
-    """The operations of one class, which may name a dtype, too; and the others."""
+    """Return the operations of one class, whose name may contain a dtype, and all others."""
     of_class = [amount for amount in work.amounts if amount.kind == kind.split()[0]]
     return Work(tuple(of_class)), Work(tuple(amount for amount in work.amounts if amount not in of_class))
 
 
 def _seconds(work: Work, lines: Mapping[str, Roofline]) -> float:
-    """Seconds of operations; a class that was not measured counts as elementwise."""
+    """Return the seconds of operations; a class that was not measured counts as elementwise."""
     usual = lines.get("elementwise", Roofline(0.0, 0.0))
     each = ((lines.get(amount.kind, usual), amount) for amount in work.amounts)
     return sum(line.seconds(amount.flops, amount.read + amount.written) for line, amount in each)
 
 
 def line_of(chains: Sequence[Chain]) -> tuple[float, float]:
-    """Seconds that a program of tiny nodes takes anyway, and that each of its nodes takes."""
+    """Return the fixed seconds of a program of tiny nodes, and the seconds of each of its nodes."""
     fixed, node = nonnegative([(1, chain.nodes) for chain in chains], [chain.total for chain in chains])
     return float(fixed), float(node)
 
 
 def _predict_chains(seen: list[Chain]) -> Callable[[Chain], float]:
+    """Return a prediction of chains, fitted on the given ones."""
     fixed, node = line_of(seen)
     return lambda chain: fixed + node * chain.nodes
 
 
 def _check(kind: str, samples: Sequence[Sample | Chain], errors: Sequence[float]) -> Check:
+    """Return the check of one class."""
     return Check(kind, len(samples), median(sample.noise for sample in samples), _mean([abs(e) for e in errors]))
 
 
 def _mean(values: Sequence[float]) -> float | None:
+    """Return the mean; None of nothing."""
     return fmean(values) if values else None

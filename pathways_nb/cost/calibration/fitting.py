@@ -1,6 +1,8 @@
 """Fits of measured seconds: relative, never negative, judged by sizes that the fit has not seen.
 
-Relative, because a launch of 0.1 ms and a product of 100 ms count alike; never negative, because no time is.
+The errors are relative, because a launch of 0.1 ms and a product of 100 ms count alike. Coefficients are never
+negative, because no time is: SciPy's active-set method (``nnls``) finds the best such fit. Columns are scaled first,
+since seconds per operation and per byte differ by many orders of magnitude.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ from scipy.optimize import nnls
 
 T = TypeVar("T")
 Seconds = Callable[[T], float]
-"""A prediction."""
+"""A function that predicts seconds."""
 
 
 def nonnegative(terms: Any, seconds: Any, before: Any = 0.0) -> np.ndarray:
-    """Coefficients of at least 0 with the least sum of squared relative errors of ``before + terms @ coefficients``.
+    """Return coefficients of at least 0 with the least sum of squared relative errors.
 
     Args:
-        terms: a row for each measurement, a column for each term. seconds: measured, above 0. before: what is known.
+        terms: a row for each measurement, a column for each term.
+        seconds: measured, above 0.
+        before: known part of the seconds; ``before + terms @ coefficients`` is fitted.
     """
     t = np.asarray(seconds, float)
     rows, rest = np.asarray(terms, float) / t[:, None], 1 - np.asarray(before) / t
@@ -37,15 +41,22 @@ class Roofline(NamedTuple):
     per_byte: float
 
     def seconds(self, flops: float, bytes: float) -> float:
-        """The longer of both."""
+        """Return the longer of the seconds of operations and of bytes."""
         return max(flops * self.per_flop, bytes * self.per_byte)
 
 
 def roofline(flops: Any, bytes: Any, seconds: Any, before: Any = 0.0) -> Roofline:
-    """The roofline under which ``before + max(flops · p, bytes · b)`` is nearest to ``seconds``, relatively.
+    """Return the roofline under which ``before + max(flops · p, bytes · b)`` is nearest to ``seconds``, relatively.
 
-    Measurements with more operations to a byte than others are bound by operations before those are. Every such cut
-    is tried that leaves two at least on either side, as one alone tells nothing; first those that leave none.
+    Measurements with more operations to a byte than others are bound by operations before those are. So they are sorted
+    by this ratio and every cut is tried that leaves two at least on either side, as one alone tells nothing; first the
+    two cuts that leave none on one side.
+
+    Args:
+        flops: of each measurement.
+        bytes: of each measurement.
+        seconds: measured, above 0.
+        before: known part of the seconds.
     """
     F, B, t = (np.asarray(column, float) for column in (flops, bytes, seconds))
     rest = 1 - np.asarray(before) / t
@@ -60,20 +71,23 @@ def roofline(flops: Any, bytes: Any, seconds: Any, before: Any = 0.0) -> Rooflin
 
 
 def _slope(amounts: np.ndarray, rest: np.ndarray, chosen: np.ndarray) -> float:
+    """Return the seconds per unit, at least 0, that fit the chosen measurements best; 0 if they have no such units."""
     rows = amounts[chosen]
     return max(0.0, float(rows @ rest[chosen] / (rows @ rows))) if rows.any() else 0.0
 
 
 def halves(samples: Sequence[T]) -> tuple[list[T], list[T]]:
-    """What is fitted, and what the fit is judged by: every second one, in the order of their sizes."""
+    """Return samples to fit and samples to judge the fit by: every second one, in the order of their sizes."""
     return list(samples[::2]), list(samples[1::2])
 
 
 def held_out(samples: Sequence[T], fit: Callable[[list[T]], Seconds[T]], seconds: Seconds[T]) -> list[float]:
-    """Relative errors of a fit on every second sample, on the others; none where fewer than three tell nothing.
+    """Return the relative errors of a fit on every second sample, evaluated on the others; none for fewer than three.
 
     Args:
-        samples: in the order of their sizes. fit: makes a prediction of samples. seconds: what was measured.
+        samples: in the order of their sizes.
+        fit: returns a prediction fitted on samples.
+        seconds: measured seconds of a sample.
     """
     seen, unseen = halves(samples)
     if len(seen) < 2:
@@ -83,6 +97,6 @@ def held_out(samples: Sequence[T], fit: Callable[[list[T]], Seconds[T]], seconds
 
 
 def noise(seconds: Sequence[float]) -> float:
-    """The distance of the quartiles of repeated measurements over their median: errors below it mean nothing."""
+    """Return the distance of the quartiles of repeated measurements over their median: errors below it mean nothing."""
     lower, middle, upper = np.percentile(seconds, (25, 50, 75))
     return float((upper - lower) / middle)

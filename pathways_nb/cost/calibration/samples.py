@@ -1,6 +1,7 @@
-"""What a calibration has measured, before anything is fitted: seconds of nodes, of moves, of the controller's own work.
+"""The measurements of a calibration, before anything is fitted: seconds of nodes, moves and the controller's own work.
 
-Plain data, made by ``pathways_nb.calibration``; every fit and its test starts from here.
+Plain data, made by ``pathways_nb.calibration``; every fit and its test starts from it. It separates measuring, which
+needs devices and half a minute, from fitting, which needs neither.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ class Sample:
     """One node, measured as one of a chain on every island at once.
 
     Args:
-        kind: the class of operations or collective that it is made of.
-        work: what it does on each device. seconds: how long one takes.
+        kind: class of operations, or collective.
+        work: of the node on each device.
+        seconds: of one node.
         noise: distance of the quartiles of the repeats, over their median.
         bytes: of a transfer, the whole array's.
     """
@@ -30,18 +32,20 @@ class Sample:
 
     @property
     def size(self) -> float:
-        """What samples of one kind are ordered by: operations, bytes, and bytes exchanged."""
+        """The order of samples of one kind: operations, bytes, and bytes exchanged."""
         exchanged = sum(one.whole_bytes for one in self.work.collectives)
         return self.work.flops + self.work.read + self.work.written + exchanged + self.bytes
 
 
 @dataclass(frozen=True)
 class Chain:
-    """One program of so many tiny nodes on each island, in seconds, all told.
+    """One program of so many tiny nodes on each island, all times in seconds.
 
     Args:
-        nodes: of each island. total: from the call until the client knows.
-        call: until the call returned. sent: from there until the last island's host began to enqueue.
+        nodes: number of nodes on each island.
+        total: from the call until the client knows.
+        call: until the call returned.
+        sent: from there until the last island's host began to enqueue.
         noise: distance of the quartiles of ``total``, over the median.
     """
 
@@ -54,10 +58,12 @@ class Chain:
 
 @dataclass(frozen=True)
 class Parted:
-    """Work done in one node, and in several: what nodes take beside their own work while a device is never idle.
+    """Work done in one node, and in several: the time of nodes beside their own work while a device is never idle.
 
     Args:
-        nodes: how many. whole, parts: seconds of both programs.
+        nodes: number of parts.
+        whole: seconds of the program with one node.
+        parts: seconds of the program with several.
     """
 
     nodes: int
@@ -66,7 +72,7 @@ class Parted:
 
     @property
     def seconds(self) -> float:
-        """Of each node, beside its work."""
+        """Seconds of each node beside its work."""
         return max(0.0, (self.parts - self.whole) / (self.nodes - 1))
 
 
@@ -75,12 +81,18 @@ class Measured:
     """All that a calibration has measured.
 
     Args:
-        devices: of each island. islands: how many, all at work at the same time.
-        memory_bytes: of one device. shared: whether devices of an island share cores, as virtual ones do.
-        chains: of different lengths, on all islands. solo: the same on one island.
-        parted: on all islands. parted_solo: on one. samples: by class of operations or collective.
+        devices: number of devices of each island.
+        islands: number of islands, all at work at the same time.
+        memory_bytes: of one device.
+        shared: whether devices of an island share cores, as virtual ones do.
+        chains: of different lengths, on all islands.
+        solo: the same on one island.
+        parted: on all islands.
+        parted_solo: on one island.
+        samples: by class of operations or collective.
         alone: pairs of seconds of one node on one device of each island, and on all of them.
-        host_to_island, island_to_island: programs of one move; the second empty where there is one island.
+        host_to_island: programs of one move.
+        island_to_island: programs of one move; empty where there is one island.
     """
 
     devices: int

@@ -1,7 +1,9 @@
 """The fitted seconds of this machine as a chip, a network, hosts and shares, each number with its origin.
 
-A device is taken as a chip of its own at a switch. Rates are those of a device that works alone; where devices share
-cores, ``Efficiency.at_once`` says how many of them run at that rate at the same time.
+A device is modelled as a chip of its own at a switch. Rates are those of a device that works alone; where devices share
+cores, ``Efficiency.at_once`` says how many of them run at that rate at the same time. The result is an ordinary
+``CostModel``, so that a simulation of this machine uses the same code as one of a pod; parameters that were not
+measured keep their usual values and say so in their origin.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathways_nb.cost.hardware.topology import make_topology
 from pathways_nb.cost.model import CostModel
 
 THIS_MACHINE = "here"
-"""The chip that stands for what is attached, as it was measured."""
+"""Name of the chip that stands for the attached devices as they were measured."""
 MEASURED = Origin("measured here")
 _COUNTED = Origin("measured here", "counted")
 _TAKEN = Origin("assumed", "a device is taken as a chip at a switch")
@@ -30,7 +32,11 @@ _Values = dict[str, tuple[Any, Origin]]
 
 
 def fit(measured: Measured) -> Fit:
-    """All fits of what was measured."""
+    """Return all fits of the measurements.
+
+    Fits use an island whose links carry one byte a second without latency, so that the closed forms give bytes over a
+    link.
+    """
     bandwidths = dict.fromkeys(("hbm_bytes", "hbm_bw", "link_bw", "nic_bw", "pcie_bw"), (1.0, MEASURED))
     latencies = dict.fromkeys(("start_latency", "nic_rtt", "pcie_latency"), (0.0, MEASURED))
     unit: Chip = _made(Chip, "a byte a second", _joined(measured) | bandwidths | latencies)
@@ -38,7 +44,12 @@ def fit(measured: Measured) -> Fit:
 
 
 def model_of(fitted: Fit, name: str) -> CostModel:
-    """What everything costs here, while all devices of all islands work."""
+    """Return the cost model of this machine while all devices of all islands work.
+
+    Args:
+        fitted: all fits.
+        name: of the model.
+    """
     memory = _memory(fitted)
     network: Network = _made(Network, name, _network(fitted, memory))
     chip: Chip = _made(Chip, name, _chip(fitted, memory, network))
@@ -48,21 +59,23 @@ def model_of(fitted: Fit, name: str) -> CostModel:
 
 
 def _made(cls: type[Any], name: str, values: _Values) -> Any:
+    """Return parameters with their origins."""
     origins = MappingProxyType({field: origin for field, (_, origin) in values.items()})
     return cls(base=name, origins=origins, **{field: value for field, (value, _) in values.items()})
 
 
 def _joined(measured: Measured) -> _Values:
-    """How devices are joined, which nobody measures."""
+    """Return how devices are joined, which no measurement tells."""
     counted = {"devices_per_chip": (1, _TAKEN), "chips_per_host": (measured.devices, _COUNTED)}
     switch = {"interconnect": ("switch", _TAKEN), "pod": ((measured.devices,), _TAKEN), "links": (1, _TAKEN)}
     return {**counted, **switch, "link_efficiency": (1.0, _TAKEN), "hop_latency": (0.0, _TAKEN)}
 
 
 def _memory(fitted: Fit) -> float:
-    """Bytes/s that the fastest class of operations reaches on a device that works alone.
+    """Return the bytes/s that the fastest class of operations reaches on a device that works alone.
 
-    Of a class whose bytes never decide that is what it moves beside its operations, or they would decide in the model.
+    Where the bytes of a class never decide, the rate at which it moves them beside its operations counts, or they would
+    decide in the model.
     """
     lines = fitted.rooflines.items()
     return max(
@@ -71,13 +84,14 @@ def _memory(fitted: Fit) -> float:
 
 
 def _beside(fitted: Fit, kind: str) -> float:
-    """The most bytes/s that a class moves in the time of its operations."""
+    """Return the most bytes/s that a class moves in the time of its operations."""
     amounts = [sample.work.of(kind.split()[0]) for sample in fitted.measured.samples[kind]]  # type: ignore[arg-type]
     per_flop = fitted.rooflines[kind].per_flop
     return max((one.read + one.written) / (one.flops * per_flop) for one in amounts) if per_flop else 0.0
 
 
 def _network(fitted: Fit, memory: float) -> _Values:
+    """Return the network between islands; as memory where there is only one island."""
     if not fitted.measured.island_to_island:
         alone = Origin("assumed", _NOT_MEASURED + "there is one island; as memory")
         return {"host_bw": (memory, alone), "rtt": (0.0, alone), "efficiency": (1.0, alone)}
@@ -87,11 +101,12 @@ def _network(fitted: Fit, memory: float) -> _Values:
 
 
 def _rate(seconds: float, otherwise: float) -> float:
-    """Bytes/s; where bytes take no time that can be seen, ``otherwise``."""
+    """Return bytes/s; ``otherwise`` where bytes take no time that can be measured."""
     return 1 / seconds if seconds else otherwise
 
 
 def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
+    """Return the values of the chip."""
     measured, (anyway, byte) = fitted.measured, fitted.from_host
     products = {
         field: (_products(fitted, kind), MEASURED) for kind, field in _PRODUCTS.items() if kind in fitted.rooflines
@@ -114,27 +129,30 @@ def _chip(fitted: Fit, memory: float, network: Network) -> _Values:
 
 
 def _products(fitted: Fit, kind: str) -> float:
-    """FLOP/s of one device alone; the best that was seen where bytes decide throughout."""
+    """Return the FLOP/s of one device alone in matrix products; the best sample's where bytes decide throughout."""
     line, samples = fitted.rooflines[kind], fitted.measured.samples[kind]
     reached = max(sample.work.flops / sample.seconds for sample in samples)
     return fitted.oversubscription * (1 / line.per_flop if line.per_flop else reached)
 
 
 def _host(fitted: Fit) -> _Values:
+    """Return the values of the host."""
     one = Origin("assumed", "an island here has one host, which message counts")
     seconds: _Values = {name: (value, MEASURED) for name, value in fitted.host.items()}
     return {**seconds, "per_host": (0.0, one), **_nodes(fitted)}
 
 
 def _nodes(fitted: Fit) -> _Values:
-    """What a node takes of a device beside its own work, alone and among others."""
+    """Return the time of a device for a node beside its own work, alone and among others."""
     return {
+        # The model multiplies a launch by the oversubscription, see ``CostModel``.
         "device_launch": (fitted.node_alone / fitted.oversubscription, MEASURED),
         "interference": (fitted.node - fitted.node_alone, MEASURED),
     }
 
 
 def _shares(fitted: Fit, chip: Chip) -> _Values:
+    """Return the shares of the peaks that classes of operations and collectives reach."""
     values: _Values = {name: (getattr(EFFICIENCY, name), _usual(name)) for name in _CLASSES}
     for kind, line in fitted.rooflines.items():
         values |= _share(kind, fitted.oversubscription, line.per_flop, line.per_byte, chip)
@@ -153,11 +171,20 @@ _CLASSES = (
 
 
 def _usual(name: str) -> Origin:
+    """Return the origin of a share that was not measured."""
     return Origin("assumed", _NOT_MEASURED + EFFICIENCY.origin(name).source)
 
 
 def _share(kind: str, oversubscription: float, per_flop: float, per_byte: float, chip: Chip) -> _Values:
-    """What one class reaches of the peaks, and FLOP/s of its own where its operations decide."""
+    """Return the share of the peaks that one class reaches, and its own FLOP/s where its operations decide.
+
+    Args:
+        kind: class of operations, for products with a dtype.
+        oversubscription: how much longer a device takes while its island works.
+        per_flop: fitted seconds of an operation; 0 where it never decides.
+        per_byte: fitted seconds of a byte; 0 where it never decides.
+        chip: whose peaks.
+    """
     reached = min(1.0, oversubscription / per_byte / chip.hbm_bw) if per_byte else 1.0
     bandwidth = (reached, MEASURED if per_byte else Origin("measured here", "its bytes never decide"))
     if kind in _PRODUCTS:
@@ -177,6 +204,7 @@ def _share(kind: str, oversubscription: float, per_flop: float, per_byte: float,
 
 
 def _of_links(fitted: Fit, kind: str, chip: Chip) -> tuple[float, Origin]:
+    """Return the share of the links' bandwidth that a collective reaches, and its origin."""
     seconds = fitted.exchanges.get(kind)
     if seconds is None:
         return 1.0, _TAKEN

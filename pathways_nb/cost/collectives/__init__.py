@@ -1,4 +1,5 @@
-"""What a collective takes on a group of devices: closed forms of the alpha-beta model.
+"""Seconds of a collective on a group of devices: closed forms of the alpha-beta model.
 
-No jaxpr and no compiled program.
+It takes a kind, bytes and a group of devices. Reading these from a jaxpr or a compiled program is done in
+``cost.jaxpr`` and ``cost.hlo``. ``cost.jaxpr`` and the packages above it may import it.
 """

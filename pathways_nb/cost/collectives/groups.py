@@ -1,8 +1,8 @@
-"""Groups of devices as XLA writes them, and which axes of a mesh they follow.
+"""Groups of devices as XLA writes them, and the axes of a mesh that they follow.
 
-Three ways of writing: every id, ``{{0,1},{2,3}}``; an array of ids, reshaped and transposed, ``[2,2]<=[2,2]T(1,0)``;
-and axes of a mesh of XLA's own, ``mesh['a'=2,'b'=4] {'b'}``, an axis possibly in part, ``'b':(2)2``. Ids are positions
-in the mesh of the program, row by row.
+XLA has three forms: every id, ``{{0,1},{2,3}}``; an array of ids, reshaped and transposed, ``[2,2]<=[2,2]T(1,0)``; and
+axes of a mesh of XLA's own, ``mesh['a'=2,'b'=4] {'b'}``, an axis possibly in part, ``'b':(2)2``. Ids are positions in
+the mesh of the program, row by row. All three become one array of ids, in which the axes are found.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ _PART = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
 def groups_of(attributes: str, devices: int) -> np.ndarray:
-    """The groups that an instruction's attributes name, one a row; the pairs of a permutation likewise.
+    """Return the groups that an instruction's attributes name, one a row; the pairs of a permutation likewise.
+
+    Args:
+        attributes: text of the attributes.
+        devices: number of devices of the program, which are one group where none is named.
 
     Raises:
-        ValueError: groups written in none of the three ways.
+        ValueError: groups written in none of the three forms.
     """
     listed = _LISTED.search(attributes) or _PAIRS.search(attributes)
     if listed:
@@ -42,7 +46,13 @@ def groups_of(attributes: str, devices: int) -> np.ndarray:
 
 
 def axes_of(groups: np.ndarray, sizes: Mapping[str, int], *, pairs: bool = False) -> tuple[str, ...]:
-    """The mesh axes along which the devices of each group differ; none if groups are no whole lines of them."""
+    """Return the mesh axes along which the devices of each group differ; none if groups are no whole lines of them.
+
+    Args:
+        groups: ids, one group a row.
+        sizes: of the mesh's axes, in its order.
+        pairs: whether rows are source and target of a permutation, which need not span an axis.
+    """
     coordinates = np.stack(np.unravel_index(groups, tuple(sizes.values())), axis=-1)
     differs = (coordinates != coordinates[:, :1]).any(axis=(0, 1))
     axes = tuple(axis for axis, along in zip(sizes, differs, strict=True) if along)
@@ -50,21 +60,30 @@ def axes_of(groups: np.ndarray, sizes: Mapping[str, int], *, pairs: bool = False
 
 
 def _numbers(text: str) -> list[int]:
+    """Return the numbers of a text with commas between them."""
     return [int(number) for number in text.split(",")]
 
 
 def _reordered(shape: str, order: str | None) -> np.ndarray:
+    """Return ids of an array of this shape, its dimensions in the given order."""
     dims = _numbers(shape)
     ids = np.arange(math.prod(dims)).reshape(dims)
     return ids.transpose(_numbers(order)) if order else ids
 
 
 def _along(declared: str, ids: str, chosen: str) -> np.ndarray:
-    """Groups along axes, or parts of axes, of a mesh that is written out."""
+    """Return the groups along axes, or parts of axes, of a mesh that is written out.
+
+    Args:
+        declared: axes with their sizes.
+        ids: order of the device ids in the mesh.
+        chosen: axes, or parts of axes, that the groups go along.
+    """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", declared)}
     parts = [(name, int(before or 1), int(size or sizes[name])) for name, before, size in _PART.findall(chosen)]
     dims, picked = [], []
     for axis, size in sizes.items():
+        # ``'b':(2)2`` is the part of size 2 of axis b with a part of size 2 before it: dimensions of a reshaped axis.
         cuts = sorted((before, part) for name, before, part in parts if name == axis)
         done = 1
         for before, part in cuts:
@@ -77,6 +96,7 @@ def _along(declared: str, ids: str, chosen: str) -> np.ndarray:
 
 
 def _device_ids(text: str, dims: Sequence[int]) -> np.ndarray:
+    """Return the device ids of a mesh, split into parts of axes."""
     iota = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if iota and "<=" not in text and iota[2] is None:
         return np.arange(math.prod(dims)).reshape(dims)

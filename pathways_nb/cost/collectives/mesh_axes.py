@@ -1,8 +1,9 @@
-"""How the axes of a mesh lie on the devices of an island: the group of one collective.
+"""The devices of one collective: how the axes of a mesh map to the devices of an island.
 
 A mesh takes the island's devices in order, its last axis fastest, and all groups over the same axes exchange at the
-same time. A group is a box of a torus or devices of a switch's domains. Where it is strided, others lie in between:
-it is taken as a box without its gaps, of which the others take their shares of the links; that is said.
+same time. A group is a box of a torus or devices of a switch's domains. The devices of a strided group have others
+between them: it is priced as a box without its gaps, of which the other groups take their shares of the links. That is
+an approximation, and the origin of the node's cost says so.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ UNKNOWN = "groups that follow no axis are taken as neighbours"
 
 
 class AxisGroup(NamedTuple):
-    """One group of a collective: ``group`` as ``Topology.group`` takes it, and by how many groups links are shared.
+    """One group of a collective.
 
-    ``note`` says what had to be assumed; empty if nothing.
+    Args:
+        group: as ``Topology.group`` takes it.
+        share: number of groups that share the links.
+        note: what had to be assumed; empty if nothing.
     """
 
     group: int | tuple[int, ...]
@@ -32,12 +36,13 @@ class AxisGroup(NamedTuple):
 
 @cache
 def group_of(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...], size: int) -> AxisGroup:
-    """Where the devices of one collective lie.
+    """Return the group of devices of one collective.
 
     Args:
-        topology: the island; the mesh begins at its first device.
-        sizes: the mesh's axes and their sizes, in its order. axes: those that the collective goes over, possibly none.
-        size: how many devices exchange.
+        topology: of the island; the mesh begins at its first device.
+        sizes: the mesh's axes and their sizes, in its order.
+        axes: those that the collective goes over, possibly none.
+        size: number of devices that exchange.
     """
     members = _members(dict(sizes), axes)
     if members is None or len(members) != size or members[-1] >= topology.devices:
@@ -51,7 +56,7 @@ def group_of(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple
 
 
 def _members(sizes: dict[str, int], axes: tuple[str, ...]) -> np.ndarray | None:
-    """Ids of the first group over these axes, ascending; None if they are no axes of the mesh."""
+    """Return the ids of the first group over these axes, ascending; None if they are no axes of the mesh."""
     chosen = set(axes)
     if not chosen or not chosen <= set(sizes):
         return None
@@ -60,6 +65,7 @@ def _members(sizes: dict[str, int], axes: tuple[str, ...]) -> np.ndarray | None:
 
 
 def _on_torus(topology: Topology, members: np.ndarray) -> AxisGroup:
+    """Return the box of chips that a group takes on a torus, or only its number of devices where it is no box."""
     each = topology.chip.devices_per_chip
     chips = np.unique(members // each)
     if len(chips) == 1:
@@ -68,11 +74,12 @@ def _on_torus(topology: Topology, members: np.ndarray) -> AxisGroup:
     strides = [_stride(coordinates) for coordinates in along]
     if math.prod(map(len, along)) != len(chips) or not all(strides):
         return AxisGroup(len(members), note=STRIDED)
+    # Groups interleave with each other by their strides, and on a chip by the devices that are no members.
     share = math.prod(strides) * each * len(chips) // len(members)
     return AxisGroup(tuple(map(len, along)), share, STRIDED if share > 1 else "")
 
 
 def _stride(coordinates: np.ndarray) -> int:
-    """How far neighbours of a group are apart along one axis; 0 if that differs."""
+    """Return the distance of neighbours of a group along one axis; 0 if distances differ."""
     apart = set(np.diff(coordinates).tolist())
     return apart.pop() if len(apart) == 1 else 0 if apart else 1

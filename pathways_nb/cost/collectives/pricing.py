@@ -1,8 +1,10 @@
-"""What a collective or a transfer costs on an island, and between islands: the closed form that fits, evaluated.
+"""Seconds of a collective or a transfer on an island, and between islands: the closed form that fits, evaluated.
 
 Levels: on one chip, over links or a switch, between domains over NICs, between islands over DCN. A collective that
 spans several levels is the sum of its parts, each with its own formula. Bytes are those of the *full logical array*,
-see ``formulas``. All groups of a computation are taken to run at the same time, each with its share of a host's NIC.
+see ``formulas``. All groups of a computation are assumed to run at the same time, each with its share of a host's NIC.
+
+Each result names the formula that gave it, so that a user can compute it again by hand.
 """
 
 from __future__ import annotations
@@ -30,16 +32,20 @@ def collective(
     flows: int = 1,
     hops: int = 1,
 ) -> Cost:
-    """Seconds of one collective, with the formula that gave them.
+    """Return the seconds of one collective, with the formula that gave them.
 
     Args:
-        kind: one of ``COLLECTIVES``. bytes: of the full logical array.
-        topology: the island. group: which of its devices take part, see ``Topology.group``.
-        islands: how many such islands take part, each with such a group. flows: how many collectives and transfers
-            share each NIC. hops: by how many devices a permute shifts.
+        kind: one of ``COLLECTIVES``.
+        bytes: of the full logical array.
+        topology: of the island.
+        group: which of its devices take part; see ``Topology.group``.
+        islands: number of such islands that take part, each with such a group.
+        flows: number of collectives and transfers that share each NIC.
+        hops: number of devices by which a permute shifts.
 
     Raises:
-        UsageError: an unknown kind, or a number that is none. PlaceError: a group that the island does not have.
+        UsageError: an unknown kind, or a number that is none.
+        PlaceError: a group that the island does not have.
     """
     if kind not in COLLECTIVES:
         raise UsageError(f"collective({kind!r}): choose one of {', '.join(map(repr, COLLECTIVES))}.")
@@ -53,6 +59,7 @@ def collective(
         nics = _nics(topology, where.devices, topology.devices) / flows
 
         def island(part: str, n: float) -> Cost:
+            """Return the cost of a part of the collective within one island."""
             return _island(part, n, topology, where, flows)
 
         main = _levels("islands over DCN", kind, bytes, islands, island, nics, topology.network)
@@ -61,10 +68,11 @@ def collective(
 
 
 def _island(kind: str, n: float, topology: Topology, where: DeviceGroup, flows: int) -> Cost:
-    """Within one island: one domain, or several that NICs join."""
+    """Return the cost within one island: one domain, or several that NICs join."""
     nics = _nics(topology, where.within, topology.domain) / flows
 
     def domain(part: str, n: float) -> Cost:
+        """Return the cost of a part of the collective within one domain."""
         return _domain(part, n, topology, where)
 
     return _levels("domains over NICs", kind, n, where.domains, domain, nics, topology.network)
@@ -73,14 +81,24 @@ def _island(kind: str, n: float, topology: Topology, where: DeviceGroup, flows: 
 def _levels(
     formula: str, kind: str, n: float, count: int, inner: Callable[[str, float], Cost], nics: float, network: Network
 ) -> Cost:
-    """Of ``count`` equal units, each of which sends ``nics`` bytes/s to the others: inside and between, in turn.
+    """Return the cost on equal units, inside them and between them, in turn.
 
     What every unit ends with (all-reduce, broadcast) is first spread within one, so that every NIC carries a part.
+
+    Args:
+        formula: name of the sum.
+        kind: of the collective.
+        n: bytes of the full logical array.
+        count: number of units.
+        inner: cost within a unit, by kind and bytes.
+        nics: bytes/s that each unit sends to the others.
+        network: between units.
     """
     if count == 1:
         return inner(kind, n)
     across = _named(SWITCH[kind](n, count, nics, network.latency), f"{{}} of {count} over NICs")
     if kind == "all_to_all":
+        # A unit has 1 / count of the array, of which 1 / count stays within it.
         return together(formula, across, inner(kind, n / count**2))
     if kind == "all_gather":
         return together(formula, across, inner(kind, n))
@@ -90,7 +108,10 @@ def _levels(
 
 
 def _domain(kind: str, n: float, topology: Topology, where: DeviceGroup) -> Cost:
-    """Over links or a switch. Devices of one chip use its memory, hidden behind the links where others take part."""
+    """Return the cost over links or a switch.
+
+    Devices of one chip use its memory, which is hidden behind the links where other chips take part.
+    """
     chip = topology.chip
     if where.within == 1:
         return FREE
@@ -102,7 +123,7 @@ def _domain(kind: str, n: float, topology: Topology, where: DeviceGroup) -> Cost
 
 
 def _permute(n: float, topology: Topology, where: DeviceGroup, islands: int, flows: int, hops: int) -> Cost:
-    """A shift: every link on the way carries ``hops`` shards. The slower of links and NICs counts."""
+    """Return the cost of a shift: links on the way carry ``hops`` shards; the slower of links and NICs counts."""
     chip, devices = topology.chip, where.devices * islands
     shard, far = n / devices, min(hops, devices - 1)
     if where.within <= chip.devices_per_chip:
@@ -114,6 +135,7 @@ def _permute(n: float, topology: Topology, where: DeviceGroup, islands: int, flo
         inner = summed(f"shift by {far}", steps * chip.hop_latency, far * shard / topology.axis_bw)
     if where.domains * islands == 1:
         return inner
+    # So many of a host's devices send to another host.
     crossing = min(far, where.within, topology.devices_per_host)
     bandwidth = topology.network.host_bw_effective / flows
     over = summed(f"shift by {far} over NICs", topology.network.latency, crossing * shard / bandwidth)
@@ -121,7 +143,7 @@ def _permute(n: float, topology: Topology, where: DeviceGroup, islands: int, flo
 
 
 def _nics(topology: Topology, devices: int, of: int) -> float:
-    """Bytes/s of the NICs that belong to so many of the devices of an island or domain, evenly spread over hosts."""
+    """Return the bytes/s of the NICs of so many devices of an island or domain, evenly spread over hosts."""
     return devices / min(topology.devices_per_host, of) * topology.network.host_bw_effective
 
 
@@ -130,10 +152,13 @@ def _named(cost: Cost, pattern: str) -> Cost:
 
 
 def over_links(bytes: float, topology: Topology, *, hops: int = 1, ways: int = 1) -> Cost:
-    """One chip sends to another of its domain, without a stop at those between: ``hops · a + n / (ways · W)``.
+    """Return the cost of sending from one chip to another of its domain without a stop: ``hops · a + n / (ways · W)``.
 
     Args:
-        bytes: what is sent. hops: see ``Topology.hops``; 0 is a copy on the chip. ways: disjoint ways that share it.
+        bytes: to send.
+        topology: of the island.
+        hops: see ``Topology.hops``; 0 is a copy on the chip.
+        ways: number of disjoint ways that share the bytes.
     """
     _check("over_links", bytes, hops=hops or 1, ways=ways)
     chip = topology.chip
@@ -145,18 +170,36 @@ def over_links(bytes: float, topology: Topology, *, hops: int = 1, ways: int = 1
 
 
 def over_dcn(bytes: float, network: Network, *, hosts: int = 1, flows: int = 1) -> Cost:
-    """``hosts`` hosts send an array to as many others, a part each, while ``flows`` transfers share each NIC."""
+    """Return the cost of sending an array from some hosts to as many others, a part each.
+
+    Args:
+        bytes: of the whole array.
+        network: between hosts.
+        hosts: number of sending hosts.
+        flows: number of transfers that share each NIC.
+    """
     _check("over_dcn", bytes, hosts=hosts, flows=flows)
     return summed("over DCN", network.latency, bytes * flows / (hosts * network.host_bw_effective))
 
 
 def over_pcie(bytes: float, chip: Chip, *, flows: int = 1) -> Cost:
-    """Between a host and one of its chips, while ``flows`` copies share the chip's PCIe."""
+    """Return the cost of a copy between a host and one of its chips.
+
+    Args:
+        bytes: to copy.
+        chip: the chip.
+        flows: number of copies that share the chip's PCIe.
+    """
     _check("over_pcie", bytes, flows=flows)
     return summed("over PCIe", chip.pcie_latency, bytes * flows / chip.pcie_bw)
 
 
 def _check(what: str, bytes: float, **numbers: int) -> None:
+    """Refuse bytes below 0 and numbers that are no counts.
+
+    Raises:
+        UsageError: names the function, the argument and its value.
+    """
     if not is_number(bytes) or bytes < 0:
         raise UsageError(f"{what}: bytes is {bytes!r}; write a finite number of bytes, 0 or more.")
     for name, value in numbers.items():

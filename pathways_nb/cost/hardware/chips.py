@@ -1,7 +1,11 @@
-"""Accelerator chips: what one can do, how chips are joined, and what one JAX device of it has.
+"""Accelerator chips: rates and memory of one chip, its links, and the part that one JAX device has of it.
 
-The figures stand in ``pathways_datasets/hardware.json``, each with its origin. Rates are peaks of the data sheet;
-how much of one a class of operations reaches is another module's matter.
+The figures are in ``pathways_datasets/hardware.json``, each with its origin. Rates are peaks of the data sheet; the
+share that a class of operations reaches is in ``cost.efficiency``, so that a measured share can be combined with any
+chip.
+
+A chip and a JAX device differ: TPU v2 and v3 list two devices a chip. Links and NICs belong to chips and hosts,
+programs see devices, and ``Device`` divides the one by the other.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from pathways_nb.cost.hardware.parameters import (
 )
 from pathways_nb.errors import UsageError
 
-# What multiplies a type that has no unit of its own, in order: it is widened to the next one that has.
+# Units that multiply a type, in order of preference: one without a unit of its own is widened to the next that has.
 _WIDENED = {
     "fp8": ("fp8", "bf16", "fp16", "fp32"),
     "int8": ("int8", "bf16", "fp16", "fp32"),
@@ -42,20 +46,32 @@ _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "int8": "int
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Chip(Parameters):
-    """A chip and the links, host and NIC around it; every figure is of one chip unless it says otherwise.
+    """A chip with the links, host and NIC around it; every figure is of one chip unless it says otherwise.
 
-    Fields (SI units; bandwidths in one direction):
-        bf16_flops, fp16_flops, fp32_flops, int8_flops, fp8_flops: dense matrix products, FLOP/s; None without a unit.
-        hbm_bytes, hbm_bw: memory and its bandwidth.
-        devices_per_chip: what JAX lists: a core on TPU v2 and v3, two on v7, else a chip.
+    All figures in SI units; bandwidths are of one direction.
+
+    Attributes:
+        bf16_flops: FLOP/s of dense matrix products in bfloat16; None where the chip has no unit for it.
+        fp16_flops: the same in float16.
+        fp32_flops: the same in float32.
+        int8_flops: the same in int8.
+        fp8_flops: the same in float8.
+        hbm_bytes: memory.
+        hbm_bw: bandwidth of the memory, bytes/s.
+        devices_per_chip: devices that JAX lists: a core on TPU v2 and v3, two on v7, else a chip.
         chips_per_host: chips of one host.
-        interconnect: ``"torus"``, ``"switch"``, or ``"mesh"`` (links without a switch, taken as rings side by side).
+        interconnect: ``"torus"``, ``"switch"``, or ``"mesh"`` (links without a switch, modelled as rings side by side).
         pod: the largest torus, in chips along each axis; or the chips that one switch or mesh joins.
         wrap_at: a torus axis closes to a ring if its length is a multiple of this.
-        links, link_bw: links of a chip and bytes/s of each; link_efficiency: the share that large messages reach.
-        hop_latency: seconds a hop, or a step through a switch; start_latency: seconds before a collective starts.
-        nic_bw, nic_rtt: bytes/s of a *host* to others, and seconds there and back.
-        pcie_bw, pcie_latency: bytes/s between host and chip, and seconds before a copy starts.
+        links: links of a chip.
+        link_bw: bytes/s of each link.
+        link_efficiency: the share of ``link_bw`` that large messages reach.
+        hop_latency: seconds a hop, or a step through a switch.
+        start_latency: seconds before a collective starts.
+        nic_bw: bytes/s of a *host* to others.
+        nic_rtt: seconds there and back of a small message between hosts.
+        pcie_bw: bytes/s between host and chip.
+        pcie_latency: seconds before a copy between host and chip starts.
     """
 
     bf16_flops: float | None = optional_rate("FLOP/s")
@@ -81,7 +97,7 @@ class Chip(Parameters):
     pcie_latency: float = duration()
 
     def flops(self, dtype: Any) -> float:
-        """FLOP/s of dense matrix products of this type, at JAX's default precision.
+        """Return the FLOP/s of dense matrix products of a type, at JAX's default precision.
 
         Args:
             dtype: a name (``"bf16"``, ``"bfloat16"``) or a dtype. A type without a unit of its own counts as the next
@@ -99,7 +115,7 @@ class Chip(Parameters):
 
     @property
     def link_bw_effective(self) -> float:
-        """What one link carries of large messages: bytes/s one way."""
+        """Bytes/s of one link one way for large messages."""
         return self.link_bw * self.link_efficiency
 
     @property
@@ -109,12 +125,12 @@ class Chip(Parameters):
 
     @property
     def device(self) -> Device:
-        """What one JAX device of it has."""
+        """The part of the chip that one JAX device has."""
         return Device(self)
 
     @property
     def network(self) -> Network:
-        """What its hosts' NICs give, where no other network is named."""
+        """The network of its hosts' NICs, used where no other network is named."""
         nominal = Origin("assumed", "the nominal bandwidth of the NIC")
         origins = {"host_bw": self.origin("nic_bw"), "rtt": self.origin("nic_rtt"), "efficiency": nominal}
         return Network(base=f"NICs of {self.name}", origins=origins, host_bw=self.nic_bw, rtt=self.nic_rtt)
@@ -127,7 +143,7 @@ class Device:
     chip: Chip
 
     def flops(self, dtype: Any) -> float:
-        """FLOP/s of dense matrix products of this type; see ``Chip.flops``."""
+        """Return the FLOP/s of dense matrix products of a type; see ``Chip.flops``."""
         return self.chip.flops(dtype) / self.chip.devices_per_chip
 
     @property
@@ -142,7 +158,7 @@ class Device:
 
     @property
     def copy_bw(self) -> float:
-        """Bytes/s of a copy within its memory, which is read and written."""
+        """Bytes/s of a copy within its memory, where each byte is read and written."""
         return self.hbm_bw / 2
 
     @property
@@ -157,13 +173,14 @@ class Device:
 
 
 def _short(dtype: Any) -> str:
+    """Return the short name of a dtype, as ``_WIDENED`` has it."""
     if not isinstance(dtype, str):
         dtype = np.dtype(dtype).name
     return "fp8" if dtype.startswith("float8") else _SHORT.get(dtype, dtype)
 
 
 def chip(name: str | PathLike[str] | Chip) -> Chip:
-    """A chip by its name, or from a JSON file of your own; see ``Chip`` for its fields.
+    """Return a chip by its name, or from a JSON file of your own; see ``Chip`` for its fields.
 
     Args:
         name: such as ``"tpu_v3"`` or ``"gpu_h100_sxm"``; or the path of a file ``{"base": "tpu_v5p", "hbm_bw": 2e12}``

@@ -1,8 +1,9 @@
-"""What controller, hosts and launches cost: the part of a step that is neither work nor bytes.
+"""Costs of controller, hosts and launches: the part of a step that is neither work nor bytes.
 
 The paper's account (Pathways, section 4.5 and Figures 5 to 7): the client calls, the controller sends one message to
-each island, that costs something for each host behind it, a host enqueues launches, a device begins, and the end comes
-back to the client.
+each island at some cost for each host behind it, a host enqueues launches, a device begins, and the end is reported to
+the client. Each of these is a parameter, because calibration measures them apart and dispatch modes pay them in
+different numbers.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from pathways_nb.cost.hardware.parameters import Origin, Parameters, duration
 class Host(Parameters):
     """Seconds that a controller, hosts and launches take.
 
-    Fields (seconds):
+    Attributes:
         call: of the client's thread for one call of a program: Python, look-up, submission.
         message: of the controller for one message to one island, whatever its hosts.
         per_host: of the controller for each host that a message goes to.
         launch: of an island's host for each launch that it enqueues to its devices.
         notice: from the end of a program's last node until the client's thread knows of it.
         device_launch: on a device, before a node's own work begins.
-        interference: on a device, for each node that begins while all other islands work, too, where hosts have no
-            cores of their own and take their turns on those of the devices.
+        interference: on a device, for each node that begins while all other islands work, too; above 0 where hosts have
+            no cores of their own and use those of the devices.
     """
 
     call: float = duration()
@@ -59,4 +60,4 @@ HOST = Host(
         }
     ),
 )
-"""Where nothing was measured."""
+"""The host model where nothing was measured."""

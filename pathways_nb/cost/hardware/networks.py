@@ -1,4 +1,8 @@
-"""Networks between hosts (DCN): what a host sends and how long a message takes at least."""
+"""Networks between hosts (DCN): bandwidth of a host and latency of a message.
+
+A network is a parameter of its own and not a part of a chip, so that the same chips can be simulated on another one;
+a chip's own NICs are only the default (``Chip.network``).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from pathways_nb.cost.hardware.parameters import Parameters, duration, fraction,
 class Network(Parameters):
     """A network that joins hosts through one NIC each, with full bisection.
 
-    Fields (SI units):
+    Attributes:
         host_bw: bytes/s of one host in one direction.
         rtt: seconds there and back of a small message.
         efficiency: the share of ``host_bw`` that large messages reach.
@@ -30,12 +34,12 @@ class Network(Parameters):
 
     @property
     def host_bw_effective(self) -> float:
-        """What one host sends of large messages: bytes/s."""
+        """Bytes/s of one host for large messages."""
         return self.host_bw * self.efficiency
 
 
 def network(name: str | PathLike[str] | Network) -> Network:
-    """A network by its name, or from a JSON file of your own; see ``Network`` for its fields.
+    """Return a network by its name, or from a JSON file of your own; see ``Network`` for its fields.
 
     Args:
         name: such as ``"tpu_dcn"``; or the path of a file ``{"base": "tpu_dcn", "rtt": 1e-3}``.

@@ -1,8 +1,12 @@
-"""Parameters of hardware: immutable, in SI units, and each knows where its value comes from.
+"""Parameters of hardware: immutable, in SI units, each with the origin of its value.
 
-``Parameters`` is what ``Chip`` and ``Network`` share: ``replace``, ``origin``, a readable table, and the refusal of
-values that no hardware has. Fields of a subclass that are made by the functions below (``rate``, ``count``, …) are
-parameters; the metadata of each says its unit and what it may be.
+``Parameters`` is the base of ``Chip``, ``Network``, ``Host`` and ``Efficiency``: ``replace``, ``origin``, a readable
+table, and the refusal of values that no hardware has. Fields of a subclass that are made by the functions below
+(``rate``, ``count``, …) are parameters; the metadata of each says its unit and the values it may have. So a file, a
+table and ``replace`` are all checked by one rule, stated where the field is declared.
+
+A simulated number is only as good as its inputs; therefore an origin travels with every value up to the table that a
+user reads.
 """
 
 from __future__ import annotations
@@ -38,7 +42,13 @@ class Origin(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What a parameter may be: ``wanted`` ends the error of a value that does not hold."""
+    """The values that a parameter may have.
+
+    Args:
+        unit: of the value.
+        wanted: what to write instead, at the end of an error.
+        holds: whether a value is allowed.
+    """
 
     unit: str
     wanted: str
@@ -46,49 +56,49 @@ class Rule(NamedTuple):
 
 
 def rate(unit: str) -> Any:
-    """A finite number above 0."""
+    """Return a field for a finite number above 0."""
     return _parameter(Rule(unit, f"a finite number above 0, in {unit}", lambda v: is_number(v) and v > 0))
 
 
 def optional_rate(unit: str) -> Any:
-    """A finite number above 0, or None where the hardware has no such unit."""
+    """Return a field for a finite number above 0, or None where the hardware has no such unit."""
     rule = Rule(unit, f"a finite number above 0, in {unit}, or None", lambda v: v is None or (is_number(v) and v > 0))
     return _parameter(rule, None)
 
 
 def duration(default: Any = _REQUIRED) -> Any:
-    """A finite number of seconds, 0 or more."""
+    """Return a field for a finite number of seconds, 0 or more."""
     return _parameter(Rule("s", "a finite number of seconds, 0 or more", lambda v: is_number(v) and v >= 0), default)
 
 
 def fraction(default: Any = _REQUIRED) -> Any:
-    """A number above 0 and at most 1."""
+    """Return a field for a number above 0 and at most 1."""
     return _parameter(Rule("", "a number above 0 and at most 1", lambda v: is_number(v) and 0 < v <= 1), default)
 
 
 def count() -> Any:
-    """A whole number of at least 1, and below 10⁹."""
+    """Return a field for a whole number of at least 1, and below 10⁹."""
     return _parameter(Rule("", "a whole number of at least 1", _is_some))
 
 
 def optional_count() -> Any:
-    """A whole number of at least 1, or None where it has no meaning."""
+    """Return a field for a whole number of at least 1, or None where it has no meaning."""
     return _parameter(Rule("", "a whole number of at least 1, or None", lambda v: v is None or _is_some(v)), None)
 
 
 def counts() -> Any:
-    """One or more whole numbers of at least 1."""
+    """Return a field for one or more whole numbers of at least 1."""
     wanted = "one or more whole numbers of at least 1, such as (16, 16)"
     return _parameter(Rule("", wanted, lambda v: isinstance(v, tuple) and v != () and all(map(_is_some, v))))
 
 
 def choice(*names: str) -> Any:
-    """One of these names."""
+    """Return a field for one of these names."""
     return _parameter(Rule("", f"one of {', '.join(map(repr, names))}", lambda v: v in names))
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number of at least 1, of Python or NumPy; a truth value is none."""
+    """Return whether a value is a whole number of at least 1, of Python or NumPy; a truth value is none."""
     try:
         return not isinstance(value, bool) and operator.index(value) >= 1  # type: ignore[arg-type]
     except TypeError:
@@ -96,32 +106,39 @@ def is_count(value: object) -> bool:
 
 
 def _is_some(value: Any) -> bool:
+    """Return whether a value is a count below 10⁹."""
     return is_count(value) and value < 10**9
 
 
 def _parameter(rule: Rule, default: Any = _REQUIRED) -> Any:
+    """Return a dataclass field with this rule."""
     given = {} if default is _REQUIRED else {"default": default}
     return dataclasses.field(metadata={"rule": rule}, **given)
 
 
 def rules(cls: type) -> Mapping[str, Rule]:
-    """The parameters of a class, by name."""
+    """Return the rules of a class's parameters, by name."""
     return {f.name: f.metadata["rule"] for f in dataclasses.fields(cls) if "rule" in f.metadata}
 
 
 def required(cls: type) -> tuple[str, ...]:
-    """The parameters that have no default."""
+    """Return the names of the parameters that have no default."""
     fields = dataclasses.fields(cls)
     return tuple(f.name for f in fields if "rule" in f.metadata and f.default is dataclasses.MISSING)
 
 
 def tidy(value: Any) -> Any:
-    """A list as JSON and people write it becomes a tuple; all else stays."""
+    """Return a list, as JSON and people write it, as a tuple; all else unchanged."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def check(cls: type, where: str, values: Mapping[str, Any]) -> None:
     """Refuse what is no parameter of the class, and values that no hardware has.
+
+    Args:
+        cls: class of the parameters.
+        where: name of a chip or a file, for the error.
+        values: by name of the field.
 
     Raises:
         UsageError: names ``where`` (a chip, a file), the field and its value.
@@ -141,7 +158,7 @@ class Parameters:
     """Immutable parameters with their origins; two with the same name and values are equal."""
 
     base: str
-    """What it was before anything was changed."""
+    """Name before any value was changed."""
     changed: tuple[str, ...] = ()
     origins: Mapping[str, Origin] = dataclasses.field(compare=False)
 
@@ -158,7 +175,7 @@ class Parameters:
         return f"{self.base}, changed: {', '.join(self.changed)}" if self.changed else self.base
 
     def origin(self, field: str) -> Origin:
-        """Where the value of a field comes from.
+        """Return where the value of a field comes from.
 
         Raises:
             UsageError: there is no such field.
@@ -168,11 +185,11 @@ class Parameters:
         return self.origins.get(field, Origin("not given"))
 
     def replace(self, **values: Any) -> Self:
-        """Another one with these values, whose origin becomes ``"yours"``.
+        """Return a copy with these values, whose origin becomes ``"yours"``.
 
         Args:
-            values: fields and their new values in SI units; ``name=`` gives it a name of its own, otherwise the name
-                says what was changed.
+            values: fields and their new values in SI units; ``name=`` gives the copy a name of its own, otherwise the
+                name says what was changed.
 
         Raises:
             UsageError: a field that does not exist (the nearest are named), or a value that no hardware has.
@@ -187,7 +204,7 @@ class Parameters:
         return dataclasses.replace(self, base=base or self.base, changed=changed, origins=origins, **values)
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Field, value with its unit, and origin, of every field that has a value."""
+        """Return field, value with its unit, and origin, of every field that has a value."""
         values = [(name, getattr(self, name), rule.unit) for name, rule in rules(type(self)).items()]
         return [(name, say(value, unit), str(self.origin(name))) for name, value, unit in values if value is not None]
 
@@ -205,12 +222,16 @@ class Parameters:
 
 
 def _remade(cls: type[Parameters], fields: dict[str, Any]) -> Parameters:
-    """Unpickled: views of mappings cannot be pickled themselves."""
+    """Return unpickled parameters: read-only views of mappings cannot be pickled themselves."""
     return cls(**{**fields, "origins": MappingProxyType(fields["origins"])})
 
 
 def origin_of(kind: Any, source: Any = "") -> Origin:
-    """An origin as tables write it.
+    """Return an origin from the form that tables write.
+
+    Args:
+        kind: one of ``KINDS``, or ``"fitted on …"``.
+        source: name of the source.
 
     Raises:
         ValueError: the kind is none of those that ``Origin`` names, or the source is no text.
@@ -224,7 +245,12 @@ def origin_of(kind: Any, source: Any = "") -> Origin:
 
 
 def say(value: Any, unit: str) -> str:
-    """A value as people say it: ``say(9e11, "bytes/s")`` is ``"900 GB/s"``."""
+    """Return a value as people write it: ``say(9e11, "bytes/s")`` is ``"900 GB/s"``.
+
+    Args:
+        value: a number, a tuple of numbers, or a text.
+        unit: of the value; empty for none.
+    """
     if isinstance(value, tuple):
         return " × ".join(map(str, value))
     if not unit:

@@ -1,7 +1,8 @@
-"""From a name or a file to chips and networks: the packaged table, and a user's own JSON.
+"""Chips and networks from a name or a file: the packaged table, and a user's own JSON.
 
 A file holds one object: ``{"name": "mine", "base": "tpu_v5p", "hbm_bw": 2e12}``. ``base`` fills in what is not
-written; a value may carry its origin as the packaged table does, ``[2e12, "measured here", "stream triad"]``.
+written; a value may carry its origin as the packaged table does, ``[2e12, "measured here", "stream triad"]``. All
+tables, a user's and a stored calibration's included, pass through ``built``, so that none is trusted unchecked.
 """
 
 from __future__ import annotations
@@ -23,21 +24,28 @@ P = TypeVar("P", bound=Parameters)
 
 @cache
 def _table() -> Mapping[str, Any]:
+    """Return the packaged table, read once."""
     from pathways_datasets import hardware
 
     return hardware()
 
 
 def names(section: str) -> list[str]:
-    """What the packaged table has under ``"chips"`` or ``"networks"``."""
+    """Return the names in a section of the packaged table, ``"chips"`` or ``"networks"``."""
     return list(_table()[section])
 
 
 def find(cls: type[P], section: str, what: Any, asked: str = "") -> P:
-    """The entry of this name, the one that a JSON file describes, or ``what`` itself if it is one already.
+    """Return the entry of a name, the one that a JSON file describes, or ``what`` itself if it is an entry.
 
     Args:
-        cls, section: of the table. what: is looked for. asked: what was typed, for errors; by default ``chip('name')``.
+        cls: class of the entry.
+        section: of the packaged table.
+        what: name, path of a ``.json`` file, or an instance of ``cls``.
+        asked: what the user typed, for errors; by default ``chip('name')``.
+
+    Returns:
+        The entry.
 
     Raises:
         UsageError: an unknown name (the nearest are listed, then all), or a file that cannot be read or says what no
@@ -56,6 +64,11 @@ def find(cls: type[P], section: str, what: Any, asked: str = "") -> P:
 
 
 def _from_file(cls: type[P], section: str, path: Path) -> P:
+    """Return the entry that a user's JSON file describes.
+
+    Raises:
+        UsageError: a file that cannot be read, is no object, or has an unknown base.
+    """
     try:
         written = json_text.read(path)
     except (FileNotFoundError, json_text.DamagedError) as error:
@@ -67,7 +80,7 @@ def _from_file(cls: type[P], section: str, path: Path) -> P:
     for field, text in (("name", name), ("base", base)):
         if text is not None and not (isinstance(text, str) and text):
             raise UsageError(f"{path}: {field} is {json_text.shortened(text)}; write a text.")
-    if isinstance(base, str) and base.endswith(".json"):  # a chain of files might never end
+    if isinstance(base, str) and base.endswith(".json"):  # a chain of files could be a circle
         raise UsageError(f"{path}: base is {json_text.shortened(base)}; write a name of the table, not a file.")
     try:
         under = None if base is None else find(cls, section, base)
@@ -77,10 +90,14 @@ def _from_file(cls: type[P], section: str, path: Path) -> P:
 
 
 def built(cls: type[P], where: str, name: str, written: Mapping[str, Any], base: P | None = None) -> P:
-    """From a table's entries, over those of ``base``.
+    """Return an entry from a table's values, over those of ``base``.
 
     Args:
-        where: the table's name, for errors. name: of what is made. written: field to value, or to value and origin.
+        cls: class of the entry.
+        where: the table's name, for errors.
+        name: of the new entry.
+        written: field to value, or to value and origin.
+        base: entry whose values are used where ``written`` has none; None for none.
 
     Raises:
         UsageError: a field that does not exist (the nearest are named), that is missing, or that no hardware has.
@@ -97,12 +114,17 @@ def built(cls: type[P], where: str, name: str, written: Mapping[str, Any], base:
 
 
 def entries(parameters: Parameters) -> dict[str, Any]:
-    """What ``built`` reads: each field that has a value as a list of it, its kind of origin and its source."""
+    """Return each field that has a value as a list of value, kind of origin and source, which ``built`` reads."""
     values = {name: getattr(parameters, name) for name in rules(type(parameters))}
     return {name: [value, *parameters.origin(name)] for name, value in values.items() if value is not None}
 
 
 def _value_and_origin(where: str, field: str, entry: Any) -> tuple[Any, Origin]:
+    """Return a value of a table and its origin, which is the user's own if none is written.
+
+    Raises:
+        UsageError: an origin of no known kind.
+    """
     if not (isinstance(entry, list) and len(entry) in (2, 3) and isinstance(entry[1], str)):
         return tidy(entry), Origin("yours")
     value, *origin = entry

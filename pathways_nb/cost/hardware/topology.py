@@ -1,7 +1,8 @@
-"""How the chips of an island are joined: a torus with or without wrap, a switch, and NICs beyond it.
+"""The links between the chips of an island: a torus with or without wrap, a switch, and NICs between domains.
 
 ``make_topology`` arranges an island; ``Topology.group`` says which part of it the devices of one collective take.
-Chips are numbered along the last axis first, and devices within their chip first, as JAX numbers them.
+Chips are numbered along the last axis first, and devices within their chip first, as JAX numbers them. Formulas of
+collectives are in ``cost.collectives``.
 """
 
 from __future__ import annotations
@@ -27,19 +28,23 @@ class Axis(NamedTuple):
 
     @property
     def hops(self) -> int:
-        """From a chip to the farthest one."""
+        """Hops from a chip to the farthest one."""
         return self.length // 2 if self.wrap else self.length - 1
 
     @property
     def ways(self) -> int:
-        """By how many links of this axis the worst placed chip is reached."""
+        """Number of links of this axis by which the worst placed chip is reached."""
         return 0 if self.length == 1 else 2 if self.wrap else 1
 
 
 class DeviceGroup(NamedTuple):
-    """The devices of one collective: ``axes`` of chips in each of so many ``domains`` that NICs join.
+    """The devices of one collective.
 
-    ``devices`` is their number, ``within`` how many of them share a domain.
+    Args:
+        axes: of chips, in each domain.
+        domains: number of domains, joined by NICs.
+        devices: number of devices.
+        within: number of devices in one domain.
     """
 
     axes: tuple[Axis, ...]
@@ -50,10 +55,18 @@ class DeviceGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Topology:
-    """An island: its chips, how links join them, how many hosts they have and what joins those.
+    """An island: its chips, the links between them, its hosts and the network between those.
 
     ``axes`` are those of one *domain*, the chips that links or a switch join; a torus is one domain, an island of
     GPUs has several, joined by ``network``.
+
+    Args:
+        chip: of the island.
+        devices: number of JAX devices.
+        axes: of chips in a domain.
+        domains: number of domains.
+        devices_per_host: number of devices of a host.
+        network: between hosts.
     """
 
     chip: Chip
@@ -70,12 +83,12 @@ class Topology:
 
     @property
     def hosts(self) -> int:
-        """How many hosts it has."""
+        """Number of hosts."""
         return math.ceil(self.devices / self.devices_per_host)
 
     @property
     def domain(self) -> int:
-        """Devices of a domain."""
+        """Number of devices of a domain."""
         return min(self.devices, math.prod(self.shape) * self.chip.devices_per_chip)
 
     @property
@@ -97,7 +110,12 @@ class Topology:
         return min((chips / a.length * a.ways * self.axis_bw for a in self.axes if a.ways), default=math.inf)
 
     def hops(self, first: int, second: int) -> int:
-        """Links between the chips of two devices of a domain, by the shortest way; a switch is one."""
+        """Return the links between the chips of two devices of a domain, by the shortest way; a switch is one.
+
+        Args:
+            first: device of the domain, from 0.
+            second: another one.
+        """
         chips = [device // self.chip.devices_per_chip for device in (first, second)]
         if self.chip.interconnect == "switch":
             return int(chips[0] != chips[1])
@@ -109,12 +127,12 @@ class Topology:
         return distance
 
     def group(self, size: int | Sequence[int] | None = None) -> DeviceGroup:
-        """Where the devices of one collective lie.
+        """Return the group of devices of one collective.
 
         Args:
-            size: their number, neighbours of each other: a torus gives them whole axes first, then a part of one. Or,
-                for a torus, how many chips along each of its axes; for a switch, (devices of a domain, domains).
-                None: all devices.
+            size: number of neighbouring devices: a torus gives them whole axes first, then a part of one. Or, for a
+                torus, the number of chips along each of its axes; for a switch, (devices of a domain, domains). None:
+                all devices.
 
         Raises:
             PlaceError: the island does not have so many.
@@ -130,6 +148,11 @@ class Topology:
         return DeviceGroup(_part(self.axes, chips), math.ceil(size / self.domain), size, within)
 
     def _box(self, box: tuple[int, ...]) -> DeviceGroup:
+        """Return the group of a box of chips, or of devices of several domains.
+
+        Raises:
+            PlaceError: the island does not have such a box.
+        """
         switched = self.domains > 1 or self.chip.interconnect == "switch"
         most = (self.domain, self.domains) if switched else self.shape
         if len(box) != len(most) or not all(is_count(n) and n <= limit for n, limit in zip(box, most, strict=True)):
@@ -151,12 +174,15 @@ def make_topology(
     devices_per_host: int | None = None,
     network: Network | None = None,
 ) -> Topology:
-    """Arrange the devices of one island.
+    """Return the topology of one island.
 
     Args:
-        chip: what the island is made of. devices: how many JAX devices it has.
-        topology: chips along each axis of its torus; by default the most nearly square or cubic arrangement that a
-            pod holds. devices_per_host: by default the chip's. network: between hosts; by default the chip's NICs.
+        chip: of the island.
+        devices: number of JAX devices.
+        topology: chips along each axis of its torus; None for the most nearly square or cubic arrangement that a pod
+            holds.
+        devices_per_host: None for the chip's own.
+        network: between hosts; None for the chip's NICs.
 
     Raises:
         PlaceError: a number that is none, or an arrangement that does not exist: both numbers and a fix are named.
@@ -179,16 +205,22 @@ def make_topology(
 
 
 def times(shape: Sequence[int]) -> str:
-    """``(4, 8)`` as ``4 × 8``."""
+    """Return ``(4, 8)`` as ``4 × 8``."""
     return " × ".join(map(str, shape))
 
 
 def _axis(chip: Chip, length: int) -> Axis:
+    """Return an axis, closed to a ring where the chip's links allow it."""
     rings = chip.interconnect != "switch" and chip.wrap_at is not None
     return Axis(length, rings and length > 2 and length % (chip.wrap_at or 1) == 0)
 
 
 def _chips(chip: Chip, devices: int) -> int:
+    """Return the number of chips of so many devices.
+
+    Raises:
+        PlaceError: a part of a chip is left over.
+    """
     each = chip.devices_per_chip
     if devices > each and devices % each:
         fix = f"write {devices - devices % each} or {devices - devices % each + each}"
@@ -197,7 +229,11 @@ def _chips(chip: Chip, devices: int) -> int:
 
 
 def _cube(chip: Chip, devices: int, chips: int) -> tuple[int, ...]:
-    """The most nearly square or cubic arrangement that a pod holds."""
+    """Return the most nearly square or cubic arrangement that a pod holds.
+
+    Raises:
+        PlaceError: there is none; the nearest numbers of devices are named.
+    """
     most = math.prod(chip.pod) * chip.devices_per_chip
     asked = f"devices_per_island={devices}: {_counted(chip, chips)}"
     if devices > most:
@@ -216,12 +252,23 @@ def _cube(chip: Chip, devices: int, chips: int) -> tuple[int, ...]:
 
 
 def _near(pod: tuple[int, ...], chips: int, step: int) -> tuple[int, ...] | None:
-    """The arrangement of the next smaller or larger number of chips that has one."""
+    """Return the arrangement of the next smaller or larger number of chips that has one; None if none has.
+
+    Args:
+        pod: chips along each axis of a pod.
+        chips: the number that has none.
+        step: -1 for a smaller number, 1 for a larger one.
+    """
     candidates = range(chips + step, 0 if step < 0 else math.prod(pod) + 1, step)
     return next((found for n in candidates if (found := _arrangement(n, pod))), None)
 
 
 def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tuple[int, ...]:
+    """Return the user's arrangement, if it has the right number of chips and fits a pod.
+
+    Raises:
+        PlaceError: it does not.
+    """
     shape = tuple(topology) if isinstance(topology, Sequence) else (topology,)
     asked = f"topology={topology!r}"
     if not all(map(is_count, shape)):
@@ -245,24 +292,26 @@ def _given(chip: Chip, devices: int, chips: int, topology: Sequence[int]) -> tup
 
 
 def _counted(chip: Chip, chips: int) -> str:
+    """Return a number of chips in words."""
     return (
         f"{counted(chips, 'chip')} of {each} devices" if (each := chip.devices_per_chip) > 1 else counted(chips, "chip")
     )
 
 
 def _fits(shape: Sequence[int], pod: Sequence[int]) -> bool:
+    """Return whether a box fits a pod, turned as needed."""
     return all(n <= limit for n, limit in zip(sorted(shape), sorted(pod), strict=True))
 
 
 @cache
 def _arrangement(chips: int, pod: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The box of so many chips within a pod whose sides have the least sum, longest last; None if there is none."""
+    """Return the box of so many chips within a pod with the least sum of sides, longest last; None for none."""
     found = [shape for shape in _boxes(chips, (max(pod),) * len(pod)) if _fits(shape, pod)]
     return min((tuple(sorted(shape)) for shape in found), key=lambda shape: (sum(shape), shape), default=None)
 
 
 def _boxes(chips: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Every box of so many chips with no side longer than ``most`` says."""
+    """Yield every box of so many chips with no side longer than ``most`` says."""
     if not most:
         if chips == 1:
             yield ()
@@ -274,10 +323,11 @@ def _boxes(chips: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 @cache
 def _part(axes: tuple[Axis, ...], chips: int) -> tuple[Axis, ...]:
-    """The part of a domain that so many neighbouring chips take: whole axes first; a row where no box fits."""
+    """Return the part of a domain that so many neighbouring chips take: whole axes first; a row where no box fits."""
     found = [_cut(axes, box) for box in _boxes(chips, tuple(axis.length for axis in axes))]
 
     def goodness(part: tuple[Axis, ...]) -> tuple[int, int, int]:
+        """Return the order of preference: few cut axes, many ways into a chip, few hops."""
         cut = sum(1 < one.length < whole.length for one, whole in zip(part, axes, strict=True))
         return cut, -sum(one.ways for one in part), sum(one.hops for one in part)
 
@@ -285,5 +335,5 @@ def _part(axes: tuple[Axis, ...], chips: int) -> tuple[Axis, ...]:
 
 
 def _cut(axes: tuple[Axis, ...], box: Sequence[int]) -> tuple[Axis, ...]:
-    """A part of an axis has no wrap."""
+    """Return a box of a domain; a part of an axis has no wrap."""
     return tuple(Axis(n, axis.wrap and n == axis.length) for axis, n in zip(axes, box, strict=True))

@@ -1,4 +1,5 @@
-"""What XLA makes of a program, compiled ahead of time: collectives and memory.
+"""Facts about a program from XLA, compiled ahead of time: its collectives and its memory.
 
-Nothing here runs a program.
+Whole-array code has no collectives before the compiler's partitioner has chosen them, so a jaxpr cannot tell. Programs
+are compiled here and never run. The cost model and the simulator may import this package.
 """

@@ -1,11 +1,11 @@
-"""What the compiler makes of a node for a mesh of CPU devices on which nothing runs: collectives, memory, layouts.
+"""A node compiled for a mesh of CPU devices on which nothing runs: its collectives, memory and layouts.
 
 The jaxpr of a data-parallel step holds no collective; they are the compiler's choice, and so is what it keeps in
 memory. Compiling takes about as long for hundreds of devices as for two, so a node is compiled for the mesh that it
-runs on. For more devices than a client is quickly made of, it is compiled for a small mesh of the same axes, and once
-more with each longer axis in turn lengthened. How the arrays of each collective grow or shrink with that axis tells the
-power with which they scale. Where all that goes over an axis is sums it is not lengthened: what is summed over an axis
-is not split by it, so it is as large for any number of devices.
+runs on. Where making a client of so many devices would take too long, it is compiled for a small mesh of the same axes,
+and once more with each longer axis in turn lengthened. How the arrays of each collective grow or shrink with that axis
+tells the power with which they scale. Where all that goes over an axis is sums it is not lengthened: what is summed
+over an axis is not split by it, so it is as large for any number of devices.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pathways_nb.cost.jaxpr.exchange import Collective, Origin, merged
 from pathways_nb.errors import UsageError
 from pathways_nb.util.primitives import CollectiveKind
 
-_NODE = 500_000  # ids of its devices lie far from those of every island
+_NODE = 500_000  # far from the device ids of every island
 
 _quick: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-"""Options that make for quickly compiled machine code, which never runs; those that this JAX lacks are dropped."""
+"""Options for quick compilation, since the machine code never runs; those that this JAX lacks are dropped."""
 
 _SUMS: tuple[CollectiveKind, ...] = ("all-reduce", "reduce-scatter")
 
@@ -47,16 +47,17 @@ _GROWTH: dict[CollectiveKind, int] = {
     "permute": 0,
     "broadcast": 0,
 }
-"""The power of an axis's size with which bytes on a device grow that go over it, where only one size was compiled."""
+"""Power of an axis's size with which the bytes on a device that go over it grow, where only one size was compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledMemory:
-    """What one compilation says of memory on each device, in bytes.
+    """The compiler's memory analysis of a node, in bytes on each device.
 
     Args:
-        temporary: needed beyond inputs and outputs. reused: of outputs, in memory taken over from donated inputs.
-        out_specs: the layout of each output; ``None`` where it cannot be written as a ``PartitionSpec``.
+        temporary: needed beyond inputs and outputs.
+        reused: of outputs, in memory taken over from donated inputs.
+        out_specs: the partition spec of each output; None where its layout cannot be written as one.
     """
 
     temporary: int
@@ -66,7 +67,14 @@ class CompiledMemory:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFacts:
-    """Collectives of a node, the axis sizes it was compiled for, what could not be known, and memory for the last."""
+    """Facts about a node from its compilation.
+
+    Args:
+        collectives: of the node, at its full size.
+        sizes: axis sizes that it was compiled for.
+        notes: what could not be known.
+        memory: for the last of ``sizes``.
+    """
 
     collectives: tuple[Collective, ...]
     sizes: tuple[dict[str, int], ...]
@@ -85,7 +93,7 @@ def collectives_by_compiling(
     for_mesh: bool = False,
     donated: Sequence[int] = (),
 ) -> CompiledFacts:
-    """The collectives of whole-array code on a mesh of ``axis_sizes``.
+    """Return the collectives and the memory of whole-array code on a mesh.
 
     A mesh of up to ``most_devices`` devices is compiled as it is. For a larger one each axis is cut to its smallest
     prime factor, so that arrays still divide, and lengthened once by the next factor to see how sizes change, unless
@@ -95,12 +103,14 @@ def collectives_by_compiling(
     leaves it as it is. ``notes`` say so.
 
     Args:
-        fn: a function of whole arrays. avals: its positional arguments, pytrees of arrays or ``ShapeDtypeStruct``.
-        in_specs, out_specs: ``PartitionSpec`` trees, prefixes as in ``jax.jit``; ``None`` is the compiler's choice.
+        fn: a function of whole arrays.
+        avals: its positional arguments, pytrees of arrays or ``ShapeDtypeStruct``.
+        in_specs: ``PartitionSpec`` trees of the arguments, prefixes as in ``jax.jit``; None is the compiler's choice.
+        out_specs: the same of the results.
         axis_sizes: devices along each axis, in the mesh's order.
-        devices: CPU devices to compile for; made when needed if left out. Nothing runs on them.
-        most_devices: how many of them a mesh may take.
-        for_mesh: whether ``fn(mesh)`` gives the function, for code that names its mesh.
+        devices: CPU devices to compile for, on which nothing runs; None to make them when needed.
+        most_devices: most devices of a mesh to compile for.
+        for_mesh: whether ``fn(mesh)`` returns the function, for code that names its mesh.
         donated: positions of the arguments whose memory may be taken over.
 
     Raises:
@@ -128,7 +138,11 @@ def collectives_by_compiling(
 
 
 def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:
-    """Sizes to compile for: the wanted ones if they are few devices, else prime factors of them."""
+    """Return the axis sizes to compile for: the wanted ones if they are few devices, else prime factors of them.
+
+    Raises:
+        UsageError: even the smallest factors make too many devices.
+    """
     if math.prod(axis_sizes.values()) <= most:
         return dict(axis_sizes)
     small = {axis: _prime(size) for axis, size in axis_sizes.items()}
@@ -143,13 +157,14 @@ def _small(axis_sizes: Mapping[str, int], most: int) -> dict[str, int]:
 
 
 def _lengthened(small: Mapping[str, int], wanted: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
-    """For each axis that is cut, the small mesh with that axis longer by one more factor."""
+    """Yield for each axis that is cut the small mesh with that axis longer by one more factor."""
     for axis, size in wanted.items():
         if size != small[axis]:
             yield axis, {**small, axis: small[axis] * _prime(size // small[axis])}
 
 
 def _prime(size: int) -> int:
+    """Return the smallest prime factor of a size; 1 for 1."""
     return next((n for n in range(2, math.isqrt(size) + 1) if size % n == 0), size)
 
 
@@ -162,13 +177,14 @@ def _partitioned(
     donated: Sequence[int],
     sizes: Mapping[str, int],
 ) -> tuple[list[HloCollective], CompiledMemory]:
-    """Compile for a mesh of these sizes."""
+    """Return the collectives and the memory of a node compiled for a mesh of these sizes."""
     count = math.prod(sizes.values())
     chosen = (devices if devices is not None and len(devices) >= count else cpu_devices(count))[:count]
     kinds = (AxisType.Auto,) * len(sizes)
     mesh = Mesh(np.array(chosen).reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
 
     def place(tree: Any) -> Any:
+        """Return partition specs as shardings on the mesh."""
         leaf = lambda spec: spec is None or isinstance(spec, PartitionSpec)  # noqa: E731
         return jax.tree.map(lambda s: None if s is None else NamedSharding(mesh, s), tree, is_leaf=leaf)
 
@@ -181,23 +197,25 @@ def _partitioned(
 
 
 def _memory(compiled: Any) -> CompiledMemory:
-    """As the local driver takes it for an executable: from the analysis, not its peak field."""
+    """Return the memory of an executable, from the analysis and not its peak field, as the local driver does."""
     found = compiled.memory_analysis()
     specs = tuple(map(_spec, jax.tree.leaves(compiled.output_shardings)))
     return CompiledMemory(found.temp_size_in_bytes, found.alias_size_in_bytes, specs)
 
 
 def _spec(sharding: Any) -> PartitionSpec | None:
+    """Return the partition spec of a sharding; None if it has none."""
     if isinstance(sharding, NamedSharding):
         return sharding.spec
     return PartitionSpec() if sharding.is_fully_replicated else None
 
 
 def _compile(lowered: Any) -> Any:
-    """The partitioned program: the passes on it are as ever, only what follows is not worth its time here."""
+    """Return the compiled program. The partitioner's passes are the usual ones; later ones are made quick."""
     try:
         return lowered.compile(compiler_options=dict(_quick))
     except jax.errors.JaxRuntimeError as error:
+        # JAX refuses all options if it does not know one; the error names that one.
         unknown = [name for name in _quick if name in str(error)]
         if not unknown:
             raise
@@ -207,7 +225,7 @@ def _compile(lowered: Any) -> Any:
 
 
 def cpu_devices(count: int) -> Sequence[Any]:
-    """Devices to compile for, at least so many: those there are, else of a client of our own, where nothing ever runs.
+    """Return at least so many devices to compile for: JAX's own, else those of another client, where nothing ever runs.
 
     One client is kept, the largest asked for: each has threads for all of its devices.
     """
@@ -215,6 +233,7 @@ def cpu_devices(count: int) -> Sequence[Any]:
     if len(there) >= count:
         return there
     with _making:
+        # Under the lock, or two threads that compile at once would make two clients.
         if len(_made) < count:
             _made[:] = _client(count, len(there))
         return tuple(_made)
@@ -225,6 +244,15 @@ _making = threading.Lock()
 
 
 def _client(count: int, there: int) -> Sequence[Any]:
+    """Return the devices of a new CPU client.
+
+    Args:
+        count: number of devices.
+        there: number of devices that JAX has, for the error.
+
+    Raises:
+        UsageError: this JAX can make no client.
+    """
     from jaxlib import xla_client
 
     maker = getattr(xla_client, "make_cpu_client", None)
@@ -237,16 +265,18 @@ def _client(count: int, there: int) -> Sequence[Any]:
 
 
 def _alike(one: Sequence[HloCollective], other: Sequence[HloCollective]) -> bool:
+    """Return whether two modules have the same list of collectives, but for sizes."""
     return [_form(e) for e in one] == [_form(e) for e in other]
 
 
 def _order(exchange: HloCollective) -> tuple[Any, ...]:
-    """The same for each mesh, so that one module's collectives are found again in another's."""
+    """Return a sort key that is the same for each mesh, so that collectives of two modules can be paired."""
     sizes = [math.prod(dims) for _, dims in exchange.parts]
     return exchange.kind, exchange.axes, exchange.times, len(sizes), sum(sizes)
 
 
 def _form(exchange: HloCollective) -> tuple[Any, ...]:
+    """Return the properties of a collective that do not depend on the mesh."""
     return exchange.kind, exchange.axes, exchange.times, [bits for bits, _ in exchange.parts]
 
 
@@ -257,7 +287,15 @@ def _fill(
     axis: str,
     ratio: float,
 ) -> None:
-    """Note with which power of the axis each part grows."""
+    """Note the power of an axis with which each part grows.
+
+    Args:
+        powers: by collective, part and axis; filled in.
+        base: collectives on the small mesh.
+        other: collectives on the lengthened mesh; empty if there is none.
+        axis: that was lengthened.
+        ratio: of its two lengths.
+    """
     measured = _alike(base, other)
     for number, exchange in enumerate(base):
         for part, (_, dims) in enumerate(exchange.parts):
@@ -271,6 +309,14 @@ def _fill(
 def _scaled(
     exchange: HloCollective, powers: Iterable[Mapping[str, int]], small: Mapping[str, int], wanted: Mapping[str, int]
 ) -> Collective:
+    """Return a collective at the wanted axis sizes.
+
+    Args:
+        exchange: the collective on the small mesh.
+        powers: of each axis, for each part.
+        small: axis sizes of the small mesh.
+        wanted: axis sizes of the real mesh.
+    """
     total = 0.0
     for (bits, dims), power in zip(exchange.parts, powers, strict=True):
         factor = math.prod((wanted[axis] / small[axis]) ** by for axis, by in power.items())

@@ -1,8 +1,9 @@
-"""The collectives of a compiled module, as another compiler would have made them of the same program.
+"""The collectives of a compiled module, as a compiler for accelerators would have made them of the same program.
 
-Two habits of XLA's CPU compiler are undone. It widens 16-bit numbers: an exchange of what was widened just before, or
-is narrowed right after, without the program asking for it, counts in 16 bits. It makes no reduce-scatter: an all-reduce
-of which every device takes only its own part counts as one, as compilers for accelerators make it.
+Two habits of XLA's CPU compiler are undone. It widens 16-bit numbers: an exchange of values that were widened just
+before, or are narrowed right after, without the program asking for it, counts in 16 bits. It makes no reduce-scatter:
+an all-reduce of which every device takes only its own part counts as one. Without this a simulated TPU would exchange
+twice the bytes that it really exchanges.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ class HloCollective:
     """One collective of a module.
 
     Args:
+        kind: of the collective.
         parts: bits of one element, and dimensions on one device, of each array that is exchanged.
-        axes, group: the mesh axes, and devices in a group. times: how often it runs. sure: whether that is known.
+        axes: the mesh axes that it goes over.
+        group: number of devices in a group.
+        times: how often it runs.
+        sure: whether that is known.
     """
 
     kind: CollectiveKind
@@ -45,10 +50,11 @@ class HloCollective:
 
 
 def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollective]:
-    """The collectives of a module, those of a loop's body as often as it runs.
+    """Return the collectives of a module, those of a loop's body as often as it runs.
 
     Args:
-        module: compiled for a mesh whose axes have these ``sizes``, in its order.
+        module: compiled for a mesh.
+        sizes: of the mesh's axes, in its order.
     """
     found = []
     for computation, instruction, runs in module.runs():
@@ -66,9 +72,20 @@ def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollect
 def _by_kind(
     module: HloModule, computation: HloComputation, instruction: HloInstruction, kind: CollectiveKind, group: int
 ) -> dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]]:
-    """The arrays that one instruction exchanges, those apart of which each device keeps a part."""
+    """Return the arrays that one instruction exchanges, by the kind of collective that they count as.
+
+    An all-reduce of several arrays may be a reduce-scatter of some of them.
+
+    Args:
+        module: of the instruction.
+        computation: of the instruction.
+        instruction: a collective.
+        kind: as XLA names it.
+        group: number of devices in a group.
+    """
     found: dict[CollectiveKind, list[tuple[int, tuple[int, ...]]]] = {}
     if kind == "all-gather":
+        # The larger side counts, here the result; the type of an asynchronous start has its operands first.
         shapes = instruction.shapes[-len(instruction.operands) :]
     else:
         shapes = tuple(shape for name in instruction.operands for shape in computation.instructions[name].shapes)
@@ -85,15 +102,23 @@ def _by_kind(
 
 
 def _own_part(end: HloInstruction | None, shape: HloShape, group: int) -> bool:
+    """Return whether a reader takes only this device's part of an array."""
     return end is not None and end.opcode == "dynamic-slice" and end.shapes[0].size * group == shape.size
 
 
 def _ends(
     module: HloModule, computation: HloComputation, name: str, element: int | None, bits: int
 ) -> Iterator[tuple[HloInstruction | None, int]]:
-    """Who reads a value in the end, past what only moves or converts it; and the fewest bits on the way there.
+    """Yield the final readers of a value, past those that only move or convert it, and the fewest bits on the way.
 
     ``None`` stands for the computation's own result.
+
+    Args:
+        module: of the computation.
+        computation: of the value.
+        name: of the instruction that computes the value.
+        element: of its tuple; None if the value is no tuple.
+        bits: of one element.
     """
     instruction = computation.instructions[name]
     if instruction.is_root:
@@ -113,6 +138,7 @@ def _ends(
 def _through(
     module: HloModule, computation: HloComputation, fusion: HloInstruction, name: str, bits: int
 ) -> Iterator[tuple[HloInstruction | None, int]]:
+    """Yield the final readers of a value within a fusion, and behind it where the fusion only moves the value."""
     inner = module.computations[fusion.called[0]]
     for number, operand in enumerate(fusion.operands):
         if operand == name and number in inner.parameters:
@@ -124,17 +150,18 @@ def _through(
 
 
 def _narrower(instruction: HloInstruction, bits: int) -> int:
+    """Return the bits of a value after an instruction that may narrow it."""
     converts = instruction.opcode == "convert" and not _asked_for(instruction)
     return min(bits, instruction.shapes[0].bits or bits) if converts else bits
 
 
 def _asked_for(convert: HloInstruction) -> bool:
-    """Whether the program converts here, not the compiler."""
+    """Return whether the program converts at this instruction, not the compiler."""
     return convert.operation == "convert_element_type"
 
 
 def _widened_from(module: HloModule, computation: HloComputation, name: str, bits: int) -> int:
-    """Bits of what a value was converted from, if it was only moved since, and the program did not ask for it."""
+    """Return the bits that a value had before the compiler widened it, if it was only moved since."""
     while True:
         instruction = computation.instructions[name]
         if instruction.opcode == "fusion":

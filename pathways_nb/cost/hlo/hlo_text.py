@@ -2,7 +2,9 @@
 
 The grammar (XLA's ``HloModule::ToString``): a module is a list of computations, ``[ENTRY] %name (…) -> type {`` to
 ``}``; each line within is ``[ROOT] %name = type opcode(operands), attributes``. A type is ``dtype[dims]{layout}`` or a
-tuple of types. What is read of the attributes: the computations it calls, a loop's known trip count, groups of devices.
+tuple of types. Of the attributes, three are read: the computations that an instruction calls, a loop's known trip
+count, and groups of devices. A line that does not fit is an error and is not skipped: a collective missed in silence
+would make a simulated step too short.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ class HloShape:
 
     @property
     def bits(self) -> int:
-        """Of one element: 32 of ``f32``, 8 of ``f8e4m3fn`` and ``pred``, 0 of what is no number."""
+        """Bits of one element: 32 for ``f32``, 8 for ``f8e4m3fn`` and ``pred``, 0 for a type that is no number."""
         found = re.search(r"\d+", self.dtype)
         return int(found[0]) if found else 8 * (self.dtype == "pred")
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.dims)
 
 
@@ -50,30 +52,30 @@ class HloInstruction:
     shapes: tuple[HloShape, ...]
     opcode: str
     inside: str
-    """What stands between its parentheses: operands, or the number of a parameter."""
+    """Text between its parentheses: operands, or the number of a parameter."""
     attributes: str
     is_root: bool
 
     @property
     def operands(self) -> list[str]:
-        """The names of what it reads."""
+        """Names of the instructions that it reads."""
         return _NAME.findall(self.inside)
 
     @property
     def called(self) -> list[str]:
-        """Computations that it runs; of a loop the body."""
+        """Names of the computations that it runs; of a loop the body."""
         branches = _BRANCHES.search(self.attributes)
         return _CALLED.findall(self.attributes) + (re.findall(r"[\w.\-]+", branches[1]) if branches else [])
 
     @property
     def trips(self) -> int | None:
-        """How often it runs what it calls; ``None`` if the compiler does not know."""
+        """How often it runs what it calls; None if the compiler does not know."""
         known = _TRIPS.search(self.attributes)
         return int(known[1]) if known else None if self.opcode == "while" else 1
 
     @property
     def operation(self) -> str:
-        """The JAX operation it stems from, if it says so."""
+        """The JAX operation that it stems from; empty if the text does not say."""
         found = re.search(r'op_name="([^"]*)"', self.attributes)
         return found[1].rpartition("/")[2] if found else ""
 
@@ -87,7 +89,7 @@ class HloComputation:
 
     @cached_property
     def users(self) -> dict[str, list[HloInstruction]]:
-        """Who reads each instruction."""
+        """Instructions that read each instruction."""
         found: dict[str, list[HloInstruction]] = {}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -96,7 +98,7 @@ class HloComputation:
 
     @cached_property
     def parameters(self) -> dict[int, str]:
-        """The name of each parameter, by number."""
+        """Name of each parameter, by number."""
         chosen = [i for i in self.instructions.values() if i.opcode == "parameter"]
         return {int(i.inside): i.name for i in chosen}
 
@@ -110,7 +112,7 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True)
 class HloModule:
-    """Computations by name."""
+    """Computations by name, and the name of the entry."""
 
     computations: dict[str, HloComputation]
     entry: str
@@ -118,7 +120,13 @@ class HloModule:
     def runs(
         self, name: str = "", times: int = 1, sure: bool = True
     ) -> Iterator[tuple[HloComputation, HloInstruction, Runs]]:
-        """Each instruction that runs, from the entry on, and how often; a fusion as one instruction."""
+        """Yield each instruction that runs, from the entry on, and how often; a fusion as one instruction.
+
+        Args:
+            name: of the computation to begin with; empty for the entry.
+            times: how often that computation runs.
+            sure: whether that is certain.
+        """
         computation = self.computations[name or self.entry]
         for instruction in computation.instructions.values():
             yield computation, instruction, Runs(times, sure)
@@ -130,7 +138,7 @@ class HloModule:
 
 
 def parse(text: str) -> HloModule:
-    """Read a compiled module, as ``compiled.as_text()`` gives it.
+    """Return a compiled module, parsed from the text of ``compiled.as_text()``.
 
     Raises:
         ValueError: it has no entry, or a line within a computation is none of the grammar.
@@ -153,6 +161,11 @@ def parse(text: str) -> HloModule:
 
 
 def _instruction(line: str) -> HloInstruction:
+    """Return the instruction of one line.
+
+    Raises:
+        ValueError: the line is none of the grammar.
+    """
     found = _LINE.match(line)
     if not found:
         raise ValueError(f"No instruction of a compiled XLA module: {line.strip()[:120]!r}.")
@@ -166,12 +179,16 @@ def _instruction(line: str) -> HloInstruction:
 
 
 def _dims(text: str) -> tuple[int, ...]:
-    """``<=8`` is a dimension of at most 8."""
+    """Return the dimensions of a shape; ``<=8`` is a dimension of at most 8."""
     return tuple(int(n.lstrip("<=")) for n in text.split(",") if n)
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis that ``text`` begins with is closed, and one further."""
+    """Return the position after the parenthesis that closes the one with which ``text`` begins.
+
+    Raises:
+        ValueError: it is never closed.
+    """
     depth = 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -1,4 +1,7 @@
-"""A jaxpr as one flat list of operations: their FLOPs, bytes, splits, collectives and peak memory.
+"""Estimates from a jaxpr: the FLOPs, bytes, partitioning, collectives and peak memory of a node on one device.
 
-No compiler: these are estimates from the code alone.
+Nothing in this package runs a compiler or needs devices. ``sharded_flat`` makes the list of operations that the other
+modules read; ``node_work``, ``liveness`` and ``shard_local`` answer questions about a whole node. The collectives that
+XLA's partitioner inserts into whole-array code are not in a jaxpr: ``cost.hlo`` reads them from compiled code.
+``cost.hlo`` and the packages above it may import this package.
 """

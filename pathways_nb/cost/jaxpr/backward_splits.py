@@ -1,8 +1,12 @@
-"""Arrays that depend on nothing split are split as those who need them are: a mask, zeros to add gradients to.
+"""Backward propagation: arrays made from constants take the layout of the operations that read them.
 
-A partitioner carries shardings backwards, too. Where it matters most is what a backward pass makes of constants: zeros
-of the size of the logits, into which the gradient of one column is scattered, are as large as the logits of all
-devices. What is returned stays whole, as XLA leaves it where nobody declares a layout (seen on 8 devices).
+A mask, or the zeros to which gradients are added, depends on no partitioned array, so forward propagation
+(``splits.py``) leaves it replicated. XLA's partitioner propagates shardings backward, too. This matters most in a
+backward pass: the zeros into which the gradient of one column is scattered are as large as the logits, and would count
+on every device as large as the logits of all devices.
+
+An array takes a layout only if all operations that read it agree on one. An array that is returned without a declared
+layout stays replicated, as XLA leaves it (seen on 8 devices).
 """
 
 from __future__ import annotations
@@ -11,27 +15,37 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
 from pathways_nb.cost.jaxpr.splits import Split, bytes_on_device, inverted, propagate, unsplit
 from pathways_nb.util.primitives import ARRANGES, LOOPS, SCATTERS, VIEWS, op_class_of
 
 _CAN_BE_MADE_IN_PARTS = frozenset({"elementwise", "reduction", "random", "matmul", "conv"})
+"""Classes of operations of which each device can make its own part, given its parts of the operands."""
 
 
 def propagate_from_readers(flat: Flat, outputs: Sequence[Split | None]) -> Flat:
-    """The same list with such arrays split, and the work on them divided, where all who need them agree how.
+    """Return the list with free arrays partitioned as all their readers agree, and the work on them divided.
 
     Args:
-        flat: the list. outputs: how each of its outputs leaves it; ``None``: as it comes, so that it stays whole.
+        flat: the list after forward propagation.
+        outputs: the declared layout of each output; ``None`` for an output without one, which stays replicated.
+
+    Returns:
+        A new list with new arrays, or ``flat`` itself if no array takes a layout.
     """
     made, _ = _wanted(flat, outputs)
     return _carried_forward(flat, made, {}) if made else flat
 
 
-def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> tuple[dict[Value, Split], dict[Value, Split | None]]:
-    """The layouts of the arrays that adopt one, from the last reader back to the first; and what all readers want."""
-    wanted: dict[Value, Split | None] = dict(zip(flat.outputs, outputs, strict=True))
-    made: dict[Value, Split] = {}
+def _wanted(
+    flat: Flat, outputs: Sequence[Split | None]
+) -> tuple[dict[ShardedValue, Split], dict[ShardedValue, Split | None]]:
+    """Return the layouts that free arrays take, and the layout on which the readers of each array agree.
+
+    The list is read backward, because the layout of an array follows from the layouts of its readers' outputs.
+    """
+    wanted: dict[ShardedValue, Split | None] = dict(zip(flat.outputs, outputs, strict=True))
+    made: dict[ShardedValue, Split] = {}
     for op in reversed(flat.ops):
         out = op.outputs[0] if op.outputs else None
         if out is not None and _is_free(op):
@@ -44,7 +58,10 @@ def _wanted(flat: Flat, outputs: Sequence[Split | None]) -> tuple[dict[Value, Sp
 
 
 def _agreed(one: Split | None, other: Split | None) -> Split | None:
-    """What two readers agree on: where only one of them splits a dimension, it is split so."""
+    """Return the layout on which two readers agree; ``None`` if they do not.
+
+    They agree if both allow partitioning, no dimension is partitioned in two ways and no axis on two dimensions.
+    """
     if one is None or other is None:
         return None
     if any(a and b and a != b for a, b in zip(one, other, strict=True)):
@@ -55,16 +72,19 @@ def _agreed(one: Split | None, other: Split | None) -> Split | None:
 
 
 def _is_free(op: Op) -> bool:
-    """Whether its output depends on nothing that is split, and could be made in parts."""
+    """Return whether an operation's output depends on no partitioned array and can be made in parts."""
     if len(op.outputs) != 1 or op.bodies or op.has_effects or any(op.outputs[0].split):
         return False
-    if op.name in SCATTERS:  # rows of a whole array are changed, each by the device that has them
+    if op.name in SCATTERS:  # even of partitioned updates: each device changes the rows it holds
         return True
     return op.ways == 1 and (op_class_of(op.name) in _CAN_BE_MADE_IN_PARTS or op.name in ARRANGES)
 
 
-def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split | None]]:
-    """How an operation would have each of its whole inputs split; ``None``: not at all."""
+def _wants(op: Op, made: Mapping[ShardedValue, Split]) -> Iterator[tuple[ShardedValue, Split | None]]:
+    """Yield each replicated input of an operation with the layout that the operation needs it in.
+
+    ``None`` is a demand that it stays replicated. An input that is not yielded may have any layout.
+    """
     splits = [made.get(value, value.split) for value in op.outputs]
     within = _wanted(op.bodies[-1], [None] * len(op.bodies[-1].outputs))[1] if op.bodies else {}
     for at, value in enumerate(op.inputs):
@@ -76,15 +96,23 @@ def _wants(op: Op, made: Mapping[Value, Split]) -> Iterator[tuple[Value, Split |
             yield value, None
         elif (split := inverted(op.name, op.params, at, _operands(op), op.outputs[0].shape, splits[0])) is not None:
             yield value, split
-        elif op_class_of(op.name) != "reduction":  # which takes whatever comes
+        elif op_class_of(op.name) != "reduction":  # a reduction reads its operand in any layout
             yield value, None
 
 
-def _as_handed(op: Op, at: int, value: Value, within: Mapping[Value, Split | None]) -> Split | None:
-    """As the body of a loop holds it, scanned arrays by one dimension less; or as all within it want it."""
+def _as_handed(op: Op, at: int, value: ShardedValue, within: Mapping[ShardedValue, Split | None]) -> Split | None:
+    """Return the layout in which a loop needs one of its inputs; ``None`` if it needs it replicated.
+
+    Args:
+        op: the operation with bodies; for a ``cond`` or ``shard_map`` nothing is known.
+        at: the position of the input.
+        value: the input.
+        within: the layouts on which the operations of the loop's body agree.
+    """
     at -= op.params.get("cond_nconsts", 0)
     if op.name not in LOOPS or at < 0:
         return None
+    # The body reads the array itself, or one slice of it, which has one dimension fewer.
     inner = op.bodies[-1].inputs[at]
     if inner is value:
         return within.get(inner)
@@ -96,14 +124,21 @@ def _operands(op: Op) -> list[tuple[tuple[int, ...], Split]]:
     return [(value.shape, value.split) for value in op.inputs]
 
 
-def _carried_forward(flat: Flat, made: Mapping[Value, Split], new: dict[Value, Value]) -> Flat:
-    """The list with these layouts, and with those that follow from them; ``new`` are arrays from outside."""
+def _carried_forward(flat: Flat, made: Mapping[ShardedValue, Split], new: dict[ShardedValue, ShardedValue]) -> Flat:
+    """Return the list with these layouts and those that follow from them by forward propagation.
+
+    Args:
+        flat: the list.
+        made: the layout of each array that takes one.
+        new: the replacement of each array from outside the list; replacements of the list's own arrays are added.
+    """
     inputs = tuple(new.get(value, value) for value in flat.inputs)
     ops = tuple(_changed(flat, op, made, new) for op in flat.ops)
     return Flat(ops, inputs, tuple(new.get(value, value) for value in flat.outputs), flat.sizes)
 
 
-def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, Value]) -> Op:
+def _changed(flat: Flat, op: Op, made: Mapping[ShardedValue, Split], new: dict[ShardedValue, ShardedValue]) -> Op:
+    """Return an operation with its arrays replaced, itself if nothing about it changes; add its outputs to ``new``."""
     if not any(value in new for value in op.inputs) and not any(value in made for value in op.outputs):
         return op
     inputs = tuple(new.get(value, value) for value in op.inputs)
@@ -115,6 +150,7 @@ def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, V
         split = made.get(value) or value.split
         if value not in made and not op.has_effects:
             found = propagate(op.name, op.params, _operands(changed), value.shape)
+            # Propagating again may only add axes: a layout that was found or declared before is never lost.
             split = found if all(b in (a, ()) for a, b in zip(found, split, strict=True)) else split
         new[value] = _laid(flat, changed, value, split, number)
     outputs = tuple(new[value] for value in op.outputs)
@@ -122,7 +158,8 @@ def _changed(flat: Flat, op: Op, made: Mapping[Value, Split], new: dict[Value, V
     return replace(changed, outputs=outputs, ways=math.prod(flat.sizes.get(axis, 1) for axis in axes))
 
 
-def _laid(flat: Flat, op: Op, value: Value, split: Split, number: int) -> Value:
+def _laid(flat: Flat, op: Op, value: ShardedValue, split: Split, number: int) -> ShardedValue:
+    """Return an output of an operation in another layout, still a view if operand and output have equal bytes."""
     bytes = bytes_on_device(value, split, flat.sizes)
     view = op.name in VIEWS and number < len(op.inputs) and op.inputs[number].bytes == bytes
     return replace(value, split=split, bytes=bytes, source=op.inputs[number] if view else None)

@@ -1,4 +1,8 @@
-"""One exchange between devices, and how a jaxpr's operation becomes one."""
+"""Collectives: one exchange between devices as the cost model prices it, and how to read it from an operation.
+
+``cost.hlo`` reads the same type from compiled code, so that the cost model need not know where an exchange was found.
+Prices are in ``cost/collectives``.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,21 @@ from pathways_nb.errors import UsageError
 from pathways_nb.util.primitives import COLLECTIVES, CollectiveKind
 
 Origin = Literal["jaxpr", "compiled", "scaled"]
+"""Where a collective was found: see ``Collective.origin``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """An exchange that happens ``count`` times.
+    """A collective that happens ``count`` times.
 
     Args:
-        kind: what is exchanged.
-        bytes: on each device: of its operand, for an all-gather of its result. So the whole array for all-reduce,
+        kind: the kind of exchange.
+        bytes: bytes on each device, of its operand or, for an all-gather, of its result: the full array for all-reduce,
             all-gather and reduce-scatter, and the device's own part for all-to-all, permute and broadcast.
-        axes: the mesh axes it goes over, in the mesh's order; empty if the groups follow no axis.
-        group: devices that exchange with one another.
-        count: how often.
-        origin: where it was read: in the jaxpr, in compiled code, or in code compiled for a smaller mesh and scaled.
+        axes: the mesh axes it goes over; empty if the groups follow no axis.
+        group: number of devices that exchange with one another.
+        count: how often it happens.
+        origin: ``"jaxpr"``, ``"compiled"`` code, or ``"scaled"`` from code compiled for a smaller mesh.
     """
 
     kind: CollectiveKind
@@ -37,16 +42,19 @@ class Collective:
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes of the full logical array, as the closed forms of ``formulas`` take them.
+        """Bytes of the full logical array, which the closed forms of ``cost/collectives/formulas.py`` expect.
 
-        ``bytes`` is already that of what every device ends or begins with (all-reduce, all-gather, reduce-scatter,
-        broadcast); of an all-to-all or permute, each device holds one part of ``group``.
+        For most kinds every device begins or ends with the full array and ``bytes`` is its size. In an all-to-all or
+        permute each device holds one of ``group`` parts.
         """
         return self.bytes * self.group if self.kind in ("all-to-all", "permute") else self.bytes
 
 
 def merged(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
-    """Equal ones counted together, in the order of the first of each."""
+    """Return the collectives with equal ones counted together, in order of first appearance.
+
+    Collectives that never happen, or whose group is a single device, are left out: they exchange nothing.
+    """
     found: dict[Collective, int] = {}
     for one in collectives:
         if one.count and one.group > 1:
@@ -56,15 +64,20 @@ def merged(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
 
 
 def read_op(op: Op, sizes: Mapping[str, int]) -> Collective:
-    """The exchange that an operation of per-shard code is.
+    """Return an operation of per-shard code as a collective.
+
+    Args:
+        op: an operation whose primitive is a collective.
+        sizes: number of devices along each mesh axis.
 
     Raises:
-        UsageError: nobody says how many devices an axis has.
+        UsageError: it goes over an axis whose number of devices is not known.
     """
     kind = COLLECTIVES[op.name]
     named = op.params.get("axes", op.params.get("axis_name", ()))
     axes = tuple(axis for axis in (named if isinstance(named, (tuple, list)) else (named,)) if isinstance(axis, str))
     groups = op.params.get("axis_index_groups")
+    # The first operand of a ragged all-to-all is the data; the others are a buffer, offsets and sizes.
     moved = op.outputs if kind == "all-gather" else op.inputs[:1] if op.name.startswith("ragged") else op.inputs
     group = len(groups[0]) if groups else math.prod(_size(axis, op.name, sizes) for axis in axes)
     return Collective(kind, sum(value.bytes for value in moved), axes, group)

@@ -1,12 +1,18 @@
-"""Peak memory of a jaxpr on one device, from the last use of every array."""
+"""Peak memory of a jaxpr on one device, from the last use of every array.
+
+This is the estimate for simulated nodes that are not compiled. It follows the order in which the jaxpr is written, and
+relies on ``traffic.py`` for the arrays that are in memory at all: without fusion, every intermediate of an elementwise
+chain would count. A compiler's own order, its copies and its scratch memory are not known here; where XLA compiles the
+node, its memory analysis is used instead, or corrects this estimate (``runtime/sim``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pathways_nb.cost.jaxpr.flat import flatten
-from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
+from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.traffic import traffic_of
 from pathways_nb.util.primitives import NOT_IN_PLACE
 
@@ -18,33 +24,41 @@ def peak_bytes(
     donated: Collection[int] = (),
     out_specs: Sequence[Any] | None = None,
 ) -> int:
-    """The most bytes that a jaxpr needs at once on each device, run in the order it is written.
+    """Return the peak memory of a jaxpr on each device, in bytes, run in the order in which it is written.
 
-    Inputs count from beginning to end, for whoever calls holds them; donated ones until their last use. An array inside
-    a fusion takes no memory (``traffic.py``), and a fusion may write over an input that nobody needs any more. A
-    compiler's own order, its copies and its scratch are not known here.
+    Inputs count from beginning to end, because the caller holds them; donated inputs count until their last use. An
+    array inside a fusion takes no memory, and a fusion may write over an input that is not read later.
 
     Args:
-        jaxpr: closed or open. axis_sizes, in_specs, out_specs: as for ``work_of``.
-        donated: positions of inputs whose memory may be taken over.
+        jaxpr: closed or open, as ``jax.make_jaxpr`` returns it.
+        axis_sizes: number of devices along each mesh axis.
+        in_specs: for each input its ``PartitionSpec``, or ``None`` for a replicated array.
+        donated: positions of the inputs whose memory may be reused.
+        out_specs: for each output its ``PartitionSpec``, or ``None`` if its layout is not declared.
     """
     flat = flatten(jaxpr, axis_sizes or {}, in_specs, out_specs)
     held = [value for i, value in enumerate(flat.inputs) if i not in donated]
     return sum({value: value.bytes for value in flat.inputs}.values()) + _above(flat, held)
 
 
-def _above(flat: Flat, held: Sequence[Value]) -> int:
-    """The most bytes beyond the inputs, which are there at the beginning."""
+def _above(flat: Flat, held: Sequence[ShardedValue]) -> int:
+    """Return the most bytes that a list needs at once beyond its inputs.
+
+    Args:
+        flat: the list; all its inputs are in memory when it begins.
+        held: the inputs that stay in memory to the end.
+    """
     stored = traffic_of(flat).stored
     last = _last_uses(flat, stored)
     kept = set(held) | {value.root for value in flat.outputs}
-    ends: dict[int, list[Value]] = {}
+    ends: dict[int, list[ShardedValue]] = {}
     for value, index in last.items():
         ends.setdefault(index, []).append(value)
     alive, peak, now = set(flat.inputs), 0, 0
     for index, op in enumerate(flat.ops):
         made = {value.root for value in op.outputs if value.root in stored} - alive
         over = {value for value in ends.get(index, ()) if value in alive and value not in kept}
+        # What ends with this operation may be written over by it, unless it reads an element after writing others.
         in_place = 0 if op.name in NOT_IN_PLACE else sum(value.bytes for value in over)
         fresh = sum(value.bytes for value in made)
         peak = max(peak, now + max(fresh - in_place, 0) + _temporary(op))
@@ -54,9 +68,13 @@ def _above(flat: Flat, held: Sequence[Value]) -> int:
     return peak
 
 
-def _last_uses(flat: Flat, stored: Collection[Value]) -> dict[Value, int]:
-    """The last operation that needs each array; what a fusion reads is needed until the fusion writes."""
-    last: dict[Value, int] = {}
+def _last_uses(flat: Flat, stored: Collection[ShardedValue]) -> dict[ShardedValue, int]:
+    """Return the position of the last operation that needs each array.
+
+    What a fusion reads is needed until the fusion writes, so an array lives as long as all arrays inside of fusions
+    that are computed from it. Going backward, these are known when their operands are reached.
+    """
+    last: dict[ShardedValue, int] = {}
     for index in reversed(range(len(flat.ops))):
         op = flat.ops[index]
         inside = [last[value.root] for value in op.outputs if value.root not in stored and value.root in last]
@@ -66,7 +84,11 @@ def _last_uses(flat: Flat, stored: Collection[Value]) -> dict[Value, int]:
 
 
 def _temporary(op: Op) -> int:
-    """What its bodies need beyond their inputs and outputs, of which the inputs' slices are their own."""
+    """Return the bytes that an operation's bodies need beyond its own inputs and outputs; of several bodies, the most.
+
+    The inputs of a body are those of the operation, except that a ``scan`` reads slices, which are allocations of their
+    own. The outputs of a body are not temporary: they are counted as outputs of the operation.
+    """
     if not op.bodies:
         return 0
     outer = {value.root for value in op.inputs}

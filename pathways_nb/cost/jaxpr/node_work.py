@@ -1,7 +1,9 @@
-"""What a node has to do on each device: operations and bytes by class, and collectives, from a walk of its jaxpr.
+"""The work of a node on each device, read from its jaxpr: operations and bytes by class, and collectives.
 
-The walk needs no compiler and no devices. It knows the collectives of per-shard code (``shard_map``); those of
-whole-array code are the partitioner's choice, see ``cost/hlo/compiled.py``. Peak memory is in ``liveness.py``.
+Work is kept by class and dtype because a chip runs each class at a rate of its own: ``cost/model.py`` turns amounts
+into seconds. The walk needs no compiler and no devices. It finds the collectives of per-shard code (``shard_map``);
+the collectives of whole-array code are the partitioner's choice and are read from compiled code
+(``cost/hlo/compiled.py``). Peak memory is in ``liveness.py``.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pathways_nb.cost.jaxpr.exchange import Collective, merged, read_op
-from pathways_nb.cost.jaxpr.flat import flatten
 from pathways_nb.cost.jaxpr.flops import flops_of
 from pathways_nb.cost.jaxpr.operations import Flat, Op
+from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.splits import Split, read_spec
 from pathways_nb.cost.jaxpr.traffic import traffic_of
 from pathways_nb.util.primitives import TRANSCENDENTAL, OpClass, op_class_of
@@ -22,13 +24,15 @@ from pathways_nb.util.primitives import TRANSCENDENTAL, OpClass, op_class_of
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What one class of operations does on one device.
+    """The work of one class of operations on one device.
 
     Args:
-        kind: ``matmul``, ``conv``, ``elementwise``, ``transcendental`` (elementwise, too: exp, tanh, sqrt, …),
+        kind: ``matmul``, ``conv``, ``elementwise``, ``transcendental`` (elementwise functions such as exp, tanh, sqrt),
             ``reduction``, ``movement`` (gather, scatter, transpose, copy, slice), ``sort``, ``random`` or ``other``.
-        dtype: of the factors, for ``matmul`` and ``conv``; empty for the others.
-        flops: floating-point operations. read, written: bytes from and to memory.
+        dtype: the dtype of the wider factor, for ``matmul`` and ``conv``; empty for the other classes.
+        flops: floating-point operations.
+        read: bytes read from memory.
+        written: bytes written to memory.
     """
 
     kind: OpClass
@@ -43,31 +47,32 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be done on each device, as ``work_of`` finds it. Works add up, and multiply by a number of times."""
+    """The work of a node on each device. Works can be added, and multiplied by a number of repetitions."""
 
     amounts: tuple[Amount, ...] = ()
-    """One for each class and dtype, in the order of their names."""
+    """One for each class and dtype, sorted by their names."""
     collectives: tuple[Collective, ...] = ()
+    """Equal collectives are counted together."""
     notes: tuple[str, ...] = ()
-    """What the walk could not know, each once."""
+    """What the walk could not know; each note appears once."""
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of all classes."""
+        """Floating-point operations on one device, of all classes."""
         return sum(amount.flops for amount in self.amounts)
 
     @property
     def read(self) -> float:
-        """Bytes read from memory."""
+        """Bytes that one device reads from memory."""
         return sum(amount.read for amount in self.amounts)
 
     @property
     def written(self) -> float:
-        """Bytes written to memory."""
+        """Bytes that one device writes to memory."""
         return sum(amount.written for amount in self.amounts)
 
     def of(self, kind: OpClass, dtype: str | None = None) -> Amount:
-        """What the operations of one class do, of one dtype or of all together."""
+        """Return the amount of one class, of one dtype or, for ``None``, of all dtypes together."""
         chosen = [a for a in self.amounts if a.kind == kind and dtype in (None, a.dtype)]
         return _sum(chosen, kind, dtype or "")
 
@@ -85,27 +90,29 @@ def work_of(
     in_specs: Sequence[Any] | None = None,
     out_specs: Sequence[Any] | None = None,
 ) -> Work:
-    """What a jaxpr does on each device.
+    """Return the work that a jaxpr does on each device.
 
-    Per-shard code is counted as it stands, since its shapes are one shard's. Whole-array code is divided: an axis that
-    splits any operand of an operation divides its work, where ``in_specs``, the shardings of calls and sharding
-    constraints say which dimensions the axes split (``splits.py``). If they split nothing, the axes of the largest
-    output divide everything. A loop whose length cannot be told counts once; of branches the one with most operations
-    counts; ``notes`` say so.
+    Per-shard code is counted without division, because its shapes are those of one shard. Whole-array code is divided:
+    an axis that partitions any operand of an operation divides the work of that operation. ``in_specs``, the shardings
+    of calls and sharding constraints declare which dimensions the axes partition (``splits.py``). If they partition
+    nothing, the axes of the largest output divide all work. A loop of unknown length counts once, and of the branches
+    of a ``cond`` the one with the most operations counts; ``notes`` say where this happened.
 
     Args:
-        jaxpr: closed or open, as ``jax.make_jaxpr`` gives it.
-        axis_sizes: devices along each mesh axis; those of meshes within the jaxpr are known.
-        in_specs, out_specs: for each input and output its ``PartitionSpec``, or ``None`` for a whole array.
+        jaxpr: closed or open, as ``jax.make_jaxpr`` returns it.
+        axis_sizes: number of devices along each mesh axis; axes of meshes inside the jaxpr need not be given.
+        in_specs: for each input its ``PartitionSpec``, or ``None`` for a replicated array.
+        out_specs: likewise for each output; ``None`` for an output whose layout is not declared.
 
     Returns:
-        Floating-point operations and bytes on one device, by class, and the collectives in the jaxpr.
+        Floating-point operations and bytes on one device by class, and the collectives that the jaxpr contains.
 
     Raises:
         UsageError: a collective goes over an axis whose size is not known.
     """
     flat = flatten(jaxpr, axis_sizes or {}, in_specs, out_specs)
     found = _work(flat)
+    # The division below is a last resort: where any operation is divided already, it would divide work twice.
     if out_specs is None or any(op.ways > 1 or op.name == "shard_map" for op in flat.ops):
         return found
     largest = max(range(len(out_specs)), key=lambda i: flat.outputs[i].size, default=-1)
@@ -122,10 +129,14 @@ def work_of(
 def layouts_of(
     jaxpr: Any, axis_sizes: Mapping[str, int] | None = None, in_specs: Sequence[Any] | None = None
 ) -> tuple[Split, ...]:
-    """For each output, the axes that split each of its dimensions, where nobody declares them.
+    """Return the axes that partition each dimension of each output when no output spec is declared.
 
-    What one node leaves so, the next takes as its ``in_specs``: residuals of a gradient, for one. Arguments as for
-    ``work_of``.
+    The next node takes these layouts as its ``in_specs``: residuals of a gradient, for example, have no declared spec.
+
+    Args:
+        jaxpr: closed or open.
+        axis_sizes: number of devices along each mesh axis.
+        in_specs: for each input its ``PartitionSpec``, or ``None`` for a replicated array.
     """
     return tuple(value.split for value in flatten(jaxpr, axis_sizes or {}, in_specs).outputs)
 
@@ -136,6 +147,7 @@ def _sum(amounts: Iterable[Amount], kind: OpClass, dtype: str) -> Amount:
 
 
 def _total(works: Sequence[Work]) -> Work:
+    """Return the sum of works, with one amount for each class and dtype."""
     classes: dict[tuple[OpClass, str], list[Amount]] = {}
     for amount in (amount for work in works for amount in work.amounts):
         classes.setdefault((amount.kind, amount.dtype), []).append(amount)
@@ -160,6 +172,7 @@ def _work(flat: Flat) -> Work:
 
 
 def _within(op: Op) -> Work:
+    """Return the work of the bodies that an operation runs: of a ``cond`` one branch, of a loop every iteration."""
     works = [_work(body) for body in op.bodies]
     if op.name == "cond":
         found = max(works, key=lambda work: (work.flops, work.read + work.written))
@@ -169,7 +182,7 @@ def _within(op: Op) -> Work:
 
 
 def _dtype(op: Op) -> str:
-    """Of the wider factor."""
+    """Return the dtype of the wider factor of a matrix product or convolution; empty for other operations."""
     if op_class_of(op.name) not in ("matmul", "conv"):
         return ""
     return max(op.inputs, key=lambda value: value.itemsize).dtype

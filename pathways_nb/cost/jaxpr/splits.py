@@ -1,7 +1,10 @@
-"""Which mesh axes split which dimension of an array, carried through an operation, forward or backward.
+"""The mesh axes that partition each dimension of an array, propagated through an operation, forward or backward.
 
-A lean version of what XLA's partitioner does (GSPMD, section 3.5). An axis that splits a contracted or reduced
-dimension is gone afterwards. What it loses track of counts as whole, which over-counts work, never under.
+A small version of the propagation in XLA's partitioner (GSPMD, section 3.5), for nodes that are not compiled and for
+layouts that are needed before anything is compiled. One rule per primitive computes the layout of an output from those
+of the operands; ``inverted`` goes the other way for ``backward_splits.py``. An axis that partitions a contracted or
+reduced dimension partitions nothing of the result: the partitioner would add the parts up. Where no rule applies, an
+array counts as replicated, which over-counts work but never under-counts it.
 """
 
 from __future__ import annotations
@@ -13,29 +16,32 @@ from typing import Any
 from pathways_nb.util.primitives import CONSTRAINTS, SCATTERS, WINDOWS, is_reduction
 
 Split = tuple[tuple[str, ...], ...]
-"""For each dimension the axes that split it."""
+"""For each dimension the mesh axes that partition it, the outermost first."""
 Operand = tuple[tuple[int, ...], Split]
+"""The global shape of an operand and its layout."""
 
 
 def unsplit(rank: int) -> Split:
-    """The split of a whole array."""
+    """Return the layout of a replicated array of this rank."""
     return ((),) * rank
 
 
 def read_spec(spec: Any, rank: int) -> Split:
-    """A ``PartitionSpec``, or a tuple like one; ``None`` is whole."""
+    """Return the layout that a ``PartitionSpec``, or a tuple like one, declares; ``None`` means replicated."""
     entries = [() if e is None else (e,) if isinstance(e, str) else e for e in tuple(spec or ())]
     named = [tuple(entry) if isinstance(entry, tuple) else () for entry in entries]  # UNCONSTRAINED names no axis
     return (*named, *unsplit(rank - len(named)))
 
 
 def bytes_on_device(array: Any, layout: Any, sizes: Mapping[str, int] | None = None) -> int:
-    """Return the bytes that one device holds of an array; the last one may hold less.
+    """Return the bytes that one device holds of an array.
+
+    Where the axes do not divide a dimension, parts are rounded up; the last device may hold less.
 
     Args:
-        array: anything with a shape and a ``dtype``, or its name and an ``itemsize``; a token takes no memory.
-        layout: a sharding, a ``PartitionSpec`` or a ``Split``; ``None`` is whole.
-        sizes: of the mesh's axes, where ``layout`` is not a sharding.
+        array: anything with a shape and a ``dtype``, or the dtype's name and an ``itemsize``; a token takes no memory.
+        layout: a sharding, a ``PartitionSpec`` or a ``Split``; ``None`` for replicated.
+        sizes: number of devices along each mesh axis, where ``layout`` is not a sharding.
     """
     shape = tuple(getattr(array, "shape", ()))
     if 0 in shape:
@@ -49,7 +55,14 @@ def bytes_on_device(array: Any, layout: Any, sizes: Mapping[str, int] | None = N
 
 
 def propagate(name: str, params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
-    """The split of an output of this shape, from those of the operands."""
+    """Return the layout of an output.
+
+    Args:
+        name: the primitive.
+        params: the parameters of its equation.
+        operands: the shape and layout of each operand.
+        shape: the global shape of the output.
+    """
     if name in CONSTRAINTS:
         return read_spec(getattr(params.get("sharding", params.get("dst_sharding")), "spec", None), len(shape))
     rule = _RULES.get(name, _reduced if name.startswith(("reduce_", "arg")) else _same_shape)
@@ -57,7 +70,7 @@ def propagate(name: str, params: Mapping[str, Any], operands: Sequence[Operand],
 
 
 def _distinct(split: Sequence[tuple[str, ...]]) -> Split:
-    """An axis splits one dimension only: the first."""
+    """Return the layout with each axis on one dimension only, the first, because no mesh axis can partition two."""
     seen: set[str] = set()
     found = []
     for axes in split:
@@ -67,7 +80,7 @@ def _distinct(split: Sequence[tuple[str, ...]]) -> Split:
 
 
 def _same_shape(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
-    """Elementwise: dimension by dimension, what the first operand with a split there says."""
+    """Return the layout of an elementwise result: on each dimension the axes of the first operand that has some."""
     alike = [split for given, split in operands if given == shape]
     if not alike:
         return _same_sizes(params, operands, shape)
@@ -75,7 +88,10 @@ def _same_shape(params: Mapping[str, Any], operands: Sequence[Operand], shape: t
 
 
 def _same_sizes(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
-    """Slices and updates: dimensions of the first operand that are kept whole keep their axes."""
+    """Return the layout of a slice or update: dimensions of the same size as in the first operand keep their axes.
+
+    A dimension of another size is taken as replicated, because its parts would have to move between devices.
+    """
     if not operands or len(operands[0][0]) != len(shape):
         return unsplit(len(shape))
     given, split = operands[0]
@@ -83,11 +99,13 @@ def _same_sizes(params: Mapping[str, Any], operands: Sequence[Operand], shape: t
 
 
 def _reduced(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+    """Return the layout of a reduction: that of the dimensions that are left."""
     split = operands[0][1]
     return tuple(axes for dimension, axes in enumerate(split) if dimension not in params.get("axes", ()))
 
 
 def _dot(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+    """Return the layout of a matrix product: batch dimensions, rows of the left and columns of the right factor."""
     ((contracted_l, contracted_r), (batch_l, batch_r)) = params["dimension_numbers"]
     left, right = operands[0][1], operands[1][1]
     batch = [left[i] or right[j] for i, j in zip(batch_l, batch_r, strict=True)]
@@ -97,6 +115,10 @@ def _dot(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[in
 
 
 def _convolved(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+    """Return the layout of a convolution: images by batch, features by output channel.
+
+    Spatial dimensions count as replicated; a partitioned one would need an exchange of halos.
+    """
     numbers, found = params["dimension_numbers"], list(unsplit(len(shape)))
     found[numbers.out_spec[0]] = operands[0][1][numbers.lhs_spec[0]]
     found[numbers.out_spec[1]] = operands[1][1][numbers.rhs_spec[0]]
@@ -104,6 +126,7 @@ def _convolved(params: Mapping[str, Any], operands: Sequence[Operand], shape: tu
 
 
 def _broadcast(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+    """Return the layout of a broadcast: the operand's axes on its dimensions, none on new or stretched ones."""
     found = list(unsplit(len(shape)))
     given, split = operands[0]
     for size, axes, to in zip(given, split, params["broadcast_dimensions"], strict=True):
@@ -120,7 +143,11 @@ def _squeezed(params: Mapping[str, Any], operands: Sequence[Operand], shape: tup
 
 
 def _reshaped(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
-    """Axes of the outermost of the dimensions that are merged go to the outermost of those they become."""
+    """Return the layout of a reshape.
+
+    Dimensions are matched in runs of equal product. The axes of the outermost dimension of a run go to the outermost
+    dimension that the run becomes, since only these hold contiguous parts; axes of inner dimensions are lost.
+    """
     given, split = operands[0]
     found = list(unsplit(len(shape)))
     for old, new in _groups(given, shape):
@@ -130,7 +157,7 @@ def _reshaped(params: Mapping[str, Any], operands: Sequence[Operand], shape: tup
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Runs of dimensions of equal product."""
+    """Yield the shortest runs of old and new dimensions that have equal products, as positions."""
     i = j = 0
     while i < len(old) and j < len(new):
         left, right = [i], [j]
@@ -144,7 +171,10 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int],
 
 
 def _gathered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
-    """Rows looked up: as the indices are split, and the rows as the table's columns."""
+    """Return the layout of a gather: batch dimensions as the indices, dimensions within a row as those of the table.
+
+    A dimension of the table that is only read in part loses its axes.
+    """
     (table, of_table), (_, of_indices) = operands[0], operands[1]
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     dropped = (*numbers.collapsed_slice_dims, *getattr(numbers, "operand_batching_dims", ()))
@@ -154,11 +184,12 @@ def _gathered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tup
 
 
 def _first(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+    """Return the layout of the first operand."""
     return operands[0][1]
 
 
 def _scattered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
-    """As what is changed is split; else whole rows as the rows that are written."""
+    """Return the layout of a scatter: that of the array it changes, else, on whole rows, that of the updates."""
     split, numbers = operands[0][1], params["dimension_numbers"]
     if any(split) or len(operands) < 3:
         return split
@@ -171,7 +202,7 @@ def _scattered(params: Mapping[str, Any], operands: Sequence[Operand], shape: tu
 
 
 def _joined(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
-    """Side by side: but for that dimension, what the first operand with a split there says."""
+    """Return the layout of a concatenation: along its dimension none, elsewhere of the first operand that has one."""
     entries = zip(*(split for _, split in operands), strict=True)
     found = [next((entry for entry in along if entry), ()) for along in entries]
     found[params["dimension"]] = ()
@@ -179,6 +210,7 @@ def _joined(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple
 
 
 def _none(params: Mapping[str, Any], operands: Sequence[Operand], shape: tuple[int, ...]) -> Split:
+    """Return the layout of what depends on no operand."""
     return unsplit(len(shape))
 
 
@@ -198,18 +230,24 @@ _RULES: dict[str, Callable[[Mapping[str, Any], Sequence[Operand], tuple[int, ...
     "pad": _same_sizes,
     "iota": _none,
 }
+"""Rules by primitive; ``propagate`` treats any other as a reduction, by its prefix, or as elementwise."""
 
 
 def inverted(
     name: str, params: Mapping[str, Any], at: int, operands: Sequence[Operand], shape: tuple[int, ...], split: Split
 ) -> Split | None:
-    """How an operand must be split for its operation to make the output, of this shape, split so.
+    """Return the layout that an operand needs for its operation to make an output of a given layout.
 
     Args:
-        name, params: the operation. at: which of its ``operands``. shape, split: of the output.
+        name: the primitive.
+        params: the parameters of its equation.
+        at: the position of the operand among ``operands``.
+        operands: the shape and current layout of each operand.
+        shape: the global shape of the output.
+        split: the layout of the output.
 
     Returns:
-        A split without axes where the output's says nothing of the operand; ``None`` where no rule is known.
+        A layout without axes where the output's layout does not constrain the operand; ``None`` where no rule is known.
     """
     given = operands[at][0]
     if name == "broadcast_in_dim":
@@ -218,6 +256,7 @@ def inverted(
     if name == "transpose":
         return tuple(split[params["permutation"].index(i)] for i in range(len(given)))
     if name in ("reshape", "squeeze"):
+        # The inverse of a reshape is a reshape: the same rule with the two shapes exchanged.
         return tuple(_reshaped(params, [(shape, split)], given))
     if name == "dot_general":
         return _factor(params, at, operands, split)
@@ -232,7 +271,11 @@ def inverted(
 
 
 def _factor(params: Mapping[str, Any], at: int, operands: Sequence[Operand], split: Split) -> Split:
-    """Of a product of matrices: rows or columns as the output's, what is summed over as in the other factor."""
+    """Return the layout that a factor of a matrix product needs.
+
+    Its batch dimensions, rows or columns are partitioned as those of the output, and the contracted dimensions as in
+    the other factor, so that each device multiplies the parts it holds.
+    """
     contracted, batch = params["dimension_numbers"]
     other = operands[1 - at][1]
     rest = [i for i in range(len(operands[at][0])) if i not in (*contracted[at], *batch[at])]

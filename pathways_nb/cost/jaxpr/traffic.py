@@ -1,14 +1,15 @@
 """Bytes that each operation moves to and from memory, with elementwise operations fused.
 
-The rule. A fusion is a connected set of elementwise operations with no reduction, product of matrices or other
-operation on any path between them, together with the reductions that end it. It reads what it takes from outside once,
-and writes only what somebody outside of it needs. What is cheaply computed from one array (``1 - y``, a comparison, a
-conversion, a broadcast) is not stored for the next fusion, which computes it again from that array. Every other
-operation reads its inputs and writes its outputs; a slice or a look-up reads only what it takes, an update in place
-writes only what it changes, and a transposition next to a product of matrices is part of it.
+The rule. A fusion is a connected set of elementwise operations with no reduction, matrix product or other operation on
+any path between them, together with the reductions that end it. It reads each array from outside once, and writes only
+the arrays that an operation outside of it reads. An array that is computed cheaply from one other array (``1 - y``, a
+comparison, a conversion, a broadcast) is not stored for the next fusion, which computes it again from that array. Every
+other operation reads its inputs and writes its outputs, with three exceptions: a slice or gather reads only the
+elements it takes, an update in place writes only the elements it changes, and a transposition next to a matrix product
+is part of the product.
 
-Its limits. A compiler may fuse less (a long fusion is cut), or more (an epilogue with the product before it), keep
-small arrays in a cache, compute a cheap array twice rather than store it, and copy into another layout.
+Its limits. A compiler may fuse less (it cuts a long fusion) or more (an epilogue with the product before it), keep
+small arrays in a cache, compute a cheap array twice instead of storing it, and copy into another layout.
 """
 
 from __future__ import annotations
@@ -16,25 +17,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pathways_nb.cost.jaxpr.operations import Flat, Op, Value
+from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
 from pathways_nb.util.primitives import ACCUMULATES, SLICES, TRANSCENDENTAL, UPDATES, VIEWS, op_class_of
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Which arrays a flat list keeps in memory, and what each of its operations reads and writes, in bytes."""
+    """The arrays that a flat list keeps in memory, and the bytes that each operation reads and writes on one device."""
 
-    stored: frozenset[Value]
+    stored: frozenset[ShardedValue]
     read: dict[Op, int]
     written: dict[Op, int]
 
 
 def traffic_of(flat: Flat) -> Traffic:
-    """The bytes of each operation of a list; of a fusion, those of each of its members."""
+    """Return the bytes that each operation of a list moves.
+
+    The bytes of a fusion are spread over its members: an array that several members read is counted for the first one.
+    Loops, branches, transpositions inside a product and views count nothing themselves.
+    """
     levels = _FusionDepths(flat)
     stored = _stored(flat, levels)
     read, written = dict.fromkeys(flat.ops, 0), dict.fromkeys(flat.ops, 0)
-    seen: set[tuple[int, Value]] = set()
+    seen: set[tuple[int, ShardedValue]] = set()
     beside = _beside_products(flat)
     for op in flat.ops:
         if op.bodies or op in beside or op.name in VIEWS:
@@ -46,7 +51,14 @@ def traffic_of(flat: Flat) -> Traffic:
     return Traffic(frozenset(stored), read, written)
 
 
-def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, int]:
+def _bytes(op: Op, arrays: Iterable[ShardedValue], stored: set[ShardedValue]) -> tuple[int, int]:
+    """Return the bytes that an operation reads and writes.
+
+    Args:
+        op: the operation.
+        arrays: the arrays in memory that it reads and that no earlier member of its fusion has read.
+        stored: all arrays that are kept in memory.
+    """
     made = sum(value.bytes for value in op.outputs if value.root in stored)
     if op.name in SLICES:
         taken = sum(value.bytes for value in op.outputs)
@@ -58,8 +70,12 @@ def _bytes(op: Op, arrays: Iterable[Value], stored: set[Value]) -> tuple[int, in
     return sum(_read(op, value) for value in arrays), made
 
 
-def _read(op: Op, value: Value) -> int:
-    """Of a whole array next to split ones of its size, a device reads its own part."""
+def _read(op: Op, value: ShardedValue) -> int:
+    """Return the bytes that a device reads of an operand.
+
+    Of a replicated operand in an elementwise operation whose result is partitioned, it reads only the part that
+    corresponds to its own part of the result.
+    """
     if not op.outputs or op_class_of(op.name) != "elementwise":
         return value.bytes
     out = op.outputs[0]
@@ -69,15 +85,22 @@ def _read(op: Op, value: Value) -> int:
 
 @dataclass
 class _FusionDepths:
-    """How many ends of fusions lie before each operation, and which fusion it belongs to."""
+    """The fusion that each operation belongs to.
+
+    An operation's level is the largest number of operations that end a fusion on any path to it. Neighbours of one
+    level have no such operation between them and may be fused. Being neighbours is not enough: if a second path between
+    them went through a reduction, their fusion would have to run both before and after that reduction.
+    """
 
     flat: Flat
     level: dict[Op, int] = field(default_factory=dict)
-    of_value: dict[Value, int] = field(default_factory=dict)
-    maker: dict[Value, Op] = field(default_factory=dict)
+    of_value: dict[ShardedValue, int] = field(default_factory=dict)
+    """The level at which a value can be read: one more than its maker's if the maker ends a fusion."""
+    maker: dict[ShardedValue, Op] = field(default_factory=dict)
     parent: dict[Op, Op] = field(default_factory=dict)
-    origin: dict[Value, Value | None] = field(default_factory=dict)
-    """Of what is cheaply computed from one array, that array; ``None`` if from numbers alone."""
+    """The forest of a union-find: operations of one tree are one fusion."""
+    origin: dict[ShardedValue, ShardedValue | None] = field(default_factory=dict)
+    """For an array that is computed cheaply from one other array, that array; ``None`` if only from scalars."""
 
     def __post_init__(self) -> None:
         for op in self.flat.ops:
@@ -91,16 +114,18 @@ class _FusionDepths:
         self.numbers = {op: number for number, op in enumerate(self.flat.ops)}
 
     def fused(self, op: Op) -> bool:
-        """Whether it can be a member of a fusion."""
+        """Return whether an operation can be a member of a fusion."""
         return not op.bodies and op_class_of(op.name) in ("elementwise", "reduction")
 
     def _join(self, op: Op) -> None:
+        """Join an operation with the fusions of its operands' makers, where no fusion end is between them."""
         for value in op.inputs if self.fused(op) else ():
             maker = self.maker.get(value)
             if maker is not None and self.continues(maker) and self.level[maker] == self.level[op]:
                 self.parent[self.find(op)] = self.find(maker)
 
     def _trace(self, op: Op) -> None:
+        """Note the one array from which the outputs of a cheap operation can be computed again, if there is one."""
         if not self.continues(op) or op.name in TRANSCENDENTAL:
             return
         arrays = {value.root for value in op.inputs if value.size > 1 and value.known is None}
@@ -108,8 +133,11 @@ class _FusionDepths:
         if len(sources) <= 1:
             self.origin.update(dict.fromkeys((value.root for value in op.outputs), next(iter(sources), None)))
 
-    def taken(self, op: Op) -> Iterator[Value]:
-        """The arrays in memory that it reads, or its fusion for it."""
+    def taken(self, op: Op) -> Iterator[ShardedValue]:
+        """Yield the arrays in memory that an operation reads, or that its fusion reads for it.
+
+        A fusion does not read from memory what it makes itself, and a cheap array is replaced by its origin.
+        """
         fusion = self.fusion(op)
         for root in dict.fromkeys(value.root for value in op.inputs):
             if op.name in VIEWS and root is op.outputs[0].root:
@@ -122,27 +150,31 @@ class _FusionDepths:
                     yield source
 
     def continues(self, op: Op) -> bool:
-        """Whether a fusion may go on behind it."""
+        """Return whether a fusion may continue after an operation; a reduction is a member but ends it."""
         return not op.bodies and op_class_of(op.name) == "elementwise"
 
     def find(self, op: Op) -> Op:
-        """The member that stands for its fusion."""
+        """Return the operation that represents the fusion of ``op`` in the union-find."""
         while self.parent[op] is not op:
             op = self.parent[op]
         return op
 
     def fusion(self, op: Op) -> int:
-        """The number of its fusion; -1 if it is in none."""
+        """Return the number of an operation's fusion; -1 if it cannot be fused."""
         return self.numbers[self.find(op)] if self.fused(op) else -1
 
-    def made_in(self, value: Value) -> int:
-        """The number of the fusion that makes a value."""
+    def made_in(self, value: ShardedValue) -> int:
+        """Return the number of the fusion that makes a value; -1 for inputs and for operations that cannot be fused."""
         maker = self.maker.get(value)
         return -1 if maker is None else self.fusion(maker)
 
 
-def _stored(flat: Flat, levels: _FusionDepths) -> set[Value]:
-    """Arrays that somebody needs outside of the fusion that makes them."""
+def _stored(flat: Flat, levels: _FusionDepths) -> set[ShardedValue]:
+    """Return the arrays in memory.
+
+    These are the inputs and outputs of the list, the outputs of all operations that are not elementwise, and every
+    other array that is read outside of the fusion that makes it.
+    """
     stored = {value.root for value in (*flat.inputs, *flat.outputs)}
     for op in flat.ops:
         if not levels.continues(op):
@@ -152,9 +184,12 @@ def _stored(flat: Flat, levels: _FusionDepths) -> set[Value]:
 
 
 def _beside_products(flat: Flat) -> set[Op]:
-    """Transpositions of what a product of matrices makes or reads."""
+    """Return the transpositions that are part of a matrix product: of its output, or read by products only.
+
+    A product reads a factor in either order of dimensions, so such a transposition moves no bytes of its own.
+    """
     makers = {value: op for op in flat.ops for value in op.outputs}
-    readers: dict[Value, list[Op]] = {}
+    readers: dict[ShardedValue, list[Op]] = {}
     for op in flat.ops:
         for value in op.inputs:
             readers.setdefault(value, []).append(op)

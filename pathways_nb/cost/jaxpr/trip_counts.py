@@ -1,4 +1,10 @@
-"""How often a ``while`` of a jaxpr runs, where a counter tells: ``fori_loop`` and loops written like it."""
+"""The trip count of a ``while`` in a jaxpr, where a counter determines it: ``fori_loop`` and loops written like it.
+
+A ``while`` states no length, but ``fori_loop`` with traced bounds becomes one, and counting its body once would
+under-count its work by its length. So its condition and body are matched against one pattern: a counter that changes
+by a constant, compared with a bound that does not change. Any other loop has an unknown length, and the caller notes
+that. A ``scan`` states its length and is not read here.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +13,20 @@ from collections.abc import Sequence
 from typing import Any
 
 _TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+"""The comparison that says the same with its two operands exchanged."""
 
 
 def trips(params: Any, known: Sequence[Any]) -> int | None:
-    """Times the body runs; ``None`` if it cannot be told before running.
+    """Return how often the body of a ``while`` runs; ``None`` if that is not known before running.
 
-    The condition must be one comparison of a carried number with another that stays as it is, and the body must add a
-    constant to the first.
+    The condition must compare a carried number with another number that does not change, and the body must add a
+    constant to the first number or subtract one from it.
 
     Args:
-        params: of the ``while`` equation.
-        known: of each of its inputs the number, if it is known, else ``None``.
+        params: the parameters of the ``while`` equation.
+        known: for each input of the equation its value if that is a known number, else ``None``.
     """
+    # The inputs of a ``while`` are the constants of its condition, those of its body, and the carried values.
     in_condition, in_body = params["cond_nconsts"], params["body_nconsts"]
     start = in_condition + in_body
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
@@ -27,7 +35,7 @@ def trips(params: Any, known: Sequence[Any]) -> int | None:
         return None
 
     def operand(atom: Any) -> tuple[Any, Any]:
-        """Its first value and what one turn adds to it; ``None`` where unknown."""
+        """Return an operand's first value and what one iteration adds to it; ``None`` for what is not known."""
         if hasattr(atom, "val"):
             return atom.val, 0
         if atom not in condition.invars:
@@ -42,6 +50,7 @@ def trips(params: Any, known: Sequence[Any]) -> int | None:
 
 
 def _step(body: Any, carried: int, consts: int) -> Any:
+    """Return what one iteration adds to a carried value; ``None`` if that is not a constant."""
     before, after = body.invars[consts + carried], body.outvars[carried]
     if after is before:
         return 0
@@ -56,6 +65,7 @@ def _step(body: Any, carried: int, consts: int) -> Any:
 
 
 def _count(comparison: str, left: tuple[Any, Any], right: tuple[Any, Any]) -> int | None:
+    """Return the number of iterations, each operand given by its first value and what one iteration adds to it."""
     if None in (*left, *right):
         return None
     if right[1] and not left[1]:
@@ -64,6 +74,7 @@ def _count(comparison: str, left: tuple[Any, Any], right: tuple[Any, Any]) -> in
     if moved or not step:
         return None
     up = comparison in ("lt", "le")
+    # A counter that moves away from its bound runs never or for ever.
     if (step > 0) != up:
         return None
     distance = float(bound - first) if up else float(first - bound)

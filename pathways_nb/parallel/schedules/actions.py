@@ -1,10 +1,12 @@
-"""The form that every schedule has: for each device, the list of what it does, in order.
+"""The notation of schedules: actions, overlapped pairs, and the parser of their text form.
 
 An action is a stage, what is done with it, and on which microbatch and slice of its tokens: ``2F0`` is the forward pass
 of microbatch 0 through stage 2, ``2F0.1`` that of its token slice 1. ``I`` is the gradient by the input, ``W`` that by
 the weights, ``B`` both at once. Where two pipelines run in opposite directions, as in DualPipe, each has its letter:
-``b3F0``. An overlapped pair, ``(0F3;3B1)OVERLAP_F_B``, is one cell of a device's list: both results are there at its
-end. This is the notation of PyTorch's pipeline schedules, with token slices and directions added.
+``b3F0``. An overlapped pair, ``(0F3;3B1)OVERLAP_F_B``, is one cell of a device's list: both results are available at
+its end. This is the notation of PyTorch's pipeline schedules, with token slices and directions added.
+
+The parser knows nothing of dependencies: ``tasks`` and ``checker`` find out whether a schedule can run.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ OPERATIONS = "FIWB"
 
 
 class Action(NamedTuple):
-    """One thing that a device does.
+    """One operation on one microbatch by one stage.
 
     Args:
-        stage: of the model, from 0. operation: one of ``OPERATIONS``. microbatch: from 0.
+        stage: of the model, from 0.
+        operation: one of ``OPERATIONS``.
+        microbatch: from 0, in its direction.
         token_slice: which part of the microbatch's tokens, from 0; None if they are not sliced.
         direction: a letter for each pipeline, where there are several; else empty.
     """
@@ -52,28 +56,30 @@ class Overlap(NamedTuple):
 
 Cell = Action | Overlap
 Rows = Sequence[Sequence[Cell]]
-"""For each device its cells, in order."""
+"""For each device its cells, in order of execution."""
 
+# re.ASCII: without it \d would match the digits of all scripts.
 _ACTION = re.compile(rf"([a-z]?)(\d+)([{OPERATIONS}])(\d+)(?:\.(\d+))?", re.ASCII)
 _DIGITS = 18
-"""Of a stage, a microbatch or a slice, at most: they are kept in 64 bits."""
+"""Most digits of a stage, a microbatch or a slice number: arrays hold them in 64 bits."""
 _PAIR = "(0F3;3B1)OVERLAP_F_B"
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
 
 def actions_of(cell: Cell) -> tuple[Action, ...]:
-    """The actions of a cell: one, or the two of an overlapped pair."""
+    """Return the actions of a cell: one, or the two of an overlapped pair."""
     return (cell.forward, cell.backward) if isinstance(cell, Overlap) else (cell,)
 
 
 def parse_cell(text: str, where: str) -> Cell:
-    """Read one cell.
+    """Return the cell that a text describes.
 
     Args:
-        text: such as ``"0F0"`` or ``"(0F3;3B1)OVERLAP_F_B"``. where: it stands, for the error.
+        text: such as ``"0F0"`` or ``"(0F3;3B1)OVERLAP_F_B"``.
+        where: position of the text in its schedule, for the error.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is no cell.
     """
     pair = _OVERLAP.fullmatch(text)
     if not pair:
@@ -87,10 +93,14 @@ def parse_cell(text: str, where: str) -> Cell:
 
 
 def parse_action(text: str, where: str) -> Action:
-    """Read one action.
+    """Return the action that a text describes.
+
+    Args:
+        text: such as ``"0F0"`` or ``"b3I2.1"``.
+        where: position of the text in its schedule, for the error.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is no action, or one of its numbers is too long.
     """
     found = _ACTION.fullmatch(text)
     if not found:
@@ -108,10 +118,10 @@ def parse_action(text: str, where: str) -> Action:
 
 
 def parse_rows(text: str) -> list[list[Cell]]:
-    """Read a schedule, a line for each device; its cells stand between spaces or commas.
+    """Return the cells of each device, one line of the text for each; spaces or commas separate cells.
 
     Raises:
-        UsageError: nothing there, or something that is no action: its line and place are named.
+        UsageError: the text is empty, or has something that is no action: its line and place are named.
     """
     rows = [parse_row(line, f"line {number}") for number, line in enumerate(text.strip().splitlines(), 1)]
     if not any(rows):
@@ -120,7 +130,11 @@ def parse_rows(text: str) -> list[list[Cell]]:
 
 
 def parse_row(text: str, where: str) -> list[Cell]:
-    """Read what one device does.
+    """Return the cells of one device.
+
+    Args:
+        text: cells between spaces or commas.
+        where: position of the line in its schedule, for the error.
 
     Raises:
         UsageError: something that is no action: its place after ``where`` is named.

@@ -1,4 +1,8 @@
-"""The boxes of a timed schedule, as columns: one for each action, two that touch for an overlapped pair."""
+"""The boxes of a timed schedule, as columns: one for each action, two that touch for an overlapped pair.
+
+Columns and not objects: widgets pass them to Bokeh as they are. What depends on the order alone is computed once per
+schedule (``actions_of_tasks``), so that a change of times recomputes only start and end.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,17 @@ from pathways_nb.parallel.schedules.tasks import Tasks
 from pathways_nb.parallel.schedules.timing import Timing
 
 KEYS = ("operation", "direction", "stage", "microbatch", "token_slice")
-"""What an action is; ``operation`` and ``direction`` are positions in ``"FIWB"`` and ``Tasks.directions``."""
+"""Columns that identify an action; ``operation``, ``direction``: positions in ``"FIWB"`` and ``Tasks.directions``."""
 
 
 def boxes_of(timing: Timing) -> dict[str, np.ndarray]:
-    """A row for each action, in the order of the cells.
+    """Return a row for each action, in the order of the cells.
 
     Returns:
-        ``KEYS``, ``token_slice`` -1 if there are none; ``cell`` and its ``device``; ``shade``, what lightness tells
-        apart on a device; ``start`` and ``end``; and of its whole cell ``cell_start``, ``cell_end``, ``idle`` (how long
-        its device was idle before), ``by`` (the cell that let it start, -1 for none), ``wire`` (how long its result was
-        on the way), ``pair`` (whether it is one of two).
+        ``KEYS``, with ``token_slice`` -1 if there are none; ``cell`` and its ``device``; ``shade``, which lightness
+        tells apart on a device; ``start`` and ``end``; and of its whole cell ``cell_start``, ``cell_end``, ``idle``
+        (how long its device was idle before), ``by`` (the cell whose end let it start, -1 for none), ``wire`` (transfer
+        time of that cell's result), ``pair`` (whether it is one of two).
     """
     tasks, released = timing.tasks, timing.released
     columns = dict(actions_of_tasks(tasks))
@@ -35,7 +39,7 @@ def boxes_of(timing: Timing) -> dict[str, np.ndarray]:
 
 @lru_cache(16)
 def actions_of_tasks(tasks: Tasks) -> dict[str, np.ndarray]:
-    """``KEYS``, ``cell`` and ``shade`` of every action, in the order of the cells; of a pair F comes first."""
+    """Return ``KEYS``, ``cell`` and ``shade`` of every action, in the order of the cells; F comes first in a pair."""
     forward, gradient, weights = tasks.cell
     both = gradient == weights
     tables = forward, np.where(both, -1, gradient), np.where(both, -1, weights), np.where(both, gradient, -1)
@@ -50,18 +54,18 @@ def actions_of_tasks(tasks: Tasks) -> dict[str, np.ndarray]:
 
 
 def varieties(tasks: Tasks) -> tuple[int, int, int]:
-    """How many directions, chunks and token slices a device has to do with."""
+    """Return the largest number of directions, chunks and token slices that one device works on."""
     return len(tasks.directions), int(_chunks(tasks).max()) + 1, tasks.cell.shape[-1]
 
 
 def _shades(tasks: Tasks) -> np.ndarray:
-    """A number for each direction, stage and token slice, the same for what a device does alike."""
+    """Return a number for each direction, stage and token slice, the same for equal roles on different devices."""
     directions, chunks, slices = varieties(tasks)
     direction, part = np.arange(directions)[:, None, None], np.arange(slices)
     return np.asarray((direction * chunks + _chunks(tasks)[:, :, None]) * slices + part)
 
 
 def _chunks(tasks: Tasks) -> np.ndarray:
-    """Of each stage, by direction: how many earlier ones its device has."""
+    """Return for each stage, by direction, the number of earlier stages on its device."""
     device = tasks.device
     return np.array([[np.count_nonzero(row[:stage] == row[stage]) for stage in range(len(row))] for row in device])

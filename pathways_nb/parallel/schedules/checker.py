@@ -1,4 +1,9 @@
-"""The one checker of all schedules: every dependency in order, one action at a time, no deadlock; peaks and bubble."""
+"""The one checker of all schedules: dependencies in order, one action at a time, no deadlock; peaks and bubble.
+
+Order within a device is checked from the arrays alone. A deadlock between devices appears as a circle when
+``cost.fixed_order`` evaluates the times, so there is no second search for it. The report compares what was found with
+the closed forms of the schedule's kind, where they hold, and says so when they differ.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +22,18 @@ from pathways_nb.util.words import counted
 
 @dataclass(frozen=True)
 class Proof:
-    """What has been shown of a schedule, with F = I = W = 1 and nothing else taking time.
+    """The result of a check, with F = I = W = 1 and no transfer time.
 
     Args:
-        name, size: of the schedule. actions, dependencies: how many.
-        makespan: when the last action ends. bubble: idle time of all devices over all their time.
+        name: of the schedule.
+        size: of the schedule.
+        actions: number of cells.
+        dependencies: number of dependencies.
+        makespan: when the last action ends.
+        bubble: idle time of all devices over all their time.
         peaks: of each device, in microbatches of activations of a whole device, freed after W.
-        bubble_form, peak_form: what theory says, in words, where a closed form holds for this size; else empty.
+        bubble_form: comparison with the closed form of the bubble; empty if none holds for this size.
+        peak_form: the same of the peak.
     """
 
     name: str
@@ -38,13 +48,16 @@ class Proof:
 
     @classmethod
     def of(cls, name: str, kind: ScheduleKind | None, timing: Timing, dependencies: int) -> Self:
-        """Compare a schedule that could be timed with its closed forms.
+        """Return the comparison of a timed schedule with its closed forms.
 
         Args:
-            name: of the schedule. kind: what made it, whose closed forms hold. timing: with F = I = W = 1.
-            dependencies: how many it keeps.
+            name: of the schedule.
+            kind: the kind that made it, with its closed forms; None for a schedule of the user's own.
+            timing: with F = I = W = 1.
+            dependencies: number of dependencies that it keeps.
         """
         size, device = timing.size, int(np.argmax(timing.peaks))
+        # Work per device is 3m: F = I = W = 1 for each of m microbatches.
         bubble = _agrees(kind.bubble if kind else None, timing.makespan - 3 * size.microbatches, size, Times())
         peak = _agrees(kind.peak if kind else None, float(timing.peaks[device]), size, device)
         counts, peaks = (len(timing.tasks.cells), dependencies), tuple(timing.peaks.tolist())
@@ -62,7 +75,14 @@ class Proof:
 
 
 def _agrees(form: ClosedForm | None, found: float, size: Size, at: Times | int) -> str:
-    """What a closed form says beside what was found; nothing where it does not hold."""
+    """Return words that compare a closed form with a found value; empty where it does not hold.
+
+    Args:
+        form: the closed form, if there is one.
+        found: the value found.
+        size: of the schedule.
+        at: the times of a bubble, or the device of a peak.
+    """
     expected = form.at(size, at) if form else None
     if form is None or expected is None:
         return ""
@@ -72,9 +92,13 @@ def _agrees(form: ClosedForm | None, found: float, size: Size, at: Times | int) 
 
 
 def require_order(tasks: Tasks, edges: Dependencies) -> None:
-    """Require that on each device nothing stands before what it needs.
+    """Require that on each device every cell comes after the cells that it needs.
 
-    Between devices, a circle shows when times are found.
+    Between devices, a circle is found when times are evaluated.
+
+    Args:
+        tasks: the schedule.
+        edges: its dependencies.
 
     Raises:
         ScheduleError: the first dependency that is broken.

@@ -1,4 +1,9 @@
-"""Schedules of one stage on each device and whole backward passes: GPipe, 1F1B and eager 1F1B."""
+"""Schedules of one stage on each device and whole backward passes: GPipe, 1F1B and eager 1F1B.
+
+The three are one rule, ``one_stage``, and differ only in how many forward passes a device runs ahead of its first
+backward pass: all m (GPipe, Huang et al. 2019), p−1−r (1F1B, the flush variant of PipeDream) or 2(p−1−r) (eager 1F1B,
+Zhuang et al. 2023). Without transfers the bubble is the same for all and only the memory differs.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,15 @@ ONE_ROUND = ClosedForm("(p−1)(F+B)", lambda s, t: (s.devices - 1) * (t.F + t.B
 
 @register_schedule("gpipe", bubble=ONE_ROUND, peak=ClosedForm("m", lambda s, r: s.microbatches))
 def gpipe(devices: int, microbatches: int) -> list[list[Action]]:
-    """All forward passes, then all backward passes (Huang et al. 2019)."""
+    """Run all forward passes, then all backward passes (Huang et al. 2019).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+
+    Returns:
+        The actions of each device, in order.
+    """
     return [one_stage(stage, microbatches, ahead=microbatches) for stage in range(devices)]
 
 
@@ -21,7 +34,15 @@ def gpipe(devices: int, microbatches: int) -> list[list[Action]]:
     "1f1b", bubble=ONE_ROUND, peak=ClosedForm("min(m, p−r)", lambda s, r: min(s.microbatches, s.devices - r))
 )
 def one_forward_one_backward(devices: int, microbatches: int) -> list[list[Action]]:
-    """As few forward passes ahead as keep the pipeline full, then one backward for each forward (PipeDream-Flush)."""
+    """Run as few forward passes ahead as keep the pipeline full, then one backward for each forward (PipeDream-Flush).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+
+    Returns:
+        The actions of each device, in order.
+    """
     return [one_stage(stage, microbatches, ahead=devices - 1 - stage) for stage in range(devices)]
 
 
@@ -31,11 +52,25 @@ def one_forward_one_backward(devices: int, microbatches: int) -> list[list[Actio
     peak=ClosedForm("min(m, 2(p−r)−1)", lambda s, r: min(s.microbatches, 2 * (s.devices - r) - 1)),
 )
 def eager_one_forward_one_backward(devices: int, microbatches: int) -> list[list[Action]]:
-    """1F1B with twice as many forward passes ahead, so that transfers hide behind computation (Zhuang et al. 2023)."""
+    """Run twice as many forward passes ahead as 1F1B, so that transfers hide behind computation (Zhuang et al. 2023).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+
+    Returns:
+        The actions of each device, in order.
+    """
     return [one_stage(stage, microbatches, ahead=2 * (devices - 1 - stage)) for stage in range(devices)]
 
 
 def one_stage(stage: int, microbatches: int, ahead: int) -> list[Action]:
-    """The row of a device with one stage, ``ahead`` forward passes ahead of the first backward pass's own."""
+    """Return the row of a device with one stage.
+
+    Args:
+        stage: of the model; the same number as the device.
+        microbatches: number of microbatches, m.
+        ahead: forward passes before the one whose backward pass comes first.
+    """
     forwards, backwards = ([Action(stage, operation, each) for each in range(microbatches)] for operation in "FB")
     return alternating(forwards, backwards, ahead)

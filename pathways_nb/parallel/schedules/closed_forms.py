@@ -1,4 +1,9 @@
-"""What theory says of a schedule: its bubble and its peak of memory, as formulas to test against and to show."""
+"""Closed forms of a schedule's bubble and peak memory, as formulas to test against and to show.
+
+A formula carries its text, its function and the sizes and times for which it holds, in one object, so that what a
+picture prints is what the tests evaluate. Published formulas often hold for some times only (DualPipe's for F = I ≥ W):
+``where`` says so, and outside it nothing is claimed.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,13 @@ from pathways_nb.util.words import counted
 
 
 class Size(NamedTuple):
-    """How large a schedule is.
+    """The size of a schedule.
 
     Args:
-        devices: p. microbatches: m. chunks: stages of one pipeline on each device, v. token_slices: of a sequence, k.
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: stages of one pipeline on each device, v.
+        token_slices: slices of a sequence, k.
     """
 
     devices: int
@@ -28,10 +36,12 @@ class Size(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Seconds (or any other unit) of one microbatch through one whole device, as closed forms have them.
+    """Times of one microbatch through one whole device, in seconds or any other unit.
 
     Args:
-        F: forward. I: gradient by the input. W: gradient by the weights.
+        F: forward.
+        I: gradient by the input.
+        W: gradient by the weights.
     """
 
     F: float = 1.0
@@ -40,17 +50,18 @@ class Times(NamedTuple):
 
     @property
     def B(self) -> float:  # noqa: N802
-        """Both gradients at once."""
+        """Time of both gradients at once."""
         return self.I + self.W
 
 
 class ClosedForm(NamedTuple):
-    """A formula, in words for people and as a function.
+    """A formula, as a text and as a function.
 
     Args:
         text: as people write it, of p, m, v, k, F, I, W, B (and r, the device).
         value: the same as a function, of size and times for a bubble, of size and device for a peak.
-        where: for which sizes and times it holds; everywhere if not said. says: the same in words.
+        where: for which sizes and times it holds; everywhere if not said.
+        says: ``where`` in words.
     """
 
     text: str
@@ -59,10 +70,14 @@ class ClosedForm(NamedTuple):
     says: str = ""
 
     def at(self, size: Size, given: Times | int) -> float | None:
-        """What it gives, in the unit of the times or in microbatches; None where it does not hold.
+        """Return the value of the formula; None where it does not hold.
 
         Args:
-            given: the times, of a bubble; the device, of a peak, which is that of F = I = W.
+            size: of the schedule.
+            given: the times, of a bubble; the device, of a peak, whose ``where`` is asked with F = I = W.
+
+        Returns:
+            A bubble in the unit of the times, or a peak in microbatches of activations.
         """
         times = given if isinstance(given, Times) else Times()
         return self.value(size, given) if self.where(size, times) else None

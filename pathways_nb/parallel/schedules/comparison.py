@@ -1,4 +1,8 @@
-"""Two schedules side by side: both pictures on one axis, and what each does earlier or later than the other."""
+"""Two schedules side by side: both pictures on one axis, and how much earlier or later each action ends.
+
+Actions are matched by what they do (``KEYS``), not by device or position: two schedules of one model may place a stage
+on different devices, which is often the point of the comparison.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,13 @@ TIMES = ("device", "start", "end")
 
 
 class ScheduleDifference(NamedTuple):
-    """What two schedules have in common and what not.
+    """The actions that two schedules have in common, and how many they have not.
 
     Args:
         table: columns ``KEYS``, ``TIMES`` of each (``device_a``, ``device_b``, …), and ``later``, by how much an action
             ends later in the second; of the actions that both have, by their start in the first.
-        only_a, only_b: how many actions of each have no partner; B is none of I or W.
+        only_a: number of actions of the first without partner; B matches neither I nor W.
+        only_b: the same of the second.
     """
 
     table: dict[str, np.ndarray]
@@ -37,7 +42,7 @@ class ScheduleDifference(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScheduleComparison:
-    """Two schedules, the first above the second."""
+    """Two schedules to compare, the first drawn above the second."""
 
     a: Schedule
     b: Schedule
@@ -48,7 +53,11 @@ class ScheduleComparison:
         return self.difference().table
 
     def difference(self, **times: Any) -> ScheduleDifference:
-        """Actions matched by stage, operation, microbatch, token slice and direction; times as for ``timing``."""
+        """Return the actions matched by stage, operation, microbatch, token slice and direction.
+
+        Args:
+            times: as for ``Schedule.timing``.
+        """
         a, b = (_known(one.timing(**times)) for one in (self.a, self.b))
         both = sorted((key for key in a if key in b), key=lambda key: a[key][1])
         rows = [(*key, *_interleaved(a[key], b[key]), b[key][2] - a[key][2]) for key in both]
@@ -58,19 +67,34 @@ class ScheduleComparison:
         return ScheduleDifference(table, len(a) - len(both), len(b) - len(both))
 
     def show(self, **times: Any) -> None:
-        """Display both on one axis here; times and ``cap`` as for ``Schedule.show``."""
+        """Draw both schedules on one axis in the notebook.
+
+        Args:
+            times: as for ``Schedule.show``, ``cap`` included.
+        """
         from pathways_widgets.schedules.schedule_display import show
 
         show(self._pictures(**times))
 
     def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
-        """Write both as one picture; see ``Schedule.savefig``."""
+        """Write both schedules as one picture.
+
+        Args:
+            path: file name that ends in ``.svg`` or ``.png``.
+            width: of the picture, as for ``Run.savefig``.
+            times: as for ``show``.
+        """
         from pathways_widgets.schedules.schedule_display import write
 
         write(self._pictures(**times), path, width)
 
     def to_csv(self, path: str | Path, **times: Any) -> None:
-        """Write the table of differences."""
+        """Write the table of differences.
+
+        Args:
+            path: name of the file.
+            times: as for ``Schedule.timing``.
+        """
         table = self.difference(**times).table
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -78,7 +102,7 @@ class ScheduleComparison:
             writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
 
     def summary_line(self) -> str:
-        """Both makespans, bubbles and peaks with F = I = W = 1, and how many actions match."""
+        """Return both makespans, bubbles and peaks with F = I = W = 1, and how many actions match."""
         words = [
             f"{name} {one.makespan():g} (bubble {one.bubble:.1%}, peak {one.peak:g})"
             for name, one in zip(self._names, (self.a, self.b), strict=True)
@@ -95,6 +119,7 @@ class ScheduleComparison:
 
     @property
     def _names(self) -> tuple[str, str]:
+        """Both names, marked (a) and (b) where they are the same."""
         same = self.a.name == self.b.name
         return (f"{self.a.name} (a)", f"{self.b.name} (b)") if same else (self.a.name, self.b.name)
 
@@ -106,7 +131,7 @@ class ScheduleComparison:
 
 
 def _known(timing: Timing) -> dict[tuple[Any, ...], tuple[int, float, float]]:
-    """Device, start and end by ``KEYS``."""
+    """Return device, start and end of each action, by ``KEYS``."""
     boxes, letters = boxes_of(timing), timing.tasks.directions
     columns = {name: boxes[name].tolist() for name in (*KEYS, *TIMES)}
     columns["operation"] = [OPERATIONS[code] for code in columns["operation"]]
@@ -116,4 +141,5 @@ def _known(timing: Timing) -> dict[tuple[Any, ...], tuple[int, float, float]]:
 
 
 def _interleaved(a: tuple[Any, ...], b: tuple[Any, ...]) -> Iterator[Any]:
+    """Return the values of both in turn: the first of ``a``, the first of ``b``, the second of ``a``, and so on."""
     return (value for pair in zip(a, b, strict=True) for value in pair)

@@ -2,7 +2,10 @@
 
 DualPipe feeds one pipeline from each end, over the same devices, each of which therefore holds two stages (and a second
 copy of the parameters). Cut in half and folded at the cut, it becomes DualPipeV: one pipeline, down and up a V. To a
-device both are the same: a near stage and a far one, and its place on the way from an end to the middle.
+device both are the same: a near stage, a far stage, and its distance from the end. So one function, ``overlapping``,
+makes the rows of both.
+
+The published bubble holds for F = I ≥ W only, which ``where`` of the closed forms says.
 """
 
 from __future__ import annotations
@@ -24,7 +27,18 @@ from pathways_nb.parallel.schedules.rows import Side, refuse, require_two_chunks
     peak=ClosedForm("p+1", lambda s, r: s.devices + 1),
 )
 def dualpipe(devices: int, microbatches: int) -> list[list[Cell]]:
-    """Two pipelines in opposite directions, half the microbatches each (DeepSeek-V3 2024)."""
+    """Run two pipelines in opposite directions, half the microbatches each (DeepSeek-V3 2024).
+
+    Args:
+        devices: number of devices, p; even.
+        microbatches: of both directions together, m; even, and at least 2p.
+
+    Returns:
+        The cells of each device, in order.
+
+    Raises:
+        UsageError: a size that does not fit; the nearest that does is named.
+    """
     if devices % 2:
         refuse("dualpipe", "devices", devices, "is odd: its two directions mirror each other", lambda p: p % 2 == 0)
     if microbatches % 2 or microbatches < 2 * devices:
@@ -50,7 +64,19 @@ def dualpipe(devices: int, microbatches: int) -> list[list[Cell]]:
     peak=ClosedForm("p+1/2", lambda s, r: s.devices + 1 / 2),
 )
 def dualpipe_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Cell]]:
-    """DualPipe cut in half and folded: one pipeline down and up a V (Sea AI Lab 2025, "Cut-in-half")."""
+    """Run DualPipe cut in half and folded: one pipeline down and up a V (Sea AI Lab 2025, "Cut-in-half").
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m; at least 2p.
+        chunks: stages on each device; only 2.
+
+    Returns:
+        The cells of each device, in order.
+
+    Raises:
+        UsageError: a size that does not fit; the nearest that does is named.
+    """
     require_two_chunks("dualpipe-v", chunks)
     if microbatches < 2 * devices:
         rule = f"does not fit devices={devices}: they are at least 2·devices"
@@ -62,11 +88,13 @@ def dualpipe_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Ce
 
 
 def overlapping(near: Side, far: Side, place: int, half: int, microbatches: int) -> list[Cell]:
-    """The row of a device with two stages that microbatches reach from opposite ends.
+    """Return the row of a device with two stages that microbatches reach from opposite ends.
 
     Args:
-        near, far: its stage that the first microbatches reach sooner, and the other one.
-        place: how far it is from the end, from 0. half: devices from the end to the middle.
+        near: its stage that the first microbatches reach sooner.
+        far: its other stage.
+        place: distance of the device from the end of the pipeline, from 0.
+        half: number of devices from the end to the middle.
         microbatches: through each of the two stages, at least 2·half.
     """
     inward = half - 1 - place
@@ -75,12 +103,12 @@ def overlapping(near: Side, far: Side, place: int, half: int, microbatches: int)
     row += with_weights(far(operation) for _ in range(inward) for operation in "IF")
     for steady in range(microbatches - 2 * half + place + 1):
         pair = near("F"), far("B")
-        # the first in the middle stays two cells: its forward pass need not wait for the gradient
+        # The first pair in the middle stays two cells: its forward pass need not wait for the gradient.
         row += pair if inward == 0 and steady == 0 else [Overlap(*pair)]
         row.append(Overlap(far("F"), near("B")))
     for _ in range(inward):
         row += [far("B"), Overlap(far("F"), near("B"))]
-    left = [far, near] * (place + 1)  # the second half of them, as what follows, puts W off
+    left = [far, near] * (place + 1)  # the second half, like all that follows, delays W
     row += [side("B") for side in left[: place + 1]]
     putting_off = left[place + 1 :] + [near] * inward
     return row + with_weights((side("I") for side in putting_off), delay=place)

@@ -1,8 +1,9 @@
-"""How long each cell of a schedule lasts, from the times of F, I, W and of transfers that somebody gives.
+"""Durations of the cells of a schedule, from given times of F, I, W and of transfers.
 
-A number is the time of one microbatch through one whole device: its chunks and its token slices share it equally. An
-array says it for each stage, ``(stages,)``, or for each stage and token slice, ``(stages, slices)``; a length of 1
-stands for all. What is sent between two stages is a microbatch's activations, which its token slices share.
+A number is the time of one microbatch through one whole device: its chunks and its token slices share it equally. So
+schedules with different chunks do the same work and can be compared. An array gives the time of each stage,
+``(stages,)``, or of each stage and token slice, ``(stages, slices)``; a length of 1 stands for all. What is sent
+between two stages is a microbatch's activations, which its token slices share.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ class ActionDurations(NamedTuple):
 
     @classmethod
     def of(cls, size: Size, stages: int, F: ArrayLike, I: ArrayLike, W: ArrayLike, transfer: ArrayLike) -> Self:  # noqa: E741
-        """Bring times into one form.
+        """Return times of any accepted form as arrays of full shape.
+
+        Args:
+            size: of the schedule, for chunks and token slices.
+            stages: number of stages of the model.
+            F: time of a forward pass.
+            I: time of the gradient by the input.
+            W: time of the gradient by the weights.
+            transfer: time of sending between two stages on different devices.
 
         Raises:
             UsageError: no times, or not as many as there are stages and slices.
@@ -42,24 +51,41 @@ class ActionDurations(NamedTuple):
         )
 
     def of_parts(self, tasks: Tasks) -> np.ndarray:
-        """Seconds that F, I and W take of each cell, ``(3, cells)``."""
+        """Return the seconds that F, I and W take of each cell, shape (3, cells)."""
         count, parts = len(tasks.cells), (self.F, self.I, self.W)
         return np.stack([_spent(cell, table, count) for cell, table in zip(tasks.cell, parts, strict=True)])
 
     def of_edges(self, edges: Dependencies) -> np.ndarray:
-        """Seconds between the end of the source and when its result has arrived."""
+        """Return the seconds from the end of each source to the arrival of its result."""
         if not len(self.transfer):
             return np.zeros(len(edges.stage))
         return np.where(edges.stage >= 0, self.transfer[edges.stage, edges.token_slice], 0.0)
 
 
 def _spent(cell: np.ndarray, table: np.ndarray, count: int) -> np.ndarray:
-    """Seconds of one part of the work, ``(stages, slices)``, gathered by the cells where it is done."""
+    """Return the seconds of one part of the work in each cell.
+
+    Args:
+        cell: number of the cell that does the part, as in ``Tasks.cell``.
+        table: seconds, shape (stages, slices).
+        count: number of cells.
+    """
     takes = np.broadcast_to(table[:, None, :], cell.shape)
     return np.bincount(cell[cell >= 0], takes[cell >= 0], count)
 
 
 def _table(name: str, value: ArrayLike, shape: tuple[int, int], chunks: int) -> np.ndarray:
+    """Return a number or an array of times in the shape (stages, slices).
+
+    Args:
+        name: of the argument, for the error.
+        value: as the user gave it.
+        shape: number of stages, or of pairs of stages, and of slices.
+        chunks: that share a number given for a whole device; 1 for transfers.
+
+    Raises:
+        UsageError: not a time, or a shape that does not fit.
+    """
     try:
         given = np.asarray(value)
     except ValueError:

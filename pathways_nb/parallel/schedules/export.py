@@ -1,4 +1,9 @@
-"""A schedule as a document and as a table, with the times that it has if F = I = W = 1 or others are given."""
+"""A schedule as a document for ``--json`` and as a table for CSV, with the times it was evaluated for.
+
+The document's keys (``ranks``, ``sim``, the three peaks) are those of the reference schedules from other projects, so
+that both can be compared. Memory is given three times, because projects differ in when they count a
+microbatch's activations as freed: after W, after I, or half after each.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,12 @@ HEADER = ("device", "position", "cell", "start", "end", "released_by")
 
 
 def document(name: str, timing: Timing) -> dict[str, Any]:
-    """Describe a timed schedule as plain data: what each device (``ranks``) does, and what comes of it (``sim``)."""
+    """Return a timed schedule as plain data: the rows of each device (``ranks``) and the result (``sim``).
+
+    Args:
+        name: of the schedule.
+        timing: the evaluated schedule.
+    """
     size, tasks = timing.size, timing.tasks
     devices = {letter: found.tolist() for letter, found in zip(tasks.directions, tasks.device, strict=True)}
     return {
@@ -36,6 +46,7 @@ def document(name: str, timing: Timing) -> dict[str, Any]:
 
 
 def _simulated(timing: Timing) -> dict[str, Any]:
+    """Return makespan, busy and idle times, peaks and start times as plain data."""
     starts = np.split(timing.start, timing.tasks.first[1:-1])
     return {
         "by": "cost.fixed, in the unit of the times given; transfers take no time unless said",
@@ -52,7 +63,7 @@ def _simulated(timing: Timing) -> dict[str, Any]:
 
 
 def table(timing: Timing) -> Iterator[Sequence[Any]]:
-    """``HEADER``, then a line for each cell of each device: what, when, and what let it start."""
+    """Yield ``HEADER``, then a line for each cell of each device: what, when, and the cell whose end let it start."""
     tasks = timing.tasks
     owner, source = tasks.owner, timing.released.source
     yield HEADER

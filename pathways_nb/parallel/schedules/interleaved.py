@@ -1,8 +1,10 @@
-"""Schedules of several stages on each device, dealt round: device r has r, r + p, r + 2p, ... of p devices.
+"""Schedules of several stages on each device: device r of p has stages r, r + p, r + 2p, ...
 
 A pipeline of v·p short stages fills in a v-th of the time, for v times as many transfers. Interleaved 1F1B goes depth
 first: a round of about p microbatches goes through all chunks before the next one starts (Narayanan et al. 2021,
 section 2.2). Looped BFS goes breadth first: all microbatches through one chunk, then the next (Lamy-Poirier 2023).
+
+The closed forms of memory hold with rounds of m / ⌊m/p⌋ microbatches, as PyTorch makes them, not with rounds of p.
 """
 
 from __future__ import annotations
@@ -14,12 +16,17 @@ from pathways_nb.parallel.schedules.rows import alternating, mirrored, refuse
 
 
 def rounds(microbatches: int, devices: int) -> int:
-    """How many rounds there are: one for each whole set of ``devices`` microbatches, and at least one."""
+    """Return the number of rounds: one for each whole set of ``devices`` microbatches, and at least one."""
     return max(1, microbatches // devices)
 
 
 def require_rounds(name: str, microbatches: int, devices: int) -> None:
-    """That the microbatches divide into their rounds.
+    """Require that the rounds divide the microbatches.
+
+    Args:
+        name: of the schedule.
+        microbatches: number of microbatches, m.
+        devices: number of devices, p.
 
     Raises:
         UsageError: they do not.
@@ -30,21 +37,30 @@ def require_rounds(name: str, microbatches: int, devices: int) -> None:
 
 
 def depth_first(device: int, size: Size, backward: str, hops: int) -> list[Action]:
-    """The row of a device that takes rounds through its chunks, with ``hops`` passes ahead for each device after it.
+    """Return the row of a device that takes one round after the other through its chunks.
 
     Args:
-        device: from 0. size: of the schedule. backward: what a backward pass is, B or I.
+        device: from 0.
+        size: of the schedule.
+        backward: operation of a backward pass, B or I.
+        hops: forward passes ahead for each device after this one.
     """
     stages = range(device, size.devices * size.chunks, size.devices)
     many = size.microbatches // rounds(size.microbatches, size.devices)
     starts = range(0, size.microbatches, many)
     forwards = [Action(stage, "F", k + i) for k in starts for stage in stages for i in range(many)]
     backwards = [Action(stage, backward, k + i) for k in starts for stage in reversed(stages) for i in range(many)]
+    # The first backward pass is of the last chunk, so a round through each of the other chunks precedes it.
     return alternating(forwards, backwards, (size.chunks - 1) * many + hops * (size.devices - 1 - device))
 
 
 def held(size: Size, ahead: int) -> float:
-    """Microbatches that a device holds: ``ahead`` passes of its last chunk, and a round in each of the others."""
+    """Return the microbatches that a device holds: some passes of its last chunk, and a round in each of the others.
+
+    Args:
+        size: of the schedule.
+        ahead: passes of the last chunk.
+    """
     many = size.microbatches // rounds(size.microbatches, size.devices)
     return min(size.microbatches * size.chunks, (size.chunks - 1) * many + ahead) / size.chunks
 
@@ -67,7 +83,16 @@ BY_CHUNKS = ClosedForm(
     ),
 )
 def interleaved(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """1F1B through several short stages on each device, rounds of microbatches one after another (Megatron-LM)."""
+    """Run 1F1B through several short stages on each device, one round of microbatches after another (Megatron-LM).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m; its rounds must divide it.
+        chunks: stages on each device, v.
+
+    Returns:
+        The actions of each device, in order.
+    """
     require_rounds("interleaved-1f1b", microbatches, devices)
     size = Size(devices, microbatches, chunks)
     return [depth_first(device, size, "B", hops=2) for device in range(devices)]
@@ -75,7 +100,16 @@ def interleaved(devices: int, microbatches: int, chunks: int = 2) -> list[list[A
 
 @register_schedule("looped-bfs", bubble=BY_CHUNKS, peak=ClosedForm("m", lambda s, r: s.microbatches))
 def looped_bfs(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """All microbatches through one chunk, then through the next; backwards in reverse (Lamy-Poirier 2023)."""
+    """Run all microbatches through one chunk, then through the next; backwards in reverse (Lamy-Poirier 2023).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: stages on each device, v.
+
+    Returns:
+        The actions of each device, in order.
+    """
     return [
         mirrored(
             [Action(stage, "F", i) for stage in range(device, devices * chunks, devices) for i in range(microbatches)]

@@ -1,7 +1,8 @@
-"""What is drawn of a schedule, as plain columns: its boxes in time, what each device keeps, and what is said about it.
+"""What is drawn of a schedule, as plain columns: boxes in time, memory of each device, and sentences about both.
 
-Widgets, still pictures and the explorer read this and nothing else. A cell is one box, an overlapped pair two that
-touch. Lightness, ``shade``, tells apart what a device does for several directions, chunks or token slices.
+Widgets, still pictures and the explorer read this and nothing else, and it needs no notebook, so that all of them show
+the same numbers and the tests check them without a browser. A cell is one box, an overlapped pair two that touch.
+Lightness, ``shade``, tells apart the directions, chunks or token slices of one device.
 """
 
 from __future__ import annotations
@@ -22,28 +23,31 @@ from pathways_nb.parallel.schedules.timing import Timing, activations
 
 
 class HasTiming(Protocol):
-    """What a picture needs of a schedule."""
+    """The part of a schedule that a picture needs; a protocol, because ``schedule`` imports this module."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name for display."""
 
     @property
     def kind(self) -> ScheduleKind | None:
-        """What made it, if a generator did."""
+        """The kind that made the schedule; None for a schedule of the user's own."""
 
     def timing(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> Timing:  # noqa: E741
-        """When everything happens."""
+        """Return when each cell starts and ends; see ``Schedule.timing``."""
 
 
 @dataclass(frozen=True, eq=False)
 class SchedulePicture:
-    """A schedule with its times, or why there is none.
+    """A schedule with its times, or the reason why it has none.
 
     Args:
-        name: of the schedule. timing: what is drawn; None where there is ``error``, the reason.
-        kind: what made it, whose closed forms are said; None for a schedule of one's own.
-        times: as given to ``Schedule.timing``. cap: microbatches of activations that a device has room for, if any.
+        name: of the schedule.
+        timing: what is drawn; None where there is ``error``.
+        kind: the kind that made it, with its closed forms; None for a schedule of the user's own.
+        times: as given to ``Schedule.timing``.
+        cap: memory of a device, in microbatches of activations; None for no limit.
+        error: why there is no timing; empty if there is one.
     """
 
     name: str
@@ -55,10 +59,16 @@ class SchedulePicture:
 
     @classmethod
     def of(cls, schedule: HasTiming, cap: float | None = None, **times: ArrayLike) -> Self:
-        """Evaluate a schedule with these times.
+        """Return the picture of a schedule evaluated with these times.
+
+        Args:
+            schedule: to evaluate.
+            cap: memory of a device, in microbatches of activations; None for no limit.
+            times: as for ``Schedule.timing``.
 
         Raises:
-            ScheduleError: it cannot be carried out. UsageError: times of a wrong shape, or a cap that is no number.
+            ScheduleError: the schedule cannot be carried out.
+            UsageError: times of a wrong shape, or a cap that is no number.
         """
         if cap is not None and not (is_number(cap) and cap >= 0):
             raise UsageError(
@@ -68,7 +78,7 @@ class SchedulePicture:
 
     @property
     def devices(self) -> int:
-        """How many rows there are."""
+        """Number of devices, which is the number of rows; 0 if there is an error."""
         return len(self.timing.tasks.first) - 1 if self.timing else 0
 
     @property
@@ -78,12 +88,13 @@ class SchedulePicture:
 
     @property
     def peaks(self) -> np.ndarray:
-        """Of each device, in microbatches of activations of a whole device."""
+        """Peak memory of each device, in microbatches of activations of a whole device."""
         return self.timing.peaks if self.timing else np.zeros(0)
 
     @property
     def over(self) -> np.ndarray:
-        """Devices that exceed the cap."""
+        """Devices whose peak exceeds the cap."""
+        # The tolerance absorbs rounding: peaks are sums of fractions 1 / (chunks × slices).
         return np.flatnonzero(self.peaks > self.cap + 1e-9) if self.cap is not None else np.zeros(0, int)
 
     @property
@@ -108,6 +119,7 @@ class SchedulePicture:
 
     @property
     def _cap_words(self) -> list[str]:
+        """Whether the peaks stay within the cap, as a list of one sentence; empty without a cap."""
         if self.cap is None:
             return []
         over = self.over
@@ -122,7 +134,7 @@ class SchedulePicture:
         return boxes_of(self.timing) if self.timing else {}
 
     def memory(self, device: int) -> tuple[np.ndarray, np.ndarray]:
-        """What a device holds over time; see ``Timing.memory``."""
+        """Return the memory that a device holds over time; see ``Timing.memory``."""
         return self._memories[device] if self.timing else (np.zeros(0), np.zeros(0))
 
     @cached_property
@@ -131,7 +143,7 @@ class SchedulePicture:
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Letters of the pipelines, one of them empty if there is only one."""
+        """Letters of the pipelines; one empty text if there is only one pipeline."""
         return self.timing.tasks.directions if self.timing else ()
 
     @property
@@ -143,7 +155,7 @@ class SchedulePicture:
         return " and ".join(name for name, count in counts if count > 1)
 
     def say(self, cell: int) -> str:
-        """What happens in a cell, when, and what let it start."""
+        """Return what happens in a cell, when, and what let it start, as a sentence."""
         if self.timing is None:
             return ""
         timing = self.timing
@@ -153,14 +165,24 @@ class SchedulePicture:
 
 
 def _scalar(times: Mapping[str, ArrayLike]) -> Times | None:
-    """The times as closed forms have them; None if they differ between stages, or if transfers take time."""
+    """Return times in the form that closed forms take.
+
+    Returns:
+        None if times differ between stages, or if transfers take time: closed forms know neither.
+    """
     if any(np.ndim(time) for time in times.values()) or times.get("transfer", 0):
         return None
     return Times(**{name: float(time) for name, time in times.items() if name != "transfer"})  # type: ignore[arg-type]
 
 
 def _bubble_form(form: ClosedForm | None, size: Size, times: Times | None) -> str:
-    """What a closed form says of the bubble, as a share of all time."""
+    """Return the value of a closed form of the bubble in words, as a share of all time.
+
+    Args:
+        form: the closed form, if there is one.
+        size: of the schedule.
+        times: None where closed forms do not apply.
+    """
     if form is None or times is None:
         return "no closed form for these times" if form else "no closed form"
     idle, work = form.at(size, times), size.microbatches * (times.F + times.B)
@@ -168,12 +190,13 @@ def _bubble_form(form: ClosedForm | None, size: Size, times: Times | None) -> st
 
 
 def _peak_form(form: ClosedForm | None, size: Size, device: int) -> str:
+    """Return the value of a closed form of the peak on one device in words."""
     held = form.at(size, device) if form else None
     return _beside(form, None if held is None else f"{held:g}")
 
 
 def _beside(form: ClosedForm | None, says: str | None) -> str:
-    """A closed form and what it says, or where it would hold."""
+    """Return a closed form with its value, or with the sizes for which it would hold."""
     if form is None:
         return "no closed form"
     return f"closed form {form.text}: {says}" if says else f"no closed form but for {form.says or 'other sizes'}"

@@ -1,7 +1,9 @@
-"""The schedules that there are, by name: the built-in ones and the user's, all made the same way.
+"""The registry of pipeline schedules, by name: built-in ones and the user's, all registered the same way.
 
 A generator is a function of the sizes that it knows (``devices`` and ``microbatches``, and ``chunks`` or
-``token_slices`` if it has them) that returns each device's actions in order.
+``token_slices`` if it has them) that returns each device's actions in order. Its signature is the declaration: a size
+with no parameter is a size the schedule does not have, and a default is the schedule's own default. What a generator
+returns is checked when a ``Schedule`` is made of it, not at registration.
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ Generator = Callable[..., Any]
 
 @dataclass(frozen=True)
 class ScheduleKind:
-    """A schedule that can be made in any size.
+    """A registered schedule, which can be made in any size.
 
     Args:
-        name: what people call it, on the command line, too. generate: the function that makes it.
-        bubble: seconds that every device idles, makespan less m(F+B), as a function of (size, times).
+        name: as people type it, also on the command line.
+        generate: the function that makes its rows.
+        bubble: time that every device idles, makespan less m(F+B), as a function of (size, times).
         peak: the largest number of microbatches whose activations a device holds, as a function of (size, device).
     """
 
@@ -38,17 +41,23 @@ class ScheduleKind:
 
     @property
     def about(self) -> str:
-        """One line about it."""
+        """The first line of the generator's docstring."""
         return (inspect.getdoc(self.generate) or "").partition("\n")[0]
 
     @cached_property
     def defaults(self) -> dict[str, int]:
-        """The sizes that it has of its own accord: of ``chunks`` and ``token_slices``, those that it knows."""
+        """Default values of ``chunks`` and ``token_slices``, those of the two that the generator has."""
         parameters = inspect.signature(self.generate).parameters
         return {name: int(parameters[name].default) for name in SIZES[2:] if name in parameters}
 
     def size(self, devices: int, microbatches: int, chunks: int | None, token_slices: int | None) -> Size:
-        """The size that is asked for.
+        """Return the requested size, with the schedule's own defaults filled in.
+
+        Args:
+            devices: number of devices, p.
+            microbatches: number of microbatches, m.
+            chunks: stages on each device, v; None for the default.
+            token_slices: slices of each sequence, k; None for the default.
 
         Raises:
             UsageError: not whole numbers above 0, or a size that this schedule does not have.
@@ -67,14 +76,18 @@ class ScheduleKind:
         return Size(**size)
 
     def rows(self, size: Size) -> Any:
-        """What it generates for this size."""
+        """Return what the generator makes for this size."""
         return self.generate(**{name: getattr(size, name) for name in self._sizes})
 
     def require(self, asked: Size, made: Size) -> None:
-        """That it made what was asked for, of the sizes that it knows.
+        """Require that the generator made the requested size, in the sizes that it has.
+
+        Args:
+            asked: the requested size.
+            made: the size that its rows have.
 
         Raises:
-            ScheduleError: it did not.
+            ScheduleError: they differ.
         """
         for name in self._sizes:
             want, have = getattr(asked, name), getattr(made, name)
@@ -84,27 +97,31 @@ class ScheduleKind:
 
     @property
     def _sizes(self) -> tuple[str, ...]:
+        """Names of the sizes that the generator takes."""
         return *SIZES[:2], *self.defaults
 
 
 _MOST = 2_000_000
-"""Forward passes of a schedule: so many are made in some seconds."""
+"""Most forward passes of a schedule; making so many takes some seconds."""
 
 _kinds: dict[str, ScheduleKind] = {}
+# Weak, so that an explorer whose cell was deleted is not kept alive by the registry.
 _watching: WeakSet[Any] = WeakSet()
 
 
 def register_schedule(
     name: str, bubble: ClosedForm | None = None, peak: ClosedForm | None = None
 ) -> Callable[[Generator], Generator]:
-    """Give the generator below a name: for ``pw.schedule``, the command line, the explorer and the checker.
+    """Return a decorator that registers a generator for ``pw.schedule``, command line, explorer and checker.
 
     The generator takes ``devices`` and ``microbatches`` (and ``chunks`` or ``token_slices`` if it has them, with their
-    defaults) and returns for each device a list of actions, or of texts such as ``"0F0"``. A name of yours that is
-    registered again is replaced, so that a cell can be run again.
+    defaults) and returns for each device a list of actions, or of texts such as ``"0F0"``. Registering your own name
+    again replaces it, so that a cell can be run again.
 
     Args:
-        name: of the schedule. bubble, peak: its closed forms, if it has any; see ``ScheduleKind``.
+        name: of the schedule.
+        bubble: closed form of its bubble, if it has one; see ``ScheduleKind``.
+        peak: closed form of its peak memory, if it has one; see ``ScheduleKind``.
 
     Raises:
         UsageError: no name or that of a built-in schedule, a function without the parameters ``devices`` and
@@ -114,10 +131,12 @@ def register_schedule(
         raise UsageError(f"register_schedule({name!r}): write a name, as in @pw.register_schedule('mine').")
 
     def register(generate: Generator) -> Generator:
+        """Return the generator unchanged, after it was registered."""
         if name in _kinds and _is_built_in(_kinds[name].generate) and not _is_built_in(generate):
             raise UsageError(f"register_schedule({name!r}): that is a built-in schedule; give yours another name.")
         _check(f"register_schedule({name!r})", generate)
         _kinds[name] = ScheduleKind(name, generate, bubble, peak)
+        # A copy: registered() may create or drop an explorer, which changes the set.
         for one in list(_watching):
             one.registered()
         return generate
@@ -130,7 +149,11 @@ def _is_built_in(generate: Generator) -> bool:
 
 
 def _check(where: str, generate: Generator) -> None:
-    """That a generator takes its sizes as all do."""
+    """Require that a generator has the parameters for its sizes.
+
+    Raises:
+        UsageError: a size is missing, or has no default.
+    """
     signature = inspect.signature(generate)
     said = f"{where}: {generate.__name__}{signature}"
     for size in SIZES[:2]:
@@ -142,7 +165,7 @@ def _check(where: str, generate: Generator) -> None:
 
 
 def kind_of(name: str) -> ScheduleKind:
-    """The schedule of this name.
+    """Return the schedule kind of a name.
 
     Raises:
         UsageError: there is none; the nearest names are listed.
@@ -155,20 +178,21 @@ def kind_of(name: str) -> ScheduleKind:
 
 
 def known(name: str | None) -> ScheduleKind | None:
-    """The schedule of this name, if there is one."""
+    """Return the schedule kind of a name; None if there is none."""
     return None if name is None else _kinds.get(name)
 
 
 def watch(one: Any) -> None:
-    """Call ``one.registered()`` whenever a schedule is registered, for as long as it lives."""
+    """Call ``one.registered()`` whenever a schedule is registered, for as long as ``one`` is alive."""
     _watching.add(one)
 
 
 def schedules() -> list[str]:
-    """The names of all pipeline schedules, for ``pw.schedule`` and the command line: the built-in ones, then yours."""
+    """Return the names of all pipeline schedules that ``pw.schedule`` knows: built-in ones, then yours."""
     return list(_kinds)
 
 
 def _having(size: str) -> str:
+    """Return a sentence that lists the schedules with a size."""
     having = [name for name, kind in _kinds.items() if size in kind.defaults]
     return f"Schedules with {size}: {', '.join(having)}."

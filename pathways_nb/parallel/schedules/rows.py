@@ -1,7 +1,8 @@
-"""The pieces that the rows of schedules are made of: passes in turn, weights later, the two stages of a device.
+"""Building pieces for the rows of schedules: passes in turn, delayed weight gradients, the two stages of a device.
 
 A generator says in which order a device takes its forward and its backward passes, and how many of the first it runs
-ahead; these pieces do the rest. They know nothing of dependencies: ``check`` finds out whether the order can run.
+ahead; these pieces do the rest. They know nothing of dependencies, so that a generator stays a few lines of the paper's
+own rule: ``Schedule.check`` finds out whether the order can run.
 """
 
 from __future__ import annotations
@@ -16,18 +17,23 @@ from pathways_nb.parallel.schedules.actions import Action
 
 
 def alternating(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
-    """``ahead`` forward passes, then forward and backward in turn, then what is left of the backward passes."""
+    """Return ``ahead`` forward passes, then forward and backward in turn, then the rest of the backward passes."""
     steady = [action for pair in zip(forwards[ahead:], backwards, strict=False) for action in pair]
     return [*forwards[:ahead], *steady, *backwards[max(0, len(forwards) - ahead) :]]
 
 
 def mirrored(forwards: list[Action]) -> list[Action]:
-    """All forward passes, then the backward passes in exactly the reverse order."""
+    """Return all forward passes, then the backward passes in exactly the reverse order."""
     return forwards + [Action(stage, "B", number, part) for stage, _, number, part, _ in reversed(forwards)]
 
 
 def with_weights(row: Iterable[Action], delay: int = 0) -> list[Action]:
-    """Each gradient by the weights (W), ``delay`` gradients by the input (I) after its own one; the last at the end."""
+    """Return a row with the gradient by the weights (W) of each gradient by the input (I) added.
+
+    Args:
+        row: actions; only I gets a W, since B contains it.
+        delay: number of later I between an I and its W; what is left over at the end follows there.
+    """
     filled: list[Action] = []
     waiting: deque[Action] = deque()
     for action in row:
@@ -40,12 +46,13 @@ def with_weights(row: Iterable[Action], delay: int = 0) -> list[Action]:
 
 
 class Side:
-    """One of the stages of a device: ``side("F")`` is its next forward pass, ``side("B")`` its next backward pass.
+    """One stage of a device: ``side("F")`` is its next forward pass, ``side("B")`` its next backward pass.
 
-    Microbatches follow by counting; B, which is I and W at once, counts for both.
+    Microbatches are numbered by counting calls; B, which is I and W at once, counts for both.
 
     Args:
-        stage: of the model. direction: of its pipeline, where there are two.
+        stage: of the model.
+        direction: letter of its pipeline, where there are two.
     """
 
     def __init__(self, stage: int, direction: str = "") -> None:
@@ -53,7 +60,7 @@ class Side:
         self._done: Counter[str] = Counter()
 
     def __call__(self, operation: str) -> Action:
-        """The next action of this operation, one of ``OPERATIONS``."""
+        """Return the next action of an operation, one of ``OPERATIONS``."""
         counted = "IW" if operation == "B" else operation
         number = self._done[counted[0]]
         for each in counted:
@@ -62,20 +69,28 @@ class Side:
 
 
 def require_two_chunks(name: str, chunks: int) -> None:
-    """That of a V, whose two arms each device holds.
+    """Require the number of chunks of a V, whose two arms each device holds.
+
+    Args:
+        name: of the schedule.
+        chunks: number of chunks asked for.
 
     Raises:
-        UsageError: another number of chunks.
+        UsageError: another number of chunks than 2.
     """
     if chunks != 2:
         raise UsageError(f"schedule {name!r}: chunks={chunks}, but each device has two arms of a V. Take chunks=2.")
 
 
 def refuse(name: str, size: str, value: int, rule: str, holds: Callable[[int], bool]) -> NoReturn:
-    """Say that a schedule has no such size, and the nearest that it has.
+    """Raise the error of a schedule that has no such size, with the nearest size that it has.
 
     Args:
-        name: of the schedule. size, value: the one that does not fit. rule: what it breaks. holds: whether one fits.
+        name: of the schedule.
+        size: name of the size that does not fit.
+        value: its value.
+        rule: the rule that it breaks, as the rest of a sentence.
+        holds: whether a value fits.
 
     Raises:
         UsageError: always.

@@ -1,4 +1,10 @@
-"""A pipeline schedule: who does what in which order, proved sound, with its times, memory and exports."""
+"""A pipeline schedule: the actions of each device in order, with its proof, times, memory and exports.
+
+``Schedule`` is immutable, and equal to another one with the same rows, whatever both are called. All that follows from
+the rows (arrays, dependencies, size) is computed on first use and kept, because the explorer asks for it again and
+again. ``schedule`` makes one by name from the registry. The notation of actions is defined in ``actions``, the rules of
+dependency in ``tasks``, the evaluation in ``timing``.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +35,13 @@ from pathways_nb.util.words import a_type_of, counted
 
 @dataclass(frozen=True)
 class Schedule:
-    """For each device, what it does in order; schedules are equal if they do the same in the same order.
+    """A pipeline schedule: for each device its cells in order. Schedules with the same rows are equal.
 
     Args:
-        rows: for each device its cells. name: what it is called.
-        kind: what made it, if a generator did. asked: for which size.
+        rows: cells of each device, in order of execution.
+        name: name for display; no part of equality.
+        kind: the registered kind that generated it; None for a schedule of the user's own.
+        asked: the size passed to the generator; None for a schedule of the user's own.
     """
 
     rows: tuple[tuple[Cell, ...], ...]
@@ -43,7 +51,11 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str, name: str = "own") -> Schedule:
-        """Read a schedule: a line for each device with what it does in order, as in ``0F0 0F1 0B0 0B1``.
+        """Return the schedule written in a text: one line for each device, as in ``0F0 0F1 0B0 0B1``.
+
+        Args:
+            text: one line for each device; see ``actions`` for the notation.
+            name: name for display.
 
         Raises:
             UsageError: something that is no action; the line and its place are named.
@@ -54,12 +66,12 @@ class Schedule:
 
     @property
     def text(self) -> str:
-        """What ``Schedule.parse`` reads."""
+        """The schedule in the notation that ``Schedule.parse`` reads, one line for each device."""
         return "\n".join(" ".join(map(str, row)) for row in self.rows)
 
     @cached_property
     def size(self) -> Size:
-        """Devices, microbatches (of all directions), chunks on a device and token slices.
+        """Number of devices, microbatches (of all directions), chunks of a device and token slices.
 
         Raises:
             ScheduleError: as for ``tasks``, or a generator made another size than it was asked for.
@@ -81,16 +93,16 @@ class Schedule:
 
     @cached_property
     def dependencies(self) -> Dependencies:
-        """What waits for what."""
+        """All dependencies between cells."""
         return self.tasks.dependencies()
 
     @property
     def stages(self) -> int:
-        """Of the model."""
+        """Number of stages of the model."""
         return int(self.tasks.cell.shape[2])
 
     def check(self) -> Proof:
-        """Prove that the schedule can be carried out.
+        """Return a proof that the schedule can be carried out, with its times and closed forms.
 
         Raises:
             ScheduleError: the first dependency that it breaks, or a deadlock: which devices wait for what.
@@ -99,24 +111,31 @@ class Schedule:
         return Proof.of(self.name, self.kind, self.timing(), len(self.dependencies.source))
 
     def timing(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> Timing:  # noqa: E741
-        """When everything happens.
+        """Return when each cell starts and ends, where devices idle and how much memory they hold.
 
         Args:
-            F, I, W: times of a forward pass, and of the gradients by the input and by the weights (B takes I + W): a
-                number for one microbatch through one whole device, which its chunks and token slices share; or one
-                for each stage, shape (stages,), or for each stage and slice, shape (stages, slices).
+            F: time of a forward pass: a number for one microbatch through one whole device, which its chunks and token
+                slices share; or one for each stage, shape (stages,), or for each stage and slice, shape (stages,
+                slices).
+            I: time of the gradient by the input, in the same form.
+            W: time of the gradient by the weights, in the same form. B takes I + W.
             transfer: time of sending a microbatch's activations from a stage to one on another device, which its token
                 slices share; or for each two stages, shape (stages - 1,), or (stages - 1, slices).
 
         Raises:
-            ScheduleError: the schedule cannot be carried out. UsageError: times of a wrong shape.
+            ScheduleError: the schedule cannot be carried out.
+            UsageError: times of a wrong shape.
         """
         costs = ActionDurations.of(self.size, self.stages, F, I, W, transfer)
         return Timing.of(self.tasks, self.size, self._order(costs), costs.of_parts(self.tasks))
 
     def _order(self, costs: ActionDurations) -> FixedOrder:
-        """Who waits for whom, brought into levels; that of the last transfer times is kept."""
+        """Return the schedule as an order that can be evaluated for any durations of cells.
+
+        Only the order for the last transfer times is kept: F, I and W do not change it.
+        """
         edges, sent = self.dependencies, costs.transfer.tobytes()
+        # The bytes of the transfer times are the key: arrays are not hashable, and equal times have equal bytes.
         if sent not in self._kept:
             waits = OrderEdges(edges.source, edges.target, costs.of_edges(edges))
             self._kept.clear()
@@ -127,45 +146,53 @@ class Schedule:
         return self._kept[sent]
 
     def makespan(self, F: ArrayLike = 1, I: ArrayLike = 1, W: ArrayLike = 1, transfer: ArrayLike = 0) -> float:  # noqa: E741
-        """When the last action ends; see ``timing``."""
+        """Return the time at which the last action ends, from the times that ``timing`` takes."""
         return self.timing(F, I, W, transfer).makespan
 
     @cached_property
     def bubble(self) -> float:
-        """Idle time of all devices over all their time, if F = I = W = 1 and nothing else takes time."""
+        """Idle time of all devices over all their time, with F = I = W = 1 and no transfer time."""
         return self.timing().bubble
 
     @cached_property
     def peak(self) -> float:
-        """The most that any device holds: microbatches of activations of a whole device, freed after W."""
+        """Largest memory of any device, in microbatches of activations of a whole device, freed after W."""
         return float(self.timing().peaks.max())
 
     @property
     def sent(self) -> float:
-        """What goes from device to device: activations and gradients, in those of one microbatch between two stages."""
+        """Number of transfers between devices (activations and gradients), in transfers of a whole microbatch."""
         return float(np.count_nonzero(self.dependencies.stage >= 0)) / self.size.token_slices
 
     @property
     def copies(self) -> int:
-        """How many devices each stage stands on, each with its weights: one for each direction."""
+        """Number of devices that hold each stage with its weights: one for each direction."""
         return len(self.tasks.directions)
 
     def show(self, **times: Any) -> None:
-        """Draw it here: a row for each device, times as for ``timing``; ``cap=`` is what a device has room for, in
-        microbatches of activations.
+        """Draw the schedule in the notebook: one row for each device.
+
+        Args:
+            times: as for ``timing``; ``cap=`` is the memory of a device, in microbatches of activations.
         """
         from pathways_widgets.schedules.schedule_display import show
 
         show([SchedulePicture.of(self, **times)])
 
     def savefig(self, path: str | Path, width: str | float = 900, **times: Any) -> None:
-        """Write its picture as SVG or PNG; see ``show`` and ``Run.savefig``."""
+        """Write the picture of the schedule to a file.
+
+        Args:
+            path: file name that ends in ``.svg`` or ``.png``.
+            width: of the picture, as for ``Run.savefig``.
+            times: as for ``show``.
+        """
         from pathways_widgets.schedules.schedule_display import write
 
         write([SchedulePicture.of(self, **times)], path, width)
 
     def _ipython_display_(self) -> None:
-        """Its picture; of a schedule that cannot be carried out, what is wrong with it."""
+        """Draw the schedule, or print what is wrong with one that cannot be carried out."""
         try:
             self.check()
         except ScheduleError as error:
@@ -174,16 +201,23 @@ class Schedule:
             self.show()
 
     def to_csv(self, path: str | Path, **times: Any) -> None:
-        """Write a table with a line for each action; times as for ``timing``."""
+        """Write a table with one line for each action.
+
+        Args:
+            path: name of the file.
+            times: as for ``timing``.
+        """
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(export.table(self.timing(**times)))
 
     @cached_property
     def _kept(self) -> dict[bytes, FixedOrder]:
+        """A cache of one entry: the evaluated order, by the bytes of its transfer times."""
         return {}
 
     @property
     def _orders(self) -> list[np.ndarray]:
+        """The cells of each device, as positions in ``tasks.cells``."""
         return [np.arange(*span) for span in zip(self.tasks.first[:-1], self.tasks.first[1:], strict=True)]
 
     def _say(self, cell: int) -> str:
@@ -193,7 +227,7 @@ class Schedule:
         return self
 
     def __deepcopy__(self, memo: object) -> Schedule:
-        return self  # nothing in it changes
+        return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.rows, self.name, self.kind and self.kind.name, self.asked)
@@ -209,12 +243,14 @@ class Schedule:
 def schedule(
     name: str, devices: int, microbatches: int, chunks: int | None = None, token_slices: int | None = None
 ) -> Schedule:
-    """Make a pipeline schedule.
+    """Return a pipeline schedule made by a registered generator.
 
     Args:
-        name: of a built-in schedule, or of one given with ``@pw.register_schedule``. devices: p. microbatches: m.
-        chunks: stages of one pipeline on each device, v; the schedule's own if not said.
-        token_slices: of each sequence, k; the schedule's own if not said.
+        name: of a built-in schedule, or of one registered with ``@pw.register_schedule``.
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: stages of one pipeline on each device, v; None for the schedule's own default.
+        token_slices: slices of each sequence, k; None for the schedule's own default.
 
     Raises:
         UsageError: no such schedule, or a size that it does not have: the rule and the nearest size are named.
@@ -225,6 +261,10 @@ def schedule(
 
 
 def _generated(kind: ScheduleKind, size: Size) -> tuple[tuple[Cell, ...], ...]:
+    """Return the rows that a generator makes, parsed and checked for their number.
+
+    A generator may return actions, texts or one text of lines.
+    """
     rows = kind.rows(size)
     rows = rows.strip().splitlines() if isinstance(rows, str) else rows
     if not isinstance(rows, Sequence) or len(rows) != size.devices:
@@ -236,6 +276,7 @@ def _generated(kind: ScheduleKind, size: Size) -> tuple[tuple[Cell, ...], ...]:
 
 
 def _cells(row: Any, where: str) -> Iterator[Cell]:
+    """Yield the cells of one row, which is text, or an iterable of actions and texts."""
     if isinstance(row, str):
         yield from parse_row(row, where)
         return
@@ -246,7 +287,11 @@ def _cells(row: Any, where: str) -> Iterator[Cell]:
 
 
 def _unpickled(rows: tuple[tuple[Cell, ...], ...], name: str, kind: str | None, asked: Size | None) -> Schedule:
-    """Closed forms are functions, which stay behind: those of the schedule of this name, if there is one here."""
+    """Return a schedule restored from a pickle or a saved run.
+
+    The kind is found again by name, because its closed forms are functions, which cannot be pickled; None if this
+    process has no schedule of that name.
+    """
     return Schedule(rows, name, known(kind), asked)
 
 

@@ -1,9 +1,12 @@
-"""A schedule as arrays: where each action stands, what waits for what, and the first thing that is wrong.
+"""A schedule as arrays: the cell of each action, the dependencies, and the first action that is missing or repeated.
 
 A forward pass needs that of the stage before and, with token slices, that of the slice before on its own stage (whose
 keys and values it reads). A gradient by the input needs the forward pass, the gradient of the stage after and, with
 token slices, that of the slice after on its own stage (which holds the gradients of those keys and values): TeraPipe
 (Li et al. 2021), section 3. A gradient by the weights needs the gradient by the input.
+
+Arrays in place of dictionaries, because the explorer evaluates thousands of actions at every change of a control.
+Whether the order of a device agrees with the dependencies is checked in ``checker``.
 """
 
 from __future__ import annotations
@@ -21,34 +24,36 @@ from pathways_nb.parallel.schedules.actions import Action, Cell, Rows, actions_o
 from pathways_nb.util.words import counted
 
 F, I, W = range(3)  # noqa: E741 - what the field calls it
-"""The parts of the work, as positions in ``Tasks.cell``."""
+"""Parts of the work, as positions on the first axis of ``Tasks.cell``."""
 _PARTS = {"F": (F,), "I": (I,), "W": (W,), "B": (I, W)}
 
 
 _NAMED = 5
-"""Of the places at which something is done too often, so many are named."""
+"""Number of places that an error names for an action that is repeated."""
 
 
 class Dependencies(NamedTuple):
-    """What waits for what: cells, counted device by device."""
+    """Dependencies between cells, as columns; cells are numbered device by device."""
 
     source: np.ndarray
     target: np.ndarray
     stage: np.ndarray
-    """The lower of the two stages between which something is sent; -1 if it stays on its device."""
+    """The lower of the two stages between which something is sent; -1 if nothing leaves its device."""
     token_slice: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """All cells of a schedule, counted device by device.
+    """All cells of a schedule, numbered device by device.
 
     Args:
-        cells: all of them. first: for each device its first cell, then their number.
-        cell: where each part of the work is done, by part (F, I, W), direction, stage, microbatch and token slice;
-            -1 for microbatches that a direction does not have.
-        device: of each stage, by direction and stage. directions: their letters.
-        count: microbatches of each direction.
+        cells: all of them.
+        first: for each device the number of its first cell, then the number of all cells.
+        cell: number of the cell that does each part of the work, by part (F, I, W), direction, stage, microbatch and
+            token slice; -1 for microbatches that a direction does not have.
+        device: of each stage, by direction and stage.
+        directions: letter of each direction.
+        count: number of microbatches of each direction.
     """
 
     cells: tuple[Cell, ...]
@@ -60,7 +65,10 @@ class Tasks:
 
     @classmethod
     def of(cls, rows: Rows) -> Tasks:
-        """Look where everything stands.
+        """Return the arrays of a schedule.
+
+        Args:
+            rows: for each device its cells.
 
         Raises:
             ScheduleError: something is done twice or not at all, or a stage stands on several devices.
@@ -74,7 +82,7 @@ class Tasks:
         count = tuple(1 + int(at[2][at[0] == number].max()) for number in range(len(directions)))
         stages, slices = int(at[1].max()) + 1, int(at[3].max()) + 1
         parts = sum(2 if action.operation == "B" else 1 for action in actions)
-        if parts != 3 * stages * slices * sum(count):  # before there are arrays for all that is missing
+        if parts != 3 * stages * slices * sum(count):  # checked before arrays are made for all that is missing
             _complain(rows, (stages, slices), dict(zip(directions, count, strict=True)))
         where, times = _where(np.array(cells), actions, at)
         if times.max() > 1:
@@ -89,50 +97,54 @@ class Tasks:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How many F, I and W each cell holds, ``(3, cells)``."""
+        """Number of F, I and W in each cell, shape (3, cells)."""
         return np.stack([np.bincount(part[part >= 0], minlength=len(self.cells)) for part in self.cell])
 
     def dependencies(self) -> Dependencies:
-        """What waits for what, every one once."""
+        """Return all dependencies, each once; a dependency within one cell is left out."""
         found = [_edges(*pair, stage) for pair, stage in self._pairs()]
         source, target, stage, part = (np.concatenate(column) for column in zip(*found, strict=True))
         keep = (source >= 0) & (target >= 0)
         return Dependencies(source[keep], target[keep], stage[keep], part[keep])
 
     def _pairs(self) -> Iterator[tuple[tuple[np.ndarray, np.ndarray], np.ndarray]]:
+        """Yield each kind of dependency: cells of source and target, and the stage that sends something, or -1."""
         forward, gradient, weights = self.cell
         stages = forward.shape[1]
         stay, here = np.full((len(self.directions), stages), -1), np.arange(stages - 1)
+        # Neighbouring stages on one device (the fold of a V) hand their result over without a transfer.
         sent = np.where(self.device[:, :-1] != self.device[:, 1:], here, -1)
         yield (forward[:, :-1], forward[:, 1:]), sent
         yield (gradient[:, 1:], gradient[:, :-1]), sent
         yield (forward, gradient), stay
-        yield (gradient, np.where(gradient == weights, -1, weights)), stay  # within a B nothing waits
+        yield (gradient, np.where(gradient == weights, -1, weights)), stay  # I and W of one B are one cell
         yield (forward[..., :-1], forward[..., 1:]), stay
         yield (gradient[..., 1:], gradient[..., :-1]), stay
 
 
 def _edges(source: np.ndarray, target: np.ndarray, stage: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return source, target, stage and token slice of one kind of dependency, flat; cells may be -1."""
     parts = np.broadcast_to(np.arange(source.shape[-1]), source.shape)
     stages = np.broadcast_to(stage[..., None, None], source.shape)
     return source.ravel(), target.ravel(), stages.ravel(), parts.ravel()
 
 
 def _counted(rows: Rows) -> Iterator[tuple[int, Action]]:
+    """Yield each action with the number of its cell."""
     for number, cell in enumerate(cell for row in rows for cell in row):
         for action in actions_of(cell):
             yield number, action
 
 
 def _places(actions: Sequence[Action], directions: tuple[str, ...]) -> np.ndarray:
-    """Direction, stage, microbatch and slice of each action, ``(4, actions)``."""
+    """Return direction, stage, microbatch and slice of each action, shape (4, actions)."""
     stage, _, microbatch, part, direction = zip(*actions, strict=True)
     number = {letter: index for index, letter in enumerate(directions)}
     return np.array([[number[one] for one in direction], stage, microbatch, [one or 0 for one in part]])
 
 
 def _where(cells: np.ndarray, actions: Sequence[Action], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cell of each part of the work, by part, direction, stage, microbatch and slice; and how many do it."""
+    """Return the cell of each part of the work, by part, direction, stage, microbatch and slice, and how many do it."""
     shape = (3, *(1 + at.max(axis=1)))
     where, times = np.full(shape, -1), np.zeros(shape, int)
     letters = np.array([action.operation for action in actions])
@@ -145,14 +157,17 @@ def _where(cells: np.ndarray, actions: Sequence[Action], at: np.ndarray) -> tupl
 
 
 def _complain(rows: Rows, shape: tuple[int, int], microbatches: dict[str, int]) -> None:
-    """Say what is done twice, or not at all."""
+    """Raise the error that names what is done twice, or not at all.
+
+    Slow and in plain Python on purpose: it runs only for a schedule that is known to be wrong.
+    """
     done = [part for _, action in _counted(rows) for part in _split(action)]
     _once(rows, done)
     _complete(done, shape, microbatches)
 
 
 def _once(rows: Rows, done: list[Action]) -> None:
-    """Everything is done once: B counts as I and W."""
+    """Require that each part of the work is done once, where B counts as I and W."""
     if len(set(done)) == len(done):
         return
     places: dict[Action, list[str]] = {}
@@ -167,10 +182,10 @@ def _once(rows: Rows, done: list[Action]) -> None:
 
 
 def _complete(done: list[Action], shape: tuple[int, int], microbatches: dict[str, int]) -> None:
-    """Every stage has all three parts of every microbatch and slice."""
+    """Require that every stage has all three parts of every microbatch and slice."""
     stages, slices = shape
     if len(done) == 3 * stages * slices * sum(microbatches.values()):
-        return  # each once, so all of them
+        return  # nothing is repeated, so nothing is missing
     known = set(done)
     for action in _wanted(stages, slices, microbatches, len(done) + 1):
         if action not in known:
@@ -183,7 +198,11 @@ def _complete(done: list[Action], shape: tuple[int, int], microbatches: dict[str
 
 
 def _wanted(stages: int, slices: int, microbatches: dict[str, int], most: int) -> Iterator[Action]:
-    """All that is to be done; of numbers that a slip of the pen made huge, so many as cannot all be there."""
+    """Yield all actions that a complete schedule has, of each size at most ``most``.
+
+    The limit keeps a mistyped number such as ``0F999999999`` from taking for ever: with more than ``most`` wanted
+    actions at least one of them is missing.
+    """
     for direction, count in microbatches.items():
         for microbatch, part, stage in product(*(range(min(size, most)) for size in (count, slices, stages))):
             for operation in "FIW":
@@ -191,17 +210,22 @@ def _wanted(stages: int, slices: int, microbatches: dict[str, int], most: int) -
 
 
 def _split(action: Action) -> tuple[Action, ...]:
-    """The parts that an action does; what is not sliced is slice 0."""
+    """Return the parts that an action does; an action without token slices does slice 0."""
     whole = action._replace(token_slice=action.token_slice or 0)
     return tuple(whole._replace(operation=one) for one in ("IW" if action.operation == "B" else action.operation))
 
 
 def _shown(part: Action, done: list[Action]) -> Action:
+    """Return a part as the schedule writes it: with a token slice only where the schedule has some."""
     return part if any(action.token_slice for action in done) else part._replace(token_slice=None)
 
 
 def _devices(where: np.ndarray, first: np.ndarray, directions: tuple[str, ...]) -> np.ndarray:
-    """The device of each stage, by direction; each has one."""
+    """Return the device of each stage, by direction.
+
+    Raises:
+        ScheduleError: a stage stands on several devices.
+    """
     device = np.searchsorted(first, where, side="right") - 1
     found = np.full(device.shape[1:3], -1)
     for direction, stage in np.ndindex(found.shape):

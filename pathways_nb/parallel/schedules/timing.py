@@ -1,9 +1,9 @@
-"""When everything in a schedule happens, where its devices idle, and what they keep in memory.
+"""Start and end of every cell of a schedule, idle time by phase, memory, and the critical path.
 
-The schedule is evaluated as the simulator evaluates any fixed order (``cost.fixed_order``). Idle time is told apart as
-the field does: a device warms up until its first backward pass begins, is in its steady state until its last forward
-pass has ended, and cools down until the whole pipeline is done; time that only the wire is to blame for is counted
-apart.
+The schedule is evaluated as the simulator evaluates any fixed order (``cost.fixed_order``); this module has no second
+simulator. Idle time is divided as the field does: a device warms up until its first backward pass begins, is in its
+steady state until its last forward pass has ended, and cools down until the whole pipeline is done. Idle time that a
+transfer causes is counted apart, because a faster network would remove it and another order would not.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pathways_nb.parallel.schedules.tasks import Tasks
 from pathways_nb.util.words import plural
 
 RELEASES = {"W": (0.0, 1.0), "I": (1.0, 0.0), "half": (0.5, 0.5)}
-"""When a microbatch's activations are freed: which part of them after I and after W; B is both."""
+"""When a microbatch's activations are freed: the share freed after I and the share freed after W; B frees both."""
 
 
 def activations(held: float) -> str:
-    """``"1 microbatch of activations"``, ``"2.5 microbatches of activations"``."""
+    """Return an amount of memory in words, such as ``"2.5 microbatches of activations"``."""
     return f"{held:g} {plural(held, 'microbatch', 'es')} of activations"
 
 
 class IdleSplit(NamedTuple):
-    """Seconds in which each device idles, by phase; together they are all its idle time."""
+    """Idle seconds of each device, by phase; the four parts add up to all its idle time."""
 
     warm_up: np.ndarray
     steady: np.ndarray
@@ -40,12 +40,12 @@ class IdleSplit(NamedTuple):
 
     @property
     def total(self) -> np.ndarray:
-        """Of each device."""
+        """All idle seconds of each device."""
         return np.sum(self, axis=0)
 
 
 class PathCell(NamedTuple):
-    """One cell of a path through a schedule: when, where, and how long what it waited for was on the wire."""
+    """One cell of a path through a schedule: when, where, and the transfer time of the result it waited for."""
 
     cell: Cell
     device: int
@@ -56,11 +56,14 @@ class PathCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """A schedule with times; cells are counted device by device, times are in the unit in which they were given.
+    """A schedule with times; cells are numbered device by device, times are in the unit in which they were given.
 
     Args:
-        tasks: the schedule. size: of it. found: when each cell starts and ends. released: what let it start.
-        forward: seconds that the forward pass of each cell takes, which is all of it or, of a pair, a part.
+        tasks: the schedule as arrays.
+        size: of the schedule.
+        found: when each cell starts and ends.
+        released: the cell whose end let each cell start.
+        forward: seconds of the forward part of each cell: all of it, a part of an overlapped pair, or 0.
     """
 
     tasks: Tasks
@@ -71,7 +74,14 @@ class Timing:
 
     @classmethod
     def of(cls, tasks: Tasks, size: Size, order: FixedOrder, parts: np.ndarray) -> Timing:
-        """Evaluate a schedule whose order is known; ``parts``: seconds that F, I and W take of each cell."""
+        """Return the evaluation of a schedule.
+
+        Args:
+            tasks: the schedule as arrays.
+            size: of the schedule.
+            order: its cells with the dependencies between them.
+            parts: seconds that F, I and W take of each cell, shape (3, cells).
+        """
         found = order.evaluate(np.sum(parts, axis=0))
         return cls(tasks, size, found, order.released(found), parts[0])
 
@@ -102,7 +112,7 @@ class Timing:
 
     @cached_property
     def idle_within_own_span(self) -> np.ndarray:
-        """Idle seconds between each device's first and last action: what zero-bubble schedules make zero."""
+        """Idle seconds between each device's first and last action, which zero-bubble schedules make zero."""
         first = self.tasks.first
         return self.end[first[1:] - 1] - self.start[first[:-1]] - self.busy
 
@@ -110,6 +120,7 @@ class Timing:
     def idle(self) -> IdleSplit:
         """Idle seconds of each device, by phase."""
         owner, gap = self.tasks.owner, self.gaps
+        # A transfer causes at most its own time of the gap: without it the device would still wait for the producer.
         wire = np.minimum(gap, self.released.seconds)
         phase, rest = self._phases, gap - wire
         count = len(self.tasks.first) - 1
@@ -128,18 +139,34 @@ class Timing:
 
     @cached_property
     def peaks(self) -> np.ndarray:
-        """Peak of memory of each device, in microbatches of activations of a whole device, freed after W."""
+        """Peak memory of each device, in microbatches of activations of a whole device, freed after W."""
         return self.peaks_if("W")
 
     def peaks_if(self, release: str) -> np.ndarray:
-        """The same, if activations are freed after ``"W"``, after ``"I"``, or ``"half"`` of them after each."""
+        """Return the peak memory of each device, in microbatches of activations of a whole device.
+
+        Args:
+            release: when activations are freed: after ``"W"``, after ``"I"``, or ``"half"`` of them after each.
+
+        Raises:
+            UsageError: another release.
+        """
         taken, freed = self._memory(release)
+        # A cell frees memory when it ends, so while it runs only earlier cells have freed theirs.
         held = np.cumsum(taken) - (np.cumsum(freed) - freed)
         before = np.concatenate([[0.0], np.cumsum(taken - freed)])[self.tasks.first[:-1]]
         return np.maximum.reduceat(held, self.tasks.first[:-1]) - before
 
     def memory(self, device: int, release: str = "W") -> tuple[np.ndarray, np.ndarray]:
-        """What a device holds over time: times, and from each of them on, microbatches of activations."""
+        """Return the memory that a device holds over time.
+
+        Args:
+            device: from 0.
+            release: as for ``peaks_if``.
+
+        Returns:
+            Times, and the microbatches of activations held from each of them on.
+        """
         taken, freed = self._memory(release)
         mine = slice(self.tasks.first[device], self.tasks.first[device + 1])
         times = np.stack([self.start[mine], self.end[mine]], axis=1)
@@ -148,7 +175,7 @@ class Timing:
 
     @cached_property
     def critical_path(self) -> list[PathCell]:
-        """The chain of cells that decides the makespan, first to last: with its transfers it is exactly as long."""
+        """The chain of cells that decides the makespan, first to last; cells and transfers together last as long."""
         cell, path = int(np.argmax(self.end)), list[PathCell]()
         while cell >= 0:
             path.append(self._step(cell))
@@ -156,7 +183,7 @@ class Timing:
         return path[::-1]
 
     def why(self, cell: int) -> str:
-        """What let a cell start, in words."""
+        """Return what let a cell start, in words."""
         source = int(self.released.source[cell])
         if source < 0:
             return "nothing to wait for"
@@ -166,6 +193,7 @@ class Timing:
         return f"waited for {self.tasks.cells[source]} on device {self.tasks.owner[source]}{sent}"
 
     def _step(self, cell: int) -> PathCell:
+        """Return one cell as a step of a path."""
         span = float(self.start[cell]), float(self.end[cell])
         return PathCell(self.tasks.cells[cell], int(self.tasks.owner[cell]), *span, float(self.released.seconds[cell]))
 
@@ -178,7 +206,10 @@ class Timing:
 
     @cached_property
     def _phases(self) -> np.ndarray:
-        """0 up to each device's first cell with a gradient by the input, 2 after its last forward pass, 1 between."""
+        """Phase of each cell: 0 warm-up, 1 steady state, 2 cool-down.
+
+        A device warms up to its first cell with a gradient by the input, and cools down after its last forward pass.
+        """
         forward, gradient, _ = self.tasks.counts
         back, ahead = gradient > 0, forward > 0
         started, left = self._running(back), self._running(ahead[::-1], backwards=True)[::-1]
@@ -186,7 +217,12 @@ class Timing:
         return np.where((started == 0) | first_back, 0, np.where(left == 0, 2, 1))
 
     def _running(self, flags: np.ndarray, backwards: bool = False) -> np.ndarray:
-        """How many of ``flags`` each device has had, the present one included."""
+        """Return how many of ``flags`` each device has had up to each cell, that cell included.
+
+        Args:
+            flags: of each cell.
+            backwards: whether ``flags`` runs from the last cell of the last device to the first.
+        """
         lengths = np.diff(self.tasks.first)
         lengths = lengths[::-1] if backwards else lengths
         total, starts = np.cumsum(flags), np.cumsum([0, *lengths[:-1]])
@@ -194,7 +230,7 @@ class Timing:
         return total - np.repeat(before, lengths)
 
     def _memory(self, release: str) -> tuple[np.ndarray, np.ndarray]:
-        """What each cell takes when it starts and frees when it ends."""
+        """Return the memory that each cell takes when it starts, and frees when it ends."""
         if release not in RELEASES:
             raise UsageError(f"release={release!r}: activations are freed after 'W', after 'I', or 'half' after each.")
         return self._taken, self._freed[release]
@@ -206,10 +242,12 @@ class Timing:
 
     @cached_property
     def _taken(self) -> np.ndarray:
+        """Memory that each cell takes when it starts."""
         return self._unit * self.tasks.counts[0]
 
     @cached_property
     def _freed(self) -> dict[str, np.ndarray]:
+        """Memory that each cell frees when it ends, by the rule of release."""
         _, gradient, weights = self.tasks.counts
         return {name: self._unit * (after_input * gradient + after_weights * weights)
                 for name, (after_input, after_weights) in RELEASES.items()}  # fmt: skip

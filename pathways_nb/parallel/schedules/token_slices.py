@@ -1,7 +1,11 @@
-"""Schedules that cut each sequence into token slices: a causal layer needs only the tokens before (Li et al. 2021).
+"""Schedules that cut each sequence into token slices: TeraPipe (Li et al. 2021) and Seq1F1B (Sun et al. 2024).
 
-A stage can take tokens as soon as the stage before has done them, so that a pipeline fills with slices in place of
-microbatches. Backward, a slice follows the later slices of its sequence, whose attention read its keys and values.
+A causal layer needs only the tokens before, so a stage can take tokens as soon as the stage before has done them, and a
+pipeline fills with slices in place of microbatches. Backward, a slice follows the later slices of its sequence, whose
+attention read its keys and values (TeraPipe, section 3).
+
+Slices are taken to last equally long in the closed forms. Which lengths do that is another question (TeraPipe's dynamic
+program) and not answered by these generators, which only order slices.
 """
 
 from __future__ import annotations
@@ -18,7 +22,16 @@ BY_SLICES = ClosedForm(
 
 @register_schedule("terapipe", bubble=BY_SLICES, peak=ClosedForm("m", lambda s, r: s.microbatches))
 def terapipe(devices: int, microbatches: int, token_slices: int = 4) -> list[list[Action]]:
-    """All forward passes, slice by slice, then all backward passes in reverse (TeraPipe, Li et al. 2021)."""
+    """Run all forward passes, slice by slice, then all backward passes in reverse (TeraPipe, Li et al. 2021).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        token_slices: slices of each sequence, k.
+
+    Returns:
+        The actions of each device, in order.
+    """
     return [mirrored(slices(stage, "F", microbatches, range(token_slices))) for stage in range(devices)]
 
 
@@ -31,15 +44,32 @@ def terapipe(devices: int, microbatches: int, token_slices: int = 4) -> list[lis
     ),
 )
 def seq1f1b(devices: int, microbatches: int, token_slices: int = 4) -> list[list[Action]]:
-    """1F1B of token slices, backward from the last slice of each sequence to its first (Sun et al. 2024)."""
+    """Run 1F1B on token slices, backward from the last slice of each sequence to its first (Sun et al. 2024).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        token_slices: slices of each sequence, k.
+
+    Returns:
+        The actions of each device, in order.
+    """
     rows = []
     for stage in range(devices):
         forwards = slices(stage, "F", microbatches, range(token_slices))
         backwards = slices(stage, "B", microbatches, range(token_slices)[::-1])
+        # The first backward pass is that of the last slice, so k − 1 more forward passes than in 1F1B precede it.
         rows.append(alternating(forwards, backwards, ahead=devices - 1 - stage + token_slices - 1))
     return rows
 
 
 def slices(stage: int, operation: str, microbatches: int, parts: range) -> list[Action]:
-    """One operation of all microbatches, in order, on each one's token slices in the order of ``parts``."""
+    """Return one operation on all microbatches in order, and on the token slices of each.
+
+    Args:
+        stage: of the model.
+        operation: F or B.
+        microbatches: number of microbatches, m.
+        parts: token slices, in the order in which they are taken.
+    """
     return [Action(stage, operation, microbatch, part) for microbatch in range(microbatches) for part in parts]

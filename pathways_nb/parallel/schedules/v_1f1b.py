@@ -1,9 +1,11 @@
 """1F1B in a V: two stages on each device, whole backward passes, two thirds of the memory of 1F1B (Qi et al. 2024b).
 
 A building block says when each device takes the passes of a microbatch: forward down and up the V, one pass after
-another, and backward down and up, two passes long each. The next microbatch does the same six passes later. The ends of
-the repeated block have gaps; into those each pass moves as far as its inputs and the memory of the whole allow, one
-after another in the order of the block, so that the steady phase stays as it is.
+another, and backward down and up, two slots long each. The next microbatch does the same six slots later. At both ends
+of the repeated block there are gaps; each pass moves into them as far as its inputs and the peak memory of the whole
+allow, one after another in the order of the block, so that the steady phase stays as it is.
+
+Unlike ``v_shaped`` this needs no split backward pass, and no W to fill the gaps with.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ from pathways_nb.parallel.schedules.v_shaped import PERIOD
 
 
 class Pass(NamedTuple):
-    """One pass of the repeated block; they go by time, and then by device.
+    """One pass of the repeated block; passes are ordered by time, then by device.
 
     Args:
-        start: in slots of a forward pass. device: that does it. hop: its place on the way of its microbatch, 0 to
-            4p − 1: stage by stage forward, then backward. microbatch: from 0.
+        start: in slots of a forward pass.
+        device: that does it.
+        hop: its place on the way of its microbatch, 0 to 4p − 1: stage by stage forward, then backward.
+        microbatch: from 0.
     """
 
     start: int
@@ -48,9 +52,18 @@ class Pass(NamedTuple):
     ),
 )
 def one_forward_one_backward_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """1F1B in a V, for F = I = W: about two thirds of the memory of 1F1B, and less of a bubble (Qi et al. 2024b)."""
+    """Run 1F1B in a V: for F = I = W two thirds of the memory of 1F1B, and a smaller bubble (Qi et al. 2024b).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: stages on each device; only 2.
+
+    Returns:
+        The actions of each device, in order.
+    """
     require_two_chunks("1f1b-v", chunks)
-    stages = [*range(2 * devices), *reversed(range(2 * devices))]  # of each hop
+    stages = [*range(2 * devices), *reversed(range(2 * devices))]  # the stage of each hop
     passes = sorted(
         Pass(start + PERIOD * number, min(stage, 2 * devices - 1 - stage), hop, number)
         for hop, (stage, start) in enumerate(zip(stages, block(devices), strict=True))
@@ -63,7 +76,7 @@ def one_forward_one_backward_v(devices: int, microbatches: int, chunks: int = 2)
 
 
 def block(devices: int) -> list[int]:
-    """When each hop of microbatch 0 starts, in slots; no two of one device fall together, repeated every six slots.
+    """Return the start of each hop of microbatch 0, in slots; repeated every six slots, no two of one device collide.
 
     Three backward passes fill a period; the next has to be another three slots later, or it would fall on the first.
     """
@@ -74,14 +87,16 @@ def block(devices: int) -> list[int]:
 
 
 def assign_slots(passes: list[Pass], devices: int) -> list[int]:
-    """The slot where each pass starts once it has moved as far forward as it can.
+    """Return the slot where each pass starts once it has moved as far forward as it can.
 
     Args:
-        passes: of the repeated block, in order of time. devices: p.
+        passes: of the repeated block, in order of time.
+        devices: number of devices, p.
     """
     slot_rows = slots_of(passes, devices)
     most = max(max(slot_row.kept) for slot_row in slot_rows)
     came: dict[int, int] = {}  # for each microbatch, when its last hop ended
+    # For each hop the slot of the microbatch before: microbatches stay in order.
     latest = [-1] * (4 * devices)
     slots = []
     for start, device, hop, number in passes:
@@ -98,7 +113,13 @@ def assign_slots(passes: list[Pass], devices: int) -> list[int]:
 
 
 def slots_of(passes: list[Pass], devices: int) -> list[DeviceSlots]:
-    """The slots of all devices, with what they keep if each pass stays where it is."""
+    """Return the slots of all devices, with the activations they keep if each pass stays where it is.
+
+    Args:
+        passes: of the repeated block, in order of time.
+        devices: number of devices, p.
+    """
+    # A backward pass ends in the slot after its start, so there is one more slot than the last start.
     change = [[0] * (passes[-1].start + 2) for _ in range(devices)]
     for start, device, hop, _ in passes:
         backward = hop >= 2 * devices
@@ -110,14 +131,24 @@ class DeviceSlots(NamedTuple):
     """The slots of one device.
 
     Args:
-        taken: whether each is. kept: how many passes' activations there are after each.
+        taken: whether each slot is taken.
+        kept: number of passes whose activations the device keeps after each slot.
     """
 
     taken: bytearray
     kept: list[int]
 
     def forward(self, earliest: int, start: int, most: int) -> int:
-        """Move a forward pass to the first free slot from which on memory stays within ``most``; the slot."""
+        """Move a forward pass to the first free slot from which on memory stays within its limit.
+
+        Args:
+            earliest: first slot at which its input is available.
+            start: its slot in the repeated block.
+            most: passes whose activations the device may keep.
+
+        Returns:
+            The slot.
+        """
         slot = start
         while slot > earliest and self.kept[slot - 1] < most:
             slot -= 1
@@ -128,7 +159,15 @@ class DeviceSlots(NamedTuple):
         return slot
 
     def backward(self, earliest: int, start: int) -> int:
-        """Move a backward pass, two slots long, to the first place free before it; its first slot."""
+        """Move a backward pass, two slots long, to the first free place before it.
+
+        Args:
+            earliest: first slot at which its input is available.
+            start: its first slot in the repeated block.
+
+        Returns:
+            Its first slot.
+        """
         slot = self.taken.find(b"\0\0", earliest, start)
         slot = start if slot < 0 else slot
         self.taken[slot : slot + 2] = b"\1\1"

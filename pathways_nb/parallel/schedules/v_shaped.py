@@ -2,10 +2,11 @@
 
 Device r has stages r and 2p−1−r, so that a microbatch goes down all devices and up again, twice: forward and, as I,
 backward. A building block says when each of these four passes starts on each device; the next microbatch does the same
-six passes later (2 F, 2 I, 2 W), so that nothing collides. How long a block keeps its activations is what the schedule
-takes in memory ("Pipeline Parallelism with Controllable Memory", section 3). A list scheduler then squeezes the
-repeated block: each device does what comes next in it as soon as it can, and W whenever it would wait. All of this is
-planned for F = I = W = 1.
+six passes later (2 F, 2 I, 2 W), so that no two passes fall on one slot. How long a block keeps its activations decides
+the memory of the schedule ("Pipeline Parallelism with Controllable Memory", section 3). A list scheduler then squeezes
+the repeated block: each device does the next pass of its block as soon as it can, and W whenever it would wait.
+
+All of this is planned for F = I = W = 1; with other times the order stays valid, but no closed form is claimed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ DOWN, UP, BACK_DOWN, BACK_UP = range(4)
 """The four passes of a block in order: F of the first and of the second stage, I of the second and of the first."""
 
 Block = list[tuple[int, int, int, int]]
-"""For each device, when its four passes of microbatch 0 start, in passes."""
+"""For each device, the start of its four passes of microbatch 0, in passes."""
 
 
 def planned_for(size: Size, times: Times) -> bool:
-    """Whether closed forms of a V hold: for the times that it is planned for, and a steady phase."""
+    """Return whether the closed forms of a V hold: for equal times and a steady phase."""
     return times.F == times.I == times.W and size.microbatches > size.devices
 
 
@@ -46,8 +47,18 @@ def planned_for(size: Size, times: Times) -> bool:
     ),
 )
 def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """A V in half the memory of 1F1B, and half its bubble (Qi et al. 2024b)."""
+    """Run a V in half the memory of 1F1B, with half its bubble (Qi et al. 2024b).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: stages on each device; only 2.
+
+    Returns:
+        The actions of each device, in order.
+    """
     require_two_chunks("v-half", chunks)
+    # For even p the passes of a block would fall on the same slots modulo PERIOD without a wait at the turn.
     wait = 3 if devices % 2 == 0 and devices > 2 else 0
     turn = 3 * devices + wait - 1
     block = [(2 * r, 3 * devices - 2 - r, turn + 2 * r, turn + 3 * devices - 1 - r) for r in range(devices)]
@@ -71,8 +82,18 @@ def v_half(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action
     ),
 )
 def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """A V in a third of the memory of 1F1B, the least there is, and two thirds of its bubble (Qi et al. 2024b)."""
+    """Run a V in a third of the memory of 1F1B, the least there is, with two thirds of its bubble (Qi et al. 2024b).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: stages on each device; only 2.
+
+    Returns:
+        The actions of each device, in order.
+    """
     require_two_chunks("v-min", chunks)
+    # For p divisible by 3 the passes of a block would fall on the same slots modulo PERIOD without the 2.
     turn = 2 * devices + (2 if devices % 3 == 0 else 0)
     block = [(r, 2 * devices - 1 - r, turn + r, turn + 2 * devices - 1 - r) for r in range(devices)]
     first = 2 if devices < 3 else 2 * (devices + 3) // 3
@@ -80,12 +101,15 @@ def v_min(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]
 
 
 def squeezed(block: Block, microbatches: int, capacity: int, first: int) -> list[list[Action]]:
-    """Repeat a block for each microbatch, everything as early as its inputs and memory allow.
+    """Return the rows of a block repeated for each microbatch, every pass as early as its inputs and memory allow.
 
     Args:
-        block: of each device. microbatches: m. room: how many passes' activations a device can keep.
-        first: as many before the way back of microbatch 0 reaches it; on device 0, always.
+        block: start of the four passes of each device.
+        microbatches: number of microbatches, m.
+        capacity: passes whose activations a device can keep.
+        first: the same until the first I of stage r is done; on device 0, always.
     """
+    # All devices choose before any of them acts: a result is available only in the slot after its pass.
     devices = [DeviceRow(r, block, microbatches, capacity, first) for r in range(len(block))]
     for device in devices:
         device.connect(devices)
@@ -97,10 +121,14 @@ def squeezed(block: Block, microbatches: int, capacity: int, first: int) -> list
 
 
 class DeviceRow:
-    """One device of a V while its row is made: what it has done, what it keeps, what its block would do next.
+    """The row of one device of a V under construction: passes done, activations kept, passes due next.
 
     Args:
-        number: r. block, microbatches, room, first: see ``squeezed``.
+        number: of the device, r.
+        block: see ``squeezed``.
+        microbatches: see ``squeezed``.
+        capacity: see ``squeezed``.
+        first: see ``squeezed``.
     """
 
     def __init__(self, number: int, block: Block, microbatches: int, capacity: int, first: int) -> None:
@@ -109,12 +137,12 @@ class DeviceRow:
         self.microbatches, self.left = microbatches, PERIOD * microbatches
         self.done = [0, 0, 0, 0]
         self.due: list[float] = list(block[number])
-        limit = microbatches + 1 + number  # with fewer microbatches than fill the V, more would gain nothing
+        limit = microbatches + 1 + number  # more memory gains nothing where few microbatches do not fill the V
         self.first, self.capacity = min(first, limit), min(capacity if number else first, limit)
         self.kept, self.weights, self.row = 0, deque[Action](), list[Action]()
 
     def connect(self, devices: list[DeviceRow]) -> None:
-        """Find where the input of each pass comes from: the device, and which of its passes; none for the first."""
+        """Find the source of each pass's input: a device's counts and one of its passes; None for the first."""
         number = self.stages[0]
         above = devices[number - 1].done if number else None
         below = devices[number + 1].done if number + 1 < len(devices) else None
@@ -126,7 +154,7 @@ class DeviceRow:
         ]
 
     def next(self) -> int | None:
-        """The pass to do now; None if there is none, so that it is time for W."""
+        """Return the pass to do now; None if none is ready, so that there is time for W."""
         filling, draining = not self.done[BACK_UP], self.done[UP] == self.microbatches
         if not (filling or draining):  # the block's own order, which keeps the devices in step
             step = self.due.index(min(self.due))
@@ -135,7 +163,7 @@ class DeviceRow:
         return min(ready, key=lambda step: (step < BACK_DOWN, self.due[step]), default=None)
 
     def ready(self, step: int) -> bool:
-        """Whether there is something to do in this pass, its input, and room for what it has to keep."""
+        """Return whether a pass has a microbatch left, its input, and memory for the activations it has to keep."""
         number = self.done[step]
         done, of = self.inputs[step]
         if number == self.microbatches or (done and done[of] <= number):
@@ -143,11 +171,13 @@ class DeviceRow:
         if step >= BACK_DOWN:
             return True
         other = self.due[UP - step]
+        # Room for passes of the other stage that the block places before this one: this pass must not take the
+        # memory that they need.
         reserved = max(0, ceil((self.due[step] - other) / PERIOD)) if other < inf else 0
         return self.kept + reserved < (self.capacity if self.done[BACK_UP] else self.first)
 
     def take(self, step: int | None) -> None:
-        """Do this pass, or W if there is any, or nothing."""
+        """Append a pass to the row; for None a W if one waits, and else nothing."""
         if step is None:
             if self.weights:
                 self.row.append(self.weights.popleft())

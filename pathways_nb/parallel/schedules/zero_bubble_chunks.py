@@ -1,7 +1,8 @@
-"""Zero-bubble schedules of several stages on each device: the gradient by the weights fills what would be idle time.
+"""Zero-bubble schedules of several stages on each device: interleaved ZB (ZB-1p) and ZB-V.
 
-Nothing waits for that gradient but the optimizer, so it can run whenever a device has nothing else to do (Qi et al.
-2024, "Zero Bubble Pipeline Parallelism"). Here are the two whose order is fixed.
+Nothing waits for the gradient by the weights but the optimizer, so it can run whenever a device has nothing else to do
+(Qi et al. 2024, "Zero Bubble Pipeline Parallelism"). These are the two whose order is fixed by a formula; ``v_shaped``
+has those that a list scheduler finds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from pathways_nb.parallel.schedules.rows import Side, require_two_chunks, with_w
     peak=ClosedForm("min(mv, (v−1)g+p)/v, rounds of g = m/max(1, ⌊m/p⌋)", lambda s, r: held(s, s.devices)),
 )
 def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """Interleaved 1F1B, half as far ahead, device r putting off its W by r passes (Qi et al. 2024, ZB-1p)."""
+    """Run interleaved 1F1B half as far ahead, with W on device r put off by r gradients (Qi et al. 2024, ZB-1p).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m; its rounds must divide it.
+        chunks: stages on each device, v.
+
+    Returns:
+        The actions of each device, in order.
+    """
     require_rounds("interleaved-zb", microbatches, devices)
     size = Size(devices, microbatches, chunks)
     return [with_weights(depth_first(device, size, "I", hops=1), delay=device) for device in range(devices)]
@@ -41,15 +51,30 @@ def interleaved_zero_bubble(devices: int, microbatches: int, chunks: int = 2) ->
     peak=ClosedForm("min(m, p, (m+r+1)/2)", lambda s, r: min(s.microbatches, s.devices, (s.microbatches + r + 1) / 2)),
 )
 def zero_bubble_v(devices: int, microbatches: int, chunks: int = 2) -> list[list[Action]]:
-    """Down and up a V of two stages on each device: no bubble where F = I = W (Qi et al. 2024, section 6)."""
+    """Run down and up a V of two stages on each device: no bubble where F = I = W (Qi et al. 2024, section 6).
+
+    Args:
+        devices: number of devices, p.
+        microbatches: number of microbatches, m.
+        chunks: stages on each device; only 2.
+
+    Returns:
+        The actions of each device, in order.
+    """
     require_two_chunks("zb-v", chunks)
-    full = max(microbatches, 2 * devices - 1)  # as many as fill the V; of a shorter one, those that there are
+    full = max(microbatches, 2 * devices - 1)  # enough to fill the V; the row of fewer is a part of it
     rows = [v_row(device, devices, full) for device in range(devices)]
     return [[action for action in row if action.microbatch < microbatches] for row in rows]
 
 
 def v_row(device: int, devices: int, microbatches: int) -> list[Action]:
-    """The row of a device in ZB-V, for enough microbatches to fill it: at least 2p − 1."""
+    """Return the row of a device in ZB-V.
+
+    Args:
+        device: from 0.
+        devices: number of devices, p.
+        microbatches: enough of them to fill the V, at least 2p − 1.
+    """
     down, up = Side(device), Side(2 * devices - 1 - device)
     after = devices - device
     row = [down("F") for _ in range(2 * after - 1)]

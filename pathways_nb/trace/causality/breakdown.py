@@ -2,7 +2,9 @@
 
 A device is idle because its next event has not begun yet. So the time before an event is divided along the chain of
 what that event waited for, as on a critical path (see ``happened_before``): a transfer, its dispatch, work elsewhere,
-and so on.
+and so on. The busy part is what remains, and no moment can be counted for two reasons.
+
+``metrics`` has totals without reasons, ``critical_path`` the one chain that makes up the makespan.
 """
 
 from __future__ import annotations
@@ -20,20 +22,20 @@ from pathways_nb.trace.record import Events
 from pathways_nb.util.text_table import Printed, Table
 
 CAUSES = ("busy", *REASONS[:-1], "warm-up", "drain", "other")
-"""What a moment counts for. *Warm-up* is a dependency before the first event there, *drain* all time after the last;
-*other* is what nothing in the record explains, and all time where nothing ever ran."""
+"""What a moment counts for. *Warm-up* is a dependency before the first event of a device, *drain* is all time after the
+last; *other* is what nothing in the record explains, and all time of a device on which nothing ever ran."""
 _DEPENDENCY, _WARM_UP, _DRAIN, _OTHER = (CAUSES.index(c) for c in ("dependency", "warm-up", "drain", "other"))
 _CAUSE_OF = np.array([CAUSES.index(reason) for reason in REASONS])
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """The time of one island, in seconds; ``busy`` means that at least one device was.
+    """The time of one island, in seconds; ``busy`` means that at least one of its devices was.
 
     Args:
-        island: its index.
-        seconds: by cause, in the order of ``CAUSES``; they add up to the length of the window.
-        bytes: sent to it by transfers that began within the window.
+        island: index of the island.
+        seconds: by cause, in the order of ``CAUSES``; their sum is the length of the window.
+        bytes: received in transfers that began within the window.
     """
 
     island: int
@@ -64,11 +66,11 @@ class DeviceTime:
 
 @dataclass(frozen=True, repr=False)
 class Idle(Printed):
-    """Where the time of every device went during a run.
+    """The time of every device during a run, by cause.
 
     Args:
-        span: seconds of the run: its makespan.
-        devices: those with the same events together, in the order of islands and devices.
+        span: makespan of the run, in seconds.
+        devices: in the order of islands and devices; devices with the same events are one entry.
     """
 
     span: float
@@ -76,14 +78,14 @@ class Idle(Printed):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Device-seconds by cause, of all devices together; they add up to devices times ``span``."""
+        """Device-seconds by cause over all devices; their sum is the number of devices times ``span``."""
         found: Counter[str] = Counter()
         for part in self.devices:
             found.update({cause: part.devices * seconds for cause, seconds in part.seconds.items()})
         return {cause: found[cause] for cause in CAUSES}
 
     def of(self, island: int, device: int) -> dict[str, float]:
-        """Seconds by cause of one device.
+        """Return the seconds by cause of one device.
 
         Raises:
             LookupError: there is no such device.
@@ -108,10 +110,11 @@ class Idle(Printed):
 
 
 def idle(events: Events, islands: Sequence[int]) -> Idle:
-    """Where the time of every device went, and why it was idle, from the beginning to the end of the makespan.
+    """Return where the time of every device went from the beginning to the end of the makespan, and why it was idle.
 
     Args:
-        events: of the run. islands: number of devices of each island.
+        events: of the run.
+        islands: number of devices of each island.
     """
     dag = Dag.of(events)
     reasons, found = _Reasons(dag), []
@@ -124,10 +127,20 @@ def idle(events: Events, islands: Sequence[int]) -> Idle:
 
 
 def breakdown(events: Events, islands: Sequence[int], start: float, end: float) -> list[Breakdown]:
-    """Where the time of each island went between ``start`` and ``end``, in seconds of the record."""
+    """Return where the time of each island went in a window.
+
+    Args:
+        events: of the run.
+        islands: number of devices of each island.
+        start: start of the window, in seconds of the record.
+        end: end of the window, in seconds of the record.
+
+    Returns:
+        One breakdown for each island.
+    """
     busy = [events.is_("kind", *BUSY) & events.is_("island", island) for island in range(len(islands))]
     next_ones = [events["start"][mine & (events["start"] >= end)].min(initial=np.inf) for mine in busy]
-    until = max([end, *(begin for begin in next_ones if begin < np.inf)])  # what is idle at the end waits for these
+    until = max([end, *(begin for begin in next_ones if begin < np.inf)])  # what islands idle at the end wait for
     reasons = _Reasons(Dag.of(events.select((events["end"] > start) & (events["start"] <= until))))
     began = events.is_("kind", "transfer") & (events["start"] >= start) & (events["start"] < end)
     found = []
@@ -140,7 +153,15 @@ def breakdown(events: Events, islands: Sequence[int], start: float, end: float) 
 
 
 def _partition(reasons: _Reasons, rows: np.ndarray, start: float, end: float, before: bool) -> dict[str, float]:
-    """Seconds by cause between two times where ``rows`` ran; ``before``: whether something did that is not in them."""
+    """Return the seconds by cause of one island or device in a window.
+
+    Args:
+        reasons: the chains of what events waited for.
+        rows: positions of the events that ran on it, in the order of their starts.
+        start: start of the window.
+        end: end of the window.
+        before: whether events that are not in ``rows`` ran on it earlier, so that its first wait is no warm-up.
+    """
     found = np.zeros(len(CAUSES))
     if len(rows):
         begins = reasons.dag.start[rows]
@@ -155,6 +176,7 @@ def _partition(reasons: _Reasons, rows: np.ndarray, start: float, end: float, be
         found[_DRAIN] = end - np.clip(until[-1], start, end)
     else:
         found[_DRAIN if before else _OTHER] = end - start
+    # Busy is the remainder, so rounding cannot make the sum differ from the window.
     found[0] = max(end - start - found.sum(), 0.0)
     return dict(zip(CAUSES, found.tolist(), strict=True))
 
@@ -162,8 +184,12 @@ def _partition(reasons: _Reasons, rows: np.ndarray, start: float, end: float, be
 class _Reasons:
     """Seconds by reason along the chains of what events waited for.
 
-    Every event waited for one before it, so the chains are a forest. Sums from its roots, and leaps of 1, 2, 4, … steps
-    back, tell the seconds of any part of any chain in few steps.
+    Every event waited for one before it, so the chains form a forest. Sums from the roots, and jumps of 1, 2, 4, …
+    steps back, give the seconds of any part of any chain in a number of steps that is logarithmic in its length.
+    Walking each chain for each event would be quadratic.
+
+    Args:
+        dag: the happened-before graph.
     """
 
     def __init__(self, dag: Dag):
@@ -180,7 +206,7 @@ class _Reasons:
         self._sum_up()
 
     def _sum_up(self) -> None:
-        """From the root of its chain to each event, in the time of a few leaps."""
+        """Add up from the root of each chain to each event, by doubling the length of the jumps."""
         leap = self._leaps[0]
         while True:
             self._sums += self._sums[leap] * (leap != np.arange(len(leap)))[:, None]
@@ -191,7 +217,7 @@ class _Reasons:
             self._leaps.append(leap)
 
     def between(self, rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Seconds by reason from ``low`` up to ``high``, at most the event's start, for each of ``rows``."""
+        """Return seconds by reason from ``low`` up to ``high``, at most the event's start, for each of ``rows``."""
         found = np.zeros((len(rows), len(REASONS)))
         some = high > low
         found[some] = self._since(rows[some], low[some])
@@ -200,8 +226,9 @@ class _Reasons:
         return np.maximum(found, 0.0)
 
     def _since(self, rows: np.ndarray, since: np.ndarray) -> np.ndarray:
-        """Seconds by reason from ``since`` up to the start of each of ``rows``."""
+        """Return seconds by reason from ``since`` up to the start of each of ``rows``."""
         first = rows
+        # Longest jumps first: go back to the first event of the chain that starts at ``since`` or later.
         for leap in reversed(self._leaps):
             first = np.where(self.dag.start[leap[first]] >= since, leap[first], first)
         found = self._sums[rows] - self._sums[first]

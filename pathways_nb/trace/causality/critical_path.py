@@ -1,7 +1,10 @@
-"""The critical path of a record, and how much slack everything else has.
+"""The critical path of a record, and the slack of everything that is not on it.
 
-The path goes back from the event that ends last: to the one that it waited for last, and so on to the beginning. What
-passes between two of them is a part of the path, too, with its cause, so the parts tile the makespan.
+The path starts at the event that ends last and goes back to the event that it waited for last, and so on to the
+beginning. The time between two events belongs to the path as well, with its cause, so the segments tile the makespan:
+their lengths add up to it, in measured and simulated records alike.
+
+What waited for what is decided in ``happened_before``; this module only follows it.
 """
 
 from __future__ import annotations
@@ -20,26 +23,36 @@ from pathways_nb.util.text_table import Printed, Table
 from pathways_nb.util.words import counted
 
 _NONE = 1e-9
-"""Seconds of a gap, or of slack, that are none."""
+"""Seconds below which a gap or a slack counts as none."""
 
 
 class Segment(NamedTuple):
-    """A part of a critical path, from ``start`` to ``end`` in seconds since the run began."""
+    """A part of a critical path.
+
+    Args:
+        start: in seconds since the run began.
+        end: in seconds since the run began.
+    """
 
     start: float
     end: float
     cause: str
-    """``"compute"``, ``"collective"``, or what else took the time (``happened_before.CAUSES``)."""
+    """``"compute"``, ``"collective"``, or why time passed otherwise, as in ``happened_before.CAUSES``."""
     name: str
-    """Of the event; of a gap, that of the event which it is before."""
+    """Name of the event; of a gap, name of the event after it."""
     event: int
-    """The event's id; -1 for a gap."""
+    """Id of the event; -1 for a gap."""
     island: int
+    """Index of the island; -1 for the controller."""
 
 
 @dataclass(frozen=True, repr=False)
 class CriticalPath(Printed):
-    """What the makespan is made of: segments that follow each other without a gap, first to last."""
+    """What the makespan consists of: consecutive segments without gaps, first to last.
+
+    Args:
+        segments: the segments.
+    """
 
     segments: tuple[Segment, ...]
 
@@ -58,7 +71,7 @@ class CriticalPath(Printed):
 
     @cached_property
     def events(self) -> frozenset[int]:
-        """The ids of the events on it."""
+        """Ids of the events on it."""
         return frozenset(segment.event for segment in self.segments if segment.event >= 0)
 
     def _table(self) -> Table:
@@ -75,17 +88,23 @@ class CriticalPath(Printed):
 
 
 def critical_path(events: Events) -> CriticalPath:
-    """The chain of events and gaps that the makespan consists of; its length is the makespan.
+    """Return the chain of events and gaps that the makespan consists of; its length is the makespan.
 
     Args:
-        events: of a run on any backend. Where stamps are estimated, an event counts up to the start of the next.
+        events: of a run on any backend. With estimated stamps, an event counts up to the start of the next one.
     """
     dag = Dag.of(events)
     return path_of(dag, dag.start, dag.lasts)
 
 
 def path_of(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> CriticalPath:
-    """The critical path if events begin and last so, in seconds."""
+    """Return the critical path for given starts and durations.
+
+    Args:
+        dag: the happened-before graph.
+        start: start of each event, in seconds.
+        lasts: duration of each event, in seconds.
+    """
     if not dag.counts.any():
         return CriticalPath(())
     waited_for, released = dag.waited_for(start, lasts)
@@ -120,7 +139,8 @@ class Slack(Printed):
     """How much later each event on a device could end without a longer makespan; 0 on the critical path.
 
     Args:
-        events: on devices, in the order of their starts. seconds: of each of them.
+        events: events on devices, in the order of their starts.
+        seconds: slack of each of them.
     """
 
     events: Events
@@ -141,7 +161,7 @@ class Slack(Printed):
 
 
 def slack(events: Events) -> Slack:
-    """How much later each event on a device could end with the makespan as it is, in seconds.
+    """Return how much later each event on a device could end without a longer makespan, in seconds.
 
     The order of events is kept, and so is every gap after what an event waited for.
     """

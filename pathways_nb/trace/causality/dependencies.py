@@ -1,10 +1,17 @@
 """Which event waited for which: the edges of a record's happened-before graph.
 
-Events are a DAG's (see ``happened_before``), in the order of their starts; every edge goes from an earlier to a later
-one. *Data*: from what made or brought a node's inputs in the same run. *Link*: from what travelled before it on any of
-its links. *Order*: from what ran before on any of its devices. *Dispatch*: from the message or enqueue that brought it
-to its island. Before those come what held the run back (a stall, compiling, Python waiting for a value) and, under
-sequential dispatch, the producers and whatever else it was held for.
+A record has stamps, not reasons; reasons are reconstructed from what the record says of nodes, links, devices and
+messages. Events are those of a ``Dag`` (see ``happened_before``), in the order of their starts, and every edge goes
+from an earlier to a later one, so the graph has no cycles by construction.
+
+- *Data*: from what produced or brought a node's inputs in the same run.
+- *Link*: from the transfer before it on any of its links.
+- *Order*: from what ran before it on any of its devices.
+- *Dispatch*: from the message or enqueue that brought it to its island. Before those come what held the run back (a
+  stall, compiling, Python waiting for a value) and, under sequential dispatch, the producers and whatever else it was
+  held for.
+
+All functions work on whole columns: a record may hold a million events.
 """
 
 from __future__ import annotations
@@ -20,13 +27,19 @@ from pathways_nb.trace.record import Events, Label
 from pathways_nb.util.intervals import Intervals
 
 DISPATCH, ORDER, LINK, DATA = range(4)
-"""Sorts of edges; of several sources that end together, the one of the highest sort is said to have been waited for."""
+"""Sorts of edges. Of several sources that end at the same time, the one of the highest sort counts as waited for."""
 _STREAMS = 4
-"""Events that may run side by side on a device."""
+"""Number of events that may run side by side on a device."""
 
 
 class Edges(NamedTuple):
-    """Positions of the events at both ends of each edge, and its sort."""
+    """Edges as columns: positions of the events at both ends, and sorts.
+
+    Args:
+        source: position of the earlier event.
+        target: position of the later event.
+        sort: one of the sorts of edges.
+    """
 
     source: np.ndarray
     target: np.ndarray
@@ -34,22 +47,23 @@ class Edges(NamedTuple):
 
     @classmethod
     def of(cls, source: np.ndarray, target: np.ndarray, sort: int) -> Edges:
-        """Edges of one sort, without those from -1, which is none, and those that would go back."""
+        """Return edges of one sort, without sources of -1, which mean none, and without edges that would go back."""
         known = (source >= 0) & (source < target)
         return cls(source[known], target[known], np.full(int(known.sum()), sort, np.int8))
 
     @classmethod
     def joined(cls, *parts: Edges) -> Edges:
-        """All edges of ``parts``."""
+        """Return all edges of ``parts``."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def edges_of(events: Events, answers: np.ndarray) -> Edges:
-    """All edges between ``events``, which lie in the order of their starts.
+    """Return all edges between ``events``, which must be in the order of their starts.
 
     Args:
         events: on devices and of the controller.
-        answers: when Python began to wait for a value and when it got it, in seconds, in two rows; the ends rise.
+        answers: when Python began to wait for a value and when it got the value, in seconds, in two rows; the ends
+            rise.
     """
     rows = np.flatnonzero(events.is_("kind", *BUSY, "transfer"))
     data, order = _data(events, rows), Edges.joined(_device_order(events), _link_order(events))
@@ -63,7 +77,7 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
 
 
 def _data(events: Events, rows: np.ndarray) -> Edges:
-    """From each of a node's producers, and from each transfer made for it, to the node."""
+    """Return the edges from a node's producers, and from transfers made for it, to the node."""
     pairs = np.array(sorted(_pairs(events.labels)), np.int64).reshape(-1, 2)
     low, high = (np.searchsorted(pairs[:, 0], events.label[rows], side) for side in ("left", "right"))
     target, which = _each(rows, low, high)
@@ -73,7 +87,7 @@ def _data(events: Events, rows: np.ndarray) -> Edges:
 
 
 def _pairs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
-    """(Label of a node or transfer, label of one of its producers): of the same microbatch where it has one there."""
+    """Yield pairs of labels: a node or transfer, and one of its producers, of the same microbatch if possible."""
     makers: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, label in enumerate(labels):
         if label.node >= 0 and label.kind in (*BUSY, "transfer"):
@@ -88,7 +102,7 @@ def _pairs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
 
 
 def _link_order(events: Events) -> Edges:
-    """From the last transfer before it on each of its links."""
+    """Return the edges from the last transfer before each transfer on each of its links."""
     rows, link = turns(events)
     order = np.lexsort((rows, link))
     rows, link = rows[order], link[order]
@@ -97,7 +111,7 @@ def _link_order(events: Events) -> Edges:
 
 
 def turns(events: Events) -> tuple[np.ndarray, np.ndarray]:
-    """For each transfer and each of its links, the transfer's position and the link's number."""
+    """Return the position of each transfer with the number of each of its links, as two columns."""
     numbers: dict[str, int] = {}
     found = [
         (label, numbers.setdefault(link, len(numbers))) for label, one in enumerate(events.labels) for link in one.links
@@ -109,20 +123,23 @@ def turns(events: Events) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _each(rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each of ``rows`` as often as there are numbers from its ``low`` up to its ``high``, and these numbers."""
+    """Return each of ``rows`` once for each number from its ``low`` up to its ``high``, and these numbers."""
     count = high - low
     repeated = np.repeat(rows, count)
     return repeated, np.arange(len(repeated)) + np.repeat(low - (np.cumsum(count) - count), count)
 
 
 def _device_order(events: Events) -> Edges:
-    """From the last event before it on each of its devices, unless both ran side by side."""
+    """Return the edges from the last event before each event on each of its devices.
+
+    Two events that overlap by more than half of the shorter one ran side by side; then the one before both counts.
+    """
     start, end = events["start"].tolist(), events["end"].tolist()
     rows = np.flatnonzero(events.is_("kind", *BUSY))
     low = events["device"][rows]
     columns = (rows, events["island"][rows], low, low + np.maximum(events["devices"][rows], 1))
     latest: dict[int, Intervals[int]] = defaultdict(lambda: Intervals(-1))
-    """By island: the last event so far on each device, -1 for none."""
+    """By island: the last event so far on each device; -1 for none."""
     previous: dict[int, int] = {}
     found = []
     for row, island, first, stop in zip(*(column.tolist() for column in columns), strict=True):
@@ -139,8 +156,15 @@ def _device_order(events: Events) -> Edges:
 
 
 def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np.ndarray]:
-    """From the last message or enqueue of its run and island that was over, or if nothing else explains why it began
-    when it did, from one that was under way; and by what each event was brought, -1 if by nothing.
+    """Return the edges from messages and enqueues, and for each event what brought it to its island, -1 for nothing.
+
+    An event was brought by the last message or enqueue of its run and island that was over when it began. If nothing
+    explains why it began when it did, it was brought by one that was still under way: an enqueue may launch many nodes.
+
+    Args:
+        events: all events.
+        rows: positions of the events on devices.
+        known: data, order and link edges, which may explain a start without dispatch.
     """
     start, end, where = events["start"], events["end"], (events["run"], events["island"])
     messages, enqueues = np.flatnonzero(sent(events)), np.flatnonzero(events.is_("kind", "enqueue"))
@@ -148,7 +172,7 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     brought_by[enqueues] = _last_over(messages, enqueues, start, end, *where)
     orders = np.union1d(messages, enqueues)
     over = np.where(
-        (events.is_("kind", "transfer") & events.is_("quality", "simulated"))[rows],  # no host need enqueue these
+        (events.is_("kind", "transfer") & events.is_("quality", "simulated"))[rows],  # no host enqueues these
         _last_over(messages, rows, start, end, *where),
         _last_over(orders, rows, start, end, *where),
     )
@@ -159,21 +183,31 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     begun = last_before(orders, (orders, *(key[orders] for key in where)), (late, *(key[late] for key in where)))
     brought_by[late] = begun
     parts = [(over, rows), (begun, late), (brought_by[enqueues], enqueues)]
+    # A host enqueues one range after another, for all runs.
     parts.append((_last_over(enqueues, enqueues, start, end, events["island"]), enqueues))
     return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts)), brought_by
 
 
 def _heads(events: Events, rows: np.ndarray, brought_by: np.ndarray) -> np.ndarray:
-    """What the controller sent first for each event: a message, else an enqueue, else the event itself."""
+    """Return what the controller sent first for each event: a message, else an enqueue, else the event itself."""
     heads = np.where(brought_by >= 0, brought_by, np.arange(len(brought_by)))
     heads[rows] = heads[heads[rows]]
     return heads
 
 
 def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.ndarray) -> Edges:
-    """To what was sent first, from a stall of its run and from compiling its program; to the first of a run on each
-    island, and to its stalls, from what Python had waited for when it called; to a message that was held until then,
-    from what had ended on its island and so made room, or if it is simulated, from what ended at that very time.
+    """Return the edges from what held runs back.
+
+    - From a stall of the run, and from compiling its program, to what was sent first for it.
+    - From the value that Python had waited for when it called, to the run's first events on each island and its stalls.
+    - From what ended on an island and so freed capacity, to a message that was held until then. In a simulation, from
+      what ended at that very time.
+
+    Args:
+        events: all events.
+        heads: positions of what was sent first, and of all messages.
+        rows: positions of the events on devices.
+        answers: see ``edges_of``.
     """
     start, end, run = events["start"], events["end"], events["run"]
     stalls = np.flatnonzero(events.is_("kind", "stall") & ~sent(events))
@@ -181,12 +215,13 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     names = {name: number for number, name in enumerate(dict.fromkeys(events.by_label("program").tolist()))}
     program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
     compiled = _last_over(np.flatnonzero(events.is_("kind", *COMPILING)), heads, start, end, program)
+    # The first of each run on each island: only these may have waited for the call itself.
     _, first = np.unique(np.stack([run[heads], events["island"][heads]]), axis=1, return_index=True)
     room = np.where(sent(events)[heads], _last_over(rows, heads, start, end, events["island"]), -1)
     room[~_held(start[heads], run[heads], first, answers) & ~(end[room] > start[stalled])] = -1
     at_once = _at_once(events, heads, rows)
     room = np.where(at_once >= 0, at_once, room)
-    stalled = np.where(room >= 0, -1, stalled)  # what made room says it better
+    stalled = np.where(room >= 0, -1, stalled)  # freed capacity is the reason
     first = np.concatenate([heads[first], stalls])
     answered = np.searchsorted(answers[1], start[first], "right") - 1
     at = np.where(answered >= 0, np.append(answers[1], -np.inf)[answered], -np.inf)
@@ -196,8 +231,10 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
 
 
 def _at_once(events: Events, heads: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """What ended on devices at the very time at which each simulated message was sent, in its own run if any did; -1:
-    none. A simulated controller reacts to an end in no time, and to nothing else that takes time on devices.
+    """Return what ended on devices when each simulated message was sent, in its own run if possible; -1 for none.
+
+    A simulated controller reacts to an end in no time, and to nothing else that takes time on devices, so equal times
+    are a cause and no coincidence.
     """
     start, end, run = events["start"], events["end"], events["run"]
     any_run = last_before(rows, (end[rows], end[rows]), (start[heads], start[heads]))
@@ -207,8 +244,15 @@ def _at_once(events: Events, heads: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _held(start: np.ndarray, run: np.ndarray, first: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Whether the record tells that the call of each of these, at positions ``first`` for the first time, was over
-    before: it is not the first, a run that was called later has begun, or Python was waiting.
+    """Return whether each of these was sent after the call of its run was over, as far as the record tells.
+
+    That is known if it is not the first of its run on an island, if a later run has begun, or if Python was waiting.
+
+    Args:
+        start: when each was sent.
+        run: serial of its run.
+        first: positions of the first of each run and island.
+        answers: see ``edges_of``.
     """
     waiting = np.searchsorted(answers[1], start)
     found = np.append(answers[0], np.inf)[waiting] < start
@@ -221,16 +265,20 @@ def _held(start: np.ndarray, run: np.ndarray, first: np.ndarray, answers: np.nda
 def _last_over(
     sources: np.ndarray, targets: np.ndarray, start: np.ndarray, end: np.ndarray, *keys: np.ndarray
 ) -> np.ndarray:
-    """For each of ``targets`` the last of ``sources`` with the same keys that had ended when it began; -1: none."""
+    """Return for each of ``targets`` the last of ``sources`` with equal keys that had ended when it began, or -1."""
     asked = (start[targets], *(key[targets] for key in keys))
     return last_before(sources, (end[sources], *(key[sources] for key in keys)), asked)
 
 
 def last_before(sources: np.ndarray, there: tuple[np.ndarray, ...], asked: tuple[np.ndarray, ...]) -> np.ndarray:
-    """For each who asks, the last of ``sources`` with the same keys that is there by then; -1: none.
+    """Return for each query the last of ``sources`` with the same keys that is not later; -1 for none.
+
+    One sort of sources and queries together answers all queries at once.
 
     Args:
-        there: a time or position for each source, then its keys. asked: the same columns of those who ask.
+        sources: positions to choose from.
+        there: a time or position of each source, then its keys.
+        asked: the same columns of the queries.
     """
     columns = [np.concatenate(pair) for pair in zip(there, asked, strict=True)]
     asks = np.arange(len(columns[0])) >= len(sources)

@@ -1,9 +1,12 @@
 """The happened-before graph of a record: what each event waited for, and what follows if something takes less time.
 
-An event begins a fixed *gap* after the last of its sources lets it: most do so when they end, one that is seen to be
-under way still (an enqueue that launches many nodes, an estimated stamp, a transfer that has left its link) a fixed
-part of its way before. So recorded times follow from durations and gaps alone, and with other durations the record is
-evaluated again instead of being run again: its order is kept.
+An event begins a fixed *gap* after the last of its sources releases it. Most sources release when they end. A source
+that is still under way when its target begins (an enqueue that launches many nodes, an estimated stamp, a transfer that
+has left its link) releases a fixed part of its duration before its end. So all recorded times follow from durations and
+gaps alone. With other durations, the graph is evaluated again instead of repeating the run; its order is kept.
+
+``dependencies`` finds the edges. ``critical_path``, ``breakdown`` and ``what_if`` use the graph, so they cannot
+contradict each other.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from pathways_nb.trace.record import Events
 
 CAUSES = ("dependency", "transfer", "dispatch", "memory", "scheduling", "compile", "other")
 """What an event can have waited for: work on devices, a transfer, its dispatch, memory or its turn among other programs
-(both as the controller says), compiling; *other* is what nothing in the record explains."""
+(both as the controller recorded them), compiling; *other* is what nothing in the record explains."""
 _SAME = 1e-9
-"""Seconds within which two ends are the same."""
+"""Seconds up to which two ends count as equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +32,8 @@ class Dag:
     """Events in the order of their starts, and the edges between them.
 
     Args:
-        events: those on devices, and what the controller did for them. answers: see ``edges_of``.
+        events: those on devices, and what the controller did for them.
+        answers: see ``edges_of``.
     """
 
     events: Events
@@ -37,7 +41,7 @@ class Dag:
 
     @classmethod
     def of(cls, events: Events) -> Dag:
-        """The graph of a record."""
+        """Return the graph of a record."""
         span = makes_span(events)
         held = events.is_("kind", "stall") & (events["run"] >= 0)  # Python's own pauses hold no run back
         held |= events.is_("kind", *COMPILING)
@@ -50,34 +54,34 @@ class Dag:
 
     @cached_property
     def start(self) -> np.ndarray:
-        """When each event began, in seconds."""
+        """Start of each event, in seconds."""
         return self.events["start"]
 
     @cached_property
     def lasts(self) -> np.ndarray:
-        """How long each took, in seconds."""
+        """Duration of each event, in seconds."""
         return np.maximum(self.events["end"] - self.start, 0.0)
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Which of them make up the makespan."""
+        """Which of the events make up the makespan."""
         return makes_span(self.events)
 
     @cached_property
     def on_devices(self) -> np.ndarray:
-        """Which of them happened on devices."""
+        """Which of the events happened on devices."""
         return self.events.is_("kind", *BUSY, "transfer")
 
     @cached_property
     def span(self) -> tuple[float, float]:
-        """When the makespan begins and ends, in seconds."""
+        """Start and end of the makespan, in seconds."""
         if not self.counts.any():
             return 0.0, 0.0
         return float(self.start[self.counts].min()), float((self.start + self.lasts)[self.counts].max())
 
     @cached_property
     def _edges(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Sources, targets, sorts, and the part of each source after which its target could begin; by target."""
+        """Sources, targets, sorts, and the part of each source after which its target could begin; sorted by target."""
         source, target, sort = edges_of(self.events, self.answers)
         order = np.lexsort((sort, target))
         source, target, sort = source[order], target[order], sort[order]
@@ -93,11 +97,11 @@ class Dag:
 
     @cached_property
     def gap(self) -> np.ndarray:
-        """Seconds between the last of an event's sources and itself; of one without sources, since time 0."""
+        """Seconds between an event's release by its last source and its start; without sources, since time 0."""
         return self.start - self._released(self.start, self.lasts)[1]
 
     def _released(self, start: np.ndarray, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each edge and each event, when it was let begin."""
+        """Return when each edge releases its target, and when each event is released by the last of its edges."""
         source, target, _, part = self._edges
         by_edge = start[source] + part * lasts[source]
         latest = np.full(len(start), -np.inf)
@@ -105,7 +109,7 @@ class Dag:
         return by_edge, np.where(np.isfinite(latest), latest, 0.0)
 
     def ready(self, start: np.ndarray, lasts: np.ndarray) -> np.ndarray:
-        """When each event of a schedule could begin but for busy links."""
+        """Return when each event of a schedule could begin if no link were busy."""
         by_edge, _ = self._released(start, lasts)
         _, target, sort, _ = self._edges
         found = np.zeros(len(start))
@@ -113,7 +117,12 @@ class Dag:
         return found
 
     def waited_for(self, start: np.ndarray, lasts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each event of a schedule the source that it waited for last, -1 for none, and when that let it begin."""
+        """Return for each event the source that it waited for last, -1 for none, and the time of its release.
+
+        Args:
+            start: start of each event of a schedule, in seconds.
+            lasts: duration of each event, in seconds.
+        """
         source, target, _, _ = self._edges
         by_edge, latest = self._released(start, lasts)
         tight = np.flatnonzero(by_edge >= latest[target] - _SAME)  # by target, and the highest sort last
@@ -122,12 +131,13 @@ class Dag:
         return found, np.minimum(latest, start)
 
     def evaluate(self, lasts: np.ndarray) -> np.ndarray:
-        """When each event begins if they take ``lasts`` seconds."""
+        """Return when each event begins if events take ``lasts`` seconds."""
         source, target, _, part = self._edges
         first = np.searchsorted(target, np.arange(len(lasts) + 1)).tolist()
         gap, takes = self.gap.tolist(), lasts.tolist()
         sources, parts = source.tolist(), part.tolist()
         start = [0.0] * len(takes)
+        # One pass suffices: sources always come before their targets.
         for event, wait in enumerate(gap):
             low, high = first[event], first[event + 1]
             let = [start[sources[edge]] + parts[edge] * takes[sources[edge]] for edge in range(low, high)]
@@ -136,18 +146,19 @@ class Dag:
 
     @cached_property
     def slack(self) -> np.ndarray:
-        """How much later each event could begin, and end, with the makespan as it is, in seconds."""
+        """How much later each event could end without a longer makespan, in seconds."""
         source, target, _, _ = self._edges
         by_edge, latest = self._released(self.start, self.lasts)
         spare = (latest[target] - by_edge).tolist()
         left = np.where(self.counts, self.span[1] - (self.start + self.lasts), np.inf).tolist()
+        # Edges are sorted by target, so in reverse order an event's slack is final before its sources read it.
         for u, v, more in zip(source[::-1].tolist(), target[::-1].tolist(), spare[::-1], strict=True):
             left[u] = min(left[u], left[v] + more)
         return np.array(left)
 
     @cached_property
     def causes(self) -> np.ndarray:
-        """What one waits for who waits for each event, as positions in ``CAUSES``."""
+        """What an event waits for that waits for each of the events, as positions in ``CAUSES``."""
         words = []
         for label in self.events.labels:
             held = "memory" if "memory" in label.name or "back-pressure" in label.name else "scheduling"
@@ -157,7 +168,7 @@ class Dag:
         return np.array(words, np.int8)[self.events.label]
 
     def causes_of_gaps(self, waited_for: np.ndarray) -> np.ndarray:
-        """Why each event did not begin at once, when what it ``waited_for`` was over; positions in ``CAUSES``."""
+        """Return why each event began later than its release by ``waited_for``, as positions in ``CAUSES``."""
         dispatch, transfer, other = (CAUSES.index(word) for word in ("dispatch", "transfer", "other"))
         sent_late = ~self.on_devices | (waited_for < 0) | ~self.on_devices[waited_for]
         moved = self.events.is_("kind", "transfer")  # a network that was busy

@@ -1,8 +1,10 @@
-"""Whether a simulation with other durations would decide as the recorded one did, and so give what the record says.
+"""Whether a new simulation with other durations would decide as the recorded one did.
 
-A record that is evaluated again (see ``happened_before``) keeps its order. A new simulation grants a link to whom it
-comes to first, and its controller and hosts serve one after another: where those who share something would still come
-to it in the recorded order, both agree. What cannot be told from the record counts as a doubt.
+A record that is evaluated again (see ``happened_before``) keeps its order. A new simulation grants a link to the first
+that requests it, and its controller and hosts serve one request after another. Where all that share a resource would
+still request it in the recorded order, both agree, and ``what_if`` may call its answer exact.
+
+What cannot be decided from the record counts as a doubt: a wrong "exact" is worse than a needless "estimate".
 """
 
 from __future__ import annotations
@@ -14,13 +16,19 @@ from pathways_nb.trace.causality.happened_before import Dag
 from pathways_nb.trace.metrics import BUSY, sent
 
 _SAME = 1e-12
-"""Seconds within which two times are the same."""
+"""Seconds up to which two times count as equal."""
 INTERFERENCE = "interference"
-"""In the basis of a node that cost more because of what ran beside it."""
+"""Part of the basis of a node that took longer because of what ran beside it."""
 
 
 def doubt(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> str:
-    """Why a new simulation might decide otherwise if events began and lasted so, in seconds; empty if it would not."""
+    """Return why a new simulation might decide otherwise; empty if it would decide the same.
+
+    Args:
+        dag: the graph of the recorded run.
+        start: new start of each event, in seconds.
+        lasts: new duration of each event, in seconds.
+    """
     events = dag.events
     if not events.is_("quality", "simulated")[dag.on_devices].all():
         return "its times were measured"
@@ -36,7 +44,7 @@ def doubt(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> str:
 
 
 def _links_alike(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> bool:
-    """Whether all who share a link would come to it in the recorded order."""
+    """Return whether all transfers that share a link would request it in the recorded order."""
     rows, link = turns(dag.events)
     came, comes = dag.ready(dag.start, dag.lasts), dag.ready(start, lasts)
     order = np.lexsort((rows, link))
@@ -45,7 +53,7 @@ def _links_alike(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> bool:
 
 
 def _served_alike(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> bool:
-    """Whether the controller's messages, and the launches of each host, would queue as they did."""
+    """Return whether the controller's messages, and the launches of each host, would queue as they did."""
     events = dag.events
     messages, latency = sent(events), events["latency"]
     for rows in (messages, *(_enqueues(dag, island) for island in np.unique(events["island"]))):
@@ -63,7 +71,10 @@ def _enqueues(dag: Dag, island: int) -> np.ndarray:
 
 
 def _launched_alike(dag: Dag, start: np.ndarray) -> bool:
-    """Whether every node would still begin when its host had enqueued it: it is known by when at the latest."""
+    """Return whether every node would still begin after its host had enqueued it.
+
+    The record has no such time for each node, only the latest one: the end of the host's enqueue.
+    """
     events = dag.events
     enqueues, nodes = np.flatnonzero(events.is_("kind", "enqueue")), np.flatnonzero(events.is_("kind", *BUSY))
     columns = dag.start, events["run"], events["island"]
@@ -74,5 +85,10 @@ def _launched_alike(dag: Dag, start: np.ndarray) -> bool:
 
 
 def _in_order(before: np.ndarray, after: np.ndarray) -> bool:
-    """Whether what came later than another, or at the same time, would do so again; these are the times between."""
+    """Return whether what came later than another event, or at the same time, would do so again.
+
+    Args:
+        before: recorded times between successive events, in seconds.
+        after: the new times between them.
+    """
     return bool(np.where(before > _SAME, after > _SAME, np.abs(after - before) <= _SAME).all())

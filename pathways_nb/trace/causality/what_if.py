@@ -1,8 +1,8 @@
-"""What if some of what a record holds had been faster: the record evaluated again instead of the run repeated.
+"""What if some events had been faster: the record is evaluated again instead of repeating the run.
 
 The order of events and the gaps after what they waited for stay as recorded (see ``happened_before``). For a simulated
-run that is what a new simulation would give, unless it could decide otherwise (see ``same_decisions``); for a real one
-it is an estimate.
+run, a new simulation would give the same answer unless it could decide otherwise (see ``same_decisions``); for a real
+run the answer is an estimate. The answer says which of both it is. No device is needed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ class WhatIf(Printed):
     """The makespan as it was and as it would be, in seconds.
 
     Args:
-        what: is faster, in words. faster: how many times. matched: how many events these are.
-        before, after: makespans. path: the critical path as it would be.
-        doubt: why it is an estimate, in words; empty if a new simulation would give exactly this.
+        what: what is faster, in words.
+        faster: how many times as fast it is.
+        matched: number of events that are faster.
+        before: recorded makespan.
+        after: makespan as it would be.
+        path: critical path as it would be.
+        doubt: why the answer is an estimate, in words; empty if a new simulation would give exactly this answer.
     """
 
     what: str
@@ -42,16 +46,16 @@ class WhatIf(Printed):
 
     @property
     def exact(self) -> bool:
-        """Whether a new simulation with these durations would give exactly this."""
+        """Whether a new simulation with these durations would give exactly this answer."""
         return not self.doubt
 
     @property
     def speedup(self) -> float:
-        """How many times as fast the whole would be."""
+        """How many times as fast the whole run would be."""
         return self.before / self.after if self.after else 1.0
 
     def summary_line(self) -> str:
-        """What would be how much faster, and what that rests on, in plain text."""
+        """Return the answer and what it rests on, in plain text."""
         rests = f"an estimate: {self.doubt}" if self.doubt else "exact: a new simulation would keep them"
         return (
             f"if {self.what} ({counted(self.matched, 'event')}) were {self.faster:g} times as fast: makespan "
@@ -73,7 +77,19 @@ def what_if(
     *,
     faster: float,
 ) -> WhatIf:
-    """The makespan of ``events`` if what matches took 1/``faster`` of its time: see ``Run.what_if``."""
+    """Return the makespan of ``events`` if those that match took 1/``faster`` of their time; see ``Run.what_if``.
+
+    Args:
+        events: of a run.
+        node: name of a node.
+        program: name of a program.
+        kind: kind of event; ``None`` means all events on devices.
+        client: name of a client.
+        faster: how many times as fast, above 0.
+
+    Raises:
+        UsageError: nothing matches, or ``faster`` is no number above 0.
+    """
     if not (is_number(faster) and faster > 0):
         raise UsageError(f"what_if(faster={faster!r}): write how many times as fast, a number above 0.")
     columns = {"name": node, "program": program, "kind": kind, "client": client}
@@ -115,6 +131,6 @@ def _check(column: str, value: str, present: Iterable[str]) -> None:
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
         there = ", ".join(map(repr, known[:10])) + (", …" if len(known) > 10 else "")
         raise UsageError(
-            f"what_if({_ARGUMENT.get(column, column)}={value!r}): nothing in this run is called so{meant} "
+            f"what_if({_ARGUMENT.get(column, column)}={value!r}): nothing in this run matches{meant} "
             f"There are: {there or 'none'}."
         )

@@ -92,7 +92,7 @@ Place = Callable[[float, float], tuple[float, float]]
 
 def pixels_of(axes: Axes) -> Place:
     """Return the function from values to pixels in a still picture."""
-    font = style.now().font
+    font = style.current().font
     left, top, bottom = 6 * font, 2 * font, 4 * font
     (first, last), (low, high) = axes.across, axes.up
 
@@ -105,7 +105,7 @@ def pixels_of(axes: Axes) -> Place:
 
 def still(axes: Axes) -> Scene:
     """Return the same axes as a still picture, for viewers without scripts."""
-    font, ink, grid = style.now().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
+    font, ink, grid = style.current().font, palette.THEMES["light"]["text"], palette.THEMES["light"]["grid"]
     scene, at = Scene(FULL_WIDTH, axes.height, palette.THEMES["light"]["background"]), pixels_of(axes)
     (first, last), (low, high) = axes.across, axes.up
     for step in axes.names or round_steps(first, last, 10, least=1.0 if axes.whole else 0.0):

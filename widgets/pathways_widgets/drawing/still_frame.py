@@ -53,7 +53,7 @@ class Frame:
 
     def time_axis(self) -> Iterator[Shape]:
         """Yield grid lines and labels of round times."""
-        font, factor, lines = style.now().font, style.now().factor, style.now().line
+        font, factor, lines = style.current().font, style.current().factor, style.current().line
         for tick, text in time_ticks(
             max(self.begin, 0.0), self.end, max(int((self.right - self.left) / (90 * factor)), 3)
         ):
@@ -62,7 +62,7 @@ class Frame:
 
     def names(self, labels: Mapping[float, str]) -> Iterator[Shape]:
         """Yield the labels of positions on the vertical axis; a long one takes two lines, or smaller type."""
-        font, places = style.now().font, sorted(labels)
+        font, places = style.current().font, sorted(labels)
         row = min((b - a for a, b in pairwise(places)), default=1.0) * self.unit
         for position, text in labels.items():
             too_wide = max(text_width(text, font) / (self.left - 12), 1.0)
@@ -84,13 +84,15 @@ class Swatch(NamedTuple):
     def shape(self, x: float, y: float, size: float) -> Shape:
         """Return the shape, ``size`` pixels wide, to the right of ``x`` and centred at ``y``."""
         if self.dashed:
-            return Curve(((x, y), (x + size, y)), self.colour, 1.5 * style.now().line, dash=0.4 * size)
+            return Curve(((x, y), (x + size, y)), self.colour, 1.5 * style.current().line, dash=0.4 * size)
         return Rect(x, y - size / 2, size, size, self.colour, hatch=self.hatch)
 
 
 def title(text: str, top: float, width: float) -> Text:
     """Return the title, at the upper right."""
-    return Text(width - RIGHT, top + style.now().factor * LINE / 2, text, style.now().font, LIGHT["soft"], "end")
+    return Text(
+        width - RIGHT, top + style.current().factor * LINE / 2, text, style.current().font, LIGHT["soft"], "end"
+    )
 
 
 def legend(
@@ -108,8 +110,8 @@ def legend(
         The shapes, and the height of all rows.
     """
     shapes: list[Shape] = []
-    begin = style.now().factor * LABELS if left is None else left
-    font, factor = style.now().font, style.now().factor
+    begin = style.current().factor * LABELS if left is None else left
+    font, factor = style.current().font, style.current().factor
     y, row = top, factor * LEGEND_ROW
     for swatches in rows:
         x = begin

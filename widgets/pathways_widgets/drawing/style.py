@@ -61,6 +61,6 @@ def choose(name: str, scale: float = 1.0) -> None:
     _chosen = replace(style, font=style.font * scale, lane=style.lane * scale, line=style.line * scale)
 
 
-def now() -> Style:
+def current() -> Style:
     """Return the current style."""
     return _chosen

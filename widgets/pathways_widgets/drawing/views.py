@@ -174,7 +174,7 @@ class Drawing(ABC):
 
     def __init__(self, columns: Mapping[str, Sequence[str]], roles: dict[str, dict[str, str]]):
         self._columns = columns
-        self.style = style.now()
+        self.style = style.current()
         self.roles = roles
         """Model name -> property -> role in the theme."""
         self.sources: dict[str, Columns] = {name: {column: [] for column in columns[name]} for name in columns}

@@ -88,7 +88,7 @@ def _scene(series: Mapping[str, Sequence[float]], axes: Axes, places: list[float
         places: positions of the values.
         marked: whether values have marks.
     """
-    font, ink = style.now().font, palette.THEMES["light"]["text"]
+    font, ink = style.current().font, palette.THEMES["light"]["text"]
     scene, at = still(axes), pixels_of(axes)
     along = at(axes.across[0], 0.0)[0]
     for index, (name, numbers) in enumerate(series.items()):

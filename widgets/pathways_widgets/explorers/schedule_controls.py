@@ -19,7 +19,7 @@ from pathways_widgets.schedules.schedule_columns import CellPointer
 from pathways_widgets.schedules.schedule_display import ScheduleFigure, describe
 from pathways_widgets.schedules.schedule_still import scene_of_schedules
 
-_SETTLED = 1.0
+_QUIET_SECONDS = 1.0
 """Seconds without a change after which the still picture is made again."""
 _PER_STEP = 400
 """Milliseconds of a step while stepping plays."""
@@ -164,7 +164,7 @@ class ExplorerPanel(w.VBox):
         if self._timer is not None:
             self._timer.cancel()
         if self.still is not None:
-            self._timer = threading.Timer(_SETTLED, self.show_still)
+            self._timer = threading.Timer(_QUIET_SECONDS, self.show_still)
             self._timer.daemon = True
             self._timer.start()
 

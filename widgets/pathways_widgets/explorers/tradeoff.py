@@ -119,7 +119,7 @@ def _grown(one: Point, other: Point, by: float) -> Box:
 
 def _around(name: str, point: Point) -> Iterator[PointLabel]:
     """Yield positions of a label around its point, the best first."""
-    beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.now().font / 2
+    beside, above = _MARK / 2 + _GAP, _MARK / 2 + _GAP + style.current().font / 2
     yield PointLabel(name, point, beside, 0.0, "start")
     yield PointLabel(name, point, -beside, 0.0, "end")
     for down in (-above, above):
@@ -131,7 +131,7 @@ def _around(name: str, point: Point) -> Iterator[PointLabel]:
 
 def _box(label: PointLabel, at: Point) -> Box:
     """Return the box in pixels that a label covers."""
-    font = style.now().font
+    font = style.current().font
     width, x, y = text_width(label.name, font), at[0] + label.right, at[1] + label.down
     left = x - {"start": 0.0, "middle": width / 2, "end": width}[label.align]
     return left, y - font / 2, left + width, y + font / 2
@@ -161,7 +161,7 @@ def _draw(plot: figure, labels: Sequence[PointLabel], best: Sequence[Point], lin
     })  # fmt: skip
     marks = plot.scatter("x", "y", source=source, size=_MARK, color="colour")
     words = plot.text("x", "y", "name", source=source, x_offset="right", y_offset="down", text_align="align",
-                      text_baseline="middle", text_font_size=f"{style.now().font}px")  # fmt: skip
+                      text_baseline="middle", text_font_size=f"{style.current().font}px")  # fmt: skip
     words.glyph.name = f"{_NAME}_label"
     plot.hover.renderers = [marks]
     plot.hover.tooltips = [("", "@name"), (plot.xaxis[0].axis_label, "@x"), (plot.yaxis[0].axis_label, "@y{0.0000}")]
@@ -170,7 +170,7 @@ def _draw(plot: figure, labels: Sequence[PointLabel], best: Sequence[Point], lin
 def _scene(labels: Sequence[PointLabel], best: Sequence[Point], axes: Axes) -> Scene:
     """Return the same as a still picture."""
     scene, at = still(axes), pixels_of(axes)
-    font, ink = style.now().font, palette.THEMES["light"]["text"]
+    font, ink = style.current().font, palette.THEMES["light"]["text"]
     scene.shapes.append(Curve(tuple(at(*corner) for corner in stairs(best, axes)), _BEST, 1.5))
     for label in labels:
         x, y = at(*label.point)

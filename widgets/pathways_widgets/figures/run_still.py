@@ -48,7 +48,7 @@ def scene_of(run: RunLike, show: Sequence[str] = DEFAULT_SHOW, width: float = FU
         shapes, height = _PARTS[name](moment, width, scene.height)
         scene.shapes += shapes
         scene.height += height
-    font, factor = style.now().font, style.now().factor
+    font, factor = style.current().font, style.current().factor
     max_width = width - _MARGIN - RIGHT
     for line in wrapped(moment.summary_line(), lambda words: text_width(words, font) <= max_width):
         scene.shapes.append(Text(_MARGIN, scene.height + factor * LINE / 2, line, font, LIGHT["soft"]))
@@ -179,7 +179,7 @@ def _boxes(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Sha
 def _words(sources: dict[str, Columns], at: Place, scale: float) -> Iterator[Shape]:
     """Yield the text on boxes, tabs and transfers, the titles and the legend."""
     for x, y, name, sub, lift in _pairs(sources["graph_nodes"], "x", "y", "name", "sub", "lift"):
-        yield Text(*at(x, y + lift / style.now().factor), name, 11 * scale, palette.INK, "middle")
+        yield Text(*at(x, y + lift / style.current().factor), name, 11 * scale, palette.INK, "middle")
         yield from _lines(sub, x, y + 7, at, scale)
     for x, y, text in _pairs(sources["graph_needed"], "x", "y", "text"):
         yield from _lines(text, x, y, at, scale)
@@ -209,7 +209,7 @@ def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = T
         top: pixels above it.
         make: the view; ``CriticalTimeline`` adds the critical path.
     """
-    factor = style.now().factor
+    factor = style.current().factor
     plot = factor * LABELS, width - RIGHT
     view = make(moment.islands, plot[1] - plot[0], moment.island_names)
     sources, span, lane = view.update(moment), view.properties[TIME_RANGE], float(view.lanes.pixels)
@@ -231,7 +231,7 @@ def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = T
     for x0, y0, x1, y1 in _pairs(sources[PATH], *ENDS) if PATH in sources else ():
         shapes.append(Curve(((x(x0), y(y0)), (x(x1), y(y1))), LIGHT["text"], WIDTH))
     for time, position, text in _pairs(sources["timeline_marks"], "x", "y", "text"):
-        shapes.append(Text(x(time), y(position), text, style.now().font, palette.INK, "middle"))
+        shapes.append(Text(x(time), y(position), text, style.current().font, palette.INK, "middle"))
     shapes += frame.names(view.lanes.labels)
     return shapes, bottom + factor * AXIS - top
 

@@ -215,8 +215,8 @@ def _levels(layout: MemoryLayout, clients: Sequence[str], around: Window, pixels
     for position, strip in enumerate(layout.strips):
         left, right, steps = _seen(strip.held, around, most)
         for number, client in enumerate(strip.held.clients):
-            below = strip.held.levels[steps, :number].sum(1)
-            level = strip.held.levels[:, number]
+            below = strip.held.client_bytes[steps, :number].sum(1)
+            level = strip.held.client_bytes[:, number]
             first, last = _joined(left, right, below, level[steps])
             bottom, size = below[first], level[steps[first]]
             since, until = _span(strip.held.times, level, steps[first], steps[last])

@@ -27,7 +27,7 @@ def memory_shapes(moment: Moment, width: float, top: float) -> tuple[list[Shape]
         width: width of the page in pixels.
         top: pixels above the picture.
     """
-    factor = style.now().factor
+    factor = style.current().factor
     left, right = factor * LABELS, width - RIGHT
     view = MemoryView(moment.islands, right - left, moment.island_names)
     sources, layout = view.update(moment), view.layout
@@ -50,7 +50,7 @@ def _byte_lines(frame: Frame, positions: list[float]) -> Iterator[Shape]:
     """Yield a grid line for each number of bytes that the scale names."""
     for position in positions:
         ends = (frame.left, frame.y(position)), (frame.right, frame.y(position))
-        yield Curve(ends, LIGHT["grid"], style.now().line)
+        yield Curve(ends, LIGHT["grid"], style.current().line)
 
 
 def _levels(frame: Frame, columns: Columns) -> Iterator[Shape]:
@@ -65,12 +65,12 @@ def _budgets(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
     """Yield a dashed line for each budget."""
     for position in sources["memory_budgets"]["y"]:
         ends = (frame.left, frame.y(position)), (frame.right, frame.y(position))
-        yield Curve(ends, LIGHT["text"], 1.5 * style.now().line, dash=6 * style.now().factor)
+        yield Curve(ends, LIGHT["text"], 1.5 * style.current().line, dash=6 * style.current().factor)
 
 
 def _peaks(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
     """Yield a marker and a label for each peak that is on the plot."""
-    font, size = style.now().font, 6 * style.now().factor
+    font, size = style.current().font, 6 * style.current().factor
     columns = (sources["memory_peaks"][name] for name in ("x", "y", "text_y", "text", "align"))
     for time, position, words_at, text, align in zip(*columns, strict=True):
         x, y = frame.x(time), frame.y(position)

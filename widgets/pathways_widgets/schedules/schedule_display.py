@@ -29,7 +29,7 @@ from pathways_widgets.schedules.schedule_still import scene_of_schedules
 from pathways_widgets.schedules.schedule_view import PIXELS, Schedules
 
 BOXES = "schedules_boxes"
-_SETTLED = 0.2
+_QUIET_SECONDS = 0.2
 """Seconds without a change after which the data of tooltips are sent."""
 
 
@@ -108,7 +108,7 @@ class ScheduleFigure(Figure):
         boxes = self.drawing.sources[BOXES]
         if not self.drawing.is_dense or pack(boxes) == self._data_schedules_boxes:
             return {}
-        self._timer = threading.Timer(_SETTLED, self._complete)
+        self._timer = threading.Timer(_QUIET_SECONDS, self._complete)
         self._timer.daemon = True
         self._timer.start()
         return {BOXES: nothing(BOXES)}

@@ -24,7 +24,7 @@ _LEFT, _RIGHT, _MARGIN = 64.0, 76.0, 8.0
 
 def scene_of_schedules(pictures: Sequence[Drawable], width: float = FULL_WIDTH) -> Scene:
     """Return pictures one below the other with their legend, ``width`` pixels wide."""
-    factor = style.now().factor
+    factor = style.current().factor
     left, right = factor * _LEFT, width - factor * _RIGHT
     view = Schedules(len(pictures), right - left, width - left - _MARGIN)
     sources = view.update(pictures)
@@ -52,12 +52,12 @@ def _swatches(view: Schedules) -> list[list[Swatch]]:
 
 def _axis(frame: Frame) -> Iterator[Shape]:
     """Yield grid lines and labels of round times."""
-    font, lines = style.now().font, style.now().line
-    most = max(int((frame.right - frame.left) / (60 * style.now().factor)), 3)
+    font, lines = style.current().font, style.current().line
+    most = max(int((frame.right - frame.left) / (60 * style.current().factor)), 3)
     for time in round_steps(max(frame.begin, 0.0), frame.end, most):
         x = frame.x(time)
         yield Curve(((x, frame.top), (x, frame.bottom)), LIGHT["grid"], lines)
-        yield Text(x, frame.bottom + style.now().factor * AXIS / 2, f"{time:g}", font, LIGHT["text"], "middle")
+        yield Text(x, frame.bottom + style.current().factor * AXIS / 2, f"{time:g}", font, LIGHT["text"], "middle")
 
 
 def _rows(columns: Columns, *names: str) -> Iterator[tuple]:
@@ -67,7 +67,7 @@ def _rows(columns: Columns, *names: str) -> Iterator[tuple]:
 
 def _bars(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
     """Yield bubbles, boxes, borders and the text on boxes, from back to front."""
-    x, y, line = frame.x, frame.y, style.now().line
+    x, y, line = frame.x, frame.y, style.current().line
     for left, right, top, bottom in _rows(sources["schedules_idle"], *SIDES):
         box = x(left), y(top), x(right) - x(left), bottom - top
         yield Rect(*box, LIGHT["background"], LIGHT["lane"], 0.5 * line, hatch="/")
@@ -77,12 +77,12 @@ def _bars(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
         for left, right, top, bottom in _rows(sources[f"schedules_{name}"], *SIDES):
             yield Rect(x(left), y(top), x(right) - x(left), bottom - top, "", colour, thick * line)
     for time, position, text in _rows(sources["schedules_marks"], "x", "y", "text"):
-        yield Text(x(time), y(position), text, style.now().font, palette.INK, "middle")
+        yield Text(x(time), y(position), text, style.current().font, palette.INK, "middle")
 
 
 def _memory(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
     """Yield what devices hold, the part above the cap, caps and peaks."""
-    x, y, line = frame.x, frame.y, style.now().line
+    x, y, line = frame.x, frame.y, style.current().line
     for name, colour in (("held", palette.MEMORY), ("over", palette.EXCESS)):
         points: list[tuple[float, float]] = []
         for time, position in _rows(sources[f"schedules_{name}"], "x", "y"):
@@ -93,14 +93,14 @@ def _memory(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
                 points.append((x(time), y(position)))
     for begin, end, position in _rows(sources["schedules_caps"], "x0", "x1", "y"):
         yield Curve(((x(begin), y(position)), (x(end), y(position))), LIGHT["text"], line, dash=5.0)
-    size = 4 * style.now().factor
+    size = 4 * style.current().factor
     for time, position in _rows(sources["schedules_peaks"], "x", "y"):
         yield Rect(x(time) - size / 2, y(position) - size / 2, size, size, LIGHT["text"], radius=size / 2)
 
 
 def _words(frame: Frame, view: Schedules) -> Iterator[Shape]:
     """Yield the labels of devices, and heading and text of each picture."""
-    font, labels = style.now().font, view.sources["schedules_labels"]
+    font, labels = style.current().font, view.sources["schedules_labels"]
     for y, device, peak in _rows(labels, "y", "device", "peak"):
         yield Text(frame.left - 8, frame.y(y), device, font, LIGHT["text"], "end")
         yield Text(frame.right + 8, frame.y(y), peak, font, LIGHT["text"])

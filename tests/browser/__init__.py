@@ -1,0 +1,1 @@
+"""Tests in a real Chromium: stand-alone pages, saved notebooks and JupyterLab."""

@@ -1,0 +1,1 @@
+"""What benches compute from records, without running anything."""

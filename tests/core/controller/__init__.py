@@ -1,0 +1,1 @@
+"""The controller's state machine: events in, instructions out."""

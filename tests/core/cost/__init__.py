@@ -1,0 +1,1 @@
+"""The cost model: chips, topologies, closed forms, the work and memory of a jaxpr."""

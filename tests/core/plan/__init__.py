@@ -1,0 +1,1 @@
+"""The sharded dataflow graph and its lowering to a plan."""

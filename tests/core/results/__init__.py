@@ -1,0 +1,1 @@
+"""Files and texts from outside: what is damaged or foreign is refused."""

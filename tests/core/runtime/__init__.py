@@ -1,0 +1,1 @@
+"""Simulated islands on a virtual clock, without a controller."""

@@ -1,0 +1,96 @@
+"""The event record: columns, limits, ids, and pauses of Python."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import numpy as np
+import pytest
+
+from pathways_nb.runtime.gc_pauses import Pauses
+from pathways_nb.trace.record import COLUMNS, Events, Label, Record, Row
+
+label = Label("compute", "f", island=1, devices=2, bytes=8)
+
+
+def rows(count: int) -> list[Row]:
+    return [Row(label, float(i), i + 0.5, i) for i in range(count)]
+
+
+def test_columns_say_what_the_rows_said() -> None:
+    other = Label("wait", "y")
+    events = Events.from_rows([Row(label, 1.0, 2.0, 3, "exact", "failed"), Row(other, 2.0, 4.0)])
+    assert [dict(event)["name"] for event in events] == ["f", "y"]
+    first, second = events
+    assert set(first) == set(COLUMNS)
+    assert (first["start"], first["end"], first["run"], first["bytes"], first["quality"], first["status"]) == (
+        1.0, 2.0, 3, 8, "exact", "failed",
+    )  # fmt: skip
+    assert (second["kind"], second["quality"], second["status"], second["run"]) == ("wait", "estimated", "ok", -1)
+    assert len(events.of_kind("wait")) == 1
+    with pytest.raises(KeyError, match="'stop' is no column of events; choose from id, kind"):
+        events["stop"]
+
+
+def test_times_count_from_the_origin() -> None:
+    record = Record(origin=100.0)
+    record.add(Row(label, 101.0, 103.0))
+    assert (record.events()["start"][0], record.events()["end"][0]) == (1.0, 3.0)
+
+
+def test_columns_given_out_stay_as_they_were() -> None:
+    record = Record()
+    seen = []
+    for count in (1, 2, 40, 400):
+        for row in rows(count):
+            record.add(row)
+        seen.append((record.events(), record.events()["start"].copy()))
+    record.clear()
+    record.add(Row(label, -1.0, -1.0))
+    record.events()
+    for events, start in seen:
+        np.testing.assert_array_equal(events["start"], start)
+
+
+@pytest.mark.parametrize("polled", [False, True])
+def test_a_limit_is_kept_and_ids_go_on(polled: bool) -> None:
+    record = Record(limit=10)
+    for i, row in enumerate(rows(1000)):
+        record.add(row)
+        if polled and i % 15 == 0:
+            assert len(record.events()) <= 36
+    events = record.events()
+    assert 10 <= len(events) <= 30
+    assert list(events["run"]) == list(range(1000 - len(events), 1000))
+    if polled:
+        assert list(events["id"]) == list(events["run"])
+
+
+def test_a_bad_row_loses_no_others() -> None:
+    record = Record()
+    record.add(rows(1)[0])
+    record.add(Row(label, 0.0, 1.0, 0, "guessed"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="tuple.index"):
+            record.events()
+
+
+def test_a_pause_of_python_is_recorded_and_can_come_at_any_time() -> None:
+    record = Record(limit=3)
+    pauses = Pauses(time.perf_counter, record.add)
+    before = gc.get_threshold()
+    try:
+        pauses.SHORTEST = 0.0
+        gc.set_threshold(1, 1, 1)
+        for row in rows(50):
+            record.add(row)
+            record.events()
+        gc.collect()
+    finally:
+        gc.set_threshold(*before)
+        pauses.stop()
+    found = record.events().of_kind("stall")
+    assert len(found)
+    assert set(found["name"]) == {"Python's garbage collection"}
+    assert pauses._notice not in gc.callbacks

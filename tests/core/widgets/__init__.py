@@ -1,0 +1,1 @@
+"""Views and the widget that carries them, read as columns and shapes."""

@@ -1,0 +1,216 @@
+"""The timeline's columns: lanes, gangs, kinds, level of detail."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+
+import numpy as np
+import pytest
+
+from pathways_nb.trace.metrics import summarise
+from pathways_nb.trace.record import Events, Label, Row
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.views import Columns
+from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes
+from pathways_widgets.timeline.level_of_detail import MOST_BOXES, Digest, choose_boxes
+from pathways_widgets.timeline.timeline_view import Timeline
+from tests.core.widgets.fake_run import FakeRun, fake_run, many_events, many_rows
+
+BAD_ENDS = ("draining", "failed")
+
+
+def boxes_of(run: FakeRun, window: tuple[float, float] | None = None) -> Columns:
+    return Timeline(run.islands).update(run, window)["timeline_boxes"]
+
+
+def one_event(label: Label, status: str = "ok", islands: tuple[int, ...] = (4, 4)) -> FakeRun:
+    row = Row(label, 1, 3, 7, "exact", status)
+    return FakeRun([], Events.from_rows([row]), islands)
+
+
+def test_lanes_are_controller_devices_transfers() -> None:
+    labels = list(dict(sorted(Lanes((2, 1)).labels.items())).values())
+    devices = ["island 0 · dev 0", "island 0 · dev 1", "busy", "island 1 · dev 0", "busy"]
+    assert labels == ["controller", *devices, "transfers"]
+
+
+def test_many_devices_share_a_lane_per_island() -> None:
+    lanes = Lanes((32, 32))
+    assert list(lanes.labels.values())[2:] == ["busy", "island 0 · 32 dev", "busy", "island 1 · 32 dev"]
+    upper, lower = lanes.band("compute", 0, 0, 16), lanes.band("compute", 0, 16, 16)
+    assert lanes.bounds[1] <= upper[0] < upper[1] <= lower[0] < lower[1] <= lanes.bounds[2]
+
+
+def test_a_gang_is_one_box_over_its_devices() -> None:
+    columns = boxes_of(one_event(Label("compute", "f", island=1, device=1, devices=2)))
+    assert len(columns["left"]) == 1
+    first = CONTROLLER_HEIGHT + 4 + BUSY_HEIGHT + 1
+    assert first <= columns["top"][0] < first + 0.2
+    assert first + 1.8 < columns["bottom"][0] <= first + 2
+    assert (columns["left"][0], columns["right"][0]) == (1.0, 3.0)
+    assert columns["place"] == ["island 1, dev 1–2"]
+
+
+@pytest.mark.parametrize("kind", ["trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"])
+def test_the_controllers_work_is_in_its_lane(kind: str) -> None:
+    columns = boxes_of(one_event(Label(kind, "f")))
+    assert 0 <= columns["top"][0] < columns["bottom"][0] <= CONTROLLER_HEIGHT
+    assert columns["code"][0] == palette.CODES[kind]
+
+
+def test_a_box_says_which_line_waited() -> None:
+    assert boxes_of(one_event(Label("fetch", "loss", line="Cell In[4], line 3")))["line"] == ["Cell In[4], line 3"]
+
+
+def test_transfers_have_their_lane_below_all_devices() -> None:
+    columns = boxes_of(one_event(Label("transfer", "x", island=1, bytes=1_500_000, route="DCN")))
+    assert columns["top"][0] > CONTROLLER_HEIGHT + 8 + 2 * BUSY_HEIGHT
+    assert columns["bytes"][0] == 1_500_000
+    assert columns["route"] == ["DCN"]
+
+
+@pytest.mark.parametrize("status", BAD_ENDS)
+def test_what_did_not_end_well_is_hatched(status: str) -> None:
+    run = one_event(Label("compute", "f", island=0, devices=4), status)
+    sources = Timeline(run.islands).update(run)
+    assert {name: len(sources[f"timeline_{name}"]["left"]) for name in BAD_ENDS} == {
+        name: int(name == status) for name in BAD_ENDS
+    }
+
+
+def test_events_of_unknown_islands_do_not_break_it() -> None:
+    columns = boxes_of(one_event(Label("compute", "f", island=9, devices=4)))
+    assert 0 <= columns["top"][0] < columns["bottom"][0] <= CONTROLLER_HEIGHT
+
+
+def test_a_pipeline_keeps_its_gaps_and_devices_do_one_thing_at_a_time() -> None:
+    run = fake_run()
+    columns = boxes_of(run)
+    assert len(columns["left"]) == len(run.events)
+    on_device = np.isin(columns["code"], [palette.CODES[kind] for kind in ("compute", "backward", "collective")])
+    for top in set(columns["top"][on_device].tolist()):
+        lane = on_device & (columns["top"] == top)
+        order = np.argsort(columns["left"][lane])
+        left, right = columns["left"][lane][order], columns["right"][lane][order]
+        assert (left[1:] >= right[:-1] - 1e-12).all()
+        assert (left[1:] > right[:-1] + 1e-3).any()
+
+
+@pytest.mark.parametrize("islands", [(4, 4), (40, 8)])
+def test_the_curve_of_busy_devices_adds_up_to_the_summary(islands: tuple[int, ...]) -> None:
+    run = fake_run()
+    summary = summarise(run.events, islands)
+    view = Timeline(islands)
+    run.islands = islands
+    columns = view.update(run)["timeline_busy"]
+    for island, devices in enumerate(islands):
+        mine = columns["island"] == island
+        used = (columns["share"] * (columns["right"] - columns["left"]))[mine].sum() * devices
+        assert used == pytest.approx(summary.utilisation[island] * summary.makespan * devices, rel=1e-9)
+        top, bottom = view.lanes.busy(island)
+        assert ((columns["top"][mine] >= top - 1e-6) & (columns["bottom"][mine] == bottom)).all()
+
+
+def test_marks_name_microbatches() -> None:
+    texts = Timeline((4, 4)).update(fake_run())["timeline_marks"]["text"]
+    assert {"F0", "B0", "F7", "B7"} <= set(texts)
+    assert "w float(loss)" in texts
+
+
+def test_nothing_yet_is_an_empty_picture() -> None:
+    view = Timeline((4, 4))
+    assert len(view.update(fake_run(0))["timeline_boxes"]["left"]) == 0
+    assert view.properties["timeline_title"]["text"] == "fake · 0 events"
+
+
+def test_growing_and_cleared_records_are_followed() -> None:
+    view, run = Timeline((4, 4)), fake_run(0)
+    for shown in (0, 1, 10, 10, 59, 3):
+        run.shown = shown
+        assert len(view.update(run)["timeline_boxes"]["left"]) == shown
+
+
+@pytest.mark.parametrize("window", [(0.0, 10.0), (2.0, 7.0)])
+def test_merging_keeps_the_busy_time_of_every_lane(window: tuple[float, float]) -> None:
+    events = many_events(60_000)
+    digest = Digest(Lanes((4, 4)))
+    digest.extend(events)
+    boxes = choose_boxes(digest, window)
+    inside = digest.within(window)
+    assert 0 < len(boxes) <= MOST_BOXES < len(inside) == len(boxes.alone) + boxes.count.sum()
+    lasts = digest.end - digest.start
+    real = np.bincount(digest.track[inside], lasts[inside])
+    drawn = np.bincount(digest.track[boxes.alone], lasts[boxes.alone], 8) + np.bincount(boxes.track, boxes.busy, 8)
+    np.testing.assert_allclose(drawn, real, rtol=1e-9)
+
+
+def test_merged_boxes_of_a_lane_do_not_overlap_and_say_how_many() -> None:
+    run = fake_run()
+    run.recorded = many_events(60_000)
+    view = Timeline(run.islands)
+    columns = view.update(run)["timeline_boxes"]
+    rows = sorted(zip(columns["top"], columns["left"], columns["right"], strict=True))
+    for _, lane in groupby(rows, key=lambda row: row[0]):
+        boxes = list(lane)
+        assert all(after[1] >= before[2] - 1e-9 for before, after in pairwise(boxes))
+    assert view.properties["timeline_title"]["text"] == (
+        f"fake · 60,000 of 60,000 events as {len(rows):,} boxes · 60,000 without exact stamps"
+    )
+    assert columns["name"][0].endswith(" events")
+
+
+def test_kinds_that_are_alike_in_grey_have_patterns_where_there_is_room() -> None:
+    def rows(seconds: float, status: str) -> list[Row]:
+        label = Label("collective", "psum", island=0, devices=4)
+        return [Row(label, 0.0, seconds, status=status), Row(Label("wait", "the end"), 99.0, 100.0)]
+
+    for seconds, status, upright, failed in ((10.0, "ok", 1, 0), (0.1, "ok", 0, 0), (10.0, "failed", 1, 1)):
+        sources = Timeline((4,)).update(FakeRun([], Events.from_rows(rows(seconds, status)), (4,)))
+        assert len(sources["timeline_upright"]["left"]) == upright, (seconds, status)
+        assert len(sources["timeline_failed"]["left"]) == failed
+        assert len(sources["timeline_level"]["left"]) == 0
+
+
+def test_a_crowded_merged_box_names_its_programs() -> None:
+    labels = [Label("compute", "n", program, node=i, island=0, devices=1) for program in ("p", "q") for i in range(40)]
+    rows = [Row(labels[i % 80], i * 1e-3, i * 1e-3 + 5e-4) for i in range(30_000)]
+    rows.append(Row(Label("stall", "far away"), 1e4, 1e4 + 1))
+    columns = Timeline((1,)).update(FakeRun([], Events.from_rows(rows)))["timeline_boxes"]
+    ids = {id for id, kind in zip(columns["id"], columns["kind"], strict=True) if kind == "compute"}
+    assert ids == {"p#* q#*"}
+
+
+def test_a_merged_box_names_the_nodes_that_it_stands_for() -> None:
+    nodes = 3
+    labels = [Label("compute", f"n{i}", "p q", node=i, island=0, devices=1) for i in range(nodes)]
+    rows = [Row(labels[i % nodes], i * 1e-3, i * 1e-3 + 5e-4) for i in range(30_000)]
+    rows.append(Row(Label("stall", "far away"), 1e4, 1e4 + 1))
+    columns = Timeline((1,)).update(FakeRun([], Events.from_rows(rows)))["timeline_boxes"]
+    ids = [id for id, kind in zip(columns["id"], columns["kind"], strict=True) if kind == "compute"]
+    assert len(ids) < 100
+    assert all(id == "p_q#0 p_q#1 p_q#2" for id in ids), "a box of a pixel holds all three"
+
+
+def test_failures_are_never_merged_away() -> None:
+    run = fake_run()
+    failed = Row(Label("compute", "bad", island=0, devices=1), 5, 5 + 1e-7, 0, "exact", "failed")
+    run.recorded = Events.from_rows([*many_rows(60_000), failed])
+    sources = Timeline(run.islands).update(run)
+    assert sources["timeline_boxes"]["name"].count("bad") == 1
+    assert len(sources["timeline_failed"]["left"]) == 1
+
+
+def test_a_window_shows_single_events_again() -> None:
+    run = fake_run()
+    run.recorded = many_events(60_000)
+    columns = boxes_of(run, (3.0, 3.1))
+    assert set(columns["name"]) == {"step"}
+    assert columns["right"].min() <= 2.96
+    assert columns["left"].max() >= 3.14
+
+
+def test_what_is_waited_for_and_who_waits_are_rows_of_their_own() -> None:
+    lanes = Lanes((4,))
+    rows = [lanes.band(kind, -1, -1, 0) for kind in ("enqueue", "stall", "wait")]
+    assert all(above[1] <= below[0] for above, below in pairwise(rows))
+    assert lanes.band("fetch", -1, -1, 0) == rows[2]

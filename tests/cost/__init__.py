@@ -1,1 +1,0 @@
-"""The cost model: chips, networks, topologies, closed forms."""

@@ -1,1 +1,0 @@
-"""Tests of the engine: programs, controller, islands, futures, cells."""

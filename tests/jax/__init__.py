@@ -1,0 +1,1 @@
+"""Tests that use devices, real or simulated, or compile with XLA."""

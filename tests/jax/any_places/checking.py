@@ -1,0 +1,103 @@
+"""Runs the text of a program with ``pathways_nb`` and in plain JAX, and compares the results."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import pathways_nb as pw
+from tests.jax.any_places import bodies, plain
+
+TOLERANCE = 2e-3
+"""Of float32 results, relative to the largest number of each."""
+
+
+class InvalidError(Exception):
+    """The text is no good in plain JAX either: the fault is in what wrote it."""
+
+
+class Session:
+    """Runs texts with one library. What their first lines define is defined once, as in one session of a user's."""
+
+    def __init__(self, library: Any, constrain: Any):
+        self.names: dict[str, Any] = {
+            **vars(bodies), **arguments(), "pw": library, "constrain": constrain, "pairs": _pairs,
+            "jax": jax, "jnp": jnp, "np": np, "optax": optax,
+        }  # fmt: skip
+        self.defined: dict[str, Any] = {}
+
+    def result_of(self, text: str) -> Any:
+        """What the text leaves in ``result``, as NumPy arrays."""
+        head, _, rest = text.partition("\n\n\n")
+        names = dict(self.names)
+        for line in head.splitlines():
+            name = line.partition(" = ")[0]
+            of = [id(names[other]) for other in re.findall(r"(?:on=|heard\()(\w+)", line)]
+            key = f"{line} # {of}"
+            if key not in self.defined:
+                exec(line, names)
+                self.defined[key] = names[name]
+            names[name] = self.defined[key]
+        exec(compile(rest, "<random program>", "exec"), names)
+        return jax.tree.map(np.asarray, names["result"])
+
+
+def arguments() -> dict[str, np.ndarray]:
+    """The matrices that every program begins with."""
+    values = np.random.default_rng(7)
+    return {name: values.normal(0, 0.6, (bodies.N, bodies.N)).astype(np.float32) for name in "xyz"}
+
+
+def _pairs(*values: Any) -> tuple[Any, ...]:
+    return tuple(jnp.stack([value, value * 0.5]) for value in values)
+
+
+class Check:
+    """Compares programs on the devices of the current controller with plain JAX."""
+
+    def __init__(self) -> None:
+        self.here = Session(pw, jax.lax.with_sharding_constraint)
+        self.there = Session(plain, plain.constrain)
+
+    def __call__(self, text: str) -> None:
+        """Run the text both ways.
+
+        Raises:
+            InvalidError: it is no program.
+            AssertionError: the results differ; or whatever the program itself raises.
+        """
+        try:
+            expected = self.there.result_of(text)
+        except Exception as error:
+            raise InvalidError(f"in plain JAX: {error}") from error
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(expected)):
+            raise InvalidError("the result in plain JAX is not finite")
+        with _compiling_quickly():
+            found = self.here.result_of(text)
+        same(found, expected)
+
+
+def _compiling_quickly() -> Any:
+    """Most of the time that a small program takes is XLA's."""
+    usual, quick = jax.stages.Lowered.compile, plain.quick()
+
+    def compile(lowered: Any, compiler_options: Any = None, **rest: Any) -> Any:
+        return usual(lowered, compiler_options or quick, **rest)
+
+    return mock.patch.object(jax.stages.Lowered, "compile", compile)
+
+
+def same(found: Any, expected: Any) -> None:
+    """Compare leaf by leaf, each by the measure of its largest number."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for (path, wanted), got in zip(
+        jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(found), strict=True
+    ):  # fmt: skip
+        atol = TOLERANCE * float(np.max(np.abs(wanted), initial=0)) + 1e-6
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=atol, err_msg=f"result{jax.tree_util.keystr(path)}")

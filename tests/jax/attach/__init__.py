@@ -1,0 +1,1 @@
+"""Attaching devices, and what lies on them."""

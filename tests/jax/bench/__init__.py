@@ -1,0 +1,1 @@
+"""The benches in small."""

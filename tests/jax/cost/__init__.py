@@ -1,0 +1,1 @@
+"""Work, memory and collectives as XLA compiles them, and calibration."""

@@ -1,0 +1,1 @@
+"""Computations, programs, futures and JAX's transformations."""

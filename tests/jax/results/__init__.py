@@ -1,0 +1,1 @@
+"""Runs, their files, comparisons and sweeps."""

@@ -1,0 +1,1 @@
+"""The controller and its driver on real devices: order, memory, tenants, interrupts, lost devices."""

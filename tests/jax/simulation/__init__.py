@@ -1,0 +1,1 @@
+"""Simulated devices: their time, their cost, turns of client threads."""

@@ -1,1 +1,0 @@
-"""The notebooks in a real JupyterLab."""

@@ -1,1 +1,0 @@
-"""Tests of the views and of the widget that carries them."""
