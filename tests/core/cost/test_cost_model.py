@@ -96,9 +96,9 @@ def test_a_share_of_the_bandwidth_is_as_if_links_and_nics_were_slower() -> None:
 @given(st.integers(1, 16))
 def test_devices_that_share_cores_take_turns(devices) -> None:
     """Two at a time: beyond that, each takes its share."""
-    is_dense = CostModel.of("tpu_v5e", efficiency=V5E.efficiency.replace(at_once=2.0))
+    crowded = CostModel.of("tpu_v5e", efficiency=V5E.efficiency.replace(at_once=2.0))
     work = Work((Amount("elementwise", "", 0.0, 1e9),))
-    alone, among = (m.node(work, m.topology(16), {"x": devices}) for m in (V5E, is_dense))
+    alone, among = (m.node(work, m.topology(16), {"x": devices}) for m in (V5E, crowded))
     assert among.compute == pytest.approx(alone.compute * max(1, devices / 2))
     assert among.launch == pytest.approx(alone.launch * max(1, devices / 2))
 
