@@ -4,4 +4,5 @@ A bench is a module with ``run() -> {"figures": {name: number}, "detail": ...}``
 figures whose names do not tell the unit. ``report`` finds and prints them; ``stopwatch``, ``lab`` and ``peers`` are
 helpers. A figure whose peer is not installed is absent, never invented. Names of figures are stable, because the README
 and issues refer to them.
+Packages later in the import order (``tests/core/test_import_layers.py``) may import this one.
 """

@@ -3,6 +3,5 @@
 Events in, instructions out. No JAX, threads, clocks or printing: the code that decides on real devices is the code that
 decides in the simulator, and every decision can be repeated in a test. The drivers of ``runtime`` send the events and
 carry out the instructions.
-
-Drivers, ``session`` and ``status`` may import it; it imports ``plan`` and ``util``.
+Packages later in the import order (``tests/core/test_import_layers.py``) may import this one.
 """

@@ -2,5 +2,5 @@
 
 There is one form and one walk, so that every reader inlines the same calls: ``cost.jaxpr`` adds how arrays are
 partitioned, ``program`` adds places. A jaxpr is read by its attributes, so nothing in this package imports JAX.
-This package imports only ``util``; ``plan`` and the packages above it may import it.
+Packages later in the import order (``tests/core/test_import_layers.py``) may import this one.
 """

@@ -2,7 +2,5 @@
 
 Plain data and what follows from it: no tracing, no devices, no decisions. It is free of JAX, so the controller and the
 simulator can use it without a device.
-
-Every later package may import it: ``trace``, ``cost``, ``program``, ``controller`` and so on. It imports ``util`` and
-``errors``.
+Packages later in the import order (``tests/core/test_import_layers.py``) may import this one.
 """

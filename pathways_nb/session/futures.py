@@ -244,7 +244,7 @@ class Future(Unique, NotAnArray, Deferred):
         return _to_host(self._wait(line, needed=True), self, line)
 
     def _refuse_traced(self) -> None:
-        """A trace has no values, and other threads that call the same program wait for its end."""
+        """Refuse a wait inside a trace, which has no values, and whose end other threads may wait for."""
         __tracebackhide__ = True
         trace = context.tracing()
         if trace is None:

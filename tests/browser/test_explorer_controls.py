@@ -185,7 +185,7 @@ def test_a_schedule_that_cannot_be_carried_out_is_told_not_drawn(notebook: Any, 
 
 def test_the_still_picture_follows_once_nothing_changes(monkeypatch: pytest.MonkeyPatch, panel: ExplorerPanel) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(panel_module, "_SETTLED", 0.0)
+    monkeypatch.setattr(panel_module, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(panel_module, "show_still", lambda draw, text, handle: drawn.append((text, handle)) or "handle")
     panel.show_still()
     panel.explorer.devices = 2

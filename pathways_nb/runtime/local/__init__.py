@@ -1,5 +1,5 @@
 """The driver for JAX devices of this process: a dispatcher and two watchers for each island.
 
 Time is real; nothing simulated is here.
-This package is imported by ``attach`` and ``session``.
+Packages later in the import order (``tests/core/test_import_layers.py``) may import this one.
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
-import jax.extend.core.primitives
+import jax.extend.core.primitives  # noqa: F401  (so that it can be read below)
 import jax.numpy as jnp
 import numpy as np
 import pytest

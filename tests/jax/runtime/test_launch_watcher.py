@@ -77,7 +77,7 @@ class Witness:
 )
 def test_only_what_nobody_in_the_group_has_read_is_asked_for(readers, failing, asked) -> None:
     actions = [SimpleNamespace(reader=reader) for reader in readers]
-    portion: Any = SimpleNamespace(run=SimpleNamespace(lowered=SimpleNamespace(actions=actions)))
+    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(actions=actions)))
     error = ValueError("bad")
     witnesses = [Witness(error if step == failing else None) for step in range(len(readers))]
     batch = [Launched(portion, step, witness, 0.0) for step, witness in enumerate(witnesses)]
@@ -161,10 +161,10 @@ def test_the_time_of_a_batch_is_shared_out_by_what_each_took_before() -> None:
     """Of a long and a short launch seen together, the short one does not get half."""
     labels = [Label("compute", name, island=0, devices=4) for name in ("long", "short")]
     actions = [SimpleNamespace(label=label, reader=-1, waits_for=()) for label in labels]
-    lowered = SimpleNamespace(actions=actions, lasts={0: 0.04, 1: 0.01})
+    compiled_plan = SimpleNamespace(actions=actions, lasts={0: 0.04, 1: 0.01})
     record = Record()
     run: Any = SimpleNamespace(
-        lowered=lowered, record=record, ended=Condition(), ends={}, stopped=False, client="", serial=0,
+        compiled_plan=compiled_plan, record=record, ended=Condition(), ends={}, stopped=False, client="", serial=0,
         mark_done=lambda step: None,
     )  # fmt: skip
     portion: Any = SimpleNamespace(run=run, device_seconds=0.0, step_done=lambda: None)

@@ -142,7 +142,7 @@ const mount = async (Bokeh, item, element) => {
   foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
   summary.style.cssText = "white-space: pre-wrap; flex: 1"
   summary.textContent = item.summary
-  element.classList.add("pathways-figure")  // hides the still picture beside it (output.py)
+  element.classList.add("pathways-figure")  // hides the static picture beside it (output.py)
   element.replaceChildren(host, foot)
   const theme = () => item.themes[isDark() ? "dark" : "light"]
   dress(item.doc, item.properties)
