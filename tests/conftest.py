@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def settled(controller: pw.Controller) -> None:
-    """Wait until nothing is under way and the engine has handled every event posted so far."""
+    """Wait until nothing is under way and the event loop has handled every event posted so far."""
     driver = controller.driver_or_none
     if driver is None:
         return

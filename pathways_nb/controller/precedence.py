@@ -15,7 +15,7 @@ from pathways_nb.controller.state import RunState
 
 
 class Precedence:
-    """The buffers that runs which are not wholly enqueued produce and read."""
+    """Which runs, among those not wholly enqueued, produce and read each buffer."""
 
     def __init__(self) -> None:
         self.touching: dict[int, dict[int, RunState]] = {}

@@ -2,7 +2,7 @@
 
 If every device takes its tasks in a given order, a task begins when the last of those that it waits for has ended: its
 producers (and what they send has arrived), and the task before it on each of its devices. An event loop finds the same
-times (``runtime.sim.virtual_islands``); here it is a few NumPy operations for each level of the graph, so that a
+times (``runtime.sim.simulated_islands``); here it is a few NumPy operations for each level of the graph, so that a
 million tasks take a fraction of a second. A task that several devices carry out together, a gang, is in the order of
 each. Where the order depends on time (policies, links that are shared, arrivals), the event loop is needed.
 

@@ -140,7 +140,7 @@ def _why_fitting(answer: Any, expected: str) -> str:
         return "It fits, but it cuts sequences, which only helps if they are long. Which other one fits best?"
     if made.peak > _CAPACITY:
         return f"It needs room for {made.peak:g} microbatches, and there is room for {_CAPACITY:g}."
-    return f"It fits, with a bubble of {made.bubble:.1%}; there is one with a smaller one. Look for it in the picture."
+    return f"It fits, with a bubble of {made.bubble:.1%}; another that fits has a smaller one. Look in the picture."
 
 
 QUESTIONS = {

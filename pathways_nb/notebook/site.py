@@ -4,8 +4,7 @@ A site needs ``extensions = ["myst_nb", "pathways_nb.notebook.site"]`` in its ``
 
 - the kernel is the interpreter that builds the site, whatever kernels are registered;
 - BokehJS is copied into the site, and readers without scripts see the still picture of a figure;
-- a page that would fetch anything from the network fails the build, which whoever builds the site would not notice, and
-  readers without a network would.
+- the build fails if a page fetches anything from the network, because the author has a network and would not notice.
 
 Sphinx, myst-nb and docutils come with the extra ``docs``. They are imported for type checking and inside functions
 only, so that this module can be imported without them.

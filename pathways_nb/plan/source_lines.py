@@ -71,7 +71,7 @@ def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def drop_notes_of_jax(error: BaseException | None) -> None:
-    """Remove what JAX adds below an error of ours that passed through it, and below what caused that."""
+    """Remove JAX's notes from one of our errors and from its causes."""
     while error is not None:
         if hasattr(error, "__notes__"):
             error.__notes__ = [note for note in error.__notes__ if "removed its internal frames" not in note]

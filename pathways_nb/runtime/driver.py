@@ -391,7 +391,7 @@ class Driver(ABC):
         """Whether nothing more will happen, so that waiting is in vain."""
         return self.event_loop.failure is not None or self.closed
 
-    # ---- for the engine
+    # ---- for the event loop
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:

@@ -26,8 +26,7 @@ class Condition:
     """A condition variable whose waiters name what they wait for; only those whose wait is over are woken.
 
     ``threading.Condition`` would wake all of them to ask themselves. Then every client's thread would take Python's
-    lock
-    at every end of any client's program. It costs nothing while nobody waits.
+    lock at every end of any client's program. It costs nothing while nobody waits.
     """
 
     def __init__(self) -> None:

@@ -45,8 +45,8 @@ class Exclusive:
         finally:
             if is_outermost and self._owner == mine:
                 self._owner = 0
-                for bell in tuple(self._waiting):
-                    bell.notify_all()
+                for condition in tuple(self._waiting):
+                    condition.notify_all()
 
     def _wait(self, session: Session) -> None:
         """Wait until no thread holds the lock, or the driver has stopped."""

@@ -61,7 +61,7 @@ def _clients(session: Session) -> Iterator[str]:
 
 def _store(session: Session) -> Iterator[str]:
     """Yield the lines on the object store: its size, each island's fullest device, and the largest buffers."""
-    buffers = list(session.machine.store.buffers.values())  # a copy: the engine goes on meanwhile
+    buffers = list(session.machine.store.buffers.values())  # a copy: the event loop goes on meanwhile
     yield f"  object store: {counted(len(buffers), 'buffer')}, {size(sum(entry.bytes for entry in buffers))} logical"
     for number, island in enumerate(list(session.machine.memory.islands)):
         of, most = f" of {size(island.budget)}" if island.budget else "", max(island.totals)

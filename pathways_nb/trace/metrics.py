@@ -222,7 +222,7 @@ def busy_between(events: Events, devices: int, times: np.ndarray) -> np.ndarray:
 
 
 def alike(events: Events, devices: int) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield ranges of devices that have the same events: first device, device after the last, mask of events."""
+    """Yield ranges of devices that have the same events: first device, device after the last, events' positions."""
     first = events["device"]
     for low, high, rows in pieces(first, first + events["devices"], 0, devices):
         if high <= devices:

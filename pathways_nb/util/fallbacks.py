@@ -26,5 +26,5 @@ def fall_back(failed: str, error: BaseException | None, instead: str) -> None:
         if failed in _told:
             return
         _told.add(failed)
-    why = "it is not told" if error is None else f"{type(error).__name__}: {str(error) or 'no text'}"
+    why = "the backend reports nothing" if error is None else f"{type(error).__name__}: {str(error) or 'no text'}"
     warnings.warn(f"{failed} ({why}). {instead}", RuntimeWarning, stacklevel=3)

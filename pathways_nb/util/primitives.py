@@ -21,7 +21,7 @@ LAY_OUT = "lay_out"
 
 CALLS = {
     **dict.fromkeys(("jit", "remat2"), "jaxpr"),
-    **dict.fromkeys(("closed_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
+    **dict.fromkeys(("closed_call", "eval_jaxpr", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
 }
 """Primitives that run another jaxpr once, on their own operands, with the parameter that holds that jaxpr."""
 LOOPS = frozenset({"scan", "while"})

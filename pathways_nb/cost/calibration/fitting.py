@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.optimize import nnls
 
 T = TypeVar("T")
 Seconds = Callable[[T], float]
@@ -27,6 +26,8 @@ def nonnegative(terms: Any, seconds: Any, before: Any = 0.0) -> np.ndarray:
         seconds: measured, above 0.
         before: known part of the seconds; ``before + terms @ coefficients`` is fitted.
     """
+    from scipy.optimize import nnls  # late: it takes a fifth of a second, and only calibration needs it
+
     t = np.asarray(seconds, float)
     rows, rest = np.asarray(terms, float) / t[:, None], 1 - np.asarray(before) / t
     scale = np.linalg.norm(rows, axis=0)

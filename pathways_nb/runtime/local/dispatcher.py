@@ -107,7 +107,7 @@ class Dispatcher(threading.Thread):
         run.record.add(Row(label, sent, min(sent + self.latency, self.clock()), run.serial, "exact"))
 
     def _launch_range(self, run: Execution, start: int, stop: int) -> None:
-        # One more than its steps: the portion is over when its own enqueue is recorded, too.
+        # One more than its steps: the range is over when its own enqueue is recorded, too.
         launch_range = LaunchRange(run, start, stop, stop - start + 1, self.on_done, threading.Lock())
         name = run.compiled_plan.name
         label = label_of("enqueue", name, name, run.client, island=self.island)

@@ -83,7 +83,7 @@ class Propagation(Walk[Hashable]):
         """Return the layout of a value; replicated if nothing is known."""
         return trimmed(self._splits.get(self._root(value)))
 
-    # ---- who lies like whom
+    # ---- arrays that share a layout
 
     def _shape(self, array: Hashable) -> Shape:
         return array.shape if isinstance(array, _Array) else self.shapes[array]  # type: ignore[call-overload]

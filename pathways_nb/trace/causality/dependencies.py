@@ -217,16 +217,16 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     compiled = _last_over(np.flatnonzero(events.is_("kind", *COMPILING)), heads, start, end, program)
     # The first of each run on each island: only these may have waited for the call itself.
     _, first = np.unique(np.stack([run[heads], events["island"][heads]]), axis=1, return_index=True)
-    room = np.where(sent(events)[heads], _last_over(rows, heads, start, end, events["island"]), -1)
-    room[~_held(start[heads], run[heads], first, answers) & ~(end[room] > start[stalled])] = -1
+    freed = np.where(sent(events)[heads], _last_over(rows, heads, start, end, events["island"]), -1)
+    freed[~_held(start[heads], run[heads], first, answers) & ~(end[freed] > start[stalled])] = -1
     at_once = _at_once(events, heads, rows)
-    room = np.where(at_once >= 0, at_once, room)
-    stalled = np.where(room >= 0, -1, stalled)  # freed capacity is the reason
+    freed = np.where(at_once >= 0, at_once, freed)
+    stalled = np.where(freed >= 0, -1, stalled)  # freed capacity is the reason
     first = np.concatenate([heads[first], stalls])
     answered = np.searchsorted(answers[1], start[first], "right") - 1
     at = np.where(answered >= 0, np.append(answers[1], -np.inf)[answered], -np.inf)
     waited = last_before(rows, (end[rows],), (at,))
-    parts = ((stalled, heads), (compiled, heads), (waited, first), (room, heads))
+    parts = ((stalled, heads), (compiled, heads), (waited, first), (freed, heads))
     return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts))
 
 

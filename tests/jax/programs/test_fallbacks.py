@@ -33,7 +33,8 @@ def test_a_fallback_is_told_once_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("analysis", "why"), [(refuses, "RuntimeError: UNIMPLEMENTED: not here"), (lambda: None, "it is not told")]
+    ("analysis", "why"),
+    [(refuses, "RuntimeError: UNIMPLEMENTED: not here"), (lambda: None, "the backend reports nothing")],
 )
 def test_a_backend_that_does_not_tell_what_programs_need(analysis: Any, why: str) -> None:
     with pytest.warns(

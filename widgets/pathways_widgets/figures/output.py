@@ -49,19 +49,18 @@ def show_still(draw: Callable[[], Scene], text: str, handle: DisplayHandle | Non
     try:
         scene = draw()
         picture = base64.b64encode(scene.png(1.5)).decode()
+        bundle = {"image/png": picture, "text/plain": text}
+        about = {STILL: True, "image/png": {"width": round(scene.width), "alt": text}}
+        if handle is None:
+            put_out({"text/html": f"<div {STILL}>{_HIDE}</div>"}, {STILL: True})
+            return put_out(bundle, about)
+        handle.update(bundle, raw=True, metadata=about)
     except Exception as error:  # the interactive figure is there; its stand-in must not break the cell
         fall_back(
             "The still picture beside a figure could not be drawn",
             error,
             "The figure is shown without it: nothing but text stands in its place where the notebook has no kernel.",
         )
-        return handle
-    bundle = {"image/png": picture, "text/plain": text}
-    about = {STILL: True, "image/png": {"width": round(scene.width), "alt": text}}
-    if handle is None:
-        put_out({"text/html": f"<div {STILL}>{_HIDE}</div>"}, {STILL: True})
-        return put_out(bundle, about)
-    handle.update(bundle, raw=True, metadata=about)
     return handle
 
 

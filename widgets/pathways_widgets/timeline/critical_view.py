@@ -1,7 +1,7 @@
 """The timeline with its critical path: a line through the events and gaps that add up to the makespan.
 
 A gap belongs to no event. Its line is in the lane of the event that follows it, since that event waited. The path
-itself is computed in ``trace.critical_path``; everything else is drawn by ``timeline_view``.
+itself is computed in ``trace.causality.critical_path``; everything else is drawn by ``timeline_view``.
 """
 
 from __future__ import annotations
