@@ -49,9 +49,8 @@ class MemoryHistory:
         clients: clients that held something on the devices, in the order in which they came into the record; ``""`` is
             no client.
         times: when something changed, in seconds, rising.
-        client_bytes: bytes, one row for each of ``times`` and one column for each client; a row is valid until the next
-        time,
-            and the last row is zero.
+        client_bytes: bytes, one row for each of ``times`` and one column for each client; a row is valid until the
+            next time, and the last row is zero.
     """
 
     island: int
