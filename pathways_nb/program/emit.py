@@ -6,7 +6,7 @@ A program is traced once, on the abstract meshes of virtual slices; running need
 default client only, and on CPU each island has a client of its own.
 
 ``shape_key`` and ``digest`` say which nodes may share an executable. Lowering and compiling are in
-``runtime/executables.py``; nothing here starts them.
+``runtime/lowering/executables.py``; nothing here starts them.
 """
 
 from __future__ import annotations
