@@ -106,6 +106,7 @@ def test_a_broken_core_leaves_nobody_waiting_and_says_so_at_the_next_call(watchd
     with pw.attach("cpu", islands=1, devices_per_island=2) as controller:
         one = pw.jit(lambda x: x + 1, on=pw.virtual_slice(2))
         one(v).wait()
+        controller.driver.wait_idle()  # a value is ready before the core hears that its launch is completed
         handle = controller.machine.handle
 
         def breaks(event: Event, now: float) -> Any:
