@@ -30,6 +30,8 @@ from pathways_nb.errors import (
 from pathways_nb.experiments.predict import predict
 from pathways_nb.experiments.sweep import Sweep, sweep
 from pathways_nb.notebook.magics import load_ipython_extension
+from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.pipeline import Pipeline, pipeline
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules
 from pathways_nb.parallel.schedules.registry import register_schedule, schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
@@ -55,6 +57,7 @@ __all__ = [
     "Chip",
     "Comparison",
     "Computation",
+    "Context",
     "Controller",
     "CriticalPath",
     "Future",
@@ -68,6 +71,7 @@ __all__ = [
     "OutOfMemoryError",
     "P",
     "PathwaysError",
+    "Pipeline",
     "PlaceError",
     "PolicyError",
     "Program",
@@ -97,6 +101,7 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "network",
+    "pipeline",
     "predict",
     "profile",
     "program",

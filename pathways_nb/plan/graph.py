@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.util.words import counted
@@ -41,6 +41,14 @@ class Value:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
+class ActionKey(NamedTuple):
+    """Which action of a pipeline a node is; ``token_slice`` is -1 if sequences are not sliced."""
+
+    stage: int = -1
+    microbatch: int = -1
+    token_slice: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One sharded computation, one group of ordinary operations, one argument, or the result.
@@ -55,6 +63,7 @@ class Node:
         line: where the user wrote it, such as ``"Cell In[3], line 4"`` or ``"train.py:12"``.
         parts: names of the operations merged into it.
         seconds: how long it is declared to take (``pw.work``); ``None`` if it is not declared.
+        action: which action of a pipeline it is; ``None`` of other nodes.
     """
 
     id: int
@@ -66,6 +75,7 @@ class Node:
     line: str = ""
     parts: tuple[str, ...] = ()
     seconds: float | None = None
+    action: ActionKey | None = None
 
 
 @dataclass(frozen=True, slots=True)

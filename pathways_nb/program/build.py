@@ -18,6 +18,7 @@ from typing import Any
 from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.plan import SMALL
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.action_marks import numbered
 from pathways_nb.program.fuse import fuse
 from pathways_nb.program.items import Const, FlatProgram, Group, Item, Operand, constant
 
@@ -222,7 +223,8 @@ def build(
         line = next((item.line for item in group.items if item.line), "")
         parts = tuple(item.title for item in group.items)
         place = places[group.place]
-        node = Node(len(nodes), kind, code.name, place, code.inputs, code.outputs, line, parts, code.seconds)  # type: ignore[arg-type]
+        shown = numbered(code.name, group.action)
+        node = Node(len(nodes), kind, shown, place, code.inputs, code.outputs, line, parts, code.seconds, group.action)  # type: ignore[arg-type]
         nodes.append(node)
         codes[nodes[-1].id] = code
     nodes.append(Node(len(nodes), "result", "result", None, builder.results, ()))

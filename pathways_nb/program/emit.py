@@ -22,6 +22,7 @@ import jax.extend.core as jex
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.program.action_marks import unnumbered
 from pathways_nb.program.build import Code
 from pathways_nb.program.items import Const, closed_over, equations
 from pathways_nb.util.primitives import ON_DEVICES
@@ -73,7 +74,7 @@ def emit(
 
 def module_of(node: str) -> str:
     """Return the name of a node's module in XLA and its profiler, from which exact stamps find the node again."""
-    return f"jit_{_plain(node)}"
+    return f"jit_{_plain(unnumbered(node))}"
 
 
 def _plain(name: str) -> str:

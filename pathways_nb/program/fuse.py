@@ -6,6 +6,8 @@ groups in program order. Therefore a group may join the group before it at its p
 - everything it reads is made before that group begins, or by that group;
 - every group at another place that reads from that group begins only after this group has ended anyway.
 
+The actions of a pipeline never join a group, because the schedule says which launches there are.
+
 It follows that the graph stays free of cycles, that the order of groups still respects all dependencies, and that the
 makespan stays the same if the duration of a fused node is the sum of its parts (tested with random graphs).
 """
@@ -47,7 +49,8 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
     newest: dict[int, list[int]] = {}
     fused: list[list[int]] = []
     for i, group in enumerate(groups):
-        if group.place in newest and may_join(i, newest[group.place]):
+        apart = group.action or (group.place in newest and groups[newest[group.place][0]].action)
+        if group.place in newest and not apart and may_join(i, newest[group.place]):
             newest[group.place].append(i)
         else:
             newest[group.place] = [i]

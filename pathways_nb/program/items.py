@@ -19,9 +19,12 @@ import jax.extend.core as jex
 from pathways_nb.errors import UsageError
 from pathways_nb.jaxpr.flat import FlatJaxpr, Operation, Walk, alive, called
 from pathways_nb.plan import source_lines
+from pathways_nb.plan.graph import ActionKey
 from pathways_nb.program import specs
+from pathways_nb.program.action_marks import mark_of
 from pathways_nb.program.computation import Named, named
 from pathways_nb.program.edge import without_edges
+from pathways_nb.program.one_equation import one_equation
 from pathways_nb.program.signature import Aval
 from pathways_nb.util.primitives import CALLS, CARRIERS, COLLECTIVES
 
@@ -58,6 +61,8 @@ class Item(Operation[Operand]):
     line: str = ""
     seconds: float | None = None
     """The declared duration in seconds (``pw.work``); ``None`` if none is declared."""
+    action: ActionKey | None = None
+    """The action of a pipeline that it is; ``None`` of other items."""
 
     @property
     def is_collective(self) -> bool:
@@ -83,6 +88,11 @@ class Group:
     def is_computation(self) -> bool:
         """Whether a computation is among its items."""
         return any(item.place is not None for item in self.items)
+
+    @property
+    def action(self) -> ActionKey | None:
+        """The action of a pipeline that it is; ``None`` of other groups."""
+        return self.items[0].action if len(self.items) == 1 else None
 
     @property
     def name(self) -> str:
@@ -154,20 +164,16 @@ class _ProgramWalk(Walk[Operand]):
     def _operation(self, eqn: Any, inputs: list[Operand]) -> list[Operand]:
         """Append an ordinary equation as an item with a jaxpr of that equation alone, and return its outputs."""
         outputs = [self.new(var.aval) for var in eqn.outvars]
-        # A variable that is read twice is one input, and a dropped output is no output.
-        operands = {atom: x for atom, x in zip(eqn.invars, inputs, strict=True) if not isinstance(atom, jex.Literal)}
-        kept = {var: out for var, out in zip(eqn.outvars, outputs, strict=True) if not _dropped(var)}
-        invars, outvars = list(operands), list(kept)
-        body = jex.Jaxpr([], invars, outvars, [eqn], eqn.effects, debug_info=_debug_info(invars, outvars))
+        alone = one_equation(eqn)
         name = eqn.primitive.name
         self.items.append(
             Item(
                 name,
-                tuple(operands.values()),
-                tuple(kept.values()),
+                tuple(inputs[position] for position in alone.inputs),
+                tuple(outputs[position] for position in alone.outputs),
                 eqn,
                 title=str(eqn.params.get("name", name)),
-                jaxpr=jex.ClosedJaxpr(body, ()),
+                jaxpr=alone.jaxpr,
                 line=_line(eqn),
             )
         )
@@ -176,7 +182,8 @@ class _ProgramWalk(Walk[Operand]):
     def _computation(self, eqn: Any, carried: Named, inputs: tuple[Operand, ...]) -> list[Operand]:
         """Append a call of a computation as an item and return its outputs, some of which may be its inputs."""
         again = "rematted" in str(eqn.source_info.name_stack)
-        suffix = " (again)" if again else " (bwd)" if self.backward else ""
+        action = mark_of(str(eqn.source_info.name_stack))
+        suffix = "" if action else " (again)" if again else " (bwd)" if self.backward else ""
         # A residual that is an input or another output has no output of its own once the edges are removed.
         body, kept, found_at = without_edges(called(eqn))
         outputs = tuple(self.new(var.aval) for var in body.jaxpr.outvars)
@@ -194,6 +201,7 @@ class _ProgramWalk(Walk[Operand]):
                 donated=tuple(eqn.params["donated_invars"]),
                 line=_line(eqn),
                 seconds=carried.seconds,
+                action=action,
             )
         )
         return [(*inputs, *outputs)[at] for at in found_at]
@@ -252,10 +260,6 @@ def _is_inlined(eqn: Any) -> bool:
     return getattr(eqn.params.get("inline"), "name", "") == "JAX_LATE"
 
 
-def _dropped(var: Any) -> bool:
-    return isinstance(var, jex.DropVar)
-
-
 def _way_out(primitive: str, inside: str) -> str:
     """Return the advice with which the error on a computation inside a loop or branch ends."""
     if primitive == "cond":
@@ -279,11 +283,6 @@ def _computations_in(params: dict[str, Any]) -> Iterator[str]:
                 yield carried.name
             else:
                 yield from _computations_in(eqn.params)
-
-
-def _debug_info(invars: list[Any], outvars: list[Any]) -> jex.DebugInfo:
-    """Return debug info with empty names, which JAX expects for the inputs and outputs of a jaxpr."""
-    return jex.DebugInfo("pathways", "operation", tuple("" for _ in invars), tuple("" for _ in outvars))
 
 
 def _line(eqn: Any) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, get_args
 
-from pathways_nb.plan.graph import Graph, Node, NodeKind, Value
+from pathways_nb.plan.graph import ActionKey, Graph, Node, NodeKind, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.saved_record import MOST_SECONDS
@@ -38,7 +38,7 @@ def to_json(program: ExecutedProgram) -> dict[str, Any]:
 
 def _node_fields(node: Node) -> dict[str, Any]:
     """Return the plain fields of a node, without its virtual slice."""
-    names = ("id", "kind", "name", "inputs", "outputs", "line", "parts", "seconds")
+    names = ("id", "kind", "name", "inputs", "outputs", "line", "parts", "seconds", "action")
     return {name: getattr(node, name) for name in names}
 
 
@@ -137,7 +137,16 @@ def _node(field: Field, places: Mapping[int, VirtualSlice], values: int) -> Node
     declared = field.get("seconds")
     seconds = None if declared.value is None else declared.seconds(MOST_SECONDS)
     texts = field["name"].text(), field["line"].text(), field["parts"].texts()
-    return Node(field["id"].whole(), kind, texts[0], place, inputs, outputs, *texts[1:], seconds)  # type: ignore[arg-type]
+    action = _action(field.get("action"))
+    return Node(field["id"].whole(), kind, texts[0], place, inputs, outputs, *texts[1:], seconds, action)  # type: ignore[arg-type]
+
+
+def _action(field: Field) -> ActionKey | None:
+    """Return the action of a pipeline that a node is, if it is one."""
+    if field.value is None:
+        return None
+    stage, microbatch, token_slice = field.rows(3)
+    return ActionKey(stage.whole(), microbatch.whole(), token_slice.whole(-1))
 
 
 def _placed(field: Field, places: Mapping[int, VirtualSlice]) -> VirtualSlice | None:

@@ -257,6 +257,7 @@ class PlanCompiler:
             route=step.route,
             line=node.line,
             basis=basis,
+            **(node.action._asdict() if node.action else {}),
         )
 
     def _transfer_name(self, step: Step) -> str:

@@ -1,0 +1,161 @@
+"""What a pipeline refuses, each with both sides and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pathways_nb.errors import UsageError
+from pathways_nb.parallel.schedules.schedule import Schedule
+from pathways_nb.util.words import counted
+
+
+def sizes(
+    schedule: Schedule, stages: Sequence[Any], on: Sequence[Any], microbatches: int | None, slices: Sequence[int] | None
+) -> None:
+    """Require that a schedule has as many stages, devices, microbatches and token slices as were given.
+
+    Raises:
+        UsageError: a number differs.
+    """
+    name = f"schedule {schedule.name!r}"
+    if schedule.copies > 1:
+        raise UsageError(
+            f"pipeline: {name} runs {schedule.copies} copies of the model in opposite directions; a pipeline has one "
+            "copy. Take 'dualpipev', which does the same with one copy, or simulate it with schedule.timing()."
+        )
+    pairs = [("stages", schedule.stages, len(stages)), ("places in on=", schedule.size.devices, len(on))]
+    if microbatches is not None:
+        pairs.append(("microbatches", schedule.size.microbatches, microbatches))
+    if slices is not None or schedule.size.token_slices > 1:
+        pairs.append(("token_slices", schedule.size.token_slices, 1 if slices is None else len(slices)))
+    for what, has, given in pairs:
+        if has != given:
+            per = f" ({counted(schedule.size.devices, 'device')} with {counted(schedule.size.chunks, 'chunk')} each)"
+            raise UsageError(
+                f"pipeline: {name} has {has} {what.removesuffix(' in on=')}{per if what == 'stages' else ''}, but "
+                f"{given} {what} were given. Give {has}, or take a schedule of that size."
+            )
+
+
+def params(given: Any, stages: int) -> Any:
+    """Return the parameters, which must be a list or tuple with one tree of floating-point arrays for each stage.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(given, (list, tuple)) or len(given) != stages:
+        what = f"{len(given)} trees" if isinstance(given, (list, tuple)) else f"one {type(given).__name__}"
+        raise UsageError(f"pipeline: params must be a list with a tree for each of {stages} stages; given is {what}.")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(given):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise UsageError(
+                f"pipeline: params{jax.tree_util.keystr(path)} is {leaf.dtype}, which has no gradient. Close over it "
+                "in the stage, or make it part of the input."
+            )
+    return given
+
+
+def position(paths: Sequence[Any], leaves: Sequence[Any], path: Sequence[Any]) -> int:
+    """Return the position of the leaf at a path of stage and keys, such as ``(0, "table")``.
+
+    Raises:
+        UsageError: there is no such leaf.
+    """
+    wanted = "".join(f"[{key!r}]" for key in path)
+    names = [jax.tree_util.keystr(one) for one in paths]
+    dotted = [name for name in names if name in (wanted, f"[{path[0]!r}]" + "".join(f".{key}" for key in path[1:]))]
+    if not dotted:
+        raise UsageError(
+            f"pipeline: tied parameters {wanted} do not exist. There are params{', params'.join(names[:8])}"
+            f"{', …' if len(names) > 8 else ''}."
+        )
+    return names.index(dotted[0])
+
+
+def alike(group: Sequence[Any], leaves: Sequence[Any]) -> None:
+    """Require that tied parameters have one shape and type.
+
+    Raises:
+        UsageError: they do not.
+    """
+    found = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in leaves]
+    if len(set(found)) > 1:
+        pairs = ", ".join(f"{tuple(path)}: {what}" for path, what in zip(group, found, strict=True))
+        raise UsageError(f"pipeline: tied parameters differ in shape or type: {pairs}. Store both in the same form.")
+
+
+def like(given: Any, found: list[Any]) -> Any:
+    """Return trees of stages in a list or tuple like the given one."""
+    return type(given)(found) if type(given) in (list, tuple) else found
+
+
+def batch(x: Any, targets: Any, microbatches: int) -> int:
+    """Return the number of rows of a batch, which the number of microbatches must divide.
+
+    Raises:
+        UsageError: it does not, or input and targets have different numbers of rows.
+    """
+    found = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves((x, targets))}
+    if len(found) != 1:
+        raise UsageError(
+            f"pipeline: arrays of x and targets have {sorted(found)} rows: the first dimension of each is the batch."
+        )
+    (rows,) = found
+    if not rows or rows % microbatches:
+        near = -(-rows // microbatches) * microbatches
+        raise UsageError(
+            f"pipeline: a batch of {rows} rows does not divide into {microbatches} microbatches. Take a batch of "
+            f"{max(near, microbatches)}, or another number of microbatches."
+        )
+    return rows
+
+
+def tokens(x: Any, token_slices: Sequence[int] | None) -> int:
+    """Return the length of the sequences, to which the token slices, if there are any, must add up.
+
+    Raises:
+        UsageError: they do not.
+    """
+    shapes = [leaf.shape for leaf in jax.tree.leaves(x)]
+    if any(len(shape) < 2 or shape[1] != shapes[0][1] for shape in shapes):
+        raise UsageError(f"pipeline: the second dimension of the input is its tokens; its shapes are {shapes}.")
+    length = int(shapes[0][1])
+    if token_slices is None:
+        return length
+    total = sum(token_slices)
+    if total != length or min(token_slices) < 1:
+        raise UsageError(
+            f"pipeline: token_slices={list(token_slices)} sum to {total} tokens, but the input has {length}. Every "
+            f"slice needs at least one token, and all together {length}."
+        )
+    return length
+
+
+def scalar(value: Any, loss: Callable[..., Any]) -> None:
+    """Require that a loss is a floating-point scalar.
+
+    Raises:
+        UsageError: it is not.
+    """
+    shape, dtype = jnp.shape(value), jnp.result_type(value)
+    if shape or not jnp.issubdtype(dtype, jnp.floating):
+        name = getattr(loss, "__name__", "loss")
+        raise UsageError(
+            f"pipeline: {name}(y, targets) returned {dtype}[{','.join(map(str, shape))}], not a scalar. Return a mean "
+            "over the batch, such as jnp.mean((y - targets) ** 2); with has_aux=True, a pair of it and anything else."
+        )
+
+
+def explain(error: Exception, stage: int, stages: Sequence[Callable[..., Any]], x: Any) -> None:
+    """Add to an error of a stage's function what it was given, and by which stage."""
+    names = [getattr(one, "__name__", type(one).__name__) for one in stages]
+    given = ", ".join(f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(x))
+    source = f"stage {stage - 1} ({names[stage - 1]}) made" if stage else "the input is"
+    error.add_note(
+        f"In stage {stage} ({names[stage]}) of the pipeline: {source} {given}. Let each stage take what the stage "
+        "before it returns."
+    )

@@ -1,0 +1,99 @@
+"""Cuts a flat list of operations in two, so that the second part runs later from what the first part keeps for it.
+
+Pipelines cut twice: the forward pass from the backward pass, and in the backward pass the gradient by the input (I)
+from the gradient by the weights (W), as zero-bubble schedules want (Qi et al. 2024, section 2). Because one backward
+pass is cut, in place of differentiating twice, nothing is computed twice.
+
+What crosses a cut occupies memory until the second part has run. Three kinds of values are therefore computed again in
+the second part: what depends on weights and constants only, which would be a copy of the weights for each microbatch;
+and changes of shape or type of a value that is no larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pathways_nb.jaxpr.flat import alive
+from pathways_nb.parallel.pipelines.operations import FlatFunction, Runnable, makers, reads
+from pathways_nb.util.primitives import NO_ARITHMETIC, RESHAPES
+
+_CHEAP = (NO_ARITHMETIC | RESHAPES | {"copy", "alias"}) - {"axis_index"}
+"""Primitives that only change shape or type."""
+
+
+class Cut(NamedTuple):
+    """The second part of a list of operations that was cut.
+
+    Args:
+        ops: the operations of the second part, after those that it computes again.
+        kept: values of the first part that it reads, which must be kept until it runs.
+    """
+
+    ops: tuple[Runnable, ...]
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Cutter:
+    """How a list of operations is cut.
+
+    Args:
+        flat: the list that values belong to.
+        free: values that are there anyway when the second part runs, such as weights.
+    """
+
+    flat: FlatFunction
+    free: Collection[int]
+
+    def cut(self, first: Sequence[Runnable], second: Sequence[Runnable], outputs: Sequence[int]) -> Cut:
+        """Return the second part, which makes ``outputs``.
+
+        Args:
+            first: operations of the first part.
+            second: operations of the second part, in order.
+            outputs: values that the second part is to make, or that are there already.
+        """
+        maker, used = makers(first), alive(second, outputs)
+        made = makers(used)
+        again: dict[int, Runnable] = {}
+        kept: dict[int, None] = {}
+        wanted = [*reads(used), *(value for value in outputs if value not in made)]
+        varying = self._varying(first)
+        for value in wanted:
+            self._resolve(value, maker, varying, again, kept)
+        repeated = [op for op in first if id(op) in again]
+        return Cut((*repeated, *used), tuple(kept))
+
+    def _resolve(
+        self, value: int, maker: Mapping[int, Runnable], varying: Collection[int],
+        again: dict[int, Runnable], kept: dict[int, None],
+    ) -> None:  # fmt: skip
+        """Decide whether a value is computed again or kept; add it to ``again`` or ``kept``."""
+        pending = [value]
+        while pending:
+            current = pending.pop()
+            op = maker.get(current)
+            if current in self.flat.constants or current in self.free:
+                continue
+            if op is None or not self._repeats(op, current, varying):
+                kept[current] = None
+            elif id(op) not in again:
+                again[id(op)] = op
+                pending += op.inputs
+
+    def _repeats(self, op: Runnable, value: int, varying: Collection[int]) -> bool:
+        if value not in varying:
+            return not op.has_effects
+        sources = [source for source in op.inputs if source in varying]
+        return op.name in _CHEAP and sum(map(self.flat.bytes, sources)) <= self.flat.bytes(value)
+
+    def _varying(self, ops: Sequence[Runnable]) -> set[int]:
+        """Return the values that depend on more than what is free."""
+        fixed = set(self.free) | set(self.flat.constants)
+        found = set(reads(ops)) - fixed
+        for op in ops:
+            if any(value in found for value in op.inputs):
+                found.update(value for value in op.outputs if value not in fixed)
+        return found

@@ -1,0 +1,146 @@
+"""Calls the computations of a pipeline in the order of its schedule, while a program is traced.
+
+The rows of all devices are merged into one order that respects every dependency: that of the times at which actions
+begin if all take equally long. An island carries out what runs on it in this order, so each device's launches are its
+row. Sends and receives are the controller's own moves: a value leaves when it is made, and a device waits for one only
+at the action that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pathways_nb.parallel.pipelines.stage_computations import StageComputations, sum_dtype
+from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
+from pathways_nb.parallel.schedules.actions import Action, actions_of
+from pathways_nb.parallel.schedules.schedule import Schedule
+from pathways_nb.plan.graph import ActionKey
+from pathways_nb.program.action_marks import marked
+
+StageOf = Callable[[int, Inputs, TokenSlice], StageComputations]
+"""Returns the computations of a stage for inputs of these shapes and this token slice."""
+
+
+def merged(schedule: Schedule) -> Iterator[Action]:
+    """Yield the actions of all devices in one order that respects every dependency and keeps each device's order."""
+    timing = schedule.timing()
+    for cell in np.lexsort((np.arange(len(timing.start)), timing.start)).tolist():
+        yield from actions_of(timing.tasks.cells[cell])
+
+
+@dataclass(eq=False)
+class Execution:
+    """One pass of a batch through a pipeline, under trace.
+
+    Args:
+        schedule: the order of actions.
+        stage_of: makes the computations of a stage.
+        params: parameters of each stage.
+        batches: input and targets of each microbatch, by token slice.
+        slices: the token slices.
+        keys: by stage, microbatch and slice, the key for dropout, or ``None``.
+    """
+
+    schedule: Schedule
+    stage_of: StageOf
+    params: list[Any]
+    batches: list[list[tuple[Any, Any]]]
+    slices: list[TokenSlice]
+    keys: Callable[[int, int, int], Any]
+    values: dict[tuple[int, int, int], dict[int, Any]] = field(default_factory=dict)
+    """By stage, microbatch and slice, the arrays that are kept for its backward pass, by their numbers."""
+    computations: dict[tuple[int, int, int], StageComputations] = field(default_factory=dict)
+    outputs: dict[tuple[int, int, int], Any] = field(default_factory=dict)
+    """Outputs of stages that their successors have not read yet."""
+    gradients: dict[tuple[int, int, int], list[Any]] = field(default_factory=dict)
+    """Gradients by the outputs of stages that they have not read yet."""
+    stores: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+    """By stage and microbatch, keys and values of the tokens so far."""
+    store_gradients: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+    sums: dict[int, list[Any]] = field(default_factory=dict)
+    """By stage, the sums of gradients by its parameters."""
+    losses: dict[tuple[int, int], Any] = field(default_factory=dict)
+    aux: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+    aux_tree: Any = None
+
+    def run(self) -> tuple[Any, Any, list[Any]]:
+        """Call every action.
+
+        Returns:
+            The loss, the auxiliary outputs with a first dimension over microbatches and slices, and the gradients by
+            the parameters of each stage.
+        """
+        for action in merged(self.schedule):
+            key = action.stage, action.microbatch, action.token_slice or 0
+            sliced = -1 if action.token_slice is None else action.token_slice
+            with marked(ActionKey(action.stage, action.microbatch, sliced)):
+                if action.operation == "F":
+                    self._forward(*key)
+                else:
+                    self._backward(action.operation, *key)
+        loss = sum(self.losses[key] for key in sorted(self.losses))
+        stacked = zip(*(self.aux[key] for key in sorted(self.aux)), strict=True)
+        aux = jax.tree.unflatten(self.aux_tree, [jnp.stack(leaves) for leaves in stacked])
+        return loss, aux, [self._finished(stage) for stage in range(len(self.params))]
+
+    def _forward(self, stage: int, microbatch: int, part: int) -> None:
+        x, targets = self.batches[microbatch][part]
+        inputs = Inputs(
+            self.params[stage],
+            x if stage == 0 else self.outputs.pop((stage - 1, microbatch, part)),
+            targets if stage == len(self.params) - 1 else None,
+            self.keys(stage, microbatch, part),
+            self.stores.get((stage, microbatch)),
+        )
+        made = self.stage_of(stage, inputs, self.slices[part])
+        parts = made.parts
+        values: dict[int, Any] = {}
+        for name, numbers in parts.inputs.items():
+            values.update(zip(numbers, jax.tree.leaves(getattr(inputs, name)), strict=True))
+        made.call("F", values)
+        key = stage, microbatch, part
+        self.computations[key], self.values[key] = made, values
+        self.stores[stage, microbatch] = [values[v] for v in parts.outputs["store"]]
+        if stage < len(self.params) - 1:
+            self.outputs[key] = jax.tree.unflatten(parts.trees["y"], [values[v] for v in parts.outputs["y"]])
+        else:
+            self.losses[microbatch, part] = values[parts.outputs["loss"][0]]
+            self.aux[microbatch, part] = [values[v] for v in parts.outputs["aux"]]
+            self.aux_tree = parts.trees["aux"]
+
+    def _backward(self, operation: str, stage: int, microbatch: int, part: int) -> None:
+        key = stage, microbatch, part
+        made, values = self.computations[key], self.values[key]
+        parts = made.parts
+        if operation in "BI":
+            values.update(zip(parts.arriving["y"], self.gradients.pop(key, []), strict=True))
+            arrived = self.store_gradients.pop((stage, microbatch), [])
+            values.update(zip(parts.arriving["store"], arrived, strict=True))
+            values.update(zip(parts.outputs["store"], self.stores[stage, microbatch], strict=True))
+        if operation == "I":
+            made.call("I", values)
+        else:
+            self.sums[stage] = made.call(operation, values, self._sums(stage)) or []
+            del self.values[key], self.computations[key]
+        if operation in "BI":
+            if stage:
+                self.gradients[stage - 1, microbatch, part] = [values[v] for v in parts.outputs["dx"]]
+            self.store_gradients[stage, microbatch] = [values[v] for v in parts.outputs["dstore"]]
+
+    def _sums(self, stage: int) -> list[Any]:
+        if stage not in self.sums:
+            leaves = jax.tree.leaves(self.params[stage])
+            self.sums[stage] = [jnp.zeros(leaf.shape, sum_dtype(leaf.dtype)) for leaf in leaves]
+        return self.sums[stage]
+
+    def _finished(self, stage: int) -> Any:
+        """Return the gradients by a stage's parameters, in the types of the parameters."""
+        leaves, tree = jax.tree.flatten(self.params[stage])
+        sums = (total.astype(leaf.dtype) for total, leaf in zip(self.sums[stage], leaves, strict=True))
+        return jax.tree.unflatten(tree, list(sums))

@@ -1,0 +1,136 @@
+"""The parts of a stage as computations on its place: one for each of F, B, I and W and each shape of its inputs.
+
+All microbatches call the same computation, so each part is traced and compiled once. B and W add the gradients by the
+parameters to sums that they take over in place, so that a microbatch costs no launch and no memory for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from pathways_nb.parallel.pipelines.stage_parts import Part, StageParts
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.signature import Signature, Statics
+
+Spec = PartitionSpec | None
+
+
+class PartComputation(Computation):
+    """A computation of flat arrays, of which some are declared a sharding and the others are taken as they arrive."""
+
+    def __init__(
+        self, fn: Callable[..., list[Any]], name: str, place: VirtualSlice, in_specs: Sequence[Spec],
+        out_specs: Sequence[Spec], donated: Sequence[int] = (),
+    ):  # fmt: skip
+        super().__init__(fn, "jit", place, None, list(out_specs), Statics.of(fn, (), (), tuple(donated), ()))
+        self.name = name
+        self._specs = list(in_specs)
+
+    def _leaf_specs(self, call: Signature) -> list[Spec]:
+        return self._specs
+
+
+class Placed(NamedTuple):
+    """How the values of a stage are partitioned on its place."""
+
+    place: VirtualSlice
+    params: tuple[Spec, ...]
+    """Of each leaf of its parameters."""
+    data: Spec
+    """Of arrays whose first dimension is the batch."""
+
+
+class StageComputations:
+    """The computations of one traced stage.
+
+    Args:
+        stage: its number, for names.
+        parts: the traced stage.
+        placed: its place.
+    """
+
+    def __init__(self, stage: int, parts: StageParts, placed: Placed):
+        self.parts, self.placed, self.stage = parts, placed, stage
+        self._made: dict[str, PartComputation] = {}
+
+    def call(self, operation: str, values: dict[int, Any], sums: list[Any] | None = None) -> list[Any] | None:
+        """Run one part on what earlier parts made, and add what it makes to ``values``.
+
+        Args:
+            operation: ``"F"``, ``"B"``, ``"I"`` or ``"W"``.
+            values: arrays by the numbers of the stage's values.
+            sums: the sums of gradients by the parameters so far; only of B and W.
+
+        Returns:
+            The new sums, of B and W.
+        """
+        part = self._part(operation)
+        made = self._computation(operation)(*(values[v] for v in part.inputs), *(sums or ()))
+        kept = [v for v in part.outputs if sums is None or v not in self._gradients]
+        values.update(zip(kept, made[: len(kept)], strict=True))
+        return None if sums is None else made[len(kept) :]
+
+    @property
+    def _gradients(self) -> tuple[int, ...]:
+        return self.parts.outputs["dparams"]
+
+    def _part(self, operation: str) -> Part:
+        parts = self.parts
+        return {"F": lambda: parts.forward, "B": lambda: parts.backward,
+                "I": lambda: parts.input_gradient, "W": lambda: parts.weight_gradient}[operation]()  # fmt: skip
+
+    def _computation(self, operation: str) -> PartComputation:
+        if operation not in self._made:
+            self._made[operation] = self._make(operation, self._part(operation), operation in "BW")
+        return self._made[operation]
+
+    def _make(self, operation: str, part: Part, sums: bool) -> PartComputation:
+        name, place = f"{self.stage}{operation}", self.placed.place
+        specs = self._specs()
+        inputs = [specs.get(v) for v in part.inputs]
+        given_up = self.parts.inputs["store"] if operation == "F" else self.parts.arriving["store"]
+        donated = [at for at, v in enumerate(part.inputs) if v in given_up]
+        if not sums:
+            return PartComputation(part.function, name, place, inputs, [specs.get(v) for v in part.outputs], donated)
+        kept = [v for v in part.outputs if v not in self._gradients]
+        donated += range(len(inputs), len(inputs) + len(self._gradients))
+        totals = list(self.placed.params)
+        return PartComputation(
+            _adding(part, kept, self._gradients), name, place, inputs + totals,
+            [*(specs.get(v) for v in kept), *totals], donated,
+        )  # fmt: skip
+
+    def _specs(self) -> dict[int, Spec]:
+        """Return the declared partition of values; what is not in it is as its producer leaves it."""
+        parts, data = self.parts, self.placed.data
+        found: dict[int, Spec] = dict(zip(parts.inputs["params"], self.placed.params, strict=True))
+        batches = [parts.inputs[name] for name in ("x", "targets", "store")]
+        batches += [parts.arriving[name] for name in ("y", "store")]
+        batches += [parts.outputs[name] for name in ("y", "store", "dx", "dstore")]
+        for value in (v for group in batches for v in group):
+            fits = data is not None and len(data) <= parts.flat.avals[value].ndim
+            found.setdefault(value, data if fits else PartitionSpec())
+        return found
+
+
+def _adding(part: Part, kept: Sequence[int], gradients: Sequence[int]) -> Callable[..., list[Any]]:
+    """Return a part that adds the gradients by the parameters to the sums it is given after its inputs."""
+
+    def run(*arrays: Any) -> list[Any]:
+        inputs, sums = arrays[: len(part.inputs)], arrays[len(part.inputs) :]
+        made = dict(zip(part.outputs, part.function(*inputs), strict=True))
+        added = [total + made[v].astype(total.dtype) for total, v in zip(sums, gradients, strict=True)]
+        return [*(made[v] for v in kept), *added]
+
+    return run
+
+
+def sum_dtype(dtype: Any) -> Any:
+    """Return the type in which gradients are summed over microbatches: at least 32 bits."""
+    return jnp.promote_types(dtype, jnp.float32) if jax.dtypes.issubdtype(dtype, jnp.floating) else dtype

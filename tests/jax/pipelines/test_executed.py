@@ -1,0 +1,123 @@
+"""Pipelines on real devices: gradients of the whole model, and launches in the schedule's order."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from tests.support.pipelines import (
+    actions_planned,
+    actions_run,
+    attend,
+    cross_entropy,
+    embed,
+    head,
+    language_model,
+    mlp,
+    mlp_model,
+    squared,
+    worst,
+)
+
+ONE_COPY = [name for name in pw.schedules() if name not in ("dualpipe", "terapipe", "seq1f1b")]
+
+
+def two_places() -> list[pw.VirtualSlice]:
+    return [pw.virtual_slice(2, island=0, name="left"), pw.virtual_slice(2, island=1, name="right")]
+
+
+def of_mlps(name: str, on: list[pw.VirtualSlice] | None = None) -> pw.Pipeline:
+    schedule = pw.schedule(name, devices=2, microbatches=4)
+    return pw.pipeline([mlp] * schedule.stages, on=on or two_places(), schedule=schedule, loss=squared)
+
+
+@pytest.mark.parametrize("name", ONE_COPY)
+def test_gradients_and_order_of_every_schedule(controller, name: str) -> None:
+    pipe = of_mlps(name)
+    params, x, targets = mlp_model(len(pipe.stages))
+    run = pipe.value_and_grad.run(params, x, targets)
+    value, gradients = run.outputs
+    expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
+    assert abs(float(value) - expected) <= 1e-5 * abs(expected)
+    assert worst(gradients, exact) <= 1e-5
+    assert actions_run(run, pipe) == actions_planned(pipe)
+
+
+def test_a_part_is_compiled_once_for_all_microbatches_and_schedules(controller) -> None:
+    params, x, targets = mlp_model(2)
+    on, compiled = [pw.virtual_slice(3, island=0), pw.virtual_slice(3, island=1)], []
+    for name in ("1f1b", "gpipe", "zb-h1"):
+        with pw.record() as run:
+            pw.wait(of_mlps(name, on).value_and_grad(params, x, targets))
+        compiled.append(sorted(one for one in run.events.of_kind("compile")["name"].tolist() if one[0].isdigit()))
+    assert compiled == [["0B0", "0F0", "1B0", "1F0"], [], ["0I0", "0W0", "1I0", "1W0"]]
+
+
+def test_the_order_holds_while_another_tenant_competes(controller) -> None:
+    pipe = of_mlps("zb-v")
+    params, x, targets = mlp_model(4)
+    busy = pw.program(pw.work(2e-3, on=pw.virtual_slice(2, island=1)), name="busy")
+    pw.wait((busy(), pipe.value_and_grad(params, x, targets)))
+    with pw.record() as run, pw.client("other") as other:
+        found = []
+        for _ in range(3):
+            with other.acting():
+                found += [busy() for _ in range(4)]
+            found.append(pipe.value_and_grad(params, x, targets))
+        pw.wait(found)
+    rows = actions_planned(pipe)
+    assert actions_run(run, pipe) == [row * 3 for row in rows]
+
+
+def test_each_action_says_what_it_is(controller) -> None:
+    pipe = of_mlps("1f1b")
+    params, x, targets = mlp_model(2)
+    graph = pipe.value_and_grad.graph(params, x, targets)
+    actions = {node.name: node.action for node in graph.nodes if node.action}
+    assert actions["1B3"] == (1, 3, -1)
+    assert len(actions) == 2 * 2 * 4
+    run = pipe.value_and_grad.run(params, x, targets)
+    event = run.events.select(run.events.is_("name", "0F2") & run.events.is_("kind", "compute"))
+    assert (event["stage"].tolist(), event["microbatch"].tolist()) == ([0], [2])
+
+
+def test_fusing_leaves_actions_alone(controller) -> None:
+    pipe = of_mlps("1f1b")
+    params, x, targets = mlp_model(2)
+    fused = pw.program(lambda *args: pipe.value_and_grad(*args), name="fused", fuse=True)
+    run = fused.run(params, x, targets)
+    assert actions_run(run, pipe) == actions_planned(pipe)
+
+
+@pytest.mark.parametrize(
+    ("name", "slices", "microbatches"),
+    [("1f1b", None, 2), ("terapipe", [5, 4, 3], 2), ("seq1f1b", [1, 11], 4)],
+)
+def test_token_slices_have_the_gradients_of_whole_sequences(controller, name: str, slices, microbatches: int) -> None:
+    params, x, targets = language_model()
+    on = [pw.virtual_slice(2, island=0), pw.virtual_slice(1, island=1)]
+    pipe = pw.pipeline(
+        [embed, head], on=on, schedule=name, microbatches=microbatches, loss=cross_entropy, token_slices=slices
+    )
+    run = pipe.value_and_grad.run(params, x, targets)
+    expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
+    assert abs(float(run.outputs[0]) - expected) <= 1e-5 * abs(expected)
+    assert worst(run.outputs[1], exact) <= 1e-5
+    assert actions_run(run, pipe) == actions_planned(pipe)
+
+
+def test_a_prefix_without_gradient_is_found_out(controller) -> None:
+    """The loss would not change: only gradients show that those of later tokens reach earlier keys and values."""
+    params, x, targets = language_model()
+
+    def stopped(params, h, context):
+        return attend(params["block"], h, context, stopped=True) @ params["head"]
+
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    options = {"on": on, "schedule": "terapipe", "microbatches": 1, "loss": cross_entropy, "token_slices": [6, 6]}
+    value, gradients = pw.pipeline([embed, stopped], **options).value_and_grad(params, x, targets)
+    expected, right = jax.jit(jax.value_and_grad(pw.pipeline([embed, head], **options).composed))(params, x, targets)
+    np.testing.assert_allclose(float(value), float(expected), rtol=1e-5)
+    assert worst(gradients, right) > 0.1
