@@ -41,6 +41,7 @@ from pathways_nb.program.timed_work import work
 from pathways_nb.results.run import Run, load, runs, style
 from pathways_nb.results.run_comparison import Comparison, compare
 from pathways_nb.session.calls.client import get, profile, put, record, wait
+from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.elasticity import inject_fault
 from pathways_nb.session.futures import Future
@@ -104,7 +105,9 @@ __all__ = [
     "record",
     "register_schedule",
     "reset",
+    "restore_state",
     "runs",
+    "save_state",
     "schedule",
     "schedules",
     "shard_map",
