@@ -33,6 +33,7 @@ from pathways_nb.notebook.magics import load_ipython_extension
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules
 from pathways_nb.parallel.schedules.registry import register_schedule, schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
+from pathways_nb.parallel.stage_cuts import Stages, stages
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
 from pathways_nb.program.computation import Computation, jit, shard_map
@@ -78,6 +79,7 @@ __all__ = [
     "ScheduleExplorer",
     "ShardingError",
     "Slack",
+    "Stages",
     "Sweep",
     "Tenant",
     "UsageError",
@@ -111,6 +113,7 @@ __all__ = [
     "schedule",
     "schedules",
     "shard_map",
+    "stages",
     "style",
     "sweep",
     "virtual_slice",
