@@ -159,11 +159,12 @@ def _reserved(
     """Yield the memory of the leaves that lie on places; an error in the block returns it."""
     rooms: list[Reservation | None] = []
     try:
-        for leaf, (sharding, where, _, label, _) in zip(leaves, targets, strict=True):
+        for leaf, (sharding, where, _, label, like) in zip(leaves, targets, strict=True):
             if where is None:
                 rooms.append(None)
-            else:
-                rooms.append(Reservation(session, leaf.aval, where, sharding, f"{what}: {leaf.path}", label))
+                continue
+            aval = like.aval if isinstance(like, Future) else leaf.aval  # a weak type is not saved
+            rooms.append(Reservation(session, aval, where, sharding, f"{what}: {leaf.path or 'the array'}", label))
         yield rooms
     except BaseException:
         for room in filter(None, rooms):

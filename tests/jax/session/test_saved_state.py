@@ -202,6 +202,34 @@ def test_the_files_are_data_and_orbax_reads_them(trained, monkeypatch):
     same(list(map(found.get, names)), [np.asarray(leaf) for leaf in jax.tree.leaves(tree)])
 
 
+def test_a_donated_future_still_says_where(left, tmp_path):
+    double = pw.jit(lambda v: v * 2, on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"), donate_argnums=0)
+    before = pw.put(X, on=left, shardings=pw.P("x"))
+    pw.save_state(tmp_path / "state", before)
+    pw.wait(double(before))
+    found = pw.restore_state(tmp_path / "state", like=before)
+    same(double(found), X * 2)
+
+
+def test_a_weak_type_is_that_of_like(left, tmp_path):
+    rate = pw.put(0.5, on=left)
+    assert rate.weak_type
+    pw.save_state(tmp_path / "state", rate)
+    assert pw.restore_state(tmp_path / "state", like=rate).weak_type
+    assert not pw.restore_state(tmp_path / "state", on=left).weak_type
+
+
+def test_too_little_memory_is_an_error_that_names_the_leaf(tmp_path):
+    pw.save_state(tmp_path / "state", {"x": np.zeros(4096, "f4")})
+    with pw.attach("cpu", islands=1, devices_per_island=2, hbm=10_000):
+        with pytest.raises(pw.OutOfMemoryError, match=r"restore_state\('.*state'\): \['x'\]"):
+            pw.restore_state(tmp_path / "state", on=pw.virtual_slice(2))
+        same(
+            pw.restore_state(tmp_path / "state", on=pw.virtual_slice(2), shardings=pw.P("x")),
+            {"x": np.zeros(4096, "f4")},
+        )
+
+
 def test_an_event_loop_may_be_running(left, tmp_path):
     async def cell():
         pw.save_state(tmp_path / "state", pw.put(X, on=left))
