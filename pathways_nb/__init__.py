@@ -35,6 +35,7 @@ from pathways_nb.parallel.pipelines.pipeline import Pipeline, pipeline
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules
 from pathways_nb.parallel.schedules.registry import register_schedule, schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
+from pathways_nb.parallel.stage_cuts import Stages, stages
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
 from pathways_nb.program.computation import Computation, jit, shard_map
@@ -43,6 +44,7 @@ from pathways_nb.program.timed_work import work
 from pathways_nb.results.run import Run, load, runs, style
 from pathways_nb.results.run_comparison import Comparison, compare
 from pathways_nb.session.calls.client import get, profile, put, record, wait
+from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.elasticity import inject_fault
 from pathways_nb.session.futures import Future
@@ -81,6 +83,7 @@ __all__ = [
     "ScheduleExplorer",
     "ShardingError",
     "Slack",
+    "Stages",
     "Sweep",
     "Tenant",
     "UsageError",
@@ -109,10 +112,13 @@ __all__ = [
     "record",
     "register_schedule",
     "reset",
+    "restore_state",
     "runs",
+    "save_state",
     "schedule",
     "schedules",
     "shard_map",
+    "stages",
     "style",
     "sweep",
     "virtual_slice",

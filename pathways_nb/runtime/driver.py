@@ -198,18 +198,17 @@ class Driver(ABC):
         self.event_loop.store(Stored(buffer, client, size, name))
         return buffer
 
-    def place(self, where: Allocation, size: int, client: str, name: str, make: Callable[[], Any]) -> int:
-        """Put a value onto devices as soon as they have memory for it; the caller holds it until it releases it.
+    def reserve(self, where: Allocation, size: int, client: str, name: str) -> int:
+        """Wait until devices have memory for a value, which ``fill`` puts there later, or ``abandon`` gives up.
 
         Args:
             where: the devices, and bytes on each.
             size: bytes of the whole value.
             client: who puts it there.
             name: of the value, in errors and pictures.
-            make: puts it there and returns the array.
 
         Returns:
-            Its logical buffer.
+            Its logical buffer, which the caller holds until it releases it.
 
         Raises:
             OutOfMemoryError: there is too little memory, and nothing under way will free any.
@@ -220,12 +219,19 @@ class Driver(ABC):
         entry = self.entries[buffer] = Entry()
         try:
             self._wait_for_memory(PutRequested(buffer, client, size, name, where), entry)
-            entry.array = array = make()
         except BaseException:
-            self.event_loop.ask(lambda: self._abandon(buffer))
+            self.abandon(buffer)
             raise
-        entry.sharding, entry.where = array.sharding, where.placement
         return buffer
+
+    def fill(self, buffer: int, where: Placement, array: Any) -> None:
+        """Put an array that lies on the devices of ``where`` into a reserved buffer."""
+        entry = self.entry_of(buffer)
+        entry.array, entry.sharding, entry.where = array, array.sharding, where
+
+    def abandon(self, buffer: int) -> None:
+        """Forget a value that nobody will have, whether its memory was granted or not."""
+        self.event_loop.ask(lambda: self._abandon(buffer))
 
     def _wait_for_memory(self, event: PutRequested, entry: Entry) -> None:
         """Wait until the controller grants memory."""
@@ -243,7 +249,7 @@ class Driver(ABC):
         self.event_loop.tell(event)
 
     def _abandon(self, buffer: int) -> None:
-        """Forget a value that nobody will have, whether its memory was granted or not."""
+        """Carry out ``abandon`` in the event loop."""
         self.event_loop.obey(Released((buffer,)))
         self._requested_puts.pop(buffer, None)
         self.entries.pop(buffer, None)

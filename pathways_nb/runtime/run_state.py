@@ -123,6 +123,14 @@ class Entry:
     where: Placement | None = None
     """Its devices, if it was put there and not made by a run."""
 
+    @property
+    def devices(self) -> Placement | None:
+        """The devices that hold it or will hold it; ``None`` of a value on the host."""
+        if self.run is None:
+            return self.where
+        plan = self.run.compiled_plan.plan
+        return plan.placements[plan.steps[self.step].place]
+
     def lose(self, error: PathwaysError) -> None:
         """Drop the value and keep the error."""
         self.error, self.array = self.error or error, None

@@ -136,6 +136,16 @@ class Future(Unique, NotAnArray, Deferred):
         """Return whether one of a driver's ``entries`` has its value or, as far as is known, will have it."""
         return self._entry is not None and entries.get(self._buffer) is self._entry and self._entry.error is None
 
+    def location_in(self, session: Session) -> tuple[Any, Placement | None]:
+        """Return sharding and devices, of a donated future, too; no devices if they are not attached in ``session``."""
+        if self._flush is not None:
+            self._flush()
+        where = self._entry.devices if self._entry is not None and self._session is session else None
+        if where is not None and session.attach_options.simulated is None:
+            island = session.driver.attachment.islands[where.island]
+            where = where if self._sharding.device_set <= set(island.devices) else None
+        return self._sharding, where
+
     @property
     def buffer(self) -> int:
         """Its logical buffer."""

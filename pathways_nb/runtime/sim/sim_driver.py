@@ -107,7 +107,7 @@ class SimDriver(Driver):
 
         Both are needed, because a sharding on an abstract mesh does not name devices.
         """
-        where = _whereabouts(value) if isinstance(value, Entry) else None
+        where = value.devices if isinstance(value, Entry) else None
         return None if where is None else (where, value.sharding)
 
     def sharding_for(self, location: Any, argument: Undeclared) -> Any:
@@ -190,7 +190,7 @@ class SimDriver(Driver):
 
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
         where = compiled_plan.plan.placements[compiled_plan.plan.steps[compiled_plan.brings[position]].place]
-        at_home = _whereabouts(entry) == where
+        at_home = entry.devices == where
         return at_home and lies_at(entry.sharding, compiled_plan.targets[position], compiled_plan.ranks[position])
 
     # ---- launches
@@ -348,17 +348,9 @@ class SimDriver(Driver):
         self.agenda.clear()
 
 
-def _whereabouts(entry: Entry) -> Placement | None:
-    """Return the devices that hold a value, or ``None`` for a value on the host."""
-    if entry.run is None:
-        return entry.where
-    plan = entry.run.compiled_plan.plan
-    return plan.placements[plan.steps[entry.step].place]
-
-
 def _route(entry: Entry, where: Placement) -> tuple[str, Placement | None]:
     """Return the route of an argument (``host``, ``ICI`` or ``DCN``) and the devices that it comes from."""
-    source = _whereabouts(entry)
+    source = entry.devices
     if source is None:
         return "host", None
     return ("ICI" if source.island == where.island else "DCN"), source

@@ -19,7 +19,7 @@ from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
-from pathways_nb.program.signature import aval_of
+from pathways_nb.program.signature import Aval, aval_of
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.session import tenant_scope
@@ -122,30 +122,66 @@ def futures(session: Session, compiled_plan: CompiledPlan, buffers: Sequence[int
     return made[:count]
 
 
+class Reservation:
+    """Memory on a place for an array that is not there yet: filled, or given up.
+
+    Args:
+        session: the controller.
+        aval: of the array.
+        where: the devices.
+        sharding: of the array.
+        name: of the value, in errors and pictures.
+        place: label of the virtual slice.
+    """
+
+    def __init__(self, session: Session, aval: Aval, where: Placement, sharding: Any, name: str, place: str):
+        self.session, self.aval, self.where, self.sharding, self.place = session, aval, where, sharding, place
+        self.began = session.driver.clock()
+        need = Allocation(where, bytes_on_device(aval, sharding))
+        self.buffer = session.driver.reserve(need, aval.bytes, tenant_scope.registered_name(session), name)
+
+    def fill(self, array: Any, kind: str, serial: int | None, shadow: Any = None) -> Future:
+        """Put an array there.
+
+        Args:
+            array: on these devices, in this sharding.
+            kind: ``"put"`` or ``"restore"``, for the record.
+            serial: of the virtual slice.
+            shadow: what has the value of a simulated array.
+
+        Returns:
+            Its future.
+        """
+        session, driver, where, name = self.session, self.session.driver, self.where, f"{kind} on {self.place}"
+        driver.fill(self.buffer, where, array)
+        label = label_of("transfer", f"{kind} → {self.place}", place=self.place, island=where.island,
+                         device=where.first, devices=where.count, bytes=self.aval.bytes, route="host")  # fmt: skip
+        quality = "estimated" if driver.quality == "exact" else driver.quality
+        session.active_record().add(Row(label, self.began, driver.clock(), quality=quality))
+        future = Future(session, self.aval, name)
+        future.bind(self.buffer, driver.entry_of(self.buffer), self.sharding, driver.release)
+        future.place = serial
+        if session.twin is not None:
+            future.cast(shadow)
+        return future
+
+    def give_up(self) -> None:
+        """Return the memory."""
+        self.session.driver.abandon(self.buffer)
+
+
 def _put(session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
     aval = aval_of(leaf)
     if aval is None:
         raise UsageError(f"put({leaf!r}): {a_type_of(leaf)} is not an array, a number or a future.")
     specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
-    driver, clock = session.driver, session.driver.clock
-    value = driver.take(leaf, "put: the array")
+    value = session.driver.take(leaf, "put: the array")
     sharding = NamedSharding(mesh, spec or PartitionSpec())
     name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
-    began = clock()
-    buffer = driver.place(
-        Allocation(placement, bytes_on_device(aval, sharding)),
-        aval.bytes,
-        tenant_scope.registered_name(session),
-        name,
-        lambda: driver.put(value, sharding),
-    )
-    label = label_of("transfer", f"put → {place.label}", place=place.label, island=placement.island,
-                     device=placement.first, devices=placement.count, bytes=aval.bytes, route="host")  # fmt: skip
-    quality = "estimated" if driver.quality == "exact" else driver.quality
-    session.active_record().add(Row(label, began, clock(), quality=quality))
-    future = Future(session, aval, f"put on {place.label}")
-    future.bind(buffer, driver.entry_of(buffer), sharding, driver.release)
-    future.place = place.serial
-    if session.twin is not None:
-        future.cast(leaf.shadow if isinstance(leaf, Future) else leaf)
-    return future
+    room = Reservation(session, aval, placement, sharding, name, place.label)
+    try:
+        array = session.driver.put(value, sharding)
+    except BaseException:
+        room.give_up()
+        raise
+    return room.fill(array, "put", place.serial, leaf.shadow if isinstance(leaf, Future) else leaf)

@@ -93,6 +93,8 @@ def test_what_the_readme_says_to_type_runs(
         simulator, "_measurer", [simulator._measurer[0]._replace(model=lambda session: CostModel.of("tpu_v3"))]
     )
     typed["run"].save("a.run")
+    if code.startswith("pw.restore_state"):
+        pw.save_state("step100", typed["tree"])
     if code.startswith('pw.attach("sim"'):  # else it would stay attached
         code = f"with {code}:"
     exec(f"{code} pass" if code.endswith(":") else f"{code}: pass" if code.startswith("if ") else code, dict(typed))

@@ -1,0 +1,228 @@
+"""What each block of a model costs in a training step: estimated by the cost model, or measured.
+
+Both take forward and backward pass of one block on one device, on the shapes that the blocks before it give. Blocks
+that are the same function on the same shapes are estimated or measured once. Measurements follow the calibration: all
+are compiled first, then take turns in random order, each after another run of the same block, and the median counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from os import PathLike
+from statistics import median
+from time import perf_counter as clock
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pathways_nb.cost.calibration.calibrated import Calibration
+from pathways_nb.cost.hardware.chips import Chip
+from pathways_nb.cost.jaxpr.node_work import work_of
+from pathways_nb.cost.model import CostModel
+from pathways_nb.errors import UsageError
+from pathways_nb.program.signature import Deferred, aval_of
+from pathways_nb.util.progress import Progress
+from pathways_nb.util.words import a_type_of, counted
+
+Block = Callable[[Any, Any], Any]
+Hardware = str | PathLike[str] | Chip | CostModel | Calibration
+_LEAST, _MOST, _SECONDS = 3, 25, 5.0
+"""Fewest and most rounds, and seconds after which no further round begins."""
+
+
+class Step(NamedTuple):
+    """One block with the arguments it gets in the model.
+
+    Args:
+        block: the function.
+        params: its parameters; arrays or structs.
+        x: its input, as structs.
+        y: its output, as structs.
+    """
+
+    block: Block
+    params: Any
+    x: Any
+    y: Any
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for blocks that cost the same: one function on the same shapes."""
+        leaves, tree = jax.tree.flatten((_structs(self.params), self.x))
+        return self.block, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+def steps_of(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[Step]:
+    """Return each block with the shapes that it gets when the blocks run one after another.
+
+    Args:
+        blocks: the functions.
+        params: a tree for each.
+        x: input of the first, arrays or structs.
+
+    Raises:
+        UsageError: a block does not take what the block before it returns.
+    """
+    steps, given = [], _structs(x)
+    for number, (block, tree) in enumerate(zip(blocks, params, strict=True)):
+        structs = _structs(tree)
+        try:
+            returned = jax.eval_shape(block, structs, given)
+        except Exception as error:  # of the user's function
+            raise UsageError(_do_not_join(blocks, number, structs, given, error)) from error
+        steps.append(Step(block, tree, given, returned))
+        given = returned
+    return steps
+
+
+def estimated(steps: Sequence[Step], chip: Hardware) -> tuple[list[float], str]:
+    """Return the estimated seconds of each block, and how they were found.
+
+    Args:
+        steps: the blocks.
+        chip: whose roofline decides.
+    """
+    model = chip.model if isinstance(chip, Calibration) else chip
+    model = model if isinstance(model, CostModel) else CostModel.of(model)
+    island = model.topology(1)
+
+    def seconds(step: Step) -> float:
+        return model.node(work_of(_jaxpr(step)), island, {}).compute  # a launch counts once a stage, not once a block
+
+    return _each(steps, seconds), f"forward and backward pass, estimated for one device of {model.name}"
+
+
+def measured(steps: Sequence[Step]) -> tuple[list[float], str]:
+    """Return the measured seconds of each block on JAX's default device, and how they were found."""
+    distinct = {step.key: step for step in steps}
+    progress = Progress()
+    starts = {}
+    for number, (key, step) in enumerate(distinct.items(), 1):
+        progress.tell(f"blocks: compiling {number} of {len(distinct)}")
+        starts[key] = _ready(step)
+    found: dict[Hashable, list[float]] = {key: [] for key in starts}
+    keys, order = list(starts), np.random.default_rng(0)
+    for number in range(_MOST):
+        if number >= _LEAST and progress.passed > _SECONDS:
+            break
+        for index in order.permutation(len(keys)):  # a block must not always follow the same one
+            progress.tell(f"blocks: round {number + 1} of {_MOST} at most")
+            found[keys[index]].append(seconds_of(starts[keys[index]]))
+    rounds = counted(len(next(iter(found.values()))), "round")
+    basis = f"forward and backward pass, measured on {jax.devices()[0].device_kind}: the median of {rounds}"
+    return [median(found[step.key]) for step in steps], basis
+
+
+def seconds_of(start: Callable[[], Any]) -> float:
+    """Return the seconds of a compiled function, right after another call of it, as in a training loop."""
+    jax.block_until_ready(start())
+    began = clock()
+    jax.block_until_ready(start())
+    return clock() - began
+
+
+def _each(steps: Sequence[Step], seconds: Callable[[Step], float]) -> list[float]:
+    """Return ``seconds`` of each step, found once for equal ones."""
+    found: dict[Hashable, float] = {}
+    for step in steps:
+        if step.key not in found:
+            found[step.key] = seconds(step)
+    return [found[step.key] for step in steps]
+
+
+def _passes(step: Step) -> Callable[..., Any]:
+    """Return a function of parameters, input and the output's gradient that runs both passes.
+
+    What no gradient flows through (token numbers, an empty input) is an argument, and is not differentiated.
+    """
+    leaves, tree = jax.tree.flatten((_structs(step.params), step.x))
+    flows = [_flows(leaf) for leaf in leaves]
+
+    def passes(values: Sequence[Any], gradient: Sequence[Any]) -> Any:
+        def forward(*moving: Any) -> list[Any]:
+            rest = iter(moving)
+            chosen = [next(rest) if moves else value for moves, value in zip(flows, values, strict=True)]
+            outputs = jax.tree.leaves(step.block(*jax.tree.unflatten(tree, chosen)))
+            return [one for one in outputs if _flows(one)]
+
+        returned, pull = jax.vjp(forward, *itertools.compress(values, flows))
+        return returned, pull(list(gradient))
+
+    return passes
+
+
+def _arguments(step: Step) -> tuple[list[Any], list[Any]]:
+    """Return the structs that the function of ``_passes`` takes."""
+    return jax.tree.leaves((_structs(step.params), step.x)), [one for one in jax.tree.leaves(step.y) if _flows(one)]
+
+
+def _jaxpr(step: Step) -> Any:
+    """Return the jaxpr of both passes of a block."""
+    return jax.make_jaxpr(_passes(step))(*_arguments(step))
+
+
+def _ready(step: Step) -> Callable[[], Any]:
+    """Return both passes of a block, compiled, with their arguments on the default device."""
+    values, gradient = _arguments(step)
+    given = [*jax.tree.leaves(step.params), *jax.tree.leaves(step.x)]
+    random = np.random.default_rng(0)
+    arrays = [_array(leaf, struct, random) for leaf, struct in zip(given, values, strict=True)]
+    gradients = [_array(struct, struct, random) for struct in gradient]
+    compiled = jax.jit(_passes(step)).lower(arrays, gradients).compile()
+
+    def start() -> Any:
+        return compiled(arrays, gradients)
+
+    return start
+
+
+def _array(leaf: Any, struct: jax.ShapeDtypeStruct, random: np.random.Generator) -> jax.Array:
+    """Return a leaf's own values on the default device; for a struct random floats, and zeros of other types."""
+    if isinstance(leaf, Deferred):
+        leaf = leaf.result()
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        if jax.dtypes.issubdtype(struct.dtype, jax.dtypes.prng_key):
+            return jax.random.split(jax.random.key(0), struct.shape)
+        values = random.normal(size=struct.shape) if _flows(struct) else np.zeros(struct.shape)
+        return jax.numpy.asarray(values, struct.dtype)
+    return jax.device_put(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf, struct.dtype), jax.devices()[0])
+
+
+def _flows(leaf: Any) -> bool:
+    """Return whether a gradient flows through a leaf."""
+    return jax.dtypes.issubdtype(leaf.dtype, np.inexact)
+
+
+def _structs(tree: Any) -> Any:
+    """Return the tree with shapes and dtypes in place of arrays."""
+
+    def struct(leaf: Any) -> jax.ShapeDtypeStruct:
+        aval = aval_of(leaf)
+        if aval is None:
+            raise UsageError(f"stages(…): params and x have arrays as leaves, and {leaf!r} is {a_type_of(leaf)}.")
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+    return jax.tree.map(struct, tree)
+
+
+def _do_not_join(blocks: Sequence[Block], number: int, params: Any, given: Any, error: Exception) -> str:
+    """Return the text of an error about a block that does not take its input."""
+    before = f"{named(blocks, number - 1)} returns" if number else "x is"
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (
+        f"stages(…): {named(blocks, number)} with parameters {_shapes(params)} does not take what {before}: "
+        f"{_shapes(given)}. {type(error).__name__}: {reason} — Check the order of the blocks and of params."
+    )
+
+
+def named(blocks: Sequence[Block], number: int) -> str:
+    """Return a block in words, such as ``block 3 ('attention')``."""
+    return f"block {number} ({getattr(blocks[number], '__name__', type(blocks[number]).__name__)!r})"
+
+
+def _shapes(tree: Any) -> str:
+    """Return the shapes of a tree in words."""
+    shown = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in jax.tree.leaves(tree)]
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "") or "nothing"

@@ -1,0 +1,218 @@
+"""``pw.save_state`` and ``pw.restore_state``: a training state on disk, and back onto any devices.
+
+A state restored ``like`` another tree lies as that tree does; ``on`` a place it lies as ``pw.put`` would put it. Memory
+on places is reserved before anything is read, by the rules of ``pw.put``. A simulated device gets shapes without
+values, unless the simulation has values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pathways_nb.errors import UsageError
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.session import default_controller
+from pathways_nb.session.calls.client import wait
+from pathways_nb.session.calls.stored_values import Reservation
+from pathways_nb.session.checkpoints import state_files
+from pathways_nb.session.checkpoints.state_layout import NUMBERS, Layout, Leaf, flattened, rebuilt
+from pathways_nb.session.checkpoints.state_targets import Target, like_tree, on_place
+from pathways_nb.session.futures import Future
+from pathways_nb.session.session import Session
+from pathways_nb.session.tenant_scope import calling
+from pathways_nb.util.words import a_type_of
+
+
+def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) -> None:
+    """Save a training state: parameters, optimizer state, PRNG keys; arrays are written shard by shard.
+
+    Waits for futures. The folder appears when everything is in it; an interrupt or an error leaves nothing behind. Its
+    subfolder ``arrays`` is an ordinary Orbax checkpoint. Nothing is pickled.
+
+    Args:
+        path: of the folder to make.
+        tree: any pytree of futures, JAX or NumPy arrays, typed PRNG keys and numbers.
+        overwrite: whether a state saved there before is replaced.
+
+    Raises:
+        UsageError: the path exists, a leaf is no array, Orbax is not installed, or a future is simulated without
+            values.
+    """
+    folder = Path(path).expanduser()
+    state_files.orbax("save_state")
+    state_files.check_free(folder, overwrite)
+    leaves, containers = flattened(wait(tree))
+    stored = [_stored(path, leaf) for path, leaf in leaves]
+    arrays = {leaf.name: array for leaf, array in stored if array.size}
+    state_files.write(folder, Layout(containers, tuple(leaf for leaf, _ in stored)), arrays, overwrite)
+
+
+def restore_state(
+    path: str | PathLike[str], like: Any = None, on: VirtualSlice | None = None, shardings: Any = None
+) -> Any:
+    """Restore a saved state onto any number of devices; each device is sent its own shard only.
+
+    Args:
+        path: of the folder.
+        like: a tree of the saved structure. Each leaf is placed like the leaf here: like a future on its place, like an
+            array or a ``jax.ShapeDtypeStruct`` in its sharding, else as a host value. Only with it are nodes other than
+            dicts, lists and tuples rebuilt (an Optax state, a Flax or Equinox module); else they become dicts by field.
+        on: the virtual slice for all leaves, whatever ``like`` says; without either, leaves are NumPy arrays.
+        shardings: with ``on``, a ``pw.P``, or a prefix tree of them; replicated if left out.
+
+    Returns:
+        The tree; leaves on places are futures.
+
+    Raises:
+        FileNotFoundError: there is no such path.
+        ShardingError: a spec does not fit.
+        UsageError: no saved state is there, ``like`` has other leaves, shapes or dtypes, or Orbax is not installed.
+    """
+    what, folder = f"restore_state({str(path)!r})", Path(path).expanduser()
+    if on is not None and not isinstance(on, VirtualSlice):
+        raise UsageError(f"{what}: on={on!r} is {a_type_of(on)}; pass a pw.virtual_slice(...).")
+    if on is None and shardings is not None:
+        raise UsageError(f"{what}: shardings= needs the place: pass on=pw.virtual_slice(...), or like= alone.")
+    layout = state_files.read_layout(folder)
+    if like is None:
+        tree, targets = rebuilt(layout.tree, lambda number: number), [Target()] * len(layout.leaves)
+        order: Sequence[int] = jax.tree.leaves(tree)
+    else:
+        tree, targets, order = like, like_tree(layout, like, what, on is not None), range(len(layout.leaves))
+    if on is not None:
+        targets = on_place(layout, tree, order, targets, on, shardings, what)
+    values = _restored(folder, layout.leaves, targets, what)
+    return jax.tree.unflatten(jax.tree.structure(tree), [values[number] for number in order])
+
+
+def _stored(path: str, leaf: Any) -> tuple[Leaf, Any]:
+    """Return what the layout says about a leaf, and the array that is written.
+
+    Raises:
+        UsageError: it is no array, or has no value.
+    """
+    value = leaf.array() if isinstance(leaf, Future) else leaf
+    if type(value) in NUMBERS.values():
+        array = np.asarray(value)
+        if array.dtype != object:
+            return Leaf(path, (), array.dtype.name, type(value).__name__), array
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+        return _of_jax(path, value)
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OUSMm":
+        array = np.asarray(value)
+        return Leaf(path, array.shape, array.dtype.name), array
+    raise UsageError(
+        f"save_state: the leaf {path or 'itself'} is {a_type_of(value)}, which has no values that can be saved. Leaves "
+        f"are futures, arrays, numbers and typed PRNG keys; take others out of the tree, as equinox.filter does."
+    )
+
+
+def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:
+    """Return the same of an array of JAX; of typed keys their data is written."""
+    if not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return Leaf(path, value.shape, value.dtype.name), value
+    # The private base array is only read; the public key_data would launch on the island from this thread.
+    data = value._base_array if hasattr(value, "_base_array") else jax.random.key_data(value)
+    return Leaf(path, value.shape, str(value.dtype), "key", str(jax.random.key_impl(value))), data
+
+
+def _restored(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
+    """Return the values of all leaves: memory on places first, then all arrays at once, then their futures."""
+    if all(target.where is None for target in targets):
+        read = _read(folder, leaves, [target.sharding for target in targets])
+        return [_value(*one) for one in zip(leaves, targets, read, strict=True)]
+    session = default_controller.get()
+    with calling(session):
+        session.flush()
+        return _placed(session, folder, leaves, targets, what)
+
+
+def _placed(session: Session, folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
+    """Return the values of leaves of which some lie on places."""
+    simulated = session.attach_options.simulated is not None
+    with _reserved(session, leaves, targets, what) as rooms:
+        shardings = [
+            None if room and simulated else target.sharding for room, target in zip(rooms, targets, strict=True)
+        ]
+        known = [room is None or not simulated or session.twin is not None for room in rooms]
+        read = _read(folder, leaves, shardings, known)
+        values = [_value(*one) for one in zip(leaves, targets, read, strict=True)]
+        arrays = [_array(session, room, value) if room else value for room, value in zip(rooms, values, strict=True)]
+    return [
+        room.fill(array, "restore", target.serial, value) if room else value
+        for room, array, target, value in zip(rooms, arrays, targets, values, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _reserved(
+    session: Session, leaves: Sequence[Leaf], targets: Sequence[Target], what: str
+) -> Iterator[list[Reservation | None]]:
+    """Yield the memory of the leaves that lie on places; an error in the block returns it."""
+    rooms: list[Reservation | None] = []
+    try:
+        for leaf, (sharding, where, _, label, like) in zip(leaves, targets, strict=True):
+            if where is None:
+                rooms.append(None)
+                continue
+            aval = like.aval if isinstance(like, Future) else leaf.aval  # a weak type is not saved
+            rooms.append(Reservation(session, aval, where, sharding, f"{what}: {leaf.path or 'the array'}", label))
+        yield rooms
+    except BaseException:
+        for room in filter(None, rooms):
+            room.give_up()
+        raise
+
+
+def _read(
+    folder: Path, leaves: Sequence[Leaf], shardings: Sequence[Any], known: Sequence[bool] | None = None
+) -> list[Any]:
+    """Return the stored array of each leaf.
+
+    Args:
+        folder: of the state.
+        leaves: all of them.
+        shardings: of the ``jax.Array`` to make of each; ``None`` for a NumPy array.
+        known: which leaves are read; all if left out. The others are ``None``.
+    """
+    chosen = [leaf for leaf, wanted in zip(leaves, known or [True] * len(leaves), strict=True) if wanted]
+    where = {leaf.name: sharding for leaf, sharding in zip(leaves, shardings, strict=True)}
+    stored = [leaf for leaf in chosen if math.prod(leaf.shape)]
+    found = state_files.read(folder, {leaf.name: (where[leaf.name], leaf.data_type) for leaf in stored})
+    for leaf in chosen:
+        if leaf.name not in found:  # Orbax has no empty arrays
+            empty = np.zeros(leaf.shape, leaf.data_type)
+            found[leaf.name] = empty if where[leaf.name] is None else jax.device_put(empty, where[leaf.name])
+    return [found.get(leaf.name) for leaf in leaves]
+
+
+def _value(leaf: Leaf, target: Target, stored: Any) -> Any:
+    """Return the value of a leaf: keys wrapped, numbers as Python's, what else is on the host as NumPy's."""
+    if stored is None:
+        return None
+    if leaf.kind == "key":
+        return jax.random.wrap_key_data(stored, impl=leaf.impl)
+    if isinstance(stored, jax.Array):
+        return stored
+    if isinstance(target.like, jax.Array):
+        return jax.numpy.asarray(stored)
+    number = NUMBERS.get(leaf.kind if target.like is None else type(target.like).__name__)
+    if number is not None and target.where is None:
+        return number(stored)
+    return stored if isinstance(target.like, np.ndarray) else stored[()]
+
+
+def _array(session: Session, room: Reservation, value: Any) -> Any:
+    """Return what a place holds: the array, or on simulated devices its shape, after the time that sending it takes."""
+    if session.attach_options.simulated is None:
+        return value
+    driver = session.driver
+    return driver.put(driver.take(room.aval.struct, "the saved array"), room.sharding)

@@ -1,0 +1,177 @@
+"""The layout of a saved tree as plain data: its containers, and path, shape and dtype of each leaf.
+
+Containers are stored by their kind. A dict, a list or a tuple is rebuilt from that alone. Any other node (an Optax
+state, a module of Flax or Equinox) is stored with its type's name for a reader, and is rebuilt only from ``like``;
+without one it becomes a dict by field. Nothing is pickled, and no name from a file is ever imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+
+import jax
+
+from pathways_nb.errors import UsageError
+from pathways_nb.program.signature import Aval
+from pathways_nb.util.json_text import DamagedError, Field
+
+NUMBERS = {one.__name__: one for one in (bool, int, float, complex)}
+KINDS = ("array", "key", *NUMBERS)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a saved tree.
+
+    Args:
+        path: in JAX's notation, such as ``['params']['w']``; the leaf's name in the files.
+        shape: of the whole array; of typed PRNG keys that of the array of keys.
+        dtype: its name.
+        kind: ``array``, ``key`` (typed PRNG keys), or the name of Python's type of a number.
+        impl: of keys, the name of JAX's implementation.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str = "array"
+    impl: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its array in the files."""
+        return self.path or "value"
+
+    @property
+    def aval(self) -> Aval:
+        """Its shape and type on devices."""
+        if self.kind == "key":
+            return Aval(self.shape, jax.eval_shape(lambda: jax.random.key(0, impl=self.impl)).dtype)
+        return Aval(self.shape, jax.dtypes.canonicalize_dtype(self.dtype))
+
+    @property
+    def data_type(self) -> Any:
+        """The type of its array in the files, as it is on devices."""
+        return jax.numpy.uint32 if self.kind == "key" else self.aval.dtype
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tree without its values.
+
+    Args:
+        tree: containers as JSON, with the number of a leaf in its place.
+        leaves: in JAX's order.
+    """
+
+    tree: Any
+    leaves: tuple[Leaf, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same as JSON-ready data."""
+        return {"tree": self.tree, "leaves": [asdict(leaf) for leaf in self.leaves]}
+
+    @classmethod
+    def from_json(cls, found: Field) -> Layout:
+        """Return a layout that was read from a file.
+
+        Raises:
+            DamagedError: it is none.
+        """
+        layout = cls(found["tree"].value, tuple(_leaf(row) for row in found["leaves"].rows()))
+        numbers: list[int] = []
+        rebuilt(layout.tree, lambda number: numbers.append(number))
+        if sorted(numbers) != list(range(len(layout.leaves))):
+            raise DamagedError(f"{found.where or 'tree'} does not name each of {len(layout.leaves)} leaves once")
+        return layout
+
+
+def flattened(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """Return path and value of each leaf, and the tree's containers as JSON."""
+    leaves: list[tuple[str, Any]] = []
+    return leaves, _containers(tree, (), leaves)
+
+
+def rebuilt(tree: Any, leaf: Callable[[int], Any]) -> Any:
+    """Return the tree of these containers, with ``leaf(number)`` for each leaf.
+
+    Raises:
+        DamagedError: they are not containers as ``flattened`` returns them.
+    """
+    match tree:
+        case None:
+            return None
+        case int() if not isinstance(tree, bool):
+            return leaf(tree)
+        case {"list": [*parts]}:
+            return [rebuilt(part, leaf) for part in parts]
+        case {"tuple": [*parts]}:
+            return tuple(rebuilt(part, leaf) for part in parts)
+        case {"dict": [*parts]}:
+            return dict(_entry(part, leaf) for part in parts)
+    raise DamagedError(f"tree: {tree!r:.60} is no container")
+
+
+def check_same(saved: Sequence[Leaf], paths: Sequence[str], what: str) -> None:
+    """Refuse a tree whose leaves have other paths than the saved ones.
+
+    Raises:
+        UsageError: naming the first path on each side that the other lacks.
+    """
+    stored, given = [leaf.path for leaf in saved], list(paths)
+    if stored == given:
+        return
+    only_saved = next((path for path in stored if path not in set(given)), None)
+    only_given = next((path for path in given if path not in set(stored)), None)
+    if only_saved is None and only_given is None:  # the same paths in another order
+        only_saved, only_given = next((one, other) for one, other in zip_longest(stored, given) if one != other)
+    raise UsageError(
+        f"{what}: the trees differ. The first leaf that only the saved state has is {_shown(only_saved)}, the first "
+        f"that only like= has is {_shown(only_given)}. Pass a tree of the structure that was saved, or leave like= out "
+        f"to see the saved one."
+    )
+
+
+def _shown(path: str | None) -> str:
+    """Return a path for an error text."""
+    return "none" if path is None else path or "the tree itself"
+
+
+def _containers(node: Any, path: tuple[Any, ...], leaves: list[tuple[str, Any]]) -> Any:
+    """Append the leaves of a node and return its containers."""
+    if node is None:
+        return None
+    parts, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: one is not node)
+    if len(parts) == 1 and not parts[0][0]:
+        leaves.append((jax.tree_util.keystr(path), node))
+        return len(leaves) - 1
+    inner = [_containers(part, (*path, *key), leaves) for key, part in parts]
+    if type(node) in (list, tuple):
+        return {type(node).__name__: inner}
+    keys = _keys([key[0] for key, _ in parts])
+    found: dict[str, Any] = {"dict": [list(pair) for pair in zip(keys, inner, strict=True)]}
+    return found if type(node) is dict else found | {"type": f"{type(node).__module__}.{type(node).__qualname__}"}
+
+
+def _keys(entries: Sequence[Any]) -> list[Any]:
+    """Return the keys of a container's parts (a dict's keys, fields or indices), as texts unless JSON can have them."""
+    keys = [next(getattr(entry, name) for name in ("key", "name", "idx") if hasattr(entry, name)) for entry in entries]
+    plain = {type(key) for key in keys} in ({str}, {int}, set())
+    return keys if plain else [repr(key) for key in keys]
+
+
+def _entry(part: Any, leaf: Callable[[int], Any]) -> tuple[str | int, Any]:
+    """Return key and value of an entry of a stored dict."""
+    match part:
+        case [str() | int() as key, inner]:
+            return key, rebuilt(inner, leaf)
+    raise DamagedError(f"tree: {part!r:.60} is no entry of a dict")
+
+
+def _leaf(row: Field) -> Leaf:
+    """Return a leaf that was read from a file."""
+    kind = row["kind"].one_of(*KINDS)
+    return Leaf(row["path"].text(), row["shape"].wholes(), row["dtype"].text(), kind, row["impl"].text())

@@ -1,0 +1,1 @@
+"""What the attached controller holds, on disk and back."""
