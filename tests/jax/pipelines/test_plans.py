@@ -1,0 +1,145 @@
+"""Pipelines as plans, before anything runs: their time under the controller's own scheduler, their moves, their errors."""
+
+from __future__ import annotations
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from pathways_nb.parallel.schedules.actions import actions_of
+from pathways_nb.session.calls import submit
+from pathways_nb.session.tenant_scope import calling
+from tests.support.pipelines import actions_planned, actions_run, embed, head, language_model, mlp, mlp_model, squared
+
+SPLIT = [name for name in pw.schedules() if name not in ("dualpipe", "terapipe", "seq1f1b")]
+
+
+def of_mlps(name: str, devices: int = 2, microbatches: int = 4) -> pw.Pipeline:
+    schedule = pw.schedule(name, devices=devices, microbatches=microbatches)
+    on = [pw.virtual_slice(1, island=device % 2) for device in range(devices)]
+    return pw.pipeline([mlp] * schedule.stages, on=on, schedule=schedule, loss=squared)
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_the_scheduler_takes_the_time_of_the_schedule(controller, name: str) -> None:
+    """With four places on two islands: islands dispatch ahead, so no place waits for another one's launches."""
+    pipe = of_mlps(name, devices=4, microbatches=8)
+    params, x, targets = mlp_model(len(pipe.stages), rows=16)
+    graph, each = pipe.value_and_grad.graph(params, x, targets), 1 / pipe.schedule.size.chunks
+    seconds = {node.name: 0.0 for node in graph.nodes if node.place is not None and node.action is None}
+    for action in (action for row in pipe.schedule.rows for cell in row for action in actions_of(cell)):
+        seconds[str(action)] = each * (2 if action.operation == "B" else 1)
+    found, planned = pw.predict(pipe.value_and_grad, params, x, targets, seconds=seconds), pipe.schedule.makespan()
+    if name == "dualpipe-v":  # its overlapped pairs are two nodes, the first of which has its result earlier
+        assert planned * 0.9 <= found <= planned
+    else:
+        assert found == pytest.approx(planned, rel=1e-9)
+
+
+def test_a_move_stands_before_the_action_that_reads_it_and_holds_back_no_other(controller) -> None:
+    pipe = of_mlps("zb-v")
+    params, x, targets = mlp_model(len(pipe.stages))
+    program = pipe.value_and_grad
+    with calling(controller, program.name):
+        call = program.signature((params, x, targets), {})
+        plan = submit.plan_of(controller, submit.traced(controller, program, call))
+    moves = 0
+    for order in plan.orders.values():
+        for position, index in enumerate(order):
+            if plan.steps[index].kind == "move":
+                following = (plan.steps[step] for step in order[position:])
+                reader = next(step for step in following if step.kind == "launch")
+                assert set(plan.steps[index].outputs) <= set(reader.inputs)
+                moves += 1
+    assert moves == 2 * 4 * 2  # forward and backward, microbatches, two crossings of a V
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-v"])
+def test_the_same_pipeline_in_the_simulator(controller, name: str) -> None:
+    params, x, targets = mlp_model(4 if name == "zb-v" else 2)
+    with pw.attach("sim", chip="tpu_v3", islands=2, devices_per_island=4, values=True):
+        pipe = of_mlps(name)
+        run = pipe.value_and_grad.run(params, x, targets)
+        assert actions_run(run, pipe) == actions_planned(pipe)
+
+
+def test_less_memory_is_reserved_for_1f1b_than_for_gpipe(controller) -> None:
+    peaks = {}
+    for name in ("gpipe", "1f1b"):
+        pipe = of_mlps(name, microbatches=8)
+        found = pipe.value_and_grad.peaks(*mlp_model(2, rows=512))
+        peaks[name] = [peak.others for peak in found]
+    saved = [a - b for a, b in zip(peaks["gpipe"], peaks["1f1b"], strict=True)]
+    assert saved[1] > saved[0] > 0
+
+
+def message(match: str) -> str:
+    return f"^{re.escape(match)}"
+
+
+def test_what_does_not_fit_names_both_sides_and_the_fix(controller) -> None:
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    options = {"on": on, "microbatches": 4, "loss": squared}
+    with pytest.raises(pw.UsageError, match=message(
+        "pipeline: schedule '1f1b' has 2 stages (2 devices with 1 chunk each), but 1 stages were given. Give 2,"
+    )):  # fmt: skip
+        pw.pipeline([mlp], schedule="1f1b", **options)
+    schedule = pw.schedule("gpipe", devices=2, microbatches=4)
+    with pytest.raises(pw.UsageError, match=message("pipeline: schedule 'gpipe' has 4 microbatches, but 2 microb")):
+        pw.pipeline([mlp] * 2, schedule=schedule, **{**options, "microbatches": 2})
+    with pytest.raises(pw.UsageError, match=message("pipeline: schedule 'dualpipe' runs 2 copies of the model")):
+        pw.pipeline([mlp] * 2, schedule="dualpipe", **options)
+    with pytest.raises(pw.UsageError, match=message("pipeline(schedule='1f1b') needs microbatches=")):
+        pw.pipeline([mlp] * 2, on=on, schedule="1f1b", loss=squared)
+    pipe = pw.pipeline([mlp] * 2, schedule="1f1b", **options)
+    params, x, targets = mlp_model(2)
+    with pytest.raises(pw.UsageError, match="params must be a list with a tree for each of 2 stages; given is 1 trees"):
+        pipe.value_and_grad(params[:1], x, targets)
+    with pytest.raises(pw.UsageError, match="a batch of 6 rows does not divide into 4 microbatches. Take a batch of 8"):
+        pipe.value_and_grad(params, x[:6], targets[:6])
+    with pytest.raises(pw.UsageError, match=r"params\[0\]\['up'\] is int32, which has no gradient"):
+        pipe.value_and_grad([{**params[0], "up": params[0]["up"].astype(np.int32)}, params[1]], x, targets)
+
+
+def test_stages_that_do_not_join_name_both_and_what_passes_between_them(controller) -> None:
+    def narrow(params, x):
+        return mlp(params, x)[:, :3]
+
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    params, x, targets = mlp_model(2)
+    pipe = pw.pipeline([narrow, mlp], on=on, schedule="gpipe", microbatches=2, loss=squared)
+    with pytest.raises(TypeError) as caught:
+        pipe.value_and_grad(params, x, targets)
+    assert "In stage 1 (mlp) of the pipeline: stage 0 (narrow) made float32[4,3]." in "\n".join(caught.value.__notes__)
+    pipe = pw.pipeline([mlp, mlp], on=on, schedule="gpipe", microbatches=2, loss=lambda y, t: jnp.mean(y - t, axis=0))
+    with pytest.raises(pw.UsageError, match=r"returned float32\[8\], not a scalar. Return a mean over the batch"):
+        pipe.value_and_grad(params, x, targets)
+
+
+def test_token_slices_that_do_not_fit(controller) -> None:
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    params, x, targets = language_model()
+    options = {"on": on, "schedule": "terapipe", "microbatches": 1, "loss": squared}
+    pipe = pw.pipeline([embed, head], token_slices=[6, 5], **options)
+    with pytest.raises(pw.UsageError, match=r"token_slices=\[6, 5\] sum to 11 tokens, but the input has 12"):
+        pipe.value_and_grad(params, x, targets)
+    with pytest.raises(pw.UsageError, match="schedule 'terapipe' has 4 token_slices, but 1 token_slices were given"):
+        pw.pipeline([embed, head], **options)
+
+
+def test_tied_parameters_that_do_not_fit(controller) -> None:
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    params, x, targets = mlp_model(2)
+    for group, text in (
+        (
+            [(0, "up"), (1, "table")],
+            r"tied parameters \[1\]\['table'\] do not exist. There are params\[0\]\['down'\], ",
+        ),
+        ([(0, "up"), (1, "down")], r"differ in shape or type: \(0, 'up'\): float32\[8,16\], \(1, 'down'\): float32"),
+    ):
+        pipe = pw.pipeline([mlp] * 2, on=on, schedule="gpipe", microbatches=2, loss=squared, tied=[group])
+        with pytest.raises(pw.UsageError, match=text):
+            pipe.value_and_grad(params, x, targets)
