@@ -175,17 +175,10 @@ class Computation(Unique):
         )
 
     def _trace_body(self, call: Signature, mesh: AbstractMesh, leaf_specs: Any, leaves: tuple[Any, ...]) -> Any:
-        trace = context.tracing()
         leaves = tuple(map(cross, leaves))
         args, kwargs = call.rebuild(leaves)
-        if trace is not None:
-            trace.inside.append(context.Body(self.name, self.place))
-        try:
-            with jax.sharding.use_abstract_mesh(mesh):
-                out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
-        finally:
-            if trace is not None:
-                trace.inside.pop()
+        with context.inside(context.Body(self.name, self.place)), jax.sharding.use_abstract_mesh(mesh):
+            out = self.fn(*args, **kwargs) if self.form == "jit" else self._per_shard(call, leaf_specs, leaves)
         self._check_outputs(out)
         return jax.tree.map(cross, out)
 

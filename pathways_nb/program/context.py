@@ -93,6 +93,19 @@ def under(trace: Tracing) -> Iterator[Tracing]:
         _tracing.reset(token)
 
 
+@contextlib.contextmanager
+def inside(body: Body) -> Iterator[None]:
+    """Return a context in which calls of computations are part of a body that is being traced."""
+    trace = tracing()
+    if trace is not None:
+        trace.inside.append(body)
+    try:
+        yield
+    finally:
+        if trace is not None:
+            trace.inside.pop()
+
+
 def set_runner(runner: Runner[Any, Any]) -> None:
     """Register the runner that carries out calls."""
     _runner[:] = [runner]

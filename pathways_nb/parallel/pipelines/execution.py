@@ -34,6 +34,11 @@ def merged(schedule: Schedule) -> Iterator[Action]:
         yield from actions_of(timing.tasks.cells[cell])
 
 
+def zero_sums(params: Any) -> list[Any]:
+    """Return sums of gradients to begin with: one for each leaf of a stage's parameters."""
+    return [jnp.zeros(leaf.shape, sum_dtype(leaf.dtype)) for leaf in jax.tree.leaves(params)]
+
+
 @dataclass(eq=False)
 class Execution:
     """One pass of a batch through a pipeline, under trace.
@@ -135,8 +140,7 @@ class Execution:
 
     def _sums(self, stage: int) -> list[Any]:
         if stage not in self.sums:
-            leaves = jax.tree.leaves(self.params[stage])
-            self.sums[stage] = [jnp.zeros(leaf.shape, sum_dtype(leaf.dtype)) for leaf in leaves]
+            self.sums[stage] = zero_sums(self.params[stage])
         return self.sums[stage]
 
     def _finished(self, stage: int) -> Any:

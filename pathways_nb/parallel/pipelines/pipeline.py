@@ -7,8 +7,7 @@ the controller sees an ordinary graph whose nodes are the schedule's actions, in
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,13 +18,14 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.pipelines import checks
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.execution import Execution
+from pathways_nb.parallel.pipelines.stage_calls import as_call, declared_shardings, parameters
 from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice, trace_stage
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.parallel.schedules.schedule import schedule as named_schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, specs
-from pathways_nb.program.computation import Computation, jit
+from pathways_nb.program.computation import jit
 from pathways_nb.program.program import Program, program
 
 
@@ -46,8 +46,8 @@ class Pipeline:
         self.schedule, self.stages, self.on, self.loss, self.has_aux = schedule, tuple(stages), tuple(on), loss, has_aux
         self.token_slices, self.tied = token_slices, tied
         self._shardings, self._data = shardings, data_sharding
-        self._calls = tuple(map(_caller, stages))
-        self._uses_context = token_slices is not None or any("context" in _parameters(stage) for stage in stages)
+        self._calls = tuple(map(as_call, stages))
+        self._uses_context = token_slices is not None or any("context" in parameters(stage) for stage in stages)
         self._made: dict[Any, StageComputations] = {}
         self.value_and_grad: Program = program(self._value_and_grad, name=f"{schedule.name} pipeline")
 
@@ -199,17 +199,12 @@ class Pipeline:
         share = (at.tokens / at.length if at.length else 1) / self.schedule.size.microbatches
         declared = specs.spread(self._shardings[stage], shapes.params, "shardings", f"stage {stage}")
         leaves = tuple(spec or PartitionSpec() for spec in declared)
-        trace = context.tracing()
-        assert trace is not None
-        trace.inside.append(context.Body(f"stage {stage}", place))
         try:
-            with jax.sharding.use_abstract_mesh(mesh):
+            with context.inside(context.Body(f"stage {stage}", place)), jax.sharding.use_abstract_mesh(mesh):
                 parts = trace_stage(self._calls[stage], shapes, at, self._loss if last else None, share, stage > 0)
         except Exception as error:
             checks.explain(error, stage, self.stages, shapes.x)
             raise
-        finally:
-            trace.inside.pop()
         return StageComputations(stage, parts, Placed(place, leaves, self._data))
 
 
@@ -251,7 +246,7 @@ def pipeline(
     found = _schedule(schedule, len(stages), len(on), microbatches, token_slices)
     checks.sizes(found, stages, on, microbatches, token_slices)
     found.check()
-    given = shardings or [_declared(stage) for stage in stages]
+    given = shardings or [declared_shardings(stage) for stage in stages]
     return Pipeline(
         stages, on, found, loss, has_aux, given, data_sharding or PartitionSpec(),
         None if token_slices is None else tuple(token_slices), tied,
@@ -267,32 +262,6 @@ def _schedule(
         raise UsageError(f"pipeline(schedule={given!r}) needs microbatches=, such as microbatches={2 * devices}.")
     chunks = stages // devices if stages > devices else None
     return named_schedule(given, devices, microbatches, chunks, None if token_slices is None else len(token_slices))
-
-
-def _declared(stage: Callable[..., Any]) -> Any:
-    """Return the declared shardings of a stage's parameters, if it is a computation."""
-    given = stage.in_specs if isinstance(stage, Computation) else None
-    return given[0] if isinstance(given, tuple) and not specs.is_spec(given) else given
-
-
-def _caller(stage: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a stage as ``call(params, x, key, context)``, which passes on what the stage has parameters for."""
-    fn = stage.fn if isinstance(stage, Computation) else stage
-    wanted = _parameters(stage)
-
-    def call(params: Any, x: Any, key: Any, tokens: Context) -> Any:
-        given = {name: value for name, value in (("key", key), ("context", tokens)) if name in wanted}
-        return fn(params, x, **given)
-
-    return call
-
-
-def _parameters(stage: Callable[..., Any]) -> Collection[str]:
-    """Return the names of a stage's parameters, as far as they can be read."""
-    try:
-        return inspect.signature(stage).parameters.keys()
-    except (TypeError, ValueError):
-        return ()
 
 
 def _tokens(batch: tuple[Any, Any], part: TokenSlice) -> tuple[Any, Any]:

@@ -1,0 +1,40 @@
+"""The stages that a user writes, in one form: called with parameters, input, key and context."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.program import specs
+from pathways_nb.program.computation import Computation
+
+Stage = Callable[..., Any]
+Call = Callable[[Any, Any, Any, Context], Any]
+
+
+def as_call(stage: Stage) -> Call:
+    """Return a stage as ``call(params, x, key, context)``, which passes on what the stage has parameters for."""
+    fn = stage.fn if isinstance(stage, Computation) else stage
+    wanted = parameters(stage)
+
+    def call(params: Any, x: Any, key: Any, tokens: Context) -> Any:
+        given = {name: value for name, value in (("key", key), ("context", tokens)) if name in wanted}
+        return fn(params, x, **given)
+
+    return call
+
+
+def parameters(stage: Stage) -> Collection[str]:
+    """Return the names of a stage's parameters, as far as they can be read."""
+    try:
+        return inspect.signature(stage).parameters.keys()
+    except (TypeError, ValueError):
+        return ()
+
+
+def declared_shardings(stage: Stage) -> Any:
+    """Return the declared shardings of a stage's parameters, if it is a computation; else ``None``."""
+    given = stage.in_specs if isinstance(stage, Computation) else None
+    return given[0] if isinstance(given, tuple) and not specs.is_spec(given) else given
