@@ -22,6 +22,9 @@ Seconds = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 class SliceCosts:
     """The seconds of each slice of a problem.
 
+    Attributes:
+        most_sequences: size of the largest group of which the cost is known.
+
     Args:
         cost: an array, or a function of (sequences, tokens, context); see ``plan``.
         problem: its sizes.
@@ -33,7 +36,8 @@ class SliceCosts:
     def __init__(self, cost: Any, problem: Problem):
         self.problem = problem
         if callable(cost):
-            self.most_sequences, self._seconds, self._named = problem.batch, _Formula(cost), _called
+            self.most_sequences = min(problem.batch, getattr(cost, "most_sequences", problem.batch))
+            self._seconds, self._named = _Formula(cost), _called
         else:
             table = _table(cost, problem)
             self.most_sequences = min(len(table), problem.batch)
@@ -59,13 +63,14 @@ class SliceCosts:
             self._refuse(*(int(key[first]) for key in keys), float(seconds[wrong][first]), int(wrong.sum()))
         return seconds
 
-    def _refuse(self, b: int, l: int, c: int, seconds: float, count: int) -> None:  # noqa: E741 - the paper's letter
+    def _refuse(self, sequences: int, tokens: int, context: int, seconds: float, count: int) -> None:
         """Raise an error about the first slice whose seconds cannot be used."""
         what = "is negative" if seconds < 0 else "is a hole"
         raise UsageError(
-            f"{self._named(b, l, c)} = {seconds} {what}: the seconds of {counted(b, 'sequence')} with "
-            f"{counted(l, 'token')} after {c}; {count} of the values that {self.problem} need are so. Give each a "
-            f"finite time of at least 0, a large one where a slice must not be used."
+            f"{self._named(sequences, tokens, context)} = {seconds} {what}: the seconds of "
+            f"{counted(sequences, 'sequence')} with {counted(tokens, 'token')} after {context}; {count} of the values "
+            f"that {self.problem} need are so. Give each a finite time of at least 0, a large one where a slice must "
+            f"not be used."
         )
 
 
@@ -112,14 +117,16 @@ def _table(cost: Any, problem: Problem) -> np.ndarray:
 
 def _looked_up(table: np.ndarray, granularity: int) -> Seconds:
     """Return the function that looks seconds up in a table."""
-    return lambda b, l, c: table[b - 1, l // granularity - 1, c // granularity]  # noqa: E741 - the paper's letters
+    return lambda sequences, tokens, context: table[sequences - 1, tokens // granularity - 1, context // granularity]
 
 
 def _indexed(granularity: int) -> Callable[[int, int, int], str]:
     """Return the function that names an element of a table."""
-    return lambda b, l, c: f"cost[{b - 1}, {l // granularity - 1}, {c // granularity}]"  # noqa: E741
+    return lambda sequences, tokens, context: (
+        f"cost[{sequences - 1}, {tokens // granularity - 1}, {context // granularity}]"
+    )
 
 
-def _called(b: int, l: int, c: int) -> str:  # noqa: E741 - the paper's letter
+def _called(sequences: int, tokens: int, context: int) -> str:
     """Return the call of a formula in words."""
-    return f"cost({b}, {l}, {c})"
+    return f"cost({sequences}, {tokens}, {context})"
