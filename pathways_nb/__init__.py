@@ -30,6 +30,7 @@ from pathways_nb.errors import (
 from pathways_nb.experiments.predict import predict
 from pathways_nb.experiments.sweep import Sweep, sweep
 from pathways_nb.notebook.magics import load_ipython_extension
+from pathways_nb.parallel import terapipe
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules
 from pathways_nb.parallel.schedules.registry import register_schedule, schedules
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
@@ -110,6 +111,7 @@ __all__ = [
     "shard_map",
     "style",
     "sweep",
+    "terapipe",
     "virtual_slice",
     "wait",
     "work",

@@ -35,6 +35,8 @@ class SliceCosts:
 
     def __init__(self, cost: Any, problem: Problem):
         self.problem = problem
+        self._seconds: Seconds
+        self._named: Callable[[int, int, int], str]
         if callable(cost):
             self.most_sequences = min(problem.batch, getattr(cost, "most_sequences", problem.batch))
             self._seconds, self._named = _Formula(cost), _called
@@ -60,17 +62,17 @@ class SliceCosts:
         if wrong.any():
             keys = [each[wrong] for each in where]
             first = np.lexsort(keys[::-1])[0]
-            self._refuse(*(int(key[first]) for key in keys), float(seconds[wrong][first]), int(wrong.sum()))
+            sequences, tokens, context = (int(key[first]) for key in keys)
+            self._refuse(sequences, tokens, context, float(seconds[wrong][first]))
         return seconds
 
-    def _refuse(self, sequences: int, tokens: int, context: int, seconds: float, count: int) -> None:
-        """Raise an error about the first slice whose seconds cannot be used."""
+    def _refuse(self, sequences: int, tokens: int, context: int, seconds: float) -> None:
+        """Raise an error about a slice whose seconds cannot be used."""
         what = "is negative" if seconds < 0 else "is a hole"
         raise UsageError(
-            f"{self._named(sequences, tokens, context)} = {seconds} {what}: the seconds of "
-            f"{counted(sequences, 'sequence')} with {counted(tokens, 'token')} after {context}; {count} of the values "
-            f"that {self.problem} need are so. Give each a finite time of at least 0, a large one where a slice must "
-            f"not be used."
+            f"{self._named(sequences, tokens, context)} = {seconds} {what}, the seconds of "
+            f"{counted(sequences, 'sequence')} with {counted(tokens, 'token')} after {context}, and {self.problem} "
+            f"need them. Give each slice a finite time of at least 0, a large one where it must not be used."
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pathways_nb.cost.calibration.fitting import held_out, nonnegative
+from pathways_nb.cost.calibration.fitting import nonnegative
 from pathways_nb.errors import UsageError, is_index, is_number
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.text_table import Printed, Table
@@ -192,13 +192,21 @@ def _length_errors(plain: Sequence[SliceSample]) -> list[float]:
 
 
 def _context_errors(curves: Curves, others: Sequence[SliceSample]) -> list[float]:
-    """Return the errors of every second slice with context, by a fit to the others."""
+    """Return the errors of every second slice with context, by a fit to the others; none for fewer than four of those.
 
-    def fitted(seen: list[SliceSample]) -> Any:
-        cost = FittedCost(curves, _coefficients(curves, seen))
-        return lambda one: float(cost(one.sequences, one.tokens, one.context))
-
-    return held_out(others, fitted, lambda one: one.seconds)
+    Every second one as on a chessboard of lengths and contexts, so that both halves have all of both.
+    """
+    same: dict[tuple[int, int], int] = defaultdict(int)
+    black: list[SliceSample] = []
+    white: list[SliceSample] = []
+    for one in others:
+        length = one.sequences, one.tokens
+        same[length] += 1
+        (black if (len(same) + same[length]) % 2 else white).append(one)
+    if len(black) < 4:
+        return []
+    cost = FittedCost(curves, _coefficients(curves, black))
+    return [float(cost(one.sequences, one.tokens, one.context)) / one.seconds - 1 for one in white]
 
 
 def _mean(errors: Sequence[float]) -> float | None:
