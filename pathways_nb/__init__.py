@@ -30,6 +30,7 @@ from pathways_nb.errors import (
 from pathways_nb.experiments.predict import predict
 from pathways_nb.experiments.sweep import Sweep, sweep
 from pathways_nb.notebook.magics import load_ipython_extension
+from pathways_nb.parallel import terapipe
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.pipeline import Pipeline, pipeline
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules
@@ -121,6 +122,7 @@ __all__ = [
     "stages",
     "style",
     "sweep",
+    "terapipe",
     "virtual_slice",
     "wait",
     "work",

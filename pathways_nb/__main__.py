@@ -84,6 +84,24 @@ def schedule(options: argparse.Namespace) -> int:
     return 0
 
 
+def terapipe_plan(options: argparse.Namespace) -> int:
+    """Print the optimal slicing of every case of a file.
+
+    Returns:
+        Exit status; 1 if the file, or one of its cases, cannot be solved.
+    """
+    from pathways_nb.errors import UsageError
+    from pathways_nb.parallel.terapipe import case_files
+
+    try:
+        solved = case_files.solve_file(options.file)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({"cases": solved}) if options.json else "\n".join(case_files.as_lines(solved)))
+    return 1 if any("error" in one for one in solved) else 0
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands and their options."""
     top = argparse.ArgumentParser(
@@ -119,6 +137,11 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="one JSON object: ranks, stage_to_rank, sim and sizes")
     form.add_argument("--csv", action="store_true", help="a table with a line for each action and its times")
     one.set_defaults(run=schedule)
+
+    one = commands.add_parser("terapipe-plan", help="Print the optimal token slicing of every case of a file.")
+    one.add_argument("file", type=Path, metavar="FILE", help="JSON file of cases: tables, formulas, measured files")
+    one.add_argument("--json", action="store_true", help="one JSON object: name, latency, scheme, seconds of each case")
+    one.set_defaults(run=terapipe_plan)
     return top
 
 

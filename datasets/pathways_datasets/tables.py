@@ -23,11 +23,11 @@ def hardware() -> dict[str, Any]:
 def published(paper: str) -> dict[str, Any]:
     """Return the results that a paper reports, by figure and name.
 
-    Each has a value in SI units, its unit, what it says, and how it was read. The tag ``"recalled"`` marks numbers that
-    were not checked against the paper; code that prints one says so.
+    Each has a value in SI units, its unit, how it was read, and what it says where its name does not. The tag
+    ``"recalled"`` marks numbers that were not checked against the paper; code that prints one says so.
 
     Args:
-        paper: ``"pathways"``.
+        paper: ``"pathways"`` or ``"terapipe"``.
 
     Raises:
         ValueError: there is no such table.

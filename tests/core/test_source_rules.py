@@ -12,6 +12,8 @@ import pathways_nb as pw
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "pathways_nb"
+NAMESPACES = ("terapipe",)
+"""Packages that are public as a whole; each lists its names."""
 
 
 def files(*parts: str) -> list[Path]:
@@ -40,12 +42,19 @@ def test_all_names_are_there_sorted_and_nothing_else_is() -> None:
     assert pw.__all__ == sorted(pw.__all__)
     assert len(set(pw.__all__)) == len(pw.__all__)
     public = {name for name, value in vars(pw).items() if not name.startswith("_") and not inspect.ismodule(value)}
-    assert public == set(pw.__all__)
+    assert public | set(NAMESPACES) == set(pw.__all__)
 
 
 @pytest.mark.parametrize("name", pw.__all__)
 def test_every_public_name_is_documented(name: str) -> None:
     assert inspect.getdoc(getattr(pw, name)), name
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_every_name_of_a_namespace_is_there_sorted_and_documented(namespace: str) -> None:
+    package = getattr(pw, namespace)
+    assert package.__all__ == sorted(package.__all__)
+    assert [name for name in package.__all__ if not inspect.getdoc(getattr(package, name))] == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_no_test_sleeps_reads_a_clock_or_is_skipped(path: Path) -> None:
 
 def test_no_argument_is_called_slice() -> None:
     """Devices are always ``on=``; token slices always ``token_slices=`` (API.md)."""
-    for name in pw.__all__:
-        value = getattr(pw, name)
+    spaces = [pw, *(getattr(pw, namespace) for namespace in NAMESPACES)]
+    for name, value in ((name, getattr(space, name)) for space in spaces for name in space.__all__):
         if inspect.isfunction(value):
             assert not {"slice", "slices"} & set(inspect.signature(value).parameters), name

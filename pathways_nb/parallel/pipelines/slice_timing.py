@@ -68,9 +68,7 @@ class SliceTimer:
             int(before > 0), 2 + (before > 0) - (before + tokens == self.length), before, tokens, self.length
         )
         part = jax.tree.map(lambda leaf: leaf[:sequences, before : before + tokens], x)
-        store = (
-            None if at.is_first else [jnp.zeros(one.shape, one.dtype) for one in self._store(params, part, sequences)]
-        )
+        store = None if at.is_first else [jnp.zeros(one.shape, one.dtype) for one in self._store(params, part)]
         made = self._computations(Inputs(params, part, store=store), at)
         values: dict[int, Any] = {}
         for name, leaves in (("params", params), ("x", part), ("store", store)):

@@ -46,7 +46,9 @@ def test_what_is_compared_with_a_number_has_one_with_its_origin() -> None:
 
 
 def test_an_unknown_paper_names_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"published\('pathway'\): there is no such table; there is 'pathways'\."):
+    with pytest.raises(
+        ValueError, match=r"published\('pathway'\): there is no such table; there is 'pathways', 'terapipe'\."
+    ):
         published("pathway")
 
 

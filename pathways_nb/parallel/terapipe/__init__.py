@@ -1,0 +1,14 @@
+"""TeraPipe's optimal slicer (Li et al., ICML 2021): which token slices a pipeline of equal stages finishes first.
+
+``plan`` finds the optimum, ``fit`` and ``measure`` make the cost that it needs from measurements, ``published``
+predicts the paper's results. All of it is arithmetic on seconds: the pipelines that run slices are elsewhere, as is the
+order of their actions (``schedules``). ``pw.terapipe`` is this package.
+"""
+
+from pathways_nb.parallel.terapipe.fitted_cost import FittedCost, fit
+from pathways_nb.parallel.terapipe.measured_stage import measure
+from pathways_nb.parallel.terapipe.measuring import fit_timed
+from pathways_nb.parallel.terapipe.planner import evaluate, plan
+from pathways_nb.parallel.terapipe.slicing import Slicing
+
+__all__ = ["FittedCost", "Slicing", "evaluate", "fit", "fit_timed", "measure", "plan"]

@@ -1,0 +1,99 @@
+"""``pw.terapipe.fit_timed``: time slices of several lengths and contexts, and fit the paper's form of their cost.
+
+What is timed is a function, so this module needs no devices. Slices take turns, round after round, so that other load
+on the machine is spread over all of them; each is timed once more before, because its first run compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from pathways_nb.cost.calibration.fitting import noise
+from pathways_nb.errors import UsageError
+from pathways_nb.parallel.terapipe.fitted_cost import FittedCost, fit, with_noise
+from pathways_nb.parallel.terapipe.problem import Problem
+from pathways_nb.util.progress import Progress, to_standard_error
+
+Sizes = tuple[int, int, int]
+"""Sequences, tokens and context of a slice."""
+
+
+def fit_timed(
+    seconds: Callable[[int, int, int], float],
+    *,
+    length: int,
+    lengths: Sequence[int] | None = None,
+    batches: Sequence[int] = (1,),
+    contexts: int = 4,
+    granularity: int = 8,
+    rounds: int = 3,
+    say: Callable[[str], object] = to_standard_error,
+) -> FittedCost:
+    """Return the cost of slices, timed and fitted; its table states the error of the fit and the noise.
+
+    Args:
+        seconds: times one slice: a function of (sequences, tokens, context).
+        length: L, tokens of a sequence.
+        lengths: tokens of the slices to time, with ``length`` as the last; by default the granularity and its doubles
+            up to ``length``.
+        batches: numbers of sequences to time together.
+        contexts: number of contexts to time for each length, beside none.
+        granularity: tokens; each length and context is a multiple of it.
+        rounds: repetitions whose median counts.
+        say: called with lines of progress, after two seconds.
+
+    Raises:
+        UsageError: lengths that are no multiples of the granularity or do not end with ``length``.
+    """
+    problem = Problem(length, max(batches), 1, granularity)
+    chosen = _doubles(problem) if lengths is None else sorted(set(lengths))
+    _check(chosen, problem)
+    sizes = [
+        (count, tokens, context)
+        for count in sorted(set(batches))
+        for tokens in chosen
+        for context in _contexts(tokens, contexts, problem)
+    ]
+    timed = _timed(seconds, sizes, max(1, rounds), Progress(say))
+    cost = fit([(*size, median(found)) for size, found in timed.items()])
+    return with_noise(cost, median(map(noise, timed.values())) if rounds > 1 else None)
+
+
+def _doubles(problem: Problem) -> list[int]:
+    """Return the granularity and its doubles below the length, and the length."""
+    found = [problem.granularity]
+    while 2 * found[-1] < problem.length:
+        found.append(2 * found[-1])
+    return sorted({*found, problem.length})
+
+
+def _check(lengths: Sequence[int], problem: Problem) -> None:
+    """Check the lengths to time."""
+    wrong = [one for one in lengths if one < 1 or one % problem.granularity]
+    if wrong or not lengths or lengths[-1] != problem.length:
+        raise UsageError(
+            f"terapipe.measure: lengths={list(lengths)}: multiples of granularity={problem.granularity} up to "
+            f"length={problem.length}, which is the last one, are needed."
+        )
+
+
+def _contexts(tokens: int, count: int, problem: Problem) -> list[int]:
+    """Return no context, and up to ``count`` contexts spread over what the sequence has left."""
+    left = (problem.length - tokens) // problem.granularity
+    return sorted({problem.granularity * (left * step // count) for step in range(count + 1)})
+
+
+def _timed(
+    seconds: Callable[[int, int, int], float], sizes: Sequence[Sizes], rounds: int, progress: Progress
+) -> dict[Sizes, list[float]]:
+    """Return the seconds of each slice in each round."""
+    found: dict[Sizes, list[float]] = {size: [] for size in sizes}
+    for turn in range(rounds + 1):
+        for number, size in enumerate(sizes, 1):
+            taken = float(seconds(*size))
+            if turn:
+                found[size].append(taken)
+            name = f"round {turn} of {rounds}" if turn else "compiling"
+            progress.tell(f"terapipe.measure: {name}, slice {number} of {len(sizes)}")
+    return found

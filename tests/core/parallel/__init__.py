@@ -1,0 +1,1 @@
+"""Ways to split a model over places, as arithmetic."""

@@ -1,0 +1,1 @@
+"""TeraPipe's optimal slicer."""
