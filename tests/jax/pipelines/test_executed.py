@@ -121,3 +121,31 @@ def test_a_prefix_without_gradient_is_found_out(controller) -> None:
     expected, right = jax.jit(jax.value_and_grad(pw.pipeline([embed, head], **options).composed))(params, x, targets)
     np.testing.assert_allclose(float(value), float(expected), rtol=1e-5)
     assert worst(gradients, right) > 0.1
+
+
+def test_in_double_precision_gradients_are_those_of_the_whole_model(fresh_python) -> None:
+    """In a process of its own: the option is for the whole process."""
+    done = fresh_python(
+        """
+        import jax
+        jax.config.update("jax_enable_x64", True)
+        import numpy as np, pathways_nb as pw
+        from tests.support.pipelines import cross_entropy, embed, head, language_model, mlp, mlp_model, squared, worst
+
+        pw.attach("cpu", islands=2, devices_per_island=2)
+        on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+        for pipe, model in (
+            (pw.pipeline([mlp] * 4, on=on, schedule="zb-v", microbatches=4, loss=squared), mlp_model(4)),
+            (pw.pipeline([embed, head], on=on, schedule="seq1f1b", microbatches=2, loss=cross_entropy,
+                         token_slices=[7, 5]), language_model()),
+        ):
+            params, x, targets = jax.tree.map(lambda a: a.astype(float) if a.dtype == np.float32 else a, model)
+            value, gradients = pipe.value_and_grad(params, x, targets)
+            expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
+            assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {np.dtype(float)}
+            assert abs(float(value) - float(expected)) < 1e-12
+            print(worst(gradients, exact))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert max(map(float, done.stdout.split())) < 1e-12
