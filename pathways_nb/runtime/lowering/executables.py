@@ -26,6 +26,8 @@ from pathways_nb.util.fallbacks import fall_back
 
 Clock = Callable[[], float]
 
+_lowering = threading.Lock()
+
 
 @dataclass(frozen=True, eq=False)
 class Executable:
@@ -115,7 +117,8 @@ def _lower(request: CompileRequest) -> Any:
         donate_argnums=request.donated,
         keep_unused=True,
     )
-    with warnings.catch_warnings():
+    # The filters are the whole process's: threads that changed them at once would restore each other's.
+    with _lowering, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         return jitted.lower(*request.structs)
 
