@@ -59,7 +59,7 @@ def params(given: Any, stages: int) -> Any:
     return given
 
 
-def position(paths: Sequence[Any], leaves: Sequence[Any], path: Sequence[Any]) -> int:
+def position(paths: Sequence[Any], path: Sequence[Any]) -> int:
     """Return the position of the leaf at a path of stage and keys, such as ``(0, "table")``.
 
     Raises:

@@ -24,6 +24,7 @@ from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice, trace
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, specs
+from pathways_nb.program.computation import jit
 
 
 @dataclass(eq=False)
@@ -105,17 +106,25 @@ class StagedModel:
         declared = specs.spread(self.shardings[stage], params, "shardings", f"stage {stage}")
         return tuple(spec or PartitionSpec() for spec in declared)
 
-    def _tie(self, params: Any, gradients: list[Any]) -> list[Any]:
-        """Return the gradients with those of tied parameters replaced by their sum."""
+    def _tie(self, params: list[Any], gradients: list[Any]) -> list[Any]:
+        """Return the gradients with those of tied parameters replaced by their sum.
+
+        The sum is made on each place in the same order, so that tied parameters stay equal to the last bit and the
+        optimizer's part of each stays on its place.
+        """
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        layouts = [spec for stage, tree in enumerate(params) for spec in self.specs_of(stage, tree)]
         leaves, tree = jax.tree.flatten(gradients)
+        tied = list(leaves)
         for group in self.tied:
-            at = [checks.position(paths, leaves, path) for path in group]
+            at = [checks.position(paths, path) for path in group]
             checks.alike(group, [leaves[one] for one in at])
-            total = sum(leaves[one] for one in at)
             for one in at:
-                leaves[one] = total
-        return jax.tree.unflatten(tree, leaves)
+                place, spec = self.place_of(paths[one][0].idx), layouts[one]
+                tied[one] = jit(_sum, on=place, in_shardings=(spec,) * len(at), out_shardings=spec)(
+                    *(leaves[other] for other in at)
+                )
+        return jax.tree.unflatten(tree, tied)
 
     def _microbatches(self, x: Any, targets: Any) -> list[tuple[Any, Any]]:
         """Return input and targets of each microbatch."""
@@ -163,6 +172,10 @@ class StagedModel:
             checks.explain(error, stage, self.stages, shapes.x)
             raise
         return StageComputations(stage, parts, Placed(place, self.specs_of(stage, shapes.params), self.data))
+
+
+def _sum(*gradients: Any) -> Any:
+    return functools.reduce(jnp.add, gradients)
 
 
 def stage_key(key: Any, stage: int, microbatch: int, token_slice: int = 0) -> Any:
