@@ -56,13 +56,11 @@ class CompileRequest:
     structs: tuple[jax.ShapeDtypeStruct, ...]
     arriving: tuple[Any, ...]
     donated: tuple[int, ...]
-    replicated: frozenset[int]
     label: Label
 
     def key(self) -> Hashable:
         """Return a key that is equal for requests with the same executable, within one trace."""
-        whole = tuple(value in self.replicated for value in self.code.outputs)
-        return shape_key(self.code), self.mesh, self.arriving, self.donated, whole, self.structs
+        return shape_key(self.code), self.mesh, self.arriving, self.donated, self.structs
 
 
 class Executables:
@@ -113,7 +111,7 @@ def _lower(request: CompileRequest) -> Any:
     jitted = jax.jit(
         node,
         in_shardings=request.arriving,
-        out_shardings=out_shardings(request.code, request.mesh, request.replicated),
+        out_shardings=out_shardings(request.code, request.mesh),
         donate_argnums=request.donated,
         keep_unused=True,
     )
