@@ -91,14 +91,12 @@ def _way(sharding: Any, target: Any, rank: int) -> Callable[[Any, Any], Any]:
     if not isinstance(sharding, NamedSharding):  # JAX 0.12 cannot compile against the layout of a callback's result
         return jax.device_put if own else _send_pieces
     devices = sharding.mesh.devices
-    if own and list(devices.flat) == list(target.mesh.devices.flat):
-        return reshard
     if devices.size == target.mesh.size:
         kinds = (jax.sharding.AxisType.Auto,) * devices.ndim
         moved = Mesh(target.mesh.devices.reshape(devices.shape), sharding.mesh.axis_names, axis_types=kinds)
         if NamedSharding(moved, sharding.spec).is_equivalent_to(target, rank):
             return jax.device_put
-    return _send_pieces
+    return reshard if own and list(devices.flat) == list(target.mesh.devices.flat) else _send_pieces
 
 
 def _send_pieces(array: Any, target: Any) -> Any:

@@ -103,6 +103,20 @@ def test_an_argument_from_another_place_is_brought_in_pieces(controller, copied)
     assert moves(run) == [sum(copied)] == [x.nbytes]
 
 
+def test_where_nothing_is_declared_the_layout_stays_alike(controller, copied) -> None:
+    """Ordinary operations declare none."""
+    one, two = place((4,), 0, "one"), place((2,), 1, "two")
+    first, second = (
+        pw.jit(lambda v: v * 2, on=at, in_shardings=pw.P("x"), out_shardings=pw.P("x")) for at in (one, two)
+    )
+    f = pw.program(lambda v: second(v) * first(v))
+    with pw.record() as run:
+        found = f(x)
+        same(found, 4 * x * x)
+    assert moves(run) == [sum(copied)] == [x.nbytes]
+    assert found.sharding.spec == pw.P("x")
+
+
 def test_the_gradient_goes_over_in_shards(controller, copied) -> None:
     one, two = place((4,), 0, "one"), place((2,), 1, "two")
 
