@@ -167,7 +167,7 @@ def pipeline(
         shardings: for each stage a tree of ``pw.P``, or a prefix of it, for its parameters; replicated if left out.
         data_sharding: the partition of arrays whose first dimension is the batch; replicated if left out.
         tied: groups of parameters that are the same, each as stage and path, such as ``[(0, "table"), (3, "table")]``.
-            Each of a group gets the sum of their gradients.
+            Each of a group gets the sum of their gradients, and a global norm counts each of them.
 
     Raises:
         ScheduleError: the schedule cannot be carried out.
@@ -175,6 +175,7 @@ def pipeline(
     """
     found = _schedule(schedule, len(stages), len(on), microbatches, token_slices)
     checks.sizes(found, stages, on, microbatches, token_slices)
+    checks.context(stages, token_slices)
     found.check()
     given = shardings or [declared_shardings(stage) for stage in stages]
     model = StagedModel(

@@ -160,6 +160,8 @@ def test_token_slices_that_do_not_fit(controller) -> None:
     pipe = pw.pipeline([embed, head], token_slices=[6, 5], **options)
     with pytest.raises(pw.UsageError, match=r"token_slices=\[6, 5\] sum to 11 tokens, but the input has 12"):
         pipe.value_and_grad(params, x, targets)
+    with pytest.raises(pw.UsageError, match=r"no stage \(mlp\) has a parameter 'context', so attention would see only"):
+        pw.pipeline([mlp, mlp], token_slices=[6, 6], **options)
     with pytest.raises(pw.UsageError, match="schedule 'terapipe' has 4 token_slices, but 1 token_slices were given"):
         pw.pipeline([embed, head], **options)
 
