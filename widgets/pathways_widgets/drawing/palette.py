@@ -89,6 +89,9 @@ OPERATIONS = (
 MEMORY, EXCESS = "#8FA3B8", VERMILION
 """Colours of the memory that a device of a pipeline holds, and of the part above the cap."""
 
+OTHER_ORDER, LATE = VERMILION, BLUE
+"""Outlines of the first action of a run that came in another order than planned (solid), and later (dashed)."""
+
 BACKWARD_SUFFIX = "(bwd)"
 """Suffix of the name of a backward computation."""
 ACTION, FORWARD_ACTION = re.compile(r"\d+[FIWB]\d+(\.\d+)?"), re.compile(r"\d+F")
