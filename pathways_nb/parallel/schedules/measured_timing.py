@@ -7,7 +7,7 @@ timing of a schedule of its own, whose rows are the orders that the devices had.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,28 @@ from pathways_nb.parallel.schedules.timing import Timing
 
 PART = {"F": 0, "I": 1, "B": 1, "W": 2}
 """Which row of the durations of cells holds those of an operation; B is measured as a whole."""
+
+
+def after_causes(schedule: Schedule, call: RecordedCall) -> RecordedCall:
+    """Return a call in which no action begins before it has what it needs, as far as starts were not measured.
+
+    The record infers such a start from the launch and from the end before it on the device. What an action needs from
+    another stage may have come later. Ends stay, and no start is later than its end.
+
+    Args:
+        schedule: that the call carried out.
+        call: as recorded.
+    """
+    executed = _executed(schedule, call)
+    edges, cells = executed.dependencies, _cells(executed)
+    starts, ends = ({one: span[at] for one, span in call.spans.items()} for at in (0, 1))
+    for source, target in zip(edges.source.tolist(), edges.target.tolist(), strict=True):
+        made, needed = cells[source], cells[target]
+        if needed in call.inferred:
+            starts[needed] = max(starts[needed], ends[made], call.sent.get((made, needed), (0.0, -np.inf))[1])
+    spans = {one: (min(starts[one], end), end) for one, end in ends.items()}
+    sent = {pair: (min(max(start, ends[pair[0]]), end), end) for pair, (start, end) in call.sent.items()}
+    return replace(call, spans=spans, sent=sent)
 
 
 def planned_by(schedule: Schedule, call: RecordedCall) -> Timing:
@@ -61,7 +83,7 @@ def _medians(pairs: Iterable[tuple[Any, float]]) -> dict[Any, float]:
 
 def ran_as(schedule: Schedule, call: RecordedCall) -> Timing:
     """Return what ran as the timing of a schedule of its own, whose rows are the orders that devices had."""
-    executed = Schedule(tuple(tuple(row) for row in _rows_run(schedule, call)), schedule.name)
+    executed = _executed(schedule, call)
     tasks, begin = executed.tasks, min(start for start, _ in call.spans.values())
     start, end = np.array([call.spans[one] for one in _cells(executed)]).T - begin
     found = Evaluated(start, end, float(end.max()))
@@ -69,11 +91,11 @@ def ran_as(schedule: Schedule, call: RecordedCall) -> Timing:
     return Timing(tasks, executed.size, found, _released(executed, call, found, begin), forward)
 
 
-def _rows_run(schedule: Schedule, call: RecordedCall) -> Iterator[list[Action]]:
-    """Yield the actions of each device in the order of their starts; those that start together as planned."""
-    for row in schedule.rows:
-        planned = [action for cell in row for action in actions_of(cell)]
-        yield sorted(planned, key=lambda one: call.spans[one])  # sorted is stable
+def _executed(schedule: Schedule, call: RecordedCall) -> Schedule:
+    """Return the actions of each device in the order of their starts; those that start together as planned."""
+    planned = ([action for cell in row for action in actions_of(cell)] for row in schedule.rows)
+    ran = [sorted(row, key=lambda one: call.spans[one]) for row in planned]
+    return Schedule(tuple(tuple(row) for row in ran), schedule.name)
 
 
 def _cells(executed: Schedule) -> list[Action]:

@@ -21,6 +21,8 @@ from pathways_nb.trace.record import Events, Label
 from pathways_nb.util.words import counted
 
 Span = tuple[float, float]
+_INFERRED = ("estimated", "interpolated")
+"""Qualities of events whose start is inferred."""
 _NAMED = 4
 """Most actions that an error names."""
 
@@ -33,12 +35,14 @@ class RecordedCall:
         program: name of the program whose call it is.
         spans: start and end of each action, in seconds since the run began.
         sent: by the actions that made and that needed something on another stage: start and end of its transfer.
+        inferred: the actions whose start was not measured.
         origin: how the times are known, such as ``"real, estimated"`` or ``"simulated, roofline"``.
     """
 
     program: str
     spans: dict[Action, Span]
     sent: dict[tuple[Action, Action], Span]
+    inferred: frozenset[Action]
     origin: str
 
 
@@ -123,7 +127,8 @@ def _call(events: Events, rows: dict[Action, int]) -> RecordedCall:
         for source in (by_node[parent] for parent in parents if parent in by_node and node in by_node):
             known = sent.get((source, by_node[node]), (start, end))
             sent[source, by_node[node]] = min(start, known[0]), max(end, known[1])
-    return RecordedCall(str(mine["program"][0]), dict(zip(rows, spans, strict=True)), sent, _origin(mine))
+    inferred = frozenset(one for one, row in zip(rows, mine.is_("quality", *_INFERRED).tolist(), strict=True) if row)
+    return RecordedCall(str(mine["program"][0]), dict(zip(rows, spans, strict=True)), sent, inferred, _origin(mine))
 
 
 def _origin(events: Events) -> str:

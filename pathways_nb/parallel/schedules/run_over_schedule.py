@@ -2,7 +2,8 @@
 
 The plan is the schedule evaluated with medians of the run: of each operation by stage and token slice, over
 microbatches, and of each transfer by the two stages and the token slice. So it is what the order alone allows: all that
-begins later is due to launches, uneven durations or another order. Both begin with their first action at time 0.
+begins later is due to launches, uneven durations or another order. Both begin with their first action at time 0. Where
+the record infers starts, they are moved to the arrival of what the action needed (``measured_timing.after_causes``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from pathways_nb.parallel.schedules.actions import Action, actions_of
 from pathways_nb.parallel.schedules.boxes import boxes_of
-from pathways_nb.parallel.schedules.measured_timing import PART, in_unit, medians_of, planned_by, ran_as
+from pathways_nb.parallel.schedules.measured_timing import PART, after_causes, in_unit, medians_of, planned_by, ran_as
 from pathways_nb.parallel.schedules.picture import SchedulePicture, require_cap
 from pathways_nb.parallel.schedules.recorded_calls import RecordedCall, chosen
 from pathways_nb.parallel.schedules.schedule import Schedule
@@ -79,6 +80,7 @@ class RunOverSchedule:
             UsageError: the run has no such call; see ``recorded_calls.chosen``.
         """
         found, number = chosen(events, schedule, call, name)
+        found = after_causes(schedule, found)
         return cls(schedule, found, planned_by(schedule, found), ran_as(schedule, found), name, number)
 
     @cached_property

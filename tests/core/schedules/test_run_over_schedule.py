@@ -49,7 +49,8 @@ def test_a_run_that_kept_its_plan_is_its_plan(name: str) -> None:
 def test_the_plan_has_the_runs_medians_by_stage_and_no_transfer_where_none_was_recorded() -> None:
     plan = schedule()
     timing = plan.timing(F=[1, 2], I=[0, 0], W=[3, 5])
-    slow = [one._replace(end=one.end + 0.5) if one.label.name == "1F3" else one for one in rows_of(timing)]
+    rows = rows_of(timing, quality="exact")
+    slow = [one._replace(end=one.end + 0.5) if one.label.name == "1F3" else one for one in rows]
     found = RunOverSchedule.of(run_of(slow).events, plan)
     assert found.planned.makespan == timing.makespan, "one microbatch that took longer is no median"
     assert found.times == {"F": 1.5, "I": 2.0, "W": 2.0, "transfer": 0.0}
@@ -103,6 +104,17 @@ def test_a_transfer_that_took_longer_is_a_cause() -> None:
     comparison = pw.compare(run_of(rows_of(plan.timing_of(np.full((3, len(cells)), 1e-3), sent))), plan)
     assert str(comparison.first_late.action) == "1F0"
     assert "after 0F0 in both)" in comparison.first_late.words, "no pause: it arrived as late"
+
+
+@pytest.mark.parametrize(("quality", "start"), [("estimated", 1.25e-3), ("exact", 1e-4)])
+def test_a_start_that_was_inferred_is_moved_to_the_arrival_of_what_was_needed(quality: str, start: float) -> None:
+    plan = schedule()
+    rows = [one._replace(start=1e-4) if one.label.name == "1F0" else one
+            for one in rows_of(plan.timing(**TIMES), quality=quality)]  # fmt: skip
+    table = pw.compare(run_of(rows), plan).table
+    (row,) = np.flatnonzero(table["action"] == "1F0")
+    assert table["run_start"][row] == pytest.approx(start)
+    assert table["run_end"][row] == pytest.approx(2.25e-3)
 
 
 def test_the_last_whole_call_is_taken_or_the_one_asked_for(tmp_path) -> None:
