@@ -140,14 +140,8 @@ class RunOverSchedule:
         row = self._first(self.table["late"] > self.tolerance)
         if row is None:
             return None
-        names = ("late", "run_start", "planned_start", "planned_after", "run_after", "run_pause")
-        late, start, planned, after, ran_after, pause = (self.table[name][row] for name in names)
-        why = f"planned after {after or 'nothing'}, ran after {ran_after or 'nothing'}"
-        if after == ran_after:
-            why = f"after {after or 'nothing'} in both"
-        if pause > self.tolerance:
-            why += f", then {duration(pause)} until its launch"
-        return self._deviation(row, f"by {duration(late)} (at {duration(start)}, planned {duration(planned)}; {why})")
+        late, start, planned = (duration(self.table[name][row]) for name in ("late", "run_start", "planned_start"))
+        return self._deviation(row, f"by {late} (at {start}, planned {planned}; {self._why_late(row)})")
 
     def words(self) -> list[str]:
         """Return the two marked actions in words, each with what is said where there is none."""
@@ -186,6 +180,22 @@ class RunOverSchedule:
             writer = csv.writer(file)
             writer.writerow(self.table)
             writer.writerows(zip(*(column.tolist() for column in self.table.values()), strict=True))
+
+    def _why_late(self, row: int) -> str:
+        """Return what an action waited for in the plan and in the run, and what of it took longer."""
+        after, ran_after, pause = (self.table[name][row] for name in ("planned_after", "run_after", "run_pause"))
+        why = f"planned after {after or 'nothing'}, ran after {ran_after or 'nothing'}"
+        if after == ran_after:
+            why = f"after {after or 'nothing'} in both"
+        if pause > self.tolerance:
+            return f"{why}, then {duration(pause)} until its launch"
+        for source in np.flatnonzero(self.table["action"] == ran_after):
+            later = self.table["run_end"][source] - self.table["planned_end"][source]
+            if later > self.tolerance:
+                return f"{why}, which ended {duration(later)} later than planned"
+            if self.table["device"][source] != self.table["device"][row]:
+                return f"{why}, whose transfer took longer"
+        return why
 
     def _first(self, found: np.ndarray) -> int | None:
         """Return the row that began first in the run, of those that are true."""

@@ -103,7 +103,18 @@ def test_a_transfer_that_took_longer_is_a_cause() -> None:
     sent[[str(cells[source]) == "0F0" for source in edges.source.tolist()] & (edges.stage >= 0)] = 5e-3
     comparison = pw.compare(run_of(rows_of(plan.timing_of(np.full((3, len(cells)), 1e-3), sent))), plan)
     assert str(comparison.first_late.action) == "1F0"
-    assert "after 0F0 in both)" in comparison.first_late.words, "no pause: it arrived as late"
+    assert comparison.first_late.words.endswith("after 0F0 in both, whose transfer took longer)")
+
+
+def test_an_action_that_lasted_longer_is_a_cause() -> None:
+    plan = schedule("gpipe")
+    parts = np.zeros((3, len(plan.tasks.cells)))
+    parts[0] = 1e-3
+    parts[0, 1] = 3e-3
+    rows = rows_of(plan.timing_of(parts, np.zeros(len(plan.dependencies.source))))
+    first = pw.compare(run_of(rows), plan).first_late
+    assert str(first.action) == "0F2"
+    assert first.words == "by 2 ms (at 4 ms, planned 2 ms; after 0F1 in both, which ended 2 ms later than planned)"
 
 
 @pytest.mark.parametrize(("quality", "start"), [("estimated", 1.25e-3), ("exact", 1e-4)])
