@@ -26,7 +26,7 @@ def sizes(
     if schedule.copies > 1:
         raise UsageError(
             f"pipeline: {name} runs {schedule.copies} copies of the model in opposite directions; a pipeline has one "
-            "copy. Take 'dualpipev', which does the same with one copy, or simulate it with schedule.timing()."
+            "copy. Take 'dualpipe-v', which does the same with one copy, or simulate it with schedule.timing()."
         )
     pairs = [("stages", schedule.stages, len(stages)), ("places in on=", schedule.size.devices, len(on))]
     if microbatches is not None:
