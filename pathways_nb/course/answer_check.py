@@ -19,6 +19,7 @@ from pathways_nb.course import (
     quickstart_questions,
     research_questions,
     tenant_questions,
+    token_slice_questions,
     two_thousand_questions,
 )
 from pathways_nb.course.question import TOLERANCE, NotYetError, Question
@@ -33,6 +34,7 @@ QUESTIONS: dict[str, Question] = {
     **expert_questions.QUESTIONS,
     **two_thousand_questions.QUESTIONS,
     **pipeline_questions.QUESTIONS,
+    **token_slice_questions.QUESTIONS,
     **research_questions.QUESTIONS,
 }
 

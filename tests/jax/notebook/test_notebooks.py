@@ -24,6 +24,11 @@ ANSWERS: dict[str, dict[str, str]] = {
         "slow_takes = ...": "slow_takes = 57",
         "choice = ...": "choice = 'v-half'",
     },
+    "08_terapipe": {
+        "bubble = ...": "bubble = 3 / 19",
+        "fastest = ...": "fastest = 50",
+        "longest = ...": "longest = 1",
+    },
     "10_research": {
         "at_most = ...": "path = fifth.critical_path()\n"
         "at_most = path.length / sum(one.end - one.start for one in path.segments if one.name != 'add_any')"
@@ -62,6 +67,15 @@ SAID = {
         "Put 1F1 before 1B1.",
         "best: seq1f1b (2.75, 0.05185)",
         "zb-v, 8 devices × 16 microbatches × 2 chunks: makespan 51.5",
+        "every device kept its order",
+    ],
+    "08_terapipe": [
+        "makespan 4.125 · bubble 27.3%",
+        "[(1, [128, 48, 32×3, 16×15])]   0.1024",
+        "[(1, [88×16, 80×8])] × 2     1.416",
+        "uniform, 1 slice of 512",
+        "every device kept its order",
+        "loss 6.649405, whole sequence 6.649405",
     ],
     "10_research": [
         "tpu_v3 · simulated makespan",
