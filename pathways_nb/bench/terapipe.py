@@ -1,7 +1,7 @@
 """TeraPipe: how fast its optimal slicing is found, and how well the paper's results are predicted.
 
-Solving is timed as the median of ``ROUNDS`` rounds, after one that is not counted, from the call of
-``pw.terapipe.plan`` with a formula to the slicing; nothing is compiled, and the first call takes as long.
+Solving is timed as the median of ``ROUNDS`` rounds, from the call of ``pw.terapipe.plan`` with a formula to the
+slicing. Nothing is compiled; the first call of the process, which is not counted, is in the detail.
 """
 
 from __future__ import annotations

@@ -24,8 +24,11 @@ from pathways_nb.parallel.schedules.closed_forms import Times
 from pathways_nb.parallel.schedules.export import HEADER, table
 from pathways_nb.parallel.schedules.picture import SchedulePicture
 from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, schedules, watch
+from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.parallel.schedules.timing import Timing
+from pathways_nb.trace.record import Events
+from pathways_nb.util.words import a_type_of
 
 _KEPT = 8
 """Number of schedules and of timings that are kept, so that returning to an earlier choice is immediate."""
@@ -71,6 +74,7 @@ class ScheduleExplorer(t.HasTraits):
     cap = t.Float(None, allow_none=True, help="Microbatches of activations that a device has room for; None for any.")
     step = t.Int(0, help="How many cells have begun, in the order of time; 0 shows all.")
     names = t.List(t.Unicode(), help="Of all schedules that can be chosen.")
+    laid = t.Instance(RunOverSchedule, allow_none=True, help="The run that is drawn below, in place of a schedule.")
     registrations = t.Int(0, help="How many schedules were registered since this was made.")
 
     def __init__(self, **choices: Any):
@@ -81,6 +85,30 @@ class ScheduleExplorer(t.HasTraits):
         """Update the names after a schedule was registered, perhaps one that is shown."""
         self.names = schedules()
         self.registrations += 1
+
+    def overlay(self, run: Any, call: int | None = None) -> None:
+        """Draw a run below the schedule above, until another schedule is chosen there; see ``pw.compare``.
+
+        ``F``, ``I``, ``W`` and ``transfer`` become the run's medians, each as a mean over stages. Changed afterwards,
+        they show what the same order would take with other times; the run stays.
+
+        Args:
+            run: of a pipeline that has the schedule above, recorded or loaded.
+            call: which call of the pipeline, from 0; None for the last.
+
+        Raises:
+            UsageError: no run, or it has no such call.
+        """
+        if not isinstance(getattr(run, "events", None), Events):
+            raise UsageError(f"overlay takes a run, of pw.record, program.run or pw.load; this is {a_type_of(run)}.")
+        laid = RunOverSchedule.of(run.events, self.first, call, run.name)
+        for name, value in laid.times.items():
+            self.set_trait(name, value * laid.unit[1])
+        self.laid = laid
+
+    @t.observe("second_name")
+    def _chosen_below(self, change: Any) -> None:
+        self.laid = None
 
     @property
     def pictures(self) -> tuple[SchedulePicture, SchedulePicture]:
@@ -169,7 +197,8 @@ class ScheduleExplorer(t.HasTraits):
 
     @property
     def _sides(self) -> tuple[_Side, _Side]:
-        return self._side(self.first_name), self._side(self.second_name)
+        above, laid = self._side(self.first_name), self.laid
+        return above, _Side(_picture(laid, self.cap), laid.schedule) if laid else self._side(self.second_name)
 
     def _side(self, name: str) -> _Side:
         """Return one side for the present choices; a schedule that fails becomes a picture of its error."""
@@ -243,6 +272,15 @@ def _drawn(
     """Return a schedule with its picture for these times and this cap."""
     made = _made(kind, sizes)
     return _Side(SchedulePicture.of(made, cap, **dict(times)), made)
+
+
+@lru_cache(_KEPT)
+def _picture(laid: RunOverSchedule, cap: float | None) -> SchedulePicture:
+    """Return the picture of a run, or of the error that there is no such cap."""
+    try:
+        return laid.pictures(cap)[1]
+    except UsageError as refused:
+        return SchedulePicture(laid.name, cap=cap, error=str(refused))
 
 
 @lru_cache(_KEPT)

@@ -44,7 +44,7 @@ def emit(
     traced = traced or mesh.abstract_mesh.shape_tuple
     bodies = [jex.jaxpr_as_fun(_on_mesh(item.jaxpr, mesh, traced)) for item in code.items]
     layouts = dict(zip(code.inputs, arriving, strict=True))
-    layouts.update(zip(code.outputs, out_shardings(code, mesh, frozenset()), strict=False))
+    layouts.update(zip(code.outputs, out_shardings(code, mesh), strict=False))
 
     def laid_out(value: int, array: Any, spec: PartitionSpec | None) -> Any:
         """Return an array constrained to a declared spec, unless it arrives or leaves in that layout already."""
@@ -81,20 +81,19 @@ def _plain(name: str) -> str:
     return "pw_" + (re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "node")
 
 
-def out_shardings(code: Code, mesh: Mesh, replicated: frozenset[int]) -> list[NamedSharding | None]:
+def out_shardings(code: Code, mesh: Mesh) -> list[NamedSharding | None]:
     """Return the declared sharding of each output; ``None`` leaves the choice to the compiler.
 
     Args:
         code: the node's items.
         mesh: its devices.
-        replicated: values that move to a place with another number of devices, and are therefore replicated.
     """
     declared = {x: spec for item in code.computations for x, spec in zip(item.outputs, item.out_specs, strict=True)}
     found: list[NamedSharding | None] = []
     for value in code.outputs:
         spec = declared.get(value)
         # Without inputs or a declared spec, nothing determines on which devices ``jax.jit`` runs it.
-        if value in replicated or (spec is None and not code.inputs):
+        if spec is None and not code.inputs:
             spec = PartitionSpec()
         found.append(None if spec is None else NamedSharding(mesh, spec))
     return found or [NamedSharding(mesh, PartitionSpec())]

@@ -1,8 +1,9 @@
-"""``pw.compare``: two runs, or two schedules, on one axis, with a table of differences.
+"""``pw.compare``: two runs, two schedules, or a run and its schedule, on one axis, with a table of differences.
 
 A comparison is drawn by the views that draw one run: it has a run's properties, with the islands of both and names
-for them. Events are matched in ``trace.matching``; schedules are compared in ``parallel.schedules.comparison``. Each
-name says whether its run is real or simulated, so that a prediction cannot be mistaken for a measurement.
+for them. Events are matched in ``trace.matching``; schedules are compared in ``parallel.schedules.comparison``, and a
+run is laid over its schedule in ``parallel.schedules.run_over_schedule``. Each name says whether its run is real or
+simulated, so that a prediction cannot be mistaken for a measurement.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import numpy as np
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
+from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
+from pathways_nb.results.run_schedule_comparison import RunScheduleComparison
 from pathways_nb.trace.matching import Difference, compare_events, say, together
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import a_type_of
@@ -138,26 +141,36 @@ def _devices(run: Run) -> str:
 def compare(a: Run, b: Run) -> Comparison: ...
 @overload
 def compare(a: Schedule, b: Schedule) -> ScheduleComparison: ...
-def compare(a: Any, b: Any) -> Comparison | ScheduleComparison:
-    """Return two runs, or two pipeline schedules, on one axis.
+@overload
+def compare(a: Run, b: Schedule, *, call: int | None = None) -> RunScheduleComparison: ...
+@overload
+def compare(a: Schedule, b: Run, *, call: int | None = None) -> RunScheduleComparison: ...
+def compare(a: Any, b: Any, *, call: int | None = None) -> Comparison | ScheduleComparison | RunScheduleComparison:
+    """Return two runs, two pipeline schedules, or a run and the schedule of its pipeline, on one axis.
+
+    A run beside a schedule, in either order: the schedule is drawn above, planned with the run's own medians of each
+    operation and transfer. In both pictures the first action that came in another order is marked, and the first that
+    began later than planned by more than a tenth of the median action.
 
     Args:
         a: a run, recorded or loaded; or a schedule.
-        b: the same kind as ``a``.
+        b: a run or a schedule.
+        call: for a run beside a schedule: which call of the pipeline, from 0 in the order of time, counted from the end
+            if negative; None for the last. Only calls with all actions of the schedule count.
 
     Raises:
-        UsageError: one of them is neither, or one is a run and the other a schedule.
+        ScheduleError: the schedule cannot be carried out.
+        UsageError: one of them is neither, ``call`` is given for something else, or the run has no call of a pipeline
+            with exactly the actions of the schedule.
     """
     for name, one in (("first", a), ("second", b)):
         if not isinstance(one, Run | Schedule):
             what = f"{a_type_of(one)}, not a run (of pw.record, program.run or pw.load) and no pw.schedule"
             raise UsageError(f"compare: the {name} argument is {what}.")
-    if isinstance(a, Schedule) and isinstance(b, Schedule):
-        return ScheduleComparison(a, b)
-    if isinstance(a, Run) and isinstance(b, Run):
-        return Comparison(a, b)
-    first, second = ("run", "schedule") if isinstance(a, Run) else ("schedule", "run")
-    raise UsageError(
-        f"compare: the first argument is a {first}, the second a {second}. A run has events in seconds, a schedule "
-        "actions in the unit of its F, I and W, so they have no common axis: compare two runs, or two schedules."
-    )
+    if isinstance(a, Run) != isinstance(b, Run):
+        run, plan = (a, b) if isinstance(a, Run) else (b, a)
+        return RunScheduleComparison(RunOverSchedule.of(run.events, plan, call, run.name))
+    if call is not None:
+        two = "runs" if isinstance(a, Run) else "schedules"
+        raise UsageError(f"compare: call={call!r} chooses a call of a run beside its schedule; these are two {two}.")
+    return Comparison(a, b) if isinstance(a, Run) else ScheduleComparison(a, b)

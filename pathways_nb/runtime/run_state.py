@@ -15,6 +15,7 @@ from typing import Any
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Record
 
 _reads = threading.Lock()
@@ -124,12 +125,17 @@ class Entry:
     """Its devices, if it was put there and not made by a run."""
 
     @property
-    def devices(self) -> Placement | None:
+    def placement(self) -> Placement | None:
         """The devices that hold it or will hold it; ``None`` of a value on the host."""
         if self.run is None:
             return self.where
         plan = self.run.compiled_plan.plan
         return plan.placements[plan.steps[self.step].place]
+
+    @property
+    def located(self) -> Located | None:
+        """The devices that hold it, and its sharding; ``None`` for a value on the host."""
+        return None if (where := self.placement) is None else Located(self.sharding, where)
 
     def lose(self, error: PathwaysError) -> None:
         """Drop the value and keep the error."""

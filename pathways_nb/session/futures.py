@@ -140,7 +140,7 @@ class Future(Unique, NotAnArray, Deferred):
         """Return sharding and devices, of a donated future, too; no devices if they are not attached in ``session``."""
         if self._flush is not None:
             self._flush()
-        where = self._entry.devices if self._entry is not None and self._session is session else None
+        where = self._entry.placement if self._entry is not None and self._session is session else None
         if where is not None and session.attach_options.simulated is None:
             island = session.driver.attachment.islands[where.island]
             where = where if self._sharding.device_set <= set(island.devices) else None

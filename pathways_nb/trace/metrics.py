@@ -35,7 +35,7 @@ class Summary:
         dispatch: seconds during which at least one island's dispatcher was launching.
         compile: seconds during which programs were traced, lowered or compiled.
         transfers: number of transfers.
-        transfer_bytes: total size of all transfers.
+        transfer_bytes: bytes that crossed in all transfers, each copy counted.
         launches: number of nodes launched.
         interpolated: number of launches whose ends were not watched.
         failed: number of events that ended with an error, and of programs that failed as a whole.

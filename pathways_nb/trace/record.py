@@ -53,7 +53,7 @@ class Label:
         stage: stage of a pipeline; -1 if none.
         microbatch: microbatch of a pipeline; -1 if none.
         token_slice: token slice of a pipeline; -1 if none.
-        bytes: bytes moved or produced; of ``"memory"``, bytes held on each device.
+        bytes: bytes that crossed (each copy counted) or were produced; of ``"memory"``, bytes held on each device.
         flops: floating-point operations; 0 if unknown.
         parents: node ids of the producers, in the same run.
         route: of transfers, ``"host"``, ``"local"``, ``"ICI"`` or ``"DCN"``; of messages on their way, ``"DCN"``.

@@ -33,7 +33,7 @@ print("kernel of", sys.executable)
 def test_the_reference_has_every_public_name_once() -> None:
     text = "".join(path.read_text("utf-8") for path in (DOCS / "reference").glob("*.rst"))
     named = Counter(re.findall(r"^\.\. (?:auto\w+|py:class|py:data):: ([\w.]+)", text, re.MULTILINE))
-    assert set(named) == set(pw.__all__) | {f"terapipe.{name}" for name in pw.terapipe.__all__}
+    assert set(named) == set(pw.__all__) | {f"{pw.terapipe.__name__}.{name}" for name in pw.terapipe.__all__}
     assert [name for name, times in named.items() if times > 1] == []
 
 

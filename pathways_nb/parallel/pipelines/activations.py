@@ -9,53 +9,54 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from pathways_nb.parallel.schedules.actions import actions_of
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.graph import ActionKey, Graph, Node
 
 
 class Kept(NamedTuple):
-    """What a stage keeps of one microbatch or token slice, in bytes of all its devices together.
+    """The values that a stage keeps of one microbatch or token slice.
 
     Args:
         forward: from F until the backward pass, or until I.
-        input_gradient: from I until W; 0 if the backward pass is not split.
+        input_gradient: from I until W; none if the backward pass is not split.
     """
 
-    forward: int
-    input_gradient: int
+    forward: frozenset[int]
+    input_gradient: frozenset[int]
 
 
 def kept(graph: Graph) -> dict[ActionKey, Kept]:
-    """Return what is kept of each stage, microbatch and token slice of a pipeline's program."""
+    """Return the values that are kept of each stage, microbatch and token slice of a pipeline's program.
+
+    The keys and values of token slices are one buffer for each sequence; it is counted with the last slice.
+    """
     by_key: dict[ActionKey, dict[str, Node]] = {}
     for node in graph.nodes:
         if node.action:
             by_key.setdefault(node.action, {})[_operation(node)] = node
     given = {value for node in graph.nodes if node.kind == "argument" for value in node.outputs}
-    return {key: _kept(graph, parts, given) for key, parts in by_key.items()}
+    return {key: _kept(parts, given) for key, parts in by_key.items()}
 
 
-def peaks(schedule: Schedule, found: Mapping[ActionKey, Kept]) -> np.ndarray:
+def peaks(schedule: Schedule, graph: Graph) -> list[int]:
     """Return the most bytes of activations that each device of a schedule keeps at once, on all its devices together.
 
     Args:
         schedule: the order of actions.
-        found: what is kept of each action; see ``kept``.
+        graph: of a program of a pipeline with this schedule.
     """
+    found = {key: [sum(graph.values[v].bytes for v in values) for values in one] for key, one in kept(graph).items()}
     highest = []
     for row in schedule.rows:
         held, most = 0, 0
         for action in (action for cell in row for action in actions_of(cell)):
             token_slice = -1 if action.token_slice is None else action.token_slice
-            size = found[ActionKey(action.stage, action.microbatch, token_slice)]
-            held += {"F": size.forward, "B": -size.forward, "W": -size.input_gradient,
-                     "I": size.input_gradient - size.forward}[action.operation]  # fmt: skip
+            forward, split = found[ActionKey(action.stage, action.microbatch, token_slice)]
+            held += {"F": forward, "B": -forward, "I": split - forward, "W": -split}[action.operation]
             most = max(most, held)
         highest.append(most)
-    return np.array(highest)
+    return highest
 
 
 def _operation(node: Node) -> str:
@@ -63,10 +64,10 @@ def _operation(node: Node) -> str:
     return node.name.lstrip("0123456789")[0]
 
 
-def _kept(graph: Graph, parts: Mapping[str, Node], given: set[int]) -> Kept:
+def _kept(parts: Mapping[str, Node], given: set[int]) -> Kept:
     forward, whole, split, weights = (parts.get(name) for name in "FBIW")
     assert forward is not None, "every microbatch has a forward pass"
     made = {*forward.inputs, *forward.outputs} - given
     later = {value for node in (whole, split, weights) if node is not None for value in node.inputs}
     left = set(weights.inputs) & (made | set(split.outputs)) if split is not None and weights is not None else set()
-    return Kept(*(sum(graph.values[value].bytes for value in values) for values in (made & later, left)))
+    return Kept(frozenset(made & later), frozenset(left))

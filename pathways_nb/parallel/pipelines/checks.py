@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel.pipelines.stage_calls import parameters
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.util.words import counted
 
@@ -25,7 +26,7 @@ def sizes(
     if schedule.copies > 1:
         raise UsageError(
             f"pipeline: {name} runs {schedule.copies} copies of the model in opposite directions; a pipeline has one "
-            "copy. Take 'dualpipev', which does the same with one copy, or simulate it with schedule.timing()."
+            "copy. Take 'dualpipe-v', which does the same with one copy, or simulate it with schedule.timing()."
         )
     pairs = [("stages", schedule.stages, len(stages)), ("places in on=", schedule.size.devices, len(on))]
     if microbatches is not None:
@@ -39,6 +40,21 @@ def sizes(
                 f"pipeline: {name} has {has} {what.removesuffix(' in on=')}{per if what == 'stages' else ''}, but "
                 f"{given} {what} were given. Give {has}, or take a schedule of that size."
             )
+
+
+def context(stages: Sequence[Callable[..., Any]], token_slices: Sequence[int] | None) -> None:
+    """Require that a stage reads the tokens before its slice, if sequences are sliced.
+
+    Raises:
+        UsageError: no stage has the parameter ``context``.
+    """
+    if token_slices is not None and not any("context" in parameters(stage) for stage in stages):
+        names = ", ".join(dict.fromkeys(getattr(stage, "__name__", type(stage).__name__) for stage in stages))
+        raise UsageError(
+            f"pipeline: token_slices={list(token_slices)} were given, but no stage ({names}) has a parameter "
+            "'context', so attention would see only the tokens of its own slice. Write stage(params, x, context) and "
+            "let attention read context.append(key, value) with context.mask."
+        )
 
 
 def params(given: Any, stages: int) -> Any:
@@ -59,7 +75,7 @@ def params(given: Any, stages: int) -> Any:
     return given
 
 
-def position(paths: Sequence[Any], leaves: Sequence[Any], path: Sequence[Any]) -> int:
+def position(paths: Sequence[Any], path: Sequence[Any]) -> int:
     """Return the position of the leaf at a path of stage and keys, such as ``(0, "table")``.
 
     Raises:

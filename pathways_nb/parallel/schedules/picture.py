@@ -48,6 +48,7 @@ class SchedulePicture:
         times: as given to ``Schedule.timing``.
         cap: memory of a device, in microbatches of activations; None for no limit.
         error: why there is no timing; empty if there is one.
+        marks: rows of ``boxes`` that are marked, by the kind of mark: ``"order"``, ``"late"``.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SchedulePicture:
     times: Mapping[str, ArrayLike] = field(default_factory=dict)
     cap: float | None = None
     error: str = ""
+    marks: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, schedule: HasTiming, cap: float | None = None, **times: ArrayLike) -> Self:
@@ -70,10 +72,7 @@ class SchedulePicture:
             ScheduleError: the schedule cannot be carried out.
             UsageError: times of a wrong shape, or a cap that is no number.
         """
-        if cap is not None and not (is_number(cap) and cap >= 0):
-            raise UsageError(
-                f"cap={cap!r} is no number of microbatches of activations, such as 4 or 2.5; None for any."
-            )
+        require_cap(cap)
         return cls(schedule.name, schedule.timing(**times), schedule.kind, times, cap)
 
     @property
@@ -162,6 +161,16 @@ class SchedulePicture:
         span = f"{timing.start[cell]:g} to {timing.end[cell]:g}"
         where = f"device {timing.tasks.owner[cell]}"
         return f"{self.name}, {where}: {timing.tasks.cells[cell]} from {span}: {timing.why(cell)}"
+
+
+def require_cap(cap: float | None) -> None:
+    """Require that the memory of a device is a number of microbatches of activations, or None.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if cap is not None and not (is_number(cap) and cap >= 0):
+        raise UsageError(f"cap={cap!r} is no number of microbatches of activations, such as 4 or 2.5; None for any.")
 
 
 def _scalar(times: Mapping[str, ArrayLike]) -> Times | None:

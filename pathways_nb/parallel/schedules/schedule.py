@@ -127,17 +127,29 @@ class Schedule:
             UsageError: times of a wrong shape.
         """
         costs = ActionDurations.of(self.size, self.stages, F, I, W, transfer)
-        return Timing.of(self.tasks, self.size, self._order(costs), costs.of_parts(self.tasks))
+        return self.timing_of(costs.of_parts(self.tasks), costs.of_edges(self.dependencies))
 
-    def _order(self, costs: ActionDurations) -> FixedOrder:
+    def timing_of(self, parts: np.ndarray, sent: np.ndarray) -> Timing:
+        """Return the timing for durations of each cell and each transfer, such as measured ones.
+
+        Args:
+            parts: seconds that F, I and W take of each cell, shape (3, cells).
+            sent: for each of ``dependencies``, the seconds from the end of its source to the arrival of the result.
+
+        Raises:
+            ScheduleError: the schedule cannot be carried out.
+        """
+        return Timing.of(self.tasks, self.size, self._order(sent), parts)
+
+    def _order(self, seconds: np.ndarray) -> FixedOrder:
         """Return the schedule as an order that can be evaluated for any durations of cells.
 
         Only the order for the last transfer times is kept: F, I and W do not change it.
         """
-        edges, sent = self.dependencies, costs.transfer.tobytes()
+        edges, sent = self.dependencies, seconds.tobytes()
         # The bytes of the transfer times are the key: arrays are not hashable, and equal times have equal bytes.
         if sent not in self._kept:
-            waits = OrderEdges(edges.source, edges.target, costs.of_edges(edges))
+            waits = OrderEdges(edges.source, edges.target, seconds)
             self._kept.clear()
             try:
                 self._kept[sent] = FixedOrder.of(len(self.tasks.cells), waits, self._orders, self._say)

@@ -37,7 +37,7 @@ Curves = dict[int, tuple[np.ndarray, np.ndarray]]
 """For each measured number of sequences the measured lengths, ascending, and the seconds without context."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class FittedCost(Printed):
     """Seconds of token slices, fitted to measurements; a function that ``plan`` takes as its cost.
 

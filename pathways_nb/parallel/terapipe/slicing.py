@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -35,7 +35,7 @@ class Slicing(Printed):
     sum: float
     max: float
     stages: int
-    uniform: Mapping[int, float]
+    uniform: Mapping[int, float] = field(compare=False)
 
     @property
     def token_slices(self) -> tuple[int, ...]:

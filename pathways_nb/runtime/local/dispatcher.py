@@ -217,6 +217,7 @@ class Dispatcher(threading.Thread):
             check_devices(action.label, self.gone)
             dispatched = self.clock()
             array, moved = bring(entry.array, action.target)
+            source = entry.located if moved else None  # what is at its place is copied whole, if at all
             if taken_over and entry.shared:  # also what moved: on devices of both places it is the same memory still
                 array, moved = array.copy(), True
             if taken_over and moved:
@@ -227,7 +228,8 @@ class Dispatcher(threading.Thread):
         run.fill(step, [array])
         run.let_go(step, self.island)
         if moved:
-            self._follow(Launched(launch_range, step, array, dispatched, self._route_from(entry), entry))
+            size = run.compiled_plan.crossing(step, source)
+            self._follow(Launched(launch_range, step, array, dispatched, self._route_from(entry), size, entry))
         else:  # nothing happened, nothing is recorded
             run.mark_done(step)
             launch_range.step_done()
@@ -251,10 +253,9 @@ class Dispatcher(threading.Thread):
 
     def _route_from(self, entry: Entry) -> str:
         """Return how an argument travelled: from the host, within this island, or from another."""
-        if entry.run is None:
+        if (where := entry.placement) is None:
             return "host"
-        made_on = entry.run.compiled_plan.plan.steps[entry.step].island
-        return "ICI" if made_on == self.island else "DCN"
+        return "ICI" if where.island == self.island else "DCN"
 
     def _follow(self, launched: Launched) -> None:
         if getattr(launched.witness, "is_ready", bool)():  # typed keys do not tell

@@ -24,7 +24,7 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
-from pathways_nb.runtime.lowering.transfers import lies_at
+from pathways_nb.runtime.lowering.transfers import lies_at, prepare
 from pathways_nb.runtime.run_state import Condition, Entry, Execution
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
@@ -71,7 +71,12 @@ class LocalDriver(Driver):
         self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
     ) -> CompiledPlan:
         """Return a plan with executables, compiling what is not compiled yet."""
-        return PlanCompiler(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
+        made = PlanCompiler(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
+        for action in made.actions:
+            if action.step.kind == "move":
+                (slot,) = action.step.inputs
+                prepare(made.shardings[slot], action.target, traced.avals[plan.slots[slot].value].struct)
+        return made
 
     def location(self, value: Any) -> Hashable:
         """Return the value's sharding, which names its devices; ``None`` of a host value."""

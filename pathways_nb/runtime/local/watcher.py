@@ -59,7 +59,7 @@ class LaunchRange:
 class Launched:
     """A step under way: what to wait on, and when it was dispatched.
 
-    For an argument, ``route`` says how it travelled and ``source`` where it came from.
+    For an argument, ``route`` says how it travelled, ``size`` how many bytes did, and ``source`` where it came from.
     """
 
     launch_range: LaunchRange
@@ -67,6 +67,7 @@ class Launched:
     witness: Any
     dispatched: float
     route: str = ""
+    size: int = 0
     source: Entry | None = None
     ended: float = 0.0
     """When it was seen to have ended, if that was before its turn."""
@@ -258,7 +259,7 @@ class TransferWatcher(Watcher):
         if ready is None and failure is None and self.clock() < deadline:
             return False
         label = launched.launch_range.run.compiled_plan.actions[launched.step].label
-        label = routed(label, launched.route) if launched.route else label
+        label = routed(label, launched.route, launched.size) if launched.route else label
         self._record(launched, label, max(ready or 0.0, launched.dispatched), end, quality, failure)
         return True
 
@@ -271,9 +272,9 @@ class TransferWatcher(Watcher):
 
 
 @lru_cache(maxsize=4096)
-def routed(label: Label, route: str) -> Label:
-    """Return the label with another route."""
-    return replace(label, route=route)
+def routed(label: Label, route: str, size: int) -> Label:
+    """Return the label of an argument of which ``size`` bytes travelled on this route."""
+    return replace(label, route=route, bytes=size)
 
 
 @lru_cache(maxsize=4096)

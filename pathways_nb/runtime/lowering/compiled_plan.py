@@ -15,6 +15,7 @@ from pathways_nb.cost.model import NodeCost
 from pathways_nb.plan.footprint import Footprint, Peak
 from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.signature import Aval
+from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
 from pathways_nb.trace.record import Label
 
 
@@ -85,6 +86,16 @@ class CompiledPlan:
     def peaks(self) -> tuple[Peak, ...]:
         """The most memory that one run needs, for each placement."""
         return tuple(self.footprint.peaks(self.plan.graph))
+
+    def target(self, index: int) -> Located:
+        """Return where a transfer goes, and in which layout."""
+        step = self.plan.steps[index]
+        return Located(self.shardings[step.outputs[0]], self.plan.placements[step.place])
+
+    def crossing(self, index: int, source: Located | None = None, devices_per_host: int | None = None) -> int:
+        """Return the bytes that cross in a transfer; see ``bytes_crossing``."""
+        value = self.plan.graph.values[self.plan.slots[self.plan.steps[index].outputs[0]].value]
+        return bytes_crossing(value, self.target(index), source, devices_per_host)
 
     @property
     def name(self) -> str:

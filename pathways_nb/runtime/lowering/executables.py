@@ -26,6 +26,8 @@ from pathways_nb.util.fallbacks import fall_back
 
 Clock = Callable[[], float]
 
+_lowering = threading.Lock()
+
 
 @dataclass(frozen=True, eq=False)
 class Executable:
@@ -54,13 +56,11 @@ class CompileRequest:
     structs: tuple[jax.ShapeDtypeStruct, ...]
     arriving: tuple[Any, ...]
     donated: tuple[int, ...]
-    replicated: frozenset[int]
     label: Label
 
     def key(self) -> Hashable:
         """Return a key that is equal for requests with the same executable, within one trace."""
-        whole = tuple(value in self.replicated for value in self.code.outputs)
-        return shape_key(self.code), self.mesh, self.arriving, self.donated, whole, self.structs
+        return shape_key(self.code), self.mesh, self.arriving, self.donated, self.structs
 
 
 class Executables:
@@ -111,11 +111,12 @@ def _lower(request: CompileRequest) -> Any:
     jitted = jax.jit(
         node,
         in_shardings=request.arriving,
-        out_shardings=out_shardings(request.code, request.mesh, request.replicated),
+        out_shardings=out_shardings(request.code, request.mesh),
         donate_argnums=request.donated,
         keep_unused=True,
     )
-    with warnings.catch_warnings():
+    # The filters are the whole process's: threads that changed them at once would restore each other's.
+    with _lowering, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         return jitted.lower(*request.structs)
 

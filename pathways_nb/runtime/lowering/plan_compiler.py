@@ -1,9 +1,9 @@
 """Compiles a plan for this process's devices: executables, layouts and labels for every step.
 
 Nodes are compiled in the plan's order, because how a value leaves its producer decides how it arrives. A value moves
-to another place in the producer's layout, or replicated where the number of devices differs. If the axes of the other
-place cannot express that layout, it is resharded on arrival. All other resharding happens inside the consumer's
-executable, by the compiler's collectives, and never through the host.
+to another place in the producer's layout. Where the number of devices differs, or the axes of the other place cannot
+express that layout, each device there gets the shard that the first reader wants, in pieces (see ``pieces``). All other
+resharding happens inside the consumer's executable, by the compiler's collectives, and never through the host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pathways_nb.program.program import Traced
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.lowering.layouts import Targets
-from pathways_nb.runtime.lowering.transfers import translated
+from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
+from pathways_nb.runtime.lowering.transfers import analogous, translated
 from pathways_nb.trace.record import Label, Record
 from pathways_nb.util.progress import Progress
 
@@ -64,7 +65,6 @@ class PlanCompiler:
         leaves = [plan.leaves[argument] for argument in self.brought]
         self.donated_values = {traced.arguments[i] for i in traced.donated if leaves.count(i) == 1}
         self.argument_values = set(traced.arguments)
-        self.replicated = frozenset(self._travelling_whole())
         self.donated_slots: set[int] = set()
         self.donated_by: dict[int, tuple[int, ...]] = {}
         """Slots whose memory a step takes over."""
@@ -124,15 +124,6 @@ class PlanCompiler:
         abroad = {p for step in steps for p in step.producers if steps[p].island != step.island}
         return frozenset(abroad | {i for i, step in enumerate(steps) if results.intersection(step.outputs)})
 
-    def _travelling_whole(self) -> set[int]:
-        found = set()
-        for step in self.plan.steps:
-            if step.kind == "move":
-                slot = self.plan.slots[step.inputs[0]]
-                if self.meshes[slot.place].size != self.meshes[step.place].size:
-                    found.add(slot.value)
-        return found
-
     def _start(self, index: int, step: Step, record: Record) -> None:
         """Begin to compile a node; only layouts that are the compiler's choice must be waited for."""
         code, mesh = self.traced.codes[step.node], self.meshes[step.place]
@@ -142,14 +133,13 @@ class PlanCompiler:
             tuple(self.traced.avals[value].struct for value in code.inputs),
             tuple(self._sharding(slot) for slot in step.inputs),
             self._donated(index, step),
-            self.replicated,
             self._label(step, "compile", 0),
         )
         key = request.key()
         if key not in self.repeats:
             self.repeats[key] = self.executables.get(request, record)
         self.compiling[index] = self.repeats[key]
-        for slot, declared in zip(step.outputs, out_shardings(code, mesh, self.replicated), strict=False):
+        for slot, declared in zip(step.outputs, out_shardings(code, mesh), strict=False):
             self.shardings[slot] = declared
             self.made_by[slot] = index
 
@@ -218,25 +208,35 @@ class PlanCompiler:
         return tuple(found)
 
     def _transfer(self, index: int, step: Step) -> None:
-        mesh = self.meshes[step.place]
         (slot,) = step.outputs
-        value = self.plan.slots[slot].value
+        source = None
         if step.kind == "bring":
             target: Any = self.targets[step.argument, step.place]
         else:
-            whole = value in self.replicated
-            spec = PartitionSpec() if whole else self._wanted(step.node, value)
-            target = translated(self._sharding(step.inputs[0]), mesh) or NamedSharding(mesh, spec)
+            held = self._sharding(step.inputs[0])
+            source = Located(held, self.plan.placements[self.plan.slots[step.inputs[0]].place])
+            target = self._arriving(step, held)
         self.shardings[slot] = target
-        self.labels[index] = self._label(step, "transfer", self.traced.avals[value].bytes)
+        value = self.plan.graph.values[self.plan.slots[slot].value]
+        size = bytes_crossing(value, Located(target, self.plan.placements[step.place]), source)
+        self.labels[index] = self._label(step, "transfer", size)
 
-    def _wanted(self, node: int, value: int) -> PartitionSpec:
-        """Return the spec that the first node which needs a moved value declares for it; replicated if none is."""
+    def _arriving(self, step: Step, held: Any) -> NamedSharding:
+        """Return the layout in which a moved value arrives."""
+        mesh, value = self.meshes[step.place], self.plan.slots[step.outputs[0]].value
+        if (same := translated(held, mesh)) is not None:
+            return same
+        if (spec := self._wanted(step.node, value)) is not None:
+            return NamedSharding(mesh, spec)
+        return analogous(held, mesh, self.traced.avals[value].shape) or NamedSharding(mesh, PartitionSpec())
+
+    def _wanted(self, node: int, value: int) -> PartitionSpec | None:
+        """Return the spec that the first node which needs a moved value declares for it, if any."""
         for item in self.traced.codes[node].computations:
             for operand, spec in zip(item.inputs, item.in_specs, strict=True):
                 if operand == value and spec is not None:
                     return spec
-        return PartitionSpec()
+        return None
 
     def _label(self, step: Step, kind: str, size: int, flops: float = 0.0, basis: str = "") -> Label:
         node, placement = self.nodes[step.node], self.plan.placements[step.place]

@@ -1,7 +1,9 @@
 """Moves arrays: to other devices, or to another layout on their own devices, or not at all.
 
-JAX takes an array through the host, and waits, when both layout and devices change. The functions here split such a
-move into a copy in the same layout and a launch on the target's devices, so that nothing waits for an array.
+JAX takes an array through the host, and waits, when both layout and devices change, and also when it copies to a bare
+device of another client. The functions here send each target device the pieces that it lacks (see ``pieces``): cut out
+by a launch on the source device, copied like for like, and joined by a launch on the target device, so that nothing
+waits for an array.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from pathways_nb.program.specs import axes_of
+from pathways_nb.runtime.lowering.pieces import Box, Shards, pieces
 from pathways_nb.util.intervals import joined
 
 
@@ -35,7 +38,7 @@ def translated(sharding: Any, mesh: Mesh | AbstractMesh) -> NamedSharding | None
         if math.prod(mesh.shape[axis] for axis in axes) != math.prod(high // low for low, high in wanted):
             return None
         entries.append(tuple(axes))
-    return NamedSharding(mesh, PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in entries)))
+    return NamedSharding(mesh, _spec(entries))
 
 
 def _strides(mesh: Mesh | AbstractMesh) -> dict[str, tuple[int, int]]:
@@ -47,46 +50,163 @@ def _strides(mesh: Mesh | AbstractMesh) -> dict[str, tuple[int, int]]:
     return dict(reversed(found.items()))
 
 
-def like_for_like(sharding: Any, mesh: Mesh) -> Any:
-    """Return the same layout on another mesh's devices, on a mesh of its own shape; ``None`` if the counts differ."""
-    if isinstance(sharding, NamedSharding) and sharding.mesh.size == mesh.size:
-        kinds = (jax.sharding.AxisType.Auto,) * len(sharding.mesh.axis_names)
-        moved = Mesh(mesh.devices.reshape(sharding.mesh.devices.shape), sharding.mesh.axis_names, axis_types=kinds)
-        return NamedSharding(moved, sharding.spec)
-    return None
+def analogous(sharding: Any, mesh: Mesh | AbstractMesh, shape: tuple[int, ...]) -> NamedSharding | None:
+    """Return the layout on a mesh with another number of devices that is most like a given one.
+
+    Axes keep their names if the mesh has them all. Otherwise, a dimension that all devices split together is split by
+    all devices again.
+
+    Returns:
+        The layout; ``None`` if there is none, or if its parts would be uneven.
+    """
+    if not isinstance(sharding, NamedSharding):
+        return None
+    entries = [axes_of(entry) for entry in sharding.spec]
+    split = [entry for entry in entries if entry]
+    if not set().union(*split) <= set(mesh.axis_names):
+        if len(split) != 1 or math.prod(sharding.mesh.shape[axis] for axis in split[0]) != sharding.mesh.size:
+            return None
+        entries = [mesh.axis_names if entry else () for entry in entries]
+    parts = [math.prod(mesh.shape[axis] for axis in entry) for entry in entries]
+    return None if any(n % k for n, k in zip(shape, parts, strict=False)) else NamedSharding(mesh, _spec(entries))
+
+
+def _spec(entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
+    return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in entries))
 
 
 def send(array: Any, target: Any) -> Any:
-    """Copy an array to other devices without waiting for it to be ready.
-
-    JAX would take another layout, or another number of devices, through the host and wait. Therefore the layout is
-    changed by a launch on the devices it reaches, and replicas for another number of devices are sent one by one.
+    """Copy an array to other devices, or to another layout on its own, without waiting for it to be ready.
 
     Returns:
         The array on the devices of ``target``.
     """
-    first = _first_layout(array.sharding, target, array.ndim)
-    if first is not None:
-        return reshard(jax.device_put(array, first), target)
-    whole = target.is_fully_replicated and getattr(array.sharding, "is_fully_replicated", False)
-    same_count = len(array.sharding.device_set) == len(target.device_set)
-    if whole and not same_count and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return _send_copies(array, target)
-    return jax.device_put(array, target)
+    return _way(array.sharding, target, array.ndim)(array, target)
 
 
 @lru_cache(maxsize=1024)
-def _first_layout(sharding: Any, target: Any, rank: int) -> Any:
-    """Return the layout on the devices of ``target`` in which an array travels; ``None`` if it is the final one."""
-    moved = like_for_like(sharding, target.mesh)
-    return None if moved is None or moved.is_equivalent_to(target, rank) else moved
+def _way(sharding: Any, target: Any, rank: int) -> Callable[[Any, Any], Any]:
+    """Return the function that sends an array of this rank from one sharding to another."""
+    own = sharding.device_set == target.device_set
+    if not isinstance(sharding, NamedSharding):  # JAX 0.12 cannot compile against the layout of a callback's result
+        return jax.device_put if own else _send_pieces
+    devices = sharding.mesh.devices
+    if devices.size == target.mesh.size:
+        kinds = (jax.sharding.AxisType.Auto,) * devices.ndim
+        moved = Mesh(target.mesh.devices.reshape(devices.shape), sharding.mesh.axis_names, axis_types=kinds)
+        if NamedSharding(moved, sharding.spec).is_equivalent_to(target, rank):
+            return jax.device_put
+    return reshard if own and list(devices.flat) == list(target.mesh.devices.flat) else _send_pieces
 
 
-def _send_copies(array: Any, target: Any) -> Any:
-    shards = [shard.data for shard in array.addressable_shards]
-    devices: Sequence[Any] = list(target.mesh.devices.flat)
-    copies = [jax.device_put(shards[i % len(shards)], device) for i, device in enumerate(devices)]
-    return jax.make_array_from_single_device_arrays(array.shape, target, copies)
+def _send_pieces(array: Any, target: Any) -> Any:
+    """Send each device of ``target`` the pieces of its shard that it lacks, and join them there."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        sent = _send_pieces(jax.random.key_data(array), target)
+        return jax.random.wrap_key_data(sent, impl=jax.random.key_impl(array))
+    crossing = _crossing(array.sharding, target, array.shape)
+    shards = {shard.device: shard.data for shard in array.addressable_shards}
+    cuts = [_cutter(boxes)(shards[device]) for device, boxes in crossing.cuts]
+    arrived = iter(jax.device_put([cuts[cut][at] for cut, at in crossing.sent], list(crossing.to)))
+    parts = [_joiner(counts)(*(next(arrived) for _ in range(math.prod(counts)))) for counts in crossing.joins]
+    for at in crossing.kept:
+        parts[at] = parts[at].copy()  # else its memory would be that of the array, which a node may take over
+    return jax.make_array_from_single_device_arrays(array.shape, target, parts)
+
+
+@lru_cache(maxsize=1024)
+def prepare(sharding: Any, target: Any, struct: jax.ShapeDtypeStruct) -> None:
+    """Compile what sends such an array in pieces, so that no dispatcher has to."""
+    is_key = jax.dtypes.issubdtype(struct.dtype, jax.dtypes.prng_key)
+    if is_key or _way(sharding, target, len(struct.shape)) is not _send_pieces:
+        return
+    crossing, cuts = _crossing(sharding, target, struct.shape), []
+    for device, boxes in crossing.cuts:
+        shard = struct.update(shape=sharding.shard_shape(struct.shape), sharding=SingleDeviceSharding(device))
+        cuts.append((shard,) if boxes is None else _compiled(_cutter(boxes), shard))
+    routes = zip(crossing.sent, crossing.to, strict=True)
+    arrived = iter([cuts[cut][at].update(sharding=where) for (cut, at), where in routes])
+    for counts in crossing.joins:
+        parts = [next(arrived) for _ in range(math.prod(counts))]
+        if len(parts) > 1:
+            _compiled(_joiner(counts), *parts)
+
+
+def _compiled(function: Any, *structs: jax.ShapeDtypeStruct) -> Any:
+    """Compile a jitted function, and return what it returns for such arrays."""
+    lowered = function.lower(*structs)
+    lowered.compile()
+    return lowered.out_info
+
+
+class _Crossing(NamedTuple):
+    """How an array goes from one sharding to another."""
+
+    cuts: tuple[tuple[Any, tuple[Box, ...] | None], ...]
+    """For each device that sends: the ranges of its shard; ``None`` for all of it."""
+    sent: tuple[tuple[int, int], ...]
+    """For each piece: its positions in ``cuts`` and among the ranges there."""
+    to: tuple[SingleDeviceSharding, ...]
+    """For each piece: where it goes. A copy to a device's sharding is asynchronous, unlike one to the device."""
+    joins: tuple[tuple[int, ...], ...]
+    """For each target device: the number of its pieces along each dimension."""
+    kept: tuple[int, ...]
+    """Target devices that hold their whole shard already."""
+
+
+@lru_cache(maxsize=1024)
+def _crossing(sharding: Any, target: Any, shape: tuple[int, ...]) -> _Crossing:
+    source, wanted = Shards.of(sharding, shape), Shards.of(target, shape)
+    found = pieces(source, wanted)
+    boxes: dict[int, dict[Box, int]] = {}
+    for at, _, box in found:
+        boxes.setdefault(at, {}).setdefault(box, len(boxes[at]))
+    order = {at: position for position, at in enumerate(boxes)}
+    corners: list[set[tuple[int, int]]] = [set() for _ in wanted.devices]
+    for _, to, box in found:
+        corners[to].update((dimension, low) for dimension, (low, _) in enumerate(box))
+    return _Crossing(
+        tuple((source.devices[at], _within(source.box(at), tuple(cut))) for at, cut in boxes.items()),
+        tuple((order[at], boxes[at][box]) for at, _, box in found),
+        tuple(SingleDeviceSharding(wanted.devices[to]) for _, to, _ in found),
+        tuple(tuple(sum(d == dimension for d, _ in seen) for dimension in range(len(shape))) for seen in corners),
+        tuple(to for at, to, box in found if source.devices[at] == wanted.devices[to] and box == wanted.box(to)),
+    )
+
+
+def _within(shard: Box, boxes: tuple[Box, ...]) -> tuple[Box, ...] | None:
+    """Return ranges counted from the start of a shard; ``None`` if the only one is the shard."""
+    if boxes == (shard,):
+        return None
+    starts = [low for low, _ in shard]
+    return tuple(
+        tuple((low - start, high - start) for (low, high), start in zip(box, starts, strict=True)) for box in boxes
+    )
+
+
+@lru_cache(maxsize=1024)
+def _cutter(boxes: tuple[Box, ...] | None) -> Callable[[Any], Sequence[Any]]:
+    """Return a launch that cuts ranges out of a shard; without ranges, a function that returns the shard."""
+    if boxes is None:
+        return lambda shard: (shard,)
+
+    def cut(shard: Any) -> tuple[Any, ...]:
+        return tuple(jax.lax.slice(shard, *zip(*box, strict=True)) for box in boxes)
+
+    return jax.jit(cut)
+
+
+@lru_cache(maxsize=1024)
+def _joiner(counts: tuple[int, ...]) -> Callable[..., Any]:
+    """Return a launch that joins the pieces of a shard, given in row-major order with so many along each dimension."""
+
+    def join(*parts: Any) -> Any:
+        for dimension, count in reversed(list(enumerate(counts))):
+            rows = [parts[at : at + count] for at in range(0, len(parts), count)]
+            parts = tuple(jax.lax.concatenate(row, dimension) for row in rows)
+        return parts[0]
+
+    return jax.jit(join) if math.prod(counts) > 1 else lambda part: part
 
 
 def reshard(array: Any, target: Any) -> Any:
@@ -119,8 +239,4 @@ def bring(array: Any, target: Any) -> tuple[Any, bool]:
         return jax.device_put(array, target), True
     if lies_at(array.sharding, target, array.ndim):
         return array, False
-    if array.sharding.device_set == target.device_set:
-        if not isinstance(array.sharding, NamedSharding):
-            return jax.device_put(array, target), True  # a callback's layout, which JAX 0.12 cannot compile against
-        return reshard(array, target), True
     return send(array, target), True

@@ -85,7 +85,7 @@ def compiled(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) 
 
 def _compile(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) -> CompiledFacts:
     specs = [trimmed(spec_of(sharding)) for sharding in request.arriving]
-    outputs = [spec_of(sharding) for sharding in out_shardings(request.code, request.mesh, request.replicated)]
+    outputs = [spec_of(sharding) for sharding in out_shardings(request.code, request.mesh)]
     traced = tuple(sizes.items())
 
     def on_mesh(mesh: Mesh) -> Callable[..., Any]:
@@ -114,11 +114,10 @@ def _key(request: CompileRequest, sizes: Mapping[str, int]) -> Hashable:
         for item in code.items
     )
     specs = tuple((item.in_specs, item.out_specs) for item in code.items)
-    whole = tuple(value in request.replicated for value in code.outputs)
     ends = tuple(map(names.get, code.inputs)), tuple(map(names.get, code.outputs))
     arriving = tuple(str(spec_of(sharding)) for sharding in request.arriving)
     mesh = tuple(sizes.items())
-    return bodies, wires, str(specs), whole, ends, arriving, request.structs, request.donated, mesh
+    return bodies, wires, str(specs), ends, arriving, request.structs, request.donated, mesh
 
 
 def is_per_shard(code: Code) -> bool:

@@ -190,7 +190,7 @@ class _NodeLayout:
                 compiler reports none, the layout propagated through the jaxpr is used.
         """
         mesh, code = self.request.mesh, self.request.code
-        declared = out_shardings(code, mesh, self.request.replicated)
+        declared = out_shardings(code, mesh)
         if not code.outputs:
             return tuple(sharding for sharding in declared if sharding is not None)
         chosen = [self.specs.get(value) for value in code.outputs]

@@ -107,7 +107,7 @@ class SimDriver(Driver):
 
         Both are needed, because a sharding on an abstract mesh does not name devices.
         """
-        where = value.devices if isinstance(value, Entry) else None
+        where = value.placement if isinstance(value, Entry) else None
         return None if where is None else (where, value.sharding)
 
     def sharding_for(self, location: Any, argument: Undeclared) -> Any:
@@ -190,7 +190,7 @@ class SimDriver(Driver):
 
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
         where = compiled_plan.plan.placements[compiled_plan.plan.steps[compiled_plan.brings[position]].place]
-        at_home = entry.devices == where
+        at_home = entry.placement == where
         return at_home and lies_at(entry.sharding, compiled_plan.targets[position], compiled_plan.ranks[position])
 
     # ---- launches
@@ -319,15 +319,15 @@ class SimDriver(Driver):
         """
         compiled_plan, step = run.compiled_plan, run.compiled_plan.plan.steps[task.index]
         entry, where = run.arguments[step.argument], compiled_plan.plan.placements[step.place]
-        is_copied = entry.shared and step.argument in compiled_plan.taken_over
-        is_there = self._is_at(entry, compiled_plan, compiled_plan.bring_positions[task.index]) and not is_copied
-        if is_there or (isinstance(entry.array, Abstract) and entry.array.anywhere):
+        is_there = self._is_at(entry, compiled_plan, compiled_plan.bring_positions[task.index])
+        is_copied = is_there and entry.shared and step.argument in compiled_plan.taken_over
+        if (is_there and not is_copied) or (isinstance(entry.array, Abstract) and entry.array.anywhere):
             return 0.0
         route, source = _route(entry, where)
-        cost = self.costs.transfer(compiled_plan, task.index, route, source.count if source else 1, where)
-        task.label = brought(
-            compiled_plan.actions[task.index].label, route, cost.formula, links_of(route, source, where)
-        )
+        size = compiled_plan.crossing(task.index, None if is_copied else entry.located)
+        cost = self.costs.transfer(compiled_plan, task.index, route, entry.located, is_copied)
+        label = compiled_plan.actions[task.index].label
+        task.label = brought(label, route, size, cost.formula, links_of(route, source, where))
         return cost.seconds
 
     # ---- devices
@@ -350,7 +350,7 @@ class SimDriver(Driver):
 
 def _route(entry: Entry, where: Placement) -> tuple[str, Placement | None]:
     """Return the route of an argument (``host``, ``ICI`` or ``DCN``) and the devices that it comes from."""
-    source = entry.devices
+    source = entry.placement
     if source is None:
         return "host", None
     return ("ICI" if source.island == where.island else "DCN"), source

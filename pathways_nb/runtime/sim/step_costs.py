@@ -18,6 +18,7 @@ from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.sim.simulated_islands import TimedPlan
 from pathways_nb.trace.causality.same_decisions import INTERFERENCE
 from pathways_nb.trace.record import Label
@@ -72,25 +73,31 @@ class StepCosts:
         plan, step = compiled_plan.plan, compiled_plan.plan.steps[index]
         if step.kind != "move":
             return FREE
-        source, target = plan.placements[plan.slots[step.inputs[0]].place], plan.placements[step.place]
-        return self.transfer(compiled_plan, index, step.route, source.count, target)
+        (slot,) = step.inputs
+        source = Located(compiled_plan.shardings[slot], plan.placements[plan.slots[slot].place])
+        return self.transfer(compiled_plan, index, step.route, source)
 
-    def transfer(self, compiled_plan: CompiledPlan, index: int, route: str, sources: int, target: Placement) -> Cost:
-        """Return the cost of a transfer to all devices of a place.
+    def transfer(
+        self, compiled_plan: CompiledPlan, index: int, route: str, source: Located | None, copied: bool = False
+    ) -> Cost:
+        """Return the cost of sending each device of a place what it lacks of a value.
 
-        A replicated part is sent once for each device. Over DCN it is sent once for each host, whose devices share it.
+        Over DCN, a part is sent once for each host, whose devices share it.
 
         Args:
             compiled_plan: the program.
             index: of the step that makes the transfer.
             route: ``host``, ``ICI`` or ``DCN``.
-            sources: number of devices that hold the value.
-            target: devices that receive it.
+            source: devices that hold the value, and its sharding there; ``None`` for the host.
+            copied: whether parts that are where they are wanted are copied, too.
         """
-        step, topology = compiled_plan.plan.steps[index], self.topology_of(target.island)
-        each, whole = compiled_plan.slot_bytes[step.outputs[0]], compiled_plan.actions[index].label.bytes
-        copies = min(topology.hosts, target.count) if route == "DCN" else target.count
-        return self.model.transfer(max(whole, each * copies), route, topology, sources, target.count)
+        target = compiled_plan.target(index)
+        topology = self.topology_of(target.where.island)
+        held = None if copied else source
+        size = compiled_plan.crossing(index, held, topology.devices_per_host if route == "DCN" else None)
+        if not size and compiled_plan.crossing(index):
+            return FREE  # all devices hold their parts
+        return self.model.transfer(size, route, topology, source.where.count if source else 1, target.where.count)
 
     def _seconds(self, compiled_plan: CompiledPlan, index: int) -> float:
         action = compiled_plan.actions[index]
@@ -116,9 +123,9 @@ def beside_others(label: Label) -> Label:
 
 
 @lru_cache(maxsize=4096)
-def brought(label: Label, route: str, basis: str, links: tuple[str, ...]) -> Label:
-    """Return the label of an argument that was transferred on this route."""
-    return replace(label, route=route, basis=basis, links=links)
+def brought(label: Label, route: str, size: int, basis: str, links: tuple[str, ...]) -> Label:
+    """Return the label of an argument of which ``size`` bytes were transferred on this route."""
+    return replace(label, route=route, bytes=size, basis=basis, links=links)
 
 
 def links_of(route: str, source: Placement | None, target: Placement) -> tuple[str, ...]:

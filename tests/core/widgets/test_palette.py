@@ -114,6 +114,10 @@ def test_backward_is_told_by_name() -> None:
     assert palette.KINDS[palette.code_of("compute", "stage0 (bwd)")].letter == "B"
     assert palette.KINDS[palette.code_of("compute", "stage0")].letter == "F"
     assert palette.KINDS[palette.code_of("transfer", "gradient (bwd)")].letter == "T"
+    letters = [
+        palette.KINDS[palette.code_of("compute", name)].letter for name in ("12F3", "2B0", "2I0.1", "2W0", "2x0")
+    ]
+    assert letters == ["F", "B", "B", "B", "F"]
 
 
 def test_no_colour_is_written_outside_the_palette() -> None:

@@ -169,7 +169,9 @@ def test_the_legend_names_what_is_there_and_nothing_else() -> None:
         properties = drawn(*map(picture, names)).properties
         return {name[13:]: values["visible"] for name, values in properties.items() if name.startswith("schedules_key")}
 
-    assert visible("gpipe", "1f1b") == {"0": True, "1": False, "2": False, "3": True, "_shade": False, "_cap": False}
+    codes = {"0": True, "1": False, "2": False, "3": True}
+    rest = ("_shade", "_cap", "_order", "_late")
+    assert visible("gpipe", "1f1b") == codes | dict.fromkeys(rest, False)
     assert visible("zb-v")["1"]
     shade = drawn(picture("dualpipe"), picture("seq1f1b")).properties["schedules_key_shade"]["label"]["value"]
     assert shade == "paler: other direction, later token slice"

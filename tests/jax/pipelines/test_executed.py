@@ -93,7 +93,7 @@ def test_fusing_leaves_actions_alone(controller) -> None:
 
 @pytest.mark.parametrize(
     ("name", "slices", "microbatches"),
-    [("1f1b", None, 2), ("terapipe", [5, 4, 3], 2), ("seq1f1b", [1, 11], 4)],
+    [("1f1b", None, 2), ("terapipe", [5, 4, 3], 2), ("seq1f1b", [5, 4, 3], 2)],
 )
 def test_token_slices_have_the_gradients_of_whole_sequences(controller, name: str, slices, microbatches: int) -> None:
     params, x, targets = language_model()
@@ -115,9 +115,37 @@ def test_a_prefix_without_gradient_is_found_out(controller) -> None:
     def stopped(params, h, context):
         return attend(params["block"], h, context, stopped=True) @ params["head"]
 
-    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
-    options = {"on": on, "schedule": "terapipe", "microbatches": 1, "loss": cross_entropy, "token_slices": [6, 6]}
+    on = [pw.virtual_slice(2, island=0), pw.virtual_slice(1, island=1)]
+    options = {"on": on, "schedule": "terapipe", "microbatches": 2, "loss": cross_entropy, "token_slices": [5, 4, 3]}
     value, gradients = pw.pipeline([embed, stopped], **options).value_and_grad(params, x, targets)
     expected, right = jax.jit(jax.value_and_grad(pw.pipeline([embed, head], **options).composed))(params, x, targets)
     np.testing.assert_allclose(float(value), float(expected), rtol=1e-5)
     assert worst(gradients, right) > 0.1
+
+
+def test_in_double_precision_gradients_are_those_of_the_whole_model(fresh_python) -> None:
+    """In a process of its own: the option is for the whole process."""
+    done = fresh_python(
+        """
+        import jax
+        jax.config.update("jax_enable_x64", True)
+        import numpy as np, pathways_nb as pw
+        from tests.support.pipelines import cross_entropy, embed, head, language_model, mlp, mlp_model, squared, worst
+
+        pw.attach("cpu", islands=2, devices_per_island=2)
+        on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+        for pipe, model in (
+            (pw.pipeline([mlp] * 2, on=on, schedule="zb-h1", microbatches=4, loss=squared), mlp_model(2)),
+            (pw.pipeline([embed, head], on=on, schedule="seq1f1b", microbatches=2, loss=cross_entropy,
+                         token_slices=[1, 11]), language_model()),
+        ):
+            params, x, targets = jax.tree.map(lambda a: a.astype(float) if a.dtype == np.float32 else a, model)
+            value, gradients = pipe.value_and_grad(params, x, targets)
+            expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
+            assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {np.dtype(float)}
+            assert abs(float(value) - float(expected)) < 1e-12
+            print(worst(gradients, exact))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert max(map(float, done.stdout.split())) < 1e-12

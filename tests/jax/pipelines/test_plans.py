@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.parallel.pipelines import activations
 from pathways_nb.parallel.schedules.actions import actions_of
+from pathways_nb.plan.graph import ActionKey
+from pathways_nb.plan.plan import Plan
 from pathways_nb.session.calls import submit
 from pathways_nb.session.tenant_scope import calling
 from tests.support.pipelines import actions_planned, actions_run, embed, head, language_model, mlp, mlp_model, squared
@@ -42,10 +45,7 @@ def test_the_scheduler_takes_the_time_of_the_schedule(controller, name: str) -> 
 def test_a_move_stands_before_the_action_that_reads_it_and_holds_back_no_other(controller) -> None:
     pipe = of_mlps("zb-v")
     params, x, targets = mlp_model(len(pipe.stages))
-    program = pipe.value_and_grad
-    with calling(controller, program.name):
-        call = program.signature((params, x, targets), {})
-        plan = submit.plan_of(controller, submit.traced(controller, program, call))
+    plan = planned(controller, pipe.value_and_grad, (params, x, targets))
     moves = 0
     for order in plan.orders.values():
         for position, index in enumerate(order):
@@ -74,6 +74,40 @@ def test_less_memory_is_reserved_for_1f1b_than_for_gpipe(controller) -> None:
         peaks[name] = [peak.others for peak in found]
     saved = [a - b for a, b in zip(peaks["gpipe"], peaks["1f1b"], strict=True)]
     assert saved[1] > saved[0] > 0
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "v-min", "dualpipe-v"])
+def test_activations_live_as_long_as_the_schedule_claims(controller, name: str) -> None:
+    """By the plan's own last uses, and in microbatches by the schedule's own peak where the backward is whole."""
+    pipe = of_mlps(name, microbatches=6)
+    model = mlp_model(len(pipe.stages), rows=12)
+    graph = pipe.value_and_grad.graph(*model)
+    claimed, kept = activations.peaks(pipe.schedule, graph), activations.kept(graph)
+    plan = planned(controller, pipe.value_and_grad, model)
+    assert [live_peak(plan, place.serial, kept) for place in pipe.on] == claimed
+    if not any(one.input_gradient for one in kept.values()):
+        each = sum(graph.values[v].bytes for v in kept[ActionKey(1, 0)].forward) * pipe.schedule.size.chunks
+        assert claimed[1] == pytest.approx(each * pipe.schedule.timing().peaks[1], rel=0.35)  # stages keep unlike much
+
+
+def live_peak(plan: Plan, place: int, kept: dict[ActionKey, activations.Kept]) -> int:
+    """The most bytes of kept values at a place, from each one's forward pass to its last use in the plan."""
+    nodes = {node.id: node for node in plan.graph.nodes}
+    live: set[int] = set()
+    most = 0
+    for step in (plan.steps[index] for index in plan.orders[plan.placements[place].island]):
+        action = nodes[step.node].action
+        if step.kind == "launch" and step.place == place and action:
+            values = set().union(*kept[action])
+            live |= {slot for slot in (*step.inputs, *step.outputs) if plan.slots[slot].value in values}
+        live -= set(step.last)
+        most = max(most, sum(plan.graph.values[plan.slots[slot].value].bytes for slot in live))
+    return most
+
+
+def planned(controller, program: pw.Program, arguments: tuple) -> Plan:
+    with calling(controller, program.name):
+        return submit.plan_of(controller, submit.traced(controller, program, program.signature(arguments, {})))
 
 
 def message(match: str) -> str:
@@ -126,6 +160,8 @@ def test_token_slices_that_do_not_fit(controller) -> None:
     pipe = pw.pipeline([embed, head], token_slices=[6, 5], **options)
     with pytest.raises(pw.UsageError, match=r"token_slices=\[6, 5\] sum to 11 tokens, but the input has 12"):
         pipe.value_and_grad(params, x, targets)
+    with pytest.raises(pw.UsageError, match=r"no stage \(mlp\) has a parameter 'context', so attention would see only"):
+        pw.pipeline([mlp, mlp], token_slices=[6, 6], **options)
     with pytest.raises(pw.UsageError, match="schedule 'terapipe' has 4 token_slices, but 1 token_slices were given"):
         pw.pipeline([embed, head], **options)
 

@@ -10,6 +10,7 @@ Sizes are in ``style``.
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple
 
 Theme = Literal["light", "dark"]
@@ -88,8 +89,13 @@ OPERATIONS = (
 MEMORY, EXCESS = "#8FA3B8", VERMILION
 """Colours of the memory that a device of a pipeline holds, and of the part above the cap."""
 
+OTHER_ORDER, LATE = VERMILION, BLUE
+"""Outlines of the first action of a run that came in another order than planned (solid), and later (dashed)."""
+
 BACKWARD_SUFFIX = "(bwd)"
 """Suffix of the name of a backward computation."""
+ACTION, FORWARD_ACTION = re.compile(r"\d+[FIWB]\d+(\.\d+)?"), re.compile(r"\d+F")
+"""Names of the actions of a pipeline, and the beginning of those of forward passes."""
 
 PLACES = (SKY, ORANGE, GREEN, VERMILION, PURPLE, BLUE, YELLOW)
 """Outlines of virtual slices, in the order in which their names were first drawn; they repeat after seven."""
@@ -137,7 +143,13 @@ THEMES: dict[Theme, dict[str, str]] = {
 
 def code_of(kind: str, name: str) -> int:
     """Return the code of an event's box: that of its kind, or ``backward`` for a computation whose name says so."""
-    return CODES["backward" if kind == "compute" and name.endswith(BACKWARD_SUFFIX) else kind]
+    backward = name.endswith(BACKWARD_SUFFIX) or (is_action(name) and not FORWARD_ACTION.match(name))
+    return CODES["backward" if kind == "compute" and backward else kind]
+
+
+def is_action(name: str) -> bool:
+    """Return whether a name is that of a pipeline's action, such as ``"2W0"``, which begins with its own letter."""
+    return ACTION.fullmatch(name) is not None
 
 
 def pale(colour: str) -> str:

@@ -50,7 +50,7 @@ class ExplorerPanel(ControlsPanel):
     """The controls and the figure of an explorer.
 
     Args:
-        explorer: has a trait for each of ``choices``, and ``step``, as
+        explorer: has a trait for each of ``choices``, ``laid`` and ``step``, as
             ``pathways_nb.parallel.schedule_explorer.ScheduleExplorer`` has.
         choices: names of the traits that get a control.
     """
@@ -63,7 +63,7 @@ class ExplorerPanel(ControlsPanel):
         self.play = w.Play(min=0, max=explorer.steps, interval=_PER_STEP, layout=wide("9em"))
         w.jslink((self.play, "value"), (self.slider, "value"))
         traitlets.link((explorer, "step"), (self.slider, "value"))
-        explorer.observe(self._changed, [*choices, "registrations"])
+        explorer.observe(self._changed, [*choices, "registrations", "laid"])
         explorer.observe(self._stepped, "step")
         rows = [w.HBox([self.controls[name] for name in row], layout=WRAP) for row in _ROWS]
         below = [self.play, *self._steppers(), self.slider, *self._exports(), self.message]

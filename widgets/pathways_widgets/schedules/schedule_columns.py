@@ -24,6 +24,8 @@ COLOURS = [palette.shade(operation, level / (LEVELS - 1)) for operation in range
 MOST_MARKS = 2000
 _NARROW = 4.0
 """Width in pixels below which a box has no border."""
+MARKS = {"order": palette.OTHER_ORDER, "late": palette.LATE}
+"""Outlines of marked actions, by the kind of mark."""
 _FACTS = ("stage", "microbatch", "token_slice", "device")
 _CELL = ("begin", "end", "idle", "by", "wire", "pair")
 SOURCES = {
@@ -33,6 +35,7 @@ SOURCES = {
     "schedules_lanes": ["x", "y", "dw", "dh", "image"],
     "schedules_edges": list(SIDES),
     "schedules_pairs": list(SIDES),
+    **{f"schedules_first_{kind}": list(SIDES) for kind in MARKS},
     "schedules_marks": ["x", "y", "text"],
     "schedules_held": ["x", "y"],
     "schedules_over": ["x", "y"],
@@ -214,6 +217,22 @@ def pair_columns(boxes: Columns) -> Columns:
     one = np.flatnonzero((boxes["pair"] >= 0) & (boxes["left"] == boxes["begin"]))
     ends = {"left": boxes["begin"][one], "right": boxes["end"][one]}
     return ends | {name: boxes[name][one] for name in ("top", "bottom")}
+
+
+def outline_columns(boxes: Columns, pictures: Sequence[Drawable]) -> dict[str, Columns]:
+    """Return the outlines of marked actions.
+
+    Args:
+        boxes: of all pictures, from ``boxes_columns``.
+        pictures: the schedules.
+    """
+    counts = [len(one.boxes["cell"]) if one.devices else 0 for one in pictures]
+    first = np.cumsum([0, *counts[:-1]])
+    found = {}
+    for kind in MARKS:
+        rows = [start + one.marks[kind] for start, one in zip(first, pictures, strict=True) if kind in one.marks]
+        found[f"schedules_first_{kind}"] = {side: boxes[side][np.array(rows, int)] for side in SIDES}
+    return found
 
 
 def fill_columns(boxes: Columns, window: Window) -> dict[str, Columns]:

@@ -6,7 +6,7 @@ space whatever the number of devices. Live figures and still pictures share this
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -63,6 +63,10 @@ class Drawable(Protocol):
     @property
     def peaks(self) -> np.ndarray:
         """The most that each device holds."""
+
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """Rows of ``boxes`` to mark, by a kind of ``schedule_columns.MARKS``."""
 
     def memory(self, device: int) -> tuple[np.ndarray, np.ndarray]:
         """Return times, and what a device holds from each of them on."""

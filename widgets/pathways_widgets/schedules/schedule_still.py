@@ -14,9 +14,9 @@ from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Scene, Shape, T
 from pathways_widgets.drawing.still_frame import AXIS, LIGHT, Frame, Swatch, legend
 from pathways_widgets.drawing.time_axis import TIME_RANGE, round_steps
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
-from pathways_widgets.schedules.schedule_columns import COLOURS, LEVELS, SIDES
+from pathways_widgets.schedules.schedule_columns import COLOURS, LEVELS, MARKS, SIDES
 from pathways_widgets.schedules.schedule_layout import LINE, Drawable
-from pathways_widgets.schedules.schedule_view import CAP, HELD, IDLE, Schedules
+from pathways_widgets.schedules.schedule_view import CAP, DASHES, FIRST, HELD, IDLE, Schedules
 
 _LEFT, _RIGHT, _MARGIN = 64.0, 76.0, 8.0
 """Pixels for the names of devices and for their peaks, and above everything."""
@@ -47,7 +47,9 @@ def _swatches(view: Schedules) -> list[list[Swatch]]:
         rest.insert(1, Swatch(words, COLOURS[LEVELS - 1]))
     if "schedules_key_cap" in shown:
         rest.append(Swatch(CAP, LIGHT["text"], dashed=True))
-    return [operations, rest]
+    marks = [Swatch(FIRST[kind], colour, dashed=bool(DASHES[kind]), outline=True)
+             for kind, colour in MARKS.items() if f"schedules_key_{kind}" in shown]  # fmt: skip
+    return [operations, rest, marks]
 
 
 def _axis(frame: Frame) -> Iterator[Shape]:
@@ -76,6 +78,11 @@ def _bars(frame: Frame, sources: dict[str, Columns]) -> Iterator[Shape]:
     for name, colour, thick in (("edges", palette.BOX_EDGE, 0.5), ("pairs", LIGHT["text"], 1.5)):
         for left, right, top, bottom in _rows(sources[f"schedules_{name}"], *SIDES):
             yield Rect(x(left), y(top), x(right) - x(left), bottom - top, "", colour, thick * line)
+    for kind, colour in MARKS.items():
+        for left, right, top, bottom in _rows(sources[f"schedules_first_{kind}"], *SIDES):
+            corners = ((x(left), y(top)), (x(right), y(top)), (x(right), y(bottom)), (x(left), y(bottom)))
+            for one, other in zip(corners, (*corners[1:], corners[0]), strict=True):
+                yield Curve((one, other), colour, 3 * line, dash=DASHES[kind][0] if DASHES[kind] else 0.0)
     for time, position, text in _rows(sources["schedules_marks"], "x", "y", "text"):
         yield Text(x(time), y(position), text, style.current().font, palette.INK, "middle")
 

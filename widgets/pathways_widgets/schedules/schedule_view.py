@@ -43,6 +43,7 @@ from pathways_widgets.schedules import schedule_hover
 from pathways_widgets.schedules.schedule_columns import (
     COLOURS,
     LEVELS,
+    MARKS,
     SIDES,
     SOURCES,
     CellPointer,
@@ -54,6 +55,7 @@ from pathways_widgets.schedules.schedule_columns import (
     mark_columns,
     memory_columns,
     nothing,
+    outline_columns,
     pair_columns,
     step_columns,
 )
@@ -75,7 +77,10 @@ _ABOVE = 6.0
 _LEADING = 1.2
 """Height of a line of text in a browser, in heights of text."""
 IDLE, HELD, CAP = "bubble", "activations held", "cap of a device"
+FIRST = {"order": "first in another order", "late": "first later than planned"}
 """Words of the legend."""
+DASHES = {"order": [], "late": [6, 4]}
+"""Dashes of the outlines of marked actions in pixels: a box with both marks shows both."""
 
 
 class Schedules(Drawing):
@@ -121,6 +126,7 @@ class Schedules(Drawing):
         self.sources = {"schedules_boxes": boxes_columns(pictures, self.layout)}
         self.sources |= ground_columns(pictures, self.layout)
         self.sources["schedules_pairs"] = pair_columns(self.sources["schedules_boxes"])
+        self.sources |= outline_columns(self.sources["schedules_boxes"], pictures)
         labels = list(zip(*labels_of(self.layout, pictures, self.style), strict=True)) or [()] * 3
         self.sources["schedules_labels"] = dict(zip(SOURCES["schedules_labels"], labels, strict=True))
         self.properties = self._properties()
@@ -194,6 +200,9 @@ class Schedules(Drawing):
         found = {f"schedules_key{code}": {"visible": code in shown} for code in range(len(palette.OPERATIONS))}
         found["schedules_key_shade"] = shade_entry(self._pictures)
         found["schedules_key_cap"] = {"visible": any(one.cap is not None for one in self._pictures)}
+        found |= {f"schedules_key_{kind}": {"visible": any(kind in one.marks for one in self._pictures)}
+                  for kind in MARKS}  # fmt: skip
+        found["schedules_legend0"] = {"visible": any(one.marks for one in self._pictures)}
         return found
 
 
@@ -229,6 +238,9 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
     fig.add_glyph(tables["schedules_edges"], edge)
     border = Quad(**_AT, fill_color=None, line_width=1.5 * style.line, name="schedules_pair")
     fig.add_glyph(tables["schedules_pairs"], border)
+    for kind, colour in MARKS.items():
+        outline = Quad(**_AT, fill_color=None, line_color=colour, line_width=3 * style.line, line_dash=DASHES[kind])
+        fig.add_glyph(tables[f"schedules_first_{kind}"], outline)
     fig.text("x", "y", "text", source=tables["schedules_marks"], text_color=palette.INK, text_align="center",
              text_baseline="middle", text_font_size=f"{style.font}px")  # fmt: skip
     fig.add_tools(_hover(boxes, tables["schedules_boxes"]))
@@ -278,7 +290,7 @@ def _draw_words(fig: figure, most: int, style: Style) -> None:
 
 
 def _draw_legend(fig: figure, style: Style) -> None:
-    """Add a legend of two rows: operations, and everything else."""
+    """Add a legend of two rows, operations and everything else, and a third of marked actions, if there are any."""
     nowhere = ColumnDataSource({side: [float("nan")] for side in SIDES})
 
     def entry(key: str, label: str, **look: Any) -> LegendItem:
@@ -296,7 +308,10 @@ def _draw_legend(fig: figure, style: Style) -> None:
         entry("_held", HELD, fill_color=palette.MEMORY),
         entry("_cap", CAP, line_dash=[4, 2], name="schedules_cap1"),
     ]
-    for number, items in enumerate((rest, operations)):
+    dashes = {kind: {"line_dash": dash} if dash else {"fill_color": None} for kind, dash in DASHES.items()}
+    marks = [entry(f"_{kind}", FIRST[kind], line_color=colour, line_width=2.5 * style.line, **dashes[kind])
+             for kind, colour in MARKS.items()]  # fmt: skip
+    for number, items in enumerate((marks, rest, operations)):
         legend = Legend(items=items, name=f"schedules_legend{number}", orientation="horizontal", location="top_left")
         legend.label_text_font_size, legend.border_line_color = f"{style.font}px", None
         legend.glyph_width = legend.glyph_height = int(12 * style.factor)
@@ -320,6 +335,7 @@ def _roles(most: int) -> dict[str, dict[str, str]]:
         "schedules_thread": {"line_color": "text"},
         "schedules_legend0": LEGEND_ROLES,
         "schedules_legend1": LEGEND_ROLES,
+        "schedules_legend2": LEGEND_ROLES,
     }
     words = {"text_color": "text", "background_fill_color": "background"}
     return found | {f"schedules_{part}{number}": words for part in ("heading", "words") for number in range(most)}

@@ -52,7 +52,8 @@ def every_latency(table: np.ndarray, batch: int, stages: int) -> Iterator[float]
         yield min(s + (stages - 1) * m for s, m in totals)
 
 
-tables = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(0, 2**32 - 1), st.sampled_from([1, 3, 50]))
+seeds = st.integers(0, 2**32 - 1)
+tables = st.tuples(st.integers(1, 3), st.integers(1, 5), seeds, st.sampled_from([1, 3, 50]))
 
 
 @examples(60)
@@ -68,6 +69,36 @@ def test_random_tables_against_everything(made, batch, stages, at_once):
     assert found.latency == pytest.approx(best, rel=1e-12, abs=1e-12)
     again = pw.terapipe.evaluate(table, found.scheme, length=8 * n, batch=batch, stages=stages)
     assert again.latency == found.latency
+
+
+def least_under_every_bound(table: np.ndarray, batch: int, stages: int) -> float:
+    """The least latency over all bounds, each solved by the paper's recurrence, one slice after another."""
+    groups, n, _ = table[:batch].shape
+    found = []
+    for bound in np.unique(table):
+        sums = np.zeros((groups + 1, n + 1))
+        for b in range(1, groups + 1):
+            for i in range(1, n + 1):
+                each = [(sums[b, i - k], table[b - 1, k - 1, i - k]) for k in range(1, i + 1)]
+                sums[b, i] = min((s + t for s, t in each if t <= bound), default=np.inf)
+        total = [0.0]
+        for a in range(1, batch + 1):
+            total.append(min(total[a - b] + sums[b, n] for b in range(1, min(a, groups) + 1)))
+        found.append(total[-1] + (stages - 1) * bound)
+    return min(found)
+
+
+@examples(15)
+@given(groups=st.integers(1, 2), n=st.integers(6, 10), batch=st.integers(1, 4), stages=st.integers(2, 60), seed=seeds)
+def test_noisy_costs_against_every_bound(groups, n, batch, stages, seed):
+    random = np.random.default_rng(seed)
+    b, k, c = np.ogrid[1 : groups + 1, 1 : n + 1, 0:n]
+    start, work, context = random.uniform(0, (3, 1, 0.1))
+    table = (start + work * b * k + context * b * k * (k + c)) * random.lognormal(0, 0.1, (groups, n, n))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "AT_ONCE", 2)
+        found = pw.terapipe.plan(table, length=8 * n, batch=batch, stages=stages)
+    assert found.latency == pytest.approx(least_under_every_bound(table, batch, stages), rel=1e-12)
 
 
 @examples(30)
