@@ -217,7 +217,8 @@ def _terms(costs: SliceCosts, tokens: tuple[int, ...]) -> SlicingTerms:
 
 def _groups(costs: SliceCosts, planned: Slicing) -> list[SliceRow]:
     """Return a row for each group of the optimum that differs from the others."""
-    rows, terms = [], SlicingTerms(planned.slice_count, planned.sum, planned.latency - planned.sum)
+    rows: list[SliceRow] = []
+    terms = SlicingTerms(planned.slice_count, planned.sum, planned.latency - planned.sum)
     for size, tokens in dict.fromkeys(planned.scheme):
         alike = counted(planned.scheme.count((size, tokens)), "group")
         group = f"{alike} of {counted(size, 'sequence')} in {counted(len(tokens), 'slice')}"

@@ -49,14 +49,37 @@ class Row(Protocol):
 class Pictured(Protocol):
     """What is drawn; ``pathways_nb.parallel.terapipe.slicing_picture.SlicingPicture`` has it."""
 
-    rows: Any
-    uniform: Any
-    surface: Any
-    best: int
-    own: int
-    length: int
-    note: str
-    error: str
+    @property
+    def rows(self) -> Sequence[Any]:
+        """A ``Row`` for each different group of the optimum, then two uniform slicings."""
+
+    @property
+    def uniform(self) -> Sequence[Any]:
+        """Terms of uniform slicings."""
+
+    @property
+    def surface(self) -> Any:
+        """The cost surface: ``tokens``, ``context``, ``seconds`` of each cell, ``token_step``, ``context_step``."""
+
+    @property
+    def best(self) -> int:
+        """Number of slices of the best uniform slicing."""
+
+    @property
+    def own(self) -> int:
+        """The user's own number of slices."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+
+    @property
+    def note(self) -> str:
+        """What is not exact."""
+
+    @property
+    def error(self) -> str:
+        """Why there is no picture."""
 
     @property
     def optimum(self) -> Any:
