@@ -21,7 +21,7 @@ from pathways_nb.util.words import counted
 
 _MOST_WORK = 2**19
 """Units of a sequence, squared, times group sizes, that are planned within some 50 ms."""
-_STEPS = 40
+_STEPS = 24
 """Steps of the cost surface in each direction, at most."""
 _HIGHER = 3
 """Height of the cost surface, in lengths of the longest slice of the optimum and of the best uniform slicing."""

@@ -33,7 +33,7 @@ _SLIDERS = {
     "per_token": _Slider("per token", "µs", 1e6, 200.0),
     "per_pair": _Slider("per pair", "ns", 1e9, 20.0),
 }
-_STEPS = 400
+_STEPS = 4000
 """Positions of a slider."""
 _SAYS = {"slices": "uniform slices"}
 _HINTS = {
@@ -46,6 +46,7 @@ _HINTS = {
     "per_token": "Time of a token",
     "per_pair": "Time of a pair of a token and one that it may attend to",
 }
+_FORMULA = "max(floor, fixed + per token · b l + per pair · b l (l + c)) for l tokens after c, of b sequences together"
 _FILE = "token_slices.svg"
 
 
@@ -65,6 +66,8 @@ class TokenPanel(ControlsPanel):
         sizes, constants = ([one for name, one in self.controls.items() if (name in _SLIDERS) == slides]
                             for slides in (False, True))  # fmt: skip
         svg = self.button("SVG", f"Write {_FILE}", lambda: self.write(_FILE, explorer.savefig))
+        if constants:
+            constants.append(w.Label(_FORMULA))
         rows = [w.HBox(row, layout=WRAP) for row in (sizes, constants) if row]
         self.children = [*rows, self.figure, w.HBox([svg, self.message], layout=WRAP)]
 
@@ -87,7 +90,10 @@ class TokenPanel(ControlsPanel):
         return made
 
     def _slider(self, name: str, slider: _Slider, look: dict[str, Any]) -> w.FloatSlider:
-        """Return the slider of a constant, in its unit; it grows to a larger value that Python sets."""
+        """Return the slider of a constant, in its unit; it grows to a larger value that Python sets.
+
+        The browser moves a slider to the nearest of its positions. That is no choice of the user.
+        """
         most = max(slider.most, slider.per_second * getattr(self.explorer, name))
         words = f"{slider.words}, {slider.unit}"
         made = w.FloatSlider(0.0, min=0.0, max=most, step=slider.most / _STEPS, description=words,
@@ -97,9 +103,11 @@ class TokenPanel(ControlsPanel):
             made.max = max(made.max, slider.per_second * seconds)
             return slider.per_second * seconds
 
-        traitlets.link(
-            (self.explorer, name), (made, "value"), transform=(shown, lambda value: value / slider.per_second)
-        )
+        def chosen(value: float) -> float:
+            now = getattr(self.explorer, name)
+            return now if abs(value - slider.per_second * now) <= made.step else value / slider.per_second
+
+        traitlets.link((self.explorer, name), (made, "value"), transform=(shown, chosen))
         return made
 
     def _changed(self, change: Any = None) -> None:
