@@ -107,7 +107,7 @@ def run() -> dict[str, Any]:
         try:
             first, warm = _pictures(server, chromium)
             moves = {count: _moves(server, chromium, count) for count in _COUNTS}
-            changes = {pair: _changes(server, chromium, pair) for pair in explorer.PAIRS}
+            changes = [_changes(server, chromium, number) for number in range(len(explorer.EXPLORERS))]
         finally:
             chromium.close()
             server.stop()
@@ -151,11 +151,12 @@ def _pictures(server: lab.LabServer, chromium: Any) -> tuple[float, float]:
     return first, warm
 
 
-def _changes(server: lab.LabServer, chromium: Any, pair: tuple[str, str]) -> list[float]:
-    """Return the milliseconds of each change in the explorer of two schedules."""
-    page = _open(server, chromium, f"{pair[0]}.ipynb", ["import pathways_nb as pw", explorer.CELL.format(*pair)])
+def _changes(server: lab.LabServer, chromium: Any, number: int) -> list[float]:
+    """Return the milliseconds of each change in an explorer, by its position."""
+    one = explorer.EXPLORERS[number]
+    page = _open(server, chromium, f"explorer{number}.ipynb", ["import pathways_nb as pw", one.cell])
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells') }")
-    times = explorer.answers(page)
+    times = explorer.answers(page, one)
     page.close()
     return times
 

@@ -7,14 +7,12 @@ slicing. Nothing is compiled; the first call of the process, which is not counte
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from pathways_nb.bench import _token_slices
 from pathways_nb.parallel.terapipe import published
+from pathways_nb.parallel.terapipe.hinge import Hinge
 from pathways_nb.parallel.terapipe.planner import plan
 
 ROUNDS = 5
@@ -23,17 +21,7 @@ HINGES = {
     "175b": ((0.00975, 0.006, 4.31e-5, 1.17e-9), {"length": 2048, "batch": 2, "stages": 96}),
     "8192": ((0.0049, 0.003, 1.03e-5, 5.08e-10), {"length": 8192, "batch": 2, "stages": 40}),
 }
-"""Constants of ``hinge`` and sizes. 175b: fitted to the paper's equal slices of setting 9; 8192: to 13B, long ones."""
-
-
-def hinge(floor: float, start: float, per_token: float, per_pair: float) -> Callable[[Any, Any, Any], np.ndarray]:
-    """Return the formula ``max(floor, start + per_token · b l + per_pair · b l (l + c))`` of a slice's seconds."""
-
-    def seconds(sequences: Any, tokens: Any, context: Any) -> np.ndarray:
-        size = sequences * tokens
-        return np.maximum(floor, start + per_token * size + per_pair * size * (tokens + context))
-
-    return seconds
+"""Constants of ``Hinge`` and sizes. 175b: fitted to the paper's equal slices of setting 9; 8192: to 13B, long ones."""
 
 
 def run() -> dict[str, Any]:
@@ -49,7 +37,7 @@ def _solving() -> dict[str, Any]:
     """Return the seconds of finding optimal slicings."""
     figures, rows = {}, []
     for name, (constants, sizes) in HINGES.items():
-        cost, times = hinge(*constants), []
+        cost, times = Hinge(*constants), []
         for _ in range(ROUNDS + 1):
             began = time.perf_counter()
             found = plan(cost, **sizes)

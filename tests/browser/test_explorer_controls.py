@@ -14,7 +14,7 @@ import pathways_nb as pw
 from pathways_nb.parallel.schedule_explorer import CHOICES
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.parallel.schedules.picture import SchedulePicture
-from pathways_widgets.explorers import schedule_controls as panel_module
+from pathways_widgets.explorers import controls_panel as panel_module
 from pathways_widgets.explorers.schedule_controls import ExplorerPanel
 from pathways_widgets.figures import output
 from pathways_widgets.schedules.schedule_display import ScheduleFigure

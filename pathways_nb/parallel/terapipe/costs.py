@@ -41,7 +41,7 @@ class SliceCosts:
             self.most_sequences = min(problem.batch, getattr(cost, "most_sequences", problem.batch))
             self._seconds, self._named = _Formula(cost), _called
         else:
-            table = _table(cost, problem)
+            table = table_of(cost, problem)
             self.most_sequences = min(len(table), problem.batch)
             self._seconds, self._named = _looked_up(table, problem.granularity), _indexed(problem.granularity)
 
@@ -98,8 +98,12 @@ class _Formula:
         return np.array([self._function(*slice_) for slice_ in each], float).reshape(sequences.shape)
 
 
-def _table(cost: Any, problem: Problem) -> np.ndarray:
-    """Return a table as an array by group size, length and context, in units of the granularity."""
+def table_of(cost: Any, problem: Problem) -> np.ndarray:
+    """Return a table as an array by group size, length and context, in units of the granularity.
+
+    Raises:
+        UsageError: it is no table of numbers, or has another shape than the problem's.
+    """
     try:
         table = np.asarray(cost, float)
     except (TypeError, ValueError):

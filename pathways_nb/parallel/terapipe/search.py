@@ -63,18 +63,19 @@ class Search:
         sums, batches = self._solve([(np.arange(self.slices.groups), np.inf)])
         self._note(batches, np.array([np.inf]))
         if self.waits:
-            todo = self._begin(sums[:, 0], batches.sums[:, 0])
+            self._note_uniform()
+            todo = self._begin(sums[:, 0], batches)
             while todo := self._open(todo):
                 todo = self._round(todo)
         return self.bound
 
-    def _begin(self, groups: np.ndarray, batches: np.ndarray) -> list[Interval]:
+    def _begin(self, groups: np.ndarray, batches: Batches) -> list[Interval]:
         """Return the interval of all bounds that may be better than none."""
-        least = least_bound(self.bottlenecks, self.batch)
-        most = min(self.bound, (self.latency - batches[-1]) / self.waits)
+        least, sums = least_bound(self.bottlenecks, self.batch), batches.sums[:, 0]
+        most = min(batches.largest[-1, 0], (self.latency - sums[-1]) / self.waits)
         seconds = self.slices.seconds
         self.bounds = np.unique(seconds[(seconds >= least) & (seconds < most)])
-        return [Interval(0, len(self.bounds), groups, batches)]
+        return [Interval(0, len(self.bounds), groups, sums)]
 
     def _open(self, intervals: Iterable[Interval]) -> list[Interval]:
         """Return the intervals that may have a better bound, without the bounds that are too large, best first."""
@@ -139,6 +140,16 @@ class Search:
         best = int(latencies.argmin())
         if latencies[best] < self.latency:
             self.latency, self.bound = float(latencies[best]), float(batches.largest[-1, best])
+
+    def _note_uniform(self) -> None:
+        """Keep the best uniform slicing of single sequences, if it is better: fewer bounds are left then."""
+        n = self.slices.units
+        for units in range(1, n + 1):
+            if n % units == 0:
+                seconds = self.slices.seconds[units - 1 :: units, 0, n - units]
+                latency = float(self.batch * seconds.sum() + self.waits * seconds.max())
+                if latency < self.latency:
+                    self.latency, self.bound = latency, float(seconds.max())
 
     def _parts(
         self, whole: Interval, places: np.ndarray, columns: range, sums: np.ndarray, batches: Batches

@@ -89,12 +89,12 @@ def evaluated(costs: SliceCosts, scheme: Iterable[tuple[int, Sequence[int]]]) ->
         scheme: of the whole batch.
     """
     fixed = tuple((int(size), tuple(map(int, tokens))) for size, tokens in scheme)
-    total, largest = _sum_and_max(costs, fixed)
+    total, largest = sum_and_max(costs, fixed)
     latency = total + (costs.problem.stages - 1) * largest
     return Slicing(fixed, latency, total, largest, costs.problem.stages, _uniform(costs))
 
 
-def _sum_and_max(costs: SliceCosts, scheme: Scheme) -> tuple[float, float]:
+def sum_and_max(costs: SliceCosts, scheme: Scheme) -> tuple[float, float]:
     """Return the seconds of all slices and those of the largest; equal groups are looked up once."""
     total, largest = 0.0, 0.0
     for size, tokens in dict.fromkeys(scheme):
@@ -111,6 +111,6 @@ def _uniform(costs: SliceCosts) -> dict[int, float]:
     for count in range(1, problem.units + 1):
         if problem.units % count == 0:
             tokens = (problem.length // count,) * count
-            total, largest = _sum_and_max(costs, ((1, tokens),))
+            total, largest = sum_and_max(costs, ((1, tokens),))
             found[count] = problem.batch * total + (problem.stages - 1) * largest
     return found

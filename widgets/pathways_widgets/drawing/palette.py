@@ -167,6 +167,11 @@ def shade(operation: int, part: float) -> str:
     return _between(OPERATIONS[operation].colour, OPERATIONS[operation].palest, part)
 
 
+def heat(part: float) -> str:
+    """Return the colour of an amount, from 0, a pale blue, to 1, the full one."""
+    return _between(_between(SKY, WHITE, 0.75), BLUE, part)
+
+
 def channels(colour: str) -> tuple[int, int, int]:
     """Return red, green and blue from 0 to 255."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

@@ -35,11 +35,12 @@ _BYTES = """
     return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
 """
 """Script of a hover: bytes in a suitable unit."""
-_TICKS = """
+TICKS = """
     const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
     const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
     return `${Number((tick * scale).toPrecision(10))} ${unit}`
 """
+"""Script of an axis: its round values in a suitable unit of time."""
 LEGEND_ROLES = {
     "label_text_color": "text",
     "background_fill_color": "background",
@@ -143,7 +144,7 @@ def _style_axes(fig: figure, name: str, style: Style) -> None:
     time, places = fig.xaxis[0], fig.yaxis[0]
     time.major_label_text_font_size = places.major_label_text_font_size = f"{style.font}px"
     time.name, places.name, fig.xgrid[0].name = f"{name}_time", f"{name}_places", f"{name}_grid"
-    time.formatter = CustomJSTickFormatter(code=_TICKS)
+    time.formatter = CustomJSTickFormatter(code=TICKS)
     places.major_tick_line_color = places.axis_line_color = time.minor_tick_line_color = None
 
 

@@ -7,25 +7,22 @@ complete. Each change sends the columns that differ and nothing else.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets as w
 import traitlets
 
-from pathways_widgets.figures.output import put_out, show_still
+from pathways_widgets.drawing.scene import Scene
+from pathways_widgets.explorers.controls_panel import WRAP, ControlsPanel, wide
 from pathways_widgets.schedules.schedule_columns import CellPointer
-from pathways_widgets.schedules.schedule_display import ScheduleFigure, describe
+from pathways_widgets.schedules.schedule_display import ScheduleFigure
 from pathways_widgets.schedules.schedule_still import scene_of_schedules
 
-_QUIET_SECONDS = 1.0
-"""Seconds without a change after which the still picture is made again."""
 _PER_STEP = 400
 """Milliseconds of a step while stepping plays."""
 _MAY_LACK = {"chunks": "its own", "token_slices": "its own", "cap": "none"}
 """Choices that may be empty, and the hint in an empty field."""
-_WRAP = w.Layout(flex_flow="row wrap", align_items="center")
 _WIDTHS = {
     "first_name": "15em",
     "second_name": "15em",
@@ -49,7 +46,7 @@ _ROWS = (
 )
 
 
-class ExplorerPanel(w.VBox):
+class ExplorerPanel(ControlsPanel):
     """The controls and the figure of an explorer.
 
     Args:
@@ -59,28 +56,25 @@ class ExplorerPanel(w.VBox):
     """
 
     def __init__(self, explorer: Any, choices: Sequence[str]):
-        self.explorer = explorer
+        super().__init__(explorer)
         self.controls = {name: self._control(name) for name in choices}
         self.figure = ScheduleFigure(explorer.pictures)
-        self.slider = w.IntSlider(explorer.step, 0, explorer.steps, description="step", layout=_wide("26em"))
-        self.play = w.Play(min=0, max=explorer.steps, interval=_PER_STEP, layout=_wide("9em"))
-        self.message = w.Label()
-        self.still: Any = None
-        self._timer: threading.Timer | None = None
+        self.slider = w.IntSlider(explorer.step, 0, explorer.steps, description="step", layout=wide("26em"))
+        self.play = w.Play(min=0, max=explorer.steps, interval=_PER_STEP, layout=wide("9em"))
         w.jslink((self.play, "value"), (self.slider, "value"))
         traitlets.link((explorer, "step"), (self.slider, "value"))
         explorer.observe(self._changed, [*choices, "registrations", "laid"])
         explorer.observe(self._stepped, "step")
-        rows = [w.HBox([self.controls[name] for name in row], layout=_WRAP) for row in _ROWS]
+        rows = [w.HBox([self.controls[name] for name in row], layout=WRAP) for row in _ROWS]
         below = [self.play, *self._steppers(), self.slider, *self._exports(), self.message]
-        super().__init__([*rows, self.figure, w.HBox(below, layout=_WRAP)])
+        self.children = [*rows, self.figure, w.HBox(below, layout=WRAP)]
         self._stepped()
 
     def _control(self, name: str) -> Any:
         """Return a control that shows and sets one choice."""
         value = getattr(self.explorer, name)
         look: dict[str, Any] = {"description": _SAYS.get(name, name), "tooltip": _HINTS.get(name, "")}
-        look |= {"layout": _wide(_WIDTHS.get(name, "8em")), "style": {"description_width": "initial"}}
+        look |= {"layout": wide(_WIDTHS.get(name, "8em")), "style": {"description_width": "initial"}}
         if value is None or name in _MAY_LACK:
             return self._text(name, look)
         if isinstance(value, str):
@@ -108,29 +102,18 @@ class ExplorerPanel(w.VBox):
 
     def _steppers(self) -> list[w.Button]:
         """Return the buttons for one step back and one step on."""
-        return [self._button("◀", "one step back", lambda: self._move(-1)),
-                self._button("▶", "one step on", lambda: self._move(1))]  # fmt: skip
+        return [self.button("◀", "one step back", lambda: self._move(-1)),
+                self.button("▶", "one step on", lambda: self._move(1))]  # fmt: skip
 
     def _exports(self) -> list[w.Button]:
         """Return the buttons that write files."""
         csv, svg = "schedules.csv", "schedules.svg"
-        return [self._button("CSV", f"Write {csv}", lambda: self._write(csv, self.explorer.to_csv)),
-                self._button("SVG", f"Write {svg}", lambda: self._write(svg, self.explorer.savefig))]  # fmt: skip
-
-    def _button(self, text: str, hint: str, work: Callable[[], None]) -> w.Button:
-        """Return a button that calls ``work``."""
-        made = w.Button(description=text, tooltip=hint, layout=_wide("4em"))
-        made.on_click(lambda _: work())
-        return made
+        return [self.button("CSV", f"Write {csv}", lambda: self.write(csv, self.explorer.to_csv)),
+                self.button("SVG", f"Write {svg}", lambda: self.write(svg, self.explorer.savefig))]  # fmt: skip
 
     def _move(self, by: int) -> None:
         """Move by some steps, within bounds."""
         self.explorer.step = min(max(self.explorer.step + by, 0), self.explorer.steps)
-
-    def _write(self, path: str, write: Callable[[str], None]) -> None:
-        """Write a file and report its name."""
-        write(path)
-        self.message.value = f"wrote {path}"
 
     def _changed(self, change: Any = None) -> None:
         """Draw the present choice, and clear the message about an earlier one."""
@@ -142,7 +125,7 @@ class ExplorerPanel(w.VBox):
         self.slider.max = self.play.max = steps
         self.figure.draw(self.explorer.pictures, self._step())
         self.figure.summary = self._why()
-        self._renew()
+        self.renew()
 
     def _stepped(self, change: Any = None) -> None:
         """Point at the present step."""
@@ -159,19 +142,10 @@ class ExplorerPanel(w.VBox):
         """Return the cell of this step; ``None`` at step 0."""
         return CellPointer(*self.explorer.pointed) if self.explorer.pointed else None
 
-    def _renew(self) -> None:
-        """Make the still picture again once nothing has changed for a while: a dragged slider changes often."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self.still is not None:
-            self._timer = threading.Timer(_QUIET_SECONDS, self.show_still)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def show_still(self) -> None:
-        """Show the present choice as a still picture, in place of the one before."""
+    def scene(self) -> Callable[[], Scene]:
+        """Return the function that draws the present choice as a still picture."""
         pictures = self.explorer.pictures
-        self.still = show_still(lambda: scene_of_schedules(pictures), describe(pictures), self.still)
+        return lambda: scene_of_schedules(pictures)
 
 
 def display_explorer(explorer: Any, choices: Sequence[str]) -> ExplorerPanel:
@@ -185,9 +159,7 @@ def display_explorer(explorer: Any, choices: Sequence[str]) -> ExplorerPanel:
         The controls.
     """
     panel = ExplorerPanel(explorer, choices)
-    found = panel._repr_mimebundle_()
-    put_out(dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(explorer)})
-    panel.show_still()
+    panel.display()
     return panel
 
 
@@ -205,8 +177,3 @@ def _read(text: str, name: str) -> float | int | None:
     if not text.strip():
         return None
     return float(text) if name == "cap" else int(text)
-
-
-def _wide(width: str) -> w.Layout:
-    """Return the layout of a control of this width."""
-    return w.Layout(width=width)
