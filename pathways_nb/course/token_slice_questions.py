@@ -15,7 +15,7 @@ from pathways_nb.parallel.terapipe.planner import plan
 
 _DEVICES, _SLICES = 4, 16
 """Devices and slices of the first question."""
-_STAGES, _OVERHEAD = 26, 0.01
+_STAGES, _OVERHEAD = 17, 0.01
 """Stages of the second question, and seconds that each slice costs beside its share of one second."""
 _LENGTH = 512
 """Tokens of the sequence of the third question."""
@@ -50,7 +50,7 @@ def _why_count(answer: Any, expected: float) -> str:
         return "That is for two stages; each further stage waits for one more slice."
     if _is(answer, math.sqrt(_STAGES / _OVERHEAD)):
         return "Nearly: the first stage waits for nobody, so K−1 counts."
-    return "T(k) = k·o + 1 + (K−1)(o + 1/k), with o = 0.01 and K = 26. For which k is k·o + (K−1)/k least?"
+    return "T(k) = k·o + 1 + (K−1)(o + 1/k), with o = 0.01 and K = 17. For which k is k·o + (K−1)/k least?"
 
 
 def _longest() -> int:
@@ -66,7 +66,7 @@ def _attention(sequences: Any, tokens: Any, context: Any) -> Any:
 
 def _why_longest(answer: Any, expected: int) -> str:
     if answer == 0:
-        return "Count from 1."
+        return "Count from one."
     return "A token of a later slice attends to more tokens. Which slice has the fewest tokens before it?"
 
 

@@ -17,7 +17,7 @@ from pathways_nb.parallel.terapipe.slicing import Slicing
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture, picture_of
 from pathways_nb.parallel.terapipe.table_cost import TableCost
 
-SIZES = ("stages", "length", "batch", "granularity", "slices")
+SIZES = ("stages", "length", "batch", "granularity", "uniform")
 CONSTANTS = Hinge._fields
 _LENGTH = 2048
 """Tokens of a sequence, unless a table has another length."""
@@ -34,7 +34,7 @@ class TokenExplorer(t.HasTraits):
     length = t.Int(_LENGTH, help="L, tokens of a sequence.")
     batch = t.Int(1, help="B, number of sequences.")
     granularity = t.Int(8, help="Tokens; each slice is a multiple of it.")
-    slices = t.Int(8, help="Number of slices of the uniform slicing to compare with.")
+    uniform = t.Int(8, help="Number of slices of the uniform slicing to compare with.")
     floor = t.Float(Hinge().floor, help="Seconds of the shortest slices, in the formula.")
     fixed = t.Float(Hinge().fixed, help="Seconds of each slice above the floor.")
     per_token = t.Float(Hinge().per_token, help="Seconds of a token.")
@@ -101,7 +101,7 @@ class TokenExplorer(t.HasTraits):
 
 def explore(
     cost: Any = None, *, length: int | None = None, stages: int = 48, batch: int = 1, granularity: int = 8,
-    slices: int = 8, **constants: float,
+    uniform: int = 8, **constants: float,
 ) -> TokenExplorer:  # fmt: skip
     """Return an explorer of token slices: controls as the last expression of a cell, attributes from Python.
 
@@ -113,7 +113,7 @@ def explore(
         stages: K, number of stages.
         batch: B, number of sequences.
         granularity: tokens; each slice is a multiple of it. The unit of a table.
-        slices: number of slices of a uniform slicing to compare with.
+        uniform: number of slices of a uniform slicing to compare with.
         constants: of the formula in seconds: ``floor``, ``fixed``, ``per_token``, ``per_pair``; without, those of 175B.
 
     Raises:
@@ -126,5 +126,5 @@ def explore(
     if cost is not None and not callable(cost):
         cost = TableCost(cost, granularity)
     length = getattr(cost, "length", _LENGTH) if length is None else length
-    sizes = dict(zip(SIZES, (stages, length, batch, granularity, slices), strict=True))
+    sizes = dict(zip(SIZES, (stages, length, batch, granularity, uniform), strict=True))
     return TokenExplorer(cost=cost, **sizes, **constants)

@@ -128,7 +128,7 @@ class SlicingPicture:
         return "\n".join(self.lines)
 
 
-def picture_of(cost: Any, *, length: int, stages: int, batch: int, granularity: int, slices: int) -> SlicingPicture:
+def picture_of(cost: Any, *, length: int, stages: int, batch: int, granularity: int, uniform: int) -> SlicingPicture:
     """Return the picture of a cost and sizes.
 
     Args:
@@ -137,27 +137,27 @@ def picture_of(cost: Any, *, length: int, stages: int, batch: int, granularity: 
         stages: K, stages of the pipeline.
         batch: B, sequences.
         granularity: tokens; each slice is a multiple of it.
-        slices: the user's own number of uniform slices.
+        uniform: the user's own number of uniform slices.
 
     Raises:
         UsageError: sizes that do not fit each other, or a cost with holes.
     """
     asked = Problem(length, batch, stages, granularity)
     problem = replace(asked, granularity=_unit(asked, min(batch, getattr(cost, "most_sequences", batch))))
-    tokens = nearly_equal(problem, slices)
+    tokens = nearly_equal(problem, uniform)
     planned = plan(cost, length=length, batch=batch, stages=stages, granularity=problem.granularity)
     costs, best = SliceCosts(cost, problem), min(planned.uniform, key=planned.uniform.__getitem__)
     even = {count: (length // count,) * count for count in planned.uniform}
-    uniform = {count: _terms(costs, each) for count, each in (even | {slices: tokens}).items()}
+    terms = {count: _terms(costs, each) for count, each in (even | {uniform: tokens}).items()}
     rows = (
         *_groups(costs, planned),
-        _row(costs, _heading("best uniform", uniform[best], problem), even[best]),
-        _row(costs, _heading("yours, uniform", uniform[slices], problem), tokens),
+        _row(costs, _heading("best uniform", terms[best], problem), even[best]),
+        _row(costs, _heading("yours, uniform", terms[uniform], problem), tokens),
     )
     highest = _HIGHER * max(int(row.tokens.max()) for row in rows[:-1])
     note = "" if problem == asked else _coarse(problem, asked)
-    bars = tuple(uniform[count] for count in _near(sorted(uniform), best, slices))
-    return SlicingPicture(planned, rows, bars, _surface(costs, highest), best, slices, length, note)
+    bars = tuple(terms[count] for count in _near(sorted(terms), best, uniform))
+    return SlicingPicture(planned, rows, bars, _surface(costs, highest), best, uniform, length, note)
 
 
 def nearly_equal(problem: Problem, count: int) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ def nearly_equal(problem: Problem, count: int) -> tuple[int, ...]:
     """
     if not is_index(count) or not 1 <= count <= problem.units:
         raise UsageError(
-            f"slices={count}: {problem.length} tokens in units of {problem.granularity} make 1 to {problem.units} "
+            f"uniform={count}: {problem.length} tokens in units of {problem.granularity} make 1 to {problem.units} "
             f"slices."
         )
     units, longer = divmod(problem.units, count)

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
-from pathways_nb.runtime.local.watcher import Launched, LaunchRange, LaunchWatcher, TransferWatcher, owned
+from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
+from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
+from pathways_nb.runtime.local.watcher import Launched, LaunchRange, owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.transfers import bring, send
 from pathways_nb.runtime.run_state import Entry, Execution

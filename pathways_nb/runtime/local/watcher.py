@@ -11,13 +11,11 @@ from __future__ import annotations
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from time import thread_time
 from typing import Any
-
-import numpy as np
 
 from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.trace.record import Label, Row
@@ -27,10 +25,10 @@ BUDGET = 0.02
 """The share of time for which a watcher may keep one core busy, as far as looking less often can help."""
 MOST_AT_ONCE = 16
 """The most launches per look: more could fill the dispatcher's window."""
-_RETRY = 2e-3
-"""Seconds between two checks whether a source has been stamped."""
-_PATIENCE = 0.05
-"""Seconds to wait for the stamp of a transfer's source before recording without it."""
+_PAUSE = 0.02
+"""Seconds between two launches that count at most: a pause says nothing of the launches after it."""
+PATIENCE = 0.05
+"""Seconds to wait for what is sure to come: the launch that took an output over, the stamp of a transfer's source."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +88,10 @@ class Watcher(threading.Thread, ABC):
         self.watched = self.seen = 0
         self._row = 0
         """The number of looks in a row at one launch each: from the second on, the launch's start is known."""
-        self._rate = self._cost = self._looked = self._cpu = 0.0
-        """Launches per second; processor seconds of a look; time of the last look, and this thread's time then."""
+        self._interval = _PAUSE
+        """Seconds from one launch's end to the next, at the mean."""
+        self._cost = self._looked = self._cpu = 0.0
+        """Processor seconds of a look; time of the last look, and this thread's time then."""
 
     def run(self) -> None:
         """Watch until stopped."""
@@ -109,18 +109,33 @@ class Watcher(threading.Thread, ABC):
         first = self._next()
         if first is None:
             return False
-        batch = [first]
-        while len(batch) < min(MOST_AT_ONCE, self._rate * self._cost / max(self.budget, 1e-9)):
-            try:
-                following = self.inbox.get_nowait()
-            except queue.Empty:
-                break
+        batch, lost = [first], self._lost([], first)
+        while lost or self._saves(batch):
+            following = self._following(PATIENCE if lost else 0.0)
             if following is None:
-                self.inbox.put(None)
                 break
             batch.append(following)
+            lost = self._lost(lost, following)
         self._watch(batch)
         return True
+
+    def _saves(self, batch: Sequence[Launched]) -> bool:
+        """Return whether a batch should have one more launch, because looks would take too much of the time."""
+        return len(batch) < min(MOST_AT_ONCE, self._cost / max(self.budget * self._interval, 1e-9))
+
+    def _following(self, patience: float) -> Launched | None:
+        """Return the next launch, or ``None`` if there is none within some seconds."""
+        try:
+            following = self.inbox.get(timeout=patience) if patience else self.inbox.get_nowait()
+        except queue.Empty:
+            return None
+        if following is None:
+            self.inbox.put(None)
+        return following
+
+    def _lost(self, lost: list[range], launched: Launched) -> list[range]:
+        """Return the devices of launches whose end no output of the batch tells, with one launch more."""
+        return lost
 
     def _watch(self, batch: Sequence[Launched]) -> None:
         """Wait for the last of ``batch``; the ends of the others are interpolated."""
@@ -134,11 +149,10 @@ class Watcher(threading.Thread, ABC):
         self._account(len(batch), now)
 
     def _stamp(self, batch: Sequence[Launched], failures: Sequence[BaseException | None], now: float) -> None:
-        first = max(self._ready_at(batch[0]) or 0.0, batch[0].dispatched)
-        parts = np.cumsum(self._weights(batch))
-        for position, (launched, failure) in enumerate(zip(batch, failures, strict=True), 1):
-            watched = position == len(batch)
-            guess = first + (now - first) * float(parts[position - 1] / parts[-1])
+        ready = [max(self._ready_at(launched) or 0.0, launched.dispatched) for launched in batch]
+        guesses = _interpolated(ready, self._weights(batch), now)
+        for launched, guess, failure in zip(batch, guesses, failures, strict=True):
+            watched = launched is batch[-1]
             end = launched.ended or max(now if watched else guess, launched.dispatched)
             launched.launch_range.run.ends[launched.step] = end
             self._end(launched, end, failure, "estimated" if watched or launched.ended else "interpolated")
@@ -151,9 +165,12 @@ class Watcher(threading.Thread, ABC):
         return self.inbox.get()
 
     def _account(self, count: int, now: float) -> None:
-        """Update the cost of a look and the rate of launches."""
+        """Update the cost of a look and the interval between launches.
+
+        Intervals are averaged, not rates: two short launches among long ones must not make it look at every tenth.
+        """
         cpu = thread_time()
-        self._rate += 0.2 * (count / max(now - self._looked, 1e-4) - self._rate)
+        self._interval += 0.2 * (min((now - self._looked) / count, _PAUSE) - self._interval)
         self._cost += 0.2 * (cpu - self._cpu - self._cost)
         self._looked, self._cpu = now, cpu
 
@@ -180,111 +197,28 @@ class Watcher(threading.Thread, ABC):
         launched.launch_range.step_done()
 
 
-class LaunchWatcher(Watcher):
-    """Watches the launches on one island.
-
-    Args:
-        name: of the thread.
-        clock: the controller's clock, in seconds.
-        on_ended: called with the number of launches that have ended.
-        devices: number of devices of the island.
-    """
-
-    def __init__(self, name: str, clock: Clock, on_ended: Callable[[int], None], devices: int):
-        super().__init__(name, clock, on_ended)
-        self.free_at = [0.0] * devices
-        """When the last launch on each device ended."""
-
-    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
-        label = launched.launch_range.run.compiled_plan.actions[launched.step].label
-        start = max(self._ready_at(launched), launched.dispatched)
-        self.free_at[label.device : label.device + label.devices] = [end] * label.devices
-        launched.launch_range.device_seconds += max(end - start, 0.0) * label.devices
-        if self._row > 1:
-            launched.launch_range.run.compiled_plan.lasts[launched.step] = max(end - start, 0.0)
-        self._record(launched, label, start, end, quality, failure)
-
-    def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
-        """Return the seconds that each took when it was last watched; for one never watched, the mean of the others."""
-        known = [launched.launch_range.run.compiled_plan.lasts.get(launched.step) for launched in batch]
-        seen = [seconds for seconds in known if seconds is not None]
-        usual = sum(seen) / len(seen) if seen else 1.0
-        return [max(usual if seconds is None else seconds, 1e-7) for seconds in known]
-
-    def _ready_at(self, launched: Launched) -> float:
-        """Return when it could begin: its devices are free and its inputs from elsewhere have arrived."""
-        run = launched.launch_range.run
-        action = run.compiled_plan.actions[launched.step]
-        ready = max(self.free_at[action.label.device : action.label.device + action.label.devices])
-        for step in action.waits_for:
-            ready = max(ready, run.ends.get(step, 0.0))
-        return ready
-
-
-class TransferWatcher(Watcher):
-    """Watches transfers to one island; a transfer begins when its source has ended, which may be stamped later."""
-
-    def __init__(self, name: str, clock: Clock):
-        super().__init__(name, clock, lambda count: None)
-        self._late: list[Callable[[], bool]] = []
-        """Transfers that have ended, to be recorded when the end of their source is stamped."""
-
-    def note_now(self, launched: Launched) -> None:
-        """Record a transfer that had ended when it was dispatched; the dispatcher calls this."""
-        failure = _wait(launched.witness)
-        launched.ended = launched.launch_range.run.ends[launched.step] = self.clock()
-        if not self._note(launched, launched.ended, failure, "estimated", launched.ended + _PATIENCE):
-            self.inbox.put(launched)
-
-    def _next(self) -> Launched | None:
-        """Return the next transfer; meanwhile record those whose source has been stamped."""
-        while self._late:
-            self._late = [note for note in self._late if not note()]
-            try:
-                return self.inbox.get(timeout=_RETRY)
-            except queue.Empty:
-                continue
-        return self.inbox.get()
-
-    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
-        note = partial(self._note, launched, end, failure, quality, self.clock() + _PATIENCE)
-        if not note():
-            self._late.append(note)
-
-    def _note(
-        self, launched: Launched, end: float, failure: BaseException | None, quality: str, deadline: float
-    ) -> bool:
-        """Record a transfer unless its source has ended without a stamp so far; return whether it was recorded."""
-        ready = self._ready_at(launched)
-        if ready is None and failure is None and self.clock() < deadline:
-            return False
-        label = launched.launch_range.run.compiled_plan.actions[launched.step].label
-        label = routed(label, launched.route, launched.size) if launched.route else label
-        self._record(launched, label, max(ready or 0.0, launched.dispatched), end, quality, failure)
-        return True
-
-    def _ready_at(self, launched: Launched) -> float | None:
-        run, source = launched.launch_range.run, launched.source
-        if source is not None:
-            return 0.0 if source.run is None else source.run.ends.get(source.step)
-        producers = run.compiled_plan.actions[launched.step].step.producers
-        return max(run.ends[p] for p in producers) if _all_in(producers, run.ends) else None
-
-
-@lru_cache(maxsize=4096)
-def routed(label: Label, route: str, size: int) -> Label:
-    """Return the label of an argument of which ``size`` bytes travelled on this route."""
-    return replace(label, route=route, bytes=size)
-
-
 @lru_cache(maxsize=4096)
 def owned(label: Label, client: str) -> Label:
     """Return the label with a client."""
     return replace(label, client=client)
 
 
-def _all_in(steps: Sequence[int], ends: Mapping[int, float]) -> bool:
-    return all(step in ends for step in steps)
+def _interpolated(ready: Sequence[float], weights: Sequence[float], now: float) -> list[float]:
+    """Return the ends of launches of which the last ended just now, one after another, none before its inputs came.
+
+    Args:
+        ready: when the inputs of each had come, and it had been dispatched.
+        weights: what each takes beside the others.
+        now: the end of the last one.
+    """
+    scale, left = float("inf"), 0.0
+    for at, weight in zip(reversed(ready), reversed(weights), strict=True):
+        left += weight
+        scale = min(scale, max(0.0, now - at) / left)
+    ends, end = [], 0.0
+    for at, weight in zip(ready, weights, strict=True):
+        ends.append(end := min(now, max(end, at) + scale * weight))
+    return ends
 
 
 def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
@@ -298,18 +232,18 @@ def _failures(batch: Sequence[Launched]) -> list[BaseException | None]:
     """
     run = batch[-1].launch_range.run
     steps = {launched.step for launched in batch if launched.launch_range.run is run}
-    found = [_wait(batch[-1].witness)]
+    found = [wait_for(batch[-1].witness)]
     for launched in batch[-2::-1]:
         was_read = launched.launch_range.run is run and run.compiled_plan.actions[launched.step].reader in steps
-        found.append(None if was_read and not any(found) else _wait(launched.witness))
+        found.append(None if was_read and not any(found) else wait_for(launched.witness))
     return found[::-1]
 
 
-def _wait(witness: Any) -> BaseException | None:
+def wait_for(witness: Any) -> BaseException | None:
     """Wait until an array is computed and return the error if it never will be."""
     try:
         witness.block_until_ready()
     except Exception as error:  # whatever the computation raised is the user's to see
-        # A later program of the same island took its memory over: it is done when that one is.
+        # A later program of the same island took its memory over: ``_lost`` waits for one that tells its end.
         return None if "deleted or donated" in str(error) else error
     return None

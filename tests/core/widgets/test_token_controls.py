@@ -16,7 +16,7 @@ from pathways_widgets.explorers.token_controls import TokenPanel
 from pathways_widgets.explorers.token_still import scene_of_tokens
 from tests.core.widgets.unpacking import columns_sent
 
-CHOICES = ["stages", "length", "batch", "granularity", "slices", "floor", "fixed", "per_token", "per_pair"]
+CHOICES = ["stages", "length", "batch", "granularity", "uniform", "floor", "fixed", "per_token", "per_pair"]
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -93,6 +95,9 @@ RIGHT = {
     "07.zero": 27.0,
     "07.slow": 57.0,
     "07.room": "v-half",
+    "08.bubble": 3 / 19,
+    "08.count": 40,
+    "08.longest": 1,
     "10.at_most": 4 / 3,
 }
 WRONG = {
@@ -183,6 +188,20 @@ WRONG = {
         "half": "Write the name of a schedule",
         5: "Write the name of a schedule",
     },
+    "08.bubble": {
+        3 / 16: "idle time over working time",
+        3 / 20: "how many turns does the last device wait",
+        3 / 4: "in one piece",
+        16 / 19: "in which they work",
+        0.5: "take the place of microbatches",
+    },
+    "08.count": {
+        1600: "Take the square root",
+        10: "That is for two stages",
+        math.sqrt(1700): "waits for nobody",
+        30: "For which k",
+    },
+    "08.longest": {0: "Count from", 20: "fewest tokens before it"},
     "10.at_most": {
         1 / 4: "the part of the path that would go",
         25: "the part of the path that would go",

@@ -12,7 +12,8 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
-from pathways_nb.runtime.local.watcher import Launched, LaunchWatcher, _failures
+from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
+from pathways_nb.runtime.local.watcher import Launched, _failures, _interpolated
 from pathways_nb.runtime.run_state import Condition
 from pathways_nb.trace.record import Label, Record
 from tests.support.waiting import Unseen, launched, until
@@ -83,6 +84,66 @@ def test_only_what_nobody_in_the_group_has_read_is_asked_for(readers, failing, a
     batch = [Launched(portion, step, witness, 0.0) for step, witness in enumerate(witnesses)]
     assert _failures(batch) == [error if step == failing else None for step in range(len(readers))]
     assert [step for step, witness in enumerate(witnesses) if witness.asked] == asked
+
+
+class Taken(Witness):
+    """An output whose memory a later launch has taken over."""
+
+    def is_deleted(self) -> bool:
+        return True
+
+
+class Batches(LaunchWatcher):
+    """A watcher that only keeps its batches, as steps."""
+
+    def __init__(self) -> None:
+        super().__init__("batches", lambda: 0.0, lambda count: None, 4)
+        self.found: list[list[int]] = []
+
+    def _watch(self, batch: Any) -> None:
+        self.found.append([one.step for one in batch])
+
+
+@pytest.mark.parametrize(
+    ("steps", "batches"),
+    [
+        ([(0, Witness), (0, Witness)], [[0], [1]]),
+        ([(0, Taken), (0, Witness), (0, Witness)], [[0, 1], [2]]),
+        ([(0, Taken), (0, Taken), (0, Witness)], [[0, 1, 2]]),
+        ([(0, Taken), (2, Witness), (0, Witness), (2, Witness)], [[0, 1, 2], [3]]),
+    ],
+)
+def test_a_launch_whose_output_was_taken_over_is_watched_with_a_later_one_there(steps, batches) -> None:
+    labels = [Label("compute", "n", device=device, devices=2) for device, _ in steps]
+    actions = [SimpleNamespace(label=label) for label in labels]
+    portion: Any = SimpleNamespace(run=SimpleNamespace(compiled_plan=SimpleNamespace(actions=actions)))
+    watcher = Batches()
+    for step, (_, witness) in enumerate(steps):
+        watcher.inbox.put(Launched(portion, step, witness(), 0.0))
+    while not watcher.inbox.empty():
+        assert watcher._next_batch()
+    assert watcher.found == batches
+
+
+def test_two_short_launches_among_long_ones_do_not_make_it_look_less_often() -> None:
+    watcher, now, quick = Batches(), 0.0, Launched(SimpleNamespace(), 0, Witness(), 0.0)  # type: ignore[arg-type]
+    for seconds in [0.01] * 20 + [1e-5, 1e-5]:
+        now += seconds
+        watcher._account(1, now)
+    watcher._cost = 5e-5
+    assert not watcher._saves([quick])
+    for _ in range(50):
+        now += 1e-5
+        watcher._account(1, now)
+    watcher._cost = 5e-5
+    assert watcher._saves([quick])
+
+
+def test_interpolated_ends_follow_the_weights_and_no_input_comes_later() -> None:
+    assert _interpolated([0.0, 0.0, 0.0], [1.0, 2.0, 1.0], 8.0) == pytest.approx([2.0, 6.0, 8.0])
+    assert _interpolated([0.0, 7.0], [1.0, 1.0], 8.0) == pytest.approx([1.0, 8.0])
+    assert _interpolated([0.0, 3.0, 3.0], [1.0, 1.0, 1.0], 8.0) == pytest.approx([2.5, 5.5, 8.0])
+    assert _interpolated([9.0], [1.0], 8.0) == [8.0]
 
 
 def test_a_failure_within_a_group_is_told_of_its_own_node(controller) -> None:

@@ -35,12 +35,12 @@ _SLIDERS = {
 }
 _STEPS = 4000
 """Positions of a slider."""
-_SAYS = {"slices": "uniform slices"}
+_SAYS = {"uniform": "uniform slices"}
 _HINTS = {
     "length": "Tokens of a sequence",
     "batch": "Number of sequences",
     "granularity": "Tokens; each slice is a multiple of it",
-    "slices": "Number of slices of the uniform slicing below",
+    "uniform": "Number of slices of the uniform slicing below",
     "floor": "Time of the shortest slices",
     "fixed": "Time of each slice above the floor",
     "per_token": "Time of a token",

@@ -16,7 +16,7 @@ from pathways_nb.parallel.terapipe.problem import Problem
 from pathways_nb.parallel.terapipe.slicing_picture import SlicingPicture, nearly_equal
 from tests.core.parallel.terapipe.cases import hinge
 
-SMALL: dict[str, Any] = {"length": 256, "stages": 8, "granularity": 16, "slices": 5}
+SMALL: dict[str, Any] = {"length": 256, "stages": 8, "granularity": 16, "uniform": 5}
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_surface_has_the_cost_of_every_slice_that_fits(explorer: TokenExplor
 
 def test_groups_of_several_sequences_are_rows() -> None:
     explorer = pw.terapipe.explore(
-        hinge(0.02, 0.001, 1e-5, 1e-9), length=64, batch=7, stages=2, granularity=32, slices=1
+        hinge(0.02, 0.001, 1e-5, 1e-9), length=64, batch=7, stages=2, granularity=32, uniform=1
     )
     own, expected = explorer.picture.rows[:-2], dict.fromkeys(explorer.planned.scheme)
     assert [tuple(row.tokens) for row in own] == [tokens for _, tokens in expected]
@@ -86,9 +86,9 @@ def test_groups_of_several_sequences_are_rows() -> None:
 def test_a_table_gives_its_length_and_is_looked_up() -> None:
     table = np.full((3, 3), 1.0)
     table[2] = 7.0
-    explorer = pw.terapipe.explore(table, stages=3, granularity=10, slices=1)
+    explorer = pw.terapipe.explore(table, stages=3, granularity=10, uniform=1)
     assert explorer.length == 30
-    assert explorer.choices == ("stages", "length", "batch", "granularity", "slices")
+    assert explorer.choices == ("stages", "length", "batch", "granularity", "uniform")
     assert explorer.planned == pw.terapipe.plan(table, length=30, stages=3, granularity=10)
     explorer.length = 20
     assert sum(explorer.planned.token_slices) == 20
@@ -100,7 +100,7 @@ def test_a_table_gives_its_length_and_is_looked_up() -> None:
 
 
 def test_a_long_sequence_is_planned_in_longer_units_and_says_so() -> None:
-    explorer = pw.terapipe.explore(length=8192, granularity=1, stages=40, slices=64)
+    explorer = pw.terapipe.explore(length=8192, granularity=1, stages=40, uniform=64)
     assert explorer.picture.note == (
         "Planned in units of 16 tokens, so that a change is shown at once; pw.terapipe.plan takes granularity=1."
     )
@@ -111,7 +111,7 @@ def test_a_long_sequence_is_planned_in_longer_units_and_says_so() -> None:
     ("choice", "value", "says"),
     [
         ("length", 250, "length=250 is no multiple of granularity=16"),
-        ("slices", 17, "slices=17: 256 tokens in units of 16 make 1 to 16 slices."),
+        ("uniform", 17, "uniform=17: 256 tokens in units of 16 make 1 to 16 slices."),
         ("stages", 0, "stages=0"),
         ("floor", float("nan"), "nan"),
     ],

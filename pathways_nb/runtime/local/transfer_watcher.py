@@ -1,0 +1,74 @@
+"""The watcher of transfers to an island."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Launched, Watcher, wait_for
+from pathways_nb.trace.record import Label
+
+_RETRY = 2e-3
+"""Seconds between two checks whether a source has been stamped."""
+
+
+class TransferWatcher(Watcher):
+    """Watches transfers to one island; a transfer begins when its source has ended, which may be stamped later."""
+
+    def __init__(self, name: str, clock: Clock):
+        super().__init__(name, clock, lambda count: None)
+        self._late: list[Callable[[], bool]] = []
+        """Transfers that have ended, to be recorded when the end of their source is stamped."""
+
+    def note_now(self, launched: Launched) -> None:
+        """Record a transfer that had ended when it was dispatched; the dispatcher calls this."""
+        failure = wait_for(launched.witness)
+        launched.ended = launched.launch_range.run.ends[launched.step] = self.clock()
+        if not self._note(launched, launched.ended, failure, "estimated", launched.ended + PATIENCE):
+            self.inbox.put(launched)
+
+    def _next(self) -> Launched | None:
+        """Return the next transfer; meanwhile record those whose source has been stamped."""
+        while self._late:
+            self._late = [note for note in self._late if not note()]
+            try:
+                return self.inbox.get(timeout=_RETRY)
+            except queue.Empty:
+                continue
+        return self.inbox.get()
+
+    def _end(self, launched: Launched, end: float, failure: BaseException | None, quality: str) -> None:
+        note = partial(self._note, launched, end, failure, quality, self.clock() + PATIENCE)
+        if not note():
+            self._late.append(note)
+
+    def _note(
+        self, launched: Launched, end: float, failure: BaseException | None, quality: str, deadline: float
+    ) -> bool:
+        """Record a transfer unless its source has ended without a stamp so far; return whether it was recorded."""
+        ready = self._ready_at(launched)
+        if ready is None and failure is None and self.clock() < deadline:
+            return False
+        label = launched.launch_range.run.compiled_plan.actions[launched.step].label
+        label = routed(label, launched.route, launched.size) if launched.route else label
+        self._record(launched, label, max(ready or 0.0, launched.dispatched), end, quality, failure)
+        return True
+
+    def _ready_at(self, launched: Launched) -> float | None:
+        run, source = launched.launch_range.run, launched.source
+        if source is not None:
+            return 0.0 if source.run is None else source.run.ends.get(source.step)
+        producers = run.compiled_plan.actions[launched.step].step.producers
+        return max(run.ends[p] for p in producers) if _all_in(producers, run.ends) else None
+
+
+@lru_cache(maxsize=4096)
+def routed(label: Label, route: str, size: int) -> Label:
+    """Return the label of an argument of which ``size`` bytes travelled on this route."""
+    return replace(label, route=route, bytes=size)
+
+
+def _all_in(steps: Sequence[int], ends: Mapping[int, float]) -> bool:
+    return all(step in ends for step in steps)
