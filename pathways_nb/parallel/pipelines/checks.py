@@ -67,9 +67,9 @@ def params(given: Any, stages: int) -> Any:
         what = f"{len(given)} trees" if isinstance(given, (list, tuple)) else f"one {type(given).__name__}"
         raise UsageError(f"pipeline: params must be a list with a tree for each of {stages} stages; given is {what}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(given):
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        if not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact):
             raise UsageError(
-                f"pipeline: params{jax.tree_util.keystr(path)} is {leaf.dtype}, which has no gradient. Close over it "
+                f"pipeline: params{jax.tree_util.keystr(path)} is {dtype}, which has no gradient. Close over it "
                 "in the stage, or make it part of the input."
             )
     return given
@@ -130,15 +130,27 @@ def batch(x: Any, targets: Any, microbatches: int) -> int:
     return rows
 
 
-def tokens(x: Any, token_slices: Sequence[int] | None) -> int:
+def tokens(x: Any, token_slices: Sequence[int] | None, targets: Any = None) -> int:
     """Return the length of the sequences, to which the token slices, if there are any, must add up.
 
+    Args:
+        x: input.
+        token_slices: tokens of each slice.
+        targets: what is sliced as well, if there are slices.
+
     Raises:
-        UsageError: they do not.
+        UsageError: they do not, or arrays have no such dimension.
     """
     shapes = [leaf.shape for leaf in jax.tree.leaves(x)]
-    if any(len(shape) < 2 or shape[1] != shapes[0][1] for shape in shapes):
+    if not shapes or any(len(shape) < 2 or shape[1] != shapes[0][1] for shape in shapes):
         raise UsageError(f"pipeline: the second dimension of the input is its tokens; its shapes are {shapes}.")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(targets) if token_slices else ():
+        if leaf.shape[1:2] != shapes[0][1:2]:
+            raise UsageError(
+                f"pipeline: token_slices slice the second dimension of targets, too: targets"
+                f"{jax.tree_util.keystr(path)} has shape {leaf.shape}, but the input has {shapes[0][1]} tokens. Give a "
+                "target for each token."
+            )
     length = int(shapes[0][1])
     if token_slices is None:
         return length

@@ -8,8 +8,8 @@ at the action that reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathways_nb.parallel.pipelines.stage_computations import StageComputations, sum_dtype
-from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
+from pathways_nb.parallel.pipelines.stage_parts import Inputs, StageParts, TokenSlice
 from pathways_nb.parallel.schedules.actions import Action, actions_of
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.graph import ActionKey
@@ -39,6 +39,12 @@ def zero_sums(params: Any) -> list[Any]:
     return [jnp.zeros(leaf.shape, sum_dtype(leaf.dtype)) for leaf in jax.tree.leaves(params)]
 
 
+def _zeros(parts: StageParts, values: Sequence[int]) -> list[Any]:
+    """Return zeros of the shapes of some values of a stage."""
+    avals = [parts.flat.avals[v] for v in values]
+    return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+
+
 @dataclass(eq=False)
 class Execution:
     """One pass of a batch through a pipeline, under trace.
@@ -50,6 +56,7 @@ class Execution:
         batches: input and targets of each microbatch, by token slice.
         slices: the token slices.
         keys: by stage, microbatch and slice, the key for dropout, or ``None``.
+        whole_store: whether slices read the whole store and get their offset as an input.
     """
 
     schedule: Schedule
@@ -58,6 +65,7 @@ class Execution:
     batches: list[list[tuple[Any, Any]]]
     slices: list[TokenSlice]
     keys: Callable[[int, int, int], Any]
+    whole_store: bool = False
     values: dict[tuple[int, int, int], dict[int, Any]] = field(default_factory=dict)
     """By stage, microbatch and slice, the arrays that are kept for its backward pass, by their numbers."""
     computations: dict[tuple[int, int, int], StageComputations] = field(default_factory=dict)
@@ -103,7 +111,10 @@ class Execution:
             self.keys(stage, microbatch, part),
             self.stores.get((stage, microbatch)),
         )
-        made = self.stage_of(stage, inputs, self.slices[part])
+        at = self.slices[part]
+        if self.whole_store:
+            inputs, at = self._with_whole_store(stage, inputs, at)
+        made = self.stage_of(stage, inputs, at)
         parts = made.parts
         values: dict[int, Any] = {}
         for name, numbers in parts.inputs.items():
@@ -119,13 +130,25 @@ class Execution:
             self.aux[microbatch, part] = [values[v] for v in parts.outputs["aux"]]
             self.aux_tree = parts.trees["aux"]
 
+    def _with_whole_store(self, stage: int, inputs: Inputs, at: TokenSlice) -> tuple[Inputs, TokenSlice]:
+        """Return inputs and slice for an executable that serves every offset: even the first slice gets a store."""
+        store = inputs.store
+        if store is None:
+            parts = self.stage_of(stage, inputs, TokenSlice(0, 2, 0, at.tokens, at.length)).parts
+            store = _zeros(parts, parts.outputs["store"])
+        # of shape (1,), because a scalar constant would become a part of the executable
+        offset = jnp.full(1, at.offset, jnp.int32)
+        return replace(inputs, store=store, offset=offset), at.anywhere
+
     def _backward(self, operation: str, stage: int, microbatch: int, part: int) -> None:
         key = stage, microbatch, part
         made, values = self.computations[key], self.values[key]
         parts = made.parts
         if operation in "BI":
             values.update(zip(parts.arriving["y"], self.gradients.pop(key, []), strict=True))
-            arrived = self.store_gradients.pop((stage, microbatch), [])
+            arrived = self.store_gradients.pop((stage, microbatch), None)
+            if arrived is None:  # this is the last slice
+                arrived = _zeros(parts, parts.arriving["store"])
             values.update(zip(parts.arriving["store"], arrived, strict=True))
             values.update(zip(parts.outputs["store"], self.stores[stage, microbatch], strict=True))
         if operation == "I":

@@ -150,6 +150,7 @@ def pipeline(
     shardings: Sequence[Any] | None = None,
     data_sharding: PartitionSpec | None = None,
     tied: Sequence[Sequence[tuple[Any, ...]]] = (),
+    whole_store: bool = False,
 ) -> Pipeline:
     """Return a pipeline that runs stages in the order of a schedule, with exact gradients.
 
@@ -168,6 +169,8 @@ def pipeline(
         data_sharding: the partition of arrays whose first dimension is the batch; replicated if left out.
         tied: groups of parameters that are the same, each as stage and path, such as ``[(0, "table"), (3, "table")]``.
             Each of a group gets the sum of their gradients, and a global norm counts each of them.
+        whole_store: whether each token slice attends over the whole sequence, with later tokens masked. Each length of
+            a slice is then compiled once; otherwise each slice is, and skips the later tokens.
 
     Raises:
         ScheduleError: the schedule cannot be carried out.
@@ -180,7 +183,7 @@ def pipeline(
     given = shardings or [declared_shardings(stage) for stage in stages]
     model = StagedModel(
         tuple(stages), tuple(on), found, loss, has_aux, given, data_sharding or PartitionSpec(),
-        None if token_slices is None else tuple(token_slices), tied,
+        None if token_slices is None else tuple(token_slices), tied, whole_store and token_slices is not None,
     )  # fmt: skip
     return Pipeline(model)
 

@@ -38,6 +38,11 @@ class TokenSlice:
     length: int
 
     @property
+    def anywhere(self) -> TokenSlice:
+        """A slice of as many tokens whose offset is an input, so that one executable serves all of them."""
+        return TokenSlice(1, 3, 0, self.tokens, self.length)
+
+    @property
     def is_first(self) -> bool:
         """Whether no tokens come before it."""
         return self.index == 0
@@ -59,6 +64,7 @@ class Inputs:
         targets: what the loss compares with; only of the last stage.
         key: for dropout, or ``None``.
         store: keys and values of the tokens before.
+        offset: of the slice, integers of shape (1,), if its stage reads the whole store; else ``None``.
     """
 
     params: Any
@@ -66,6 +72,7 @@ class Inputs:
     targets: Any = None
     key: Any = None
     store: Any = None
+    offset: Any = None
 
 
 class Part(NamedTuple):
@@ -183,7 +190,7 @@ class StageParts:
 
 def trace_stage(
     call: Callable[..., Any], shapes: Inputs, at: TokenSlice, loss: Callable[..., Any] | None, share: float,
-    by_input: bool, whole_store: bool = False,
+    by_input: bool,
 ) -> StageParts:  # fmt: skip
     """Trace a stage with its backward pass.
 
@@ -194,7 +201,6 @@ def trace_stage(
         loss: of the last stage, ``loss(y, targets)``, which returns the loss and auxiliary outputs; else ``None``.
         share: weight of this microbatch and slice in the loss.
         by_input: whether the gradient by the stage's input is wanted.
-        whole_store: whether attention reads the whole store, so that one executable serves every offset.
 
     Returns:
         The stage's parts.
@@ -203,8 +209,8 @@ def trace_stage(
 
     def forward(inputs: Inputs) -> tuple[Any, list[Any], Any, Any]:
         """Return the output, the store, the loss and the auxiliary outputs."""
-        width = at.length if whole_store else at.offset + at.tokens
-        context = Context(at.offset, at.tokens, width, at.length, None if at.is_first else inputs.store)
+        offset, width = (at.offset, at.offset + at.tokens) if inputs.offset is None else (inputs.offset[0], at.length)
+        context = Context(offset, at.tokens, width, at.length, None if at.is_first else inputs.store)
         y = call(inputs.params, inputs.x, inputs.key, context)
         value, aux = (None, None) if loss is None else loss(y, inputs.targets)
         y, value = (y, None) if value is None else (None, value * share)

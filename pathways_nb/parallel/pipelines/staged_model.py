@@ -41,6 +41,7 @@ class StagedModel:
         data: the spec of arrays whose first dimension is the batch.
         token_slices: tokens of each slice; ``None`` if sequences are not sliced.
         tied: groups of parameters that are the same, as stage and path.
+        whole_store: whether slices read the whole store, so that one executable serves all of the same length.
     """
 
     stages: tuple[Callable[..., Any], ...]
@@ -52,6 +53,7 @@ class StagedModel:
     data: PartitionSpec
     token_slices: tuple[int, ...] | None
     tied: Sequence[Sequence[tuple[Any, ...]]]
+    whole_store: bool = False
     _made: dict[Any, StageComputations] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,13 +68,13 @@ class StagedModel:
     def value_and_grad(self, params: Any, x: Any, targets: Any, key: Any = None) -> Any:
         """Return the loss and the gradients of each stage, while a program is traced."""
         params = checks.params(params, len(self.stages))
-        slices = self._slices(x)
+        slices = self._slices(x, targets)
         batches = [
             [_tokens(batch, part) if self.token_slices else batch for part in slices]
             for batch in self._microbatches(x, targets)
         ]
         keys = functools.partial(stage_key, key)
-        run = Execution(self.schedule, self._computations, list(params), batches, slices, keys)
+        run = Execution(self.schedule, self._computations, list(params), batches, slices, keys, self.whole_store)
         loss, aux, gradients = run.run()
         gradients = checks.like(params, self._tie(list(params), gradients))
         return ((loss, aux) if self.has_aux else loss), gradients
@@ -136,8 +138,8 @@ class StagedModel:
 
         return [one(number) for number in range(count)]
 
-    def _slices(self, x: Any) -> list[TokenSlice]:
-        length = checks.tokens(x, self.token_slices) if self._uses_context else 0
+    def _slices(self, x: Any, targets: Any) -> list[TokenSlice]:
+        length = checks.tokens(x, self.token_slices, targets) if self._uses_context else 0
         slices = self.token_slices or (length,)
         found, offset = list[TokenSlice](), 0
         for index, tokens in enumerate(slices):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import jax
 import numpy as np
 import pytest
@@ -102,6 +104,21 @@ def test_token_slices_have_the_gradients_of_whole_sequences(controller, name: st
         [embed, head], on=on, schedule=name, microbatches=microbatches, loss=cross_entropy, token_slices=slices
     )
     run = pipe.value_and_grad.run(params, x, targets)
+    expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
+    assert abs(float(run.outputs[0]) - expected) <= 1e-5 * abs(expected)
+    assert worst(run.outputs[1], exact) <= 1e-5
+    assert actions_run(run, pipe) == actions_planned(pipe)
+
+
+@pytest.mark.parametrize(("name", "slices"), [("terapipe", [4, 2, 4, 2]), ("seq1f1b", [6, 6])])
+def test_with_the_whole_store_each_length_is_compiled_once(controller, name: str, slices) -> None:
+    params, x, targets = language_model()
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    pipe = pw.pipeline([embed, head], on=on, schedule=name, microbatches=2, loss=cross_entropy,
+                       token_slices=slices, whole_store=True)  # fmt: skip
+    run = pipe.value_and_grad.run(params, x, targets)
+    compiled = Counter(one[:2] for one in run.events.of_kind("compile")["name"].tolist() if one[:1].isdigit())
+    assert compiled == dict.fromkeys(("0F", "1F", "0B", "1B"), len(set(slices)))
     expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
     assert abs(float(run.outputs[0]) - expected) <= 1e-5 * abs(expected)
     assert worst(run.outputs[1], exact) <= 1e-5

@@ -160,6 +160,13 @@ def test_token_slices_that_do_not_fit(controller) -> None:
     pipe = pw.pipeline([embed, head], token_slices=[6, 5], **options)
     with pytest.raises(pw.UsageError, match=r"token_slices=\[6, 5\] sum to 11 tokens, but the input has 12"):
         pipe.value_and_grad(params, x, targets)
+    pipe = pw.pipeline([embed, head], token_slices=[6, 6], **options)
+    with pytest.raises(
+        pw.UsageError, match=r"targets has shape \(4,\), but the input has 12 tokens. Give a target for"
+    ):
+        pipe.value_and_grad(params, x, targets[:, 0])
+    with pytest.raises(pw.UsageError, match=r"the second dimension of the input is its tokens; its shapes are \[\]"):
+        pipe.value_and_grad(params, {}, targets)
     with pytest.raises(pw.UsageError, match=r"no stage \(mlp\) has a parameter 'context', so attention would see only"):
         pw.pipeline([mlp, mlp], token_slices=[6, 6], **options)
     with pytest.raises(pw.UsageError, match="schedule 'terapipe' has 4 token_slices, but 1 token_slices were given"):
