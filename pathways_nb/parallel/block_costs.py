@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from os import PathLike
 from statistics import median
 from time import perf_counter as clock
@@ -22,11 +23,13 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
 from pathways_nb.program.signature import Deferred, aval_of
 from pathways_nb.util.progress import Progress
 from pathways_nb.util.words import a_type_of, counted
 
-Block = Callable[[Any, Any], Any]
+Block = Callable[..., Any]
 Hardware = str | PathLike[str] | Chip | CostModel | Calibration
 _LEAST, _MOST, _SECONDS = 3, 25, 5.0
 """Fewest and most rounds, and seconds after which no further round begins."""
@@ -66,8 +69,8 @@ def steps_of(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[Ste
         UsageError: a block does not take what the block before it returns.
     """
     steps, given = [], _structs(x)
-    for number, (block, tree) in enumerate(zip(blocks, params, strict=True)):
-        structs = _structs(tree)
+    for number, (written, tree) in enumerate(zip(blocks, params, strict=True)):
+        structs, block = _structs(tree), _alone(written)
         try:
             returned = jax.eval_shape(block, structs, given)
         except Exception as error:  # of the user's function
@@ -75,6 +78,21 @@ def steps_of(blocks: Sequence[Block], params: Sequence[Any], x: Any) -> list[Ste
         steps.append(Step(block, tree, given, returned))
         given = returned
     return steps
+
+
+@lru_cache(maxsize=256)
+def _alone(block: Block) -> Block:
+    """Return a block as a function of parameters and input, with a key and the context of whole sequences."""
+    wanted, call = parameters(block), as_call(block)
+    if "key" not in wanted and "context" not in wanted:
+        return block
+
+    def alone(params: Any, x: Any) -> Any:
+        lengths = [leaf.shape[1] for leaf in jax.tree.leaves(x) if leaf.ndim > 1]
+        length = lengths[0] if lengths else 0
+        return call(params, x, jax.random.key(0), Context(0, length, length, length))
+
+    return alone
 
 
 def estimated(steps: Sequence[Step], chip: Hardware) -> tuple[list[float], str]:

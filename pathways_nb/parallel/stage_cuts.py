@@ -7,6 +7,7 @@ lexicographically first: each stage, from the first on, as short as possible.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,12 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, overload
 
+import jax
+
 from pathways_nb.errors import UsageError, is_index, is_number, three_digits
 from pathways_nb.parallel import block_costs
 from pathways_nb.parallel.block_costs import Block, Hardware, named
+from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.text_table import Printed, Table
 from pathways_nb.util.words import a_type_of, counted
@@ -134,7 +138,8 @@ def stages(
     Of several such cuts it takes the one with the least sum of squared costs, then the lexicographically first.
 
     Args:
-        blocks: functions ``(params, x) -> y`` in order; one function may occur many times.
+        blocks: functions ``(params, x) -> y`` in order, with ``key`` and ``context`` as in ``pw.pipeline``; one
+            function may occur many times.
         count: number of stages.
         cost: a number for each block; ``"estimated"``, from the jaxpr of its forward and backward pass on ``chip``; or
             ``"measured"``, timed on JAX's default device, with progress after two seconds. Left out: estimated if
@@ -274,16 +279,29 @@ def _check_count(given: Sequence[Any], wanted: int, what: str, of: str, each: st
 
 
 def _stage(blocks: Sequence[Block], name: str) -> Block:
-    """Return the function of a stage."""
+    """Return the function of a stage; it has the parameters ``key`` and ``context`` if one of its blocks has them."""
+    calls = [as_call(block) for block in blocks]
 
-    def stage(params: Sequence[Any], x: Any) -> Any:
+    def stage(params: Sequence[Any], x: Any, key: Any = None, context: Any = None) -> Any:
         _check_count(params, len(blocks), f"the stage of {name}", "blocks", "tree")
-        for block, own in zip(blocks, params, strict=True):
-            x = block(own, x)
+        for number, (call, own) in enumerate(zip(calls, params, strict=True)):
+            x = call(own, x, None if key is None else jax.random.fold_in(key, number), context)
         return x
 
     stage.__name__ = stage.__qualname__ = name
+    stage.__signature__ = _signature(blocks)  # type: ignore[attr-defined]
     return stage
+
+
+def _signature(blocks: Sequence[Block]) -> inspect.Signature:
+    """Return the parameters of a stage of these blocks."""
+    found = {name: inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("params", "x")}
+    for wanted in map(parameters, blocks):
+        for name in ("key", "context"):
+            # of several blocks, one without a default decides
+            if name in wanted and (name not in found or wanted[name].default is inspect.Parameter.empty):
+                found[name] = wanted[name].replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    return inspect.Signature(list(found.values()))
 
 
 def _words(cut: range) -> str:

@@ -3,18 +3,38 @@
 A causal layer needs, for the tokens of a slice, the keys and values of all tokens up to them. ``Context.append`` is all
 that a stage writes for that; without token slices it returns what it was given. Keys and values lie in one buffer for
 each array that is appended, as long as the whole sequence. Each slice adds its tokens to it in place, so that no slice
-has a copy of the prefix.
+has a copy of the prefix. ``stored_context`` gives each append its buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
+from jax.interpreters import batching
 
 from pathways_nb.errors import UsageError
+
+APPEND = jex.Primitive("context_append")
+"""Adds the tokens of a slice to a buffer that ``stored_context`` provides, and returns the buffer's first tokens.
+
+Operands: an array (batch, l, …), and the slice's offset if it is traced. Parameters: ``offset``, ``width``, ``length``.
+"""
+
+
+@APPEND.def_abstract_eval
+def _(array: Any, *_: Any, width: int, **__: Any) -> Any:
+    return array.update(shape=(array.shape[0], width, *array.shape[2:]), weak_type=False)
+
+
+def _batched(operands: Any, dimensions: Any, **params: Any) -> tuple[Any, int]:
+    array = jnp.moveaxis(operands[0], dimensions[0], -1)
+    return APPEND.bind(array, *operands[1:], **params), array.ndim - 1
+
+
+batching.primitive_batchers[APPEND] = _batched
 
 
 class Context:
@@ -25,13 +45,10 @@ class Context:
         tokens: number of tokens of the slice, l.
         width: number of tokens that ``append`` returns: the tokens up to the end of the slice, or the whole sequence.
         length: number of tokens of the sequence, L.
-        store: a buffer for each array that is appended, (B, L, …); ``None`` at the first slice, whose buffers are new.
     """
 
-    def __init__(self, offset: Any, tokens: int, width: int, length: int, store: Sequence[Any] | None):
+    def __init__(self, offset: Any, tokens: int, width: int, length: int):
         self.offset, self.tokens, self.width, self.length = offset, tokens, width, length
-        self.store: list[Any] = [] if store is None else list(store)
-        self._first, self._next = store is None, 0
 
     @property
     def positions(self) -> Any:
@@ -69,10 +86,18 @@ class Context:
             )
         if self.tokens == self.length:
             return array
-        if self._first:
-            self.store.append(jnp.zeros((array.shape[0], self.length, *array.shape[2:]), array.dtype))
-        start = (0, self.offset, *[0] * (array.ndim - 2))
-        buffer = jax.lax.dynamic_update_slice(self.store[self._next], array, start)
-        self.store[self._next] = buffer
-        self._next += 1
-        return buffer[:, : self.width]
+        params = {"width": self.width, "length": self.length}
+        if isinstance(self.offset, int):
+            return APPEND.bind(array, offset=self.offset, **params)
+        return APPEND.bind(array, self.offset, offset=None, **params)
+
+
+def _flatten(context: Context) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    known = isinstance(context.offset, int)
+    sizes = context.tokens, context.width, context.length
+    return (() if known else (context.offset,)), (context.offset if known else None, *sizes)
+
+
+jax.tree_util.register_pytree_node(
+    Context, _flatten, lambda static, traced: Context(traced[0] if traced else static[0], *static[1:])
+)  # so that it may be an argument of ``jax.checkpoint`` and ``jax.jit``

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.pipelines import checks
 from pathways_nb.parallel.pipelines.stage_calls import declared_shardings
 from pathways_nb.parallel.pipelines.staged_model import StagedModel, stage_key
@@ -22,6 +22,7 @@ from pathways_nb.parallel.schedules.schedule import schedule as named_schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import jit
 from pathways_nb.program.program import Program, program
+from pathways_nb.util.words import counted
 
 
 class Pipeline:
@@ -84,6 +85,7 @@ class Pipeline:
             optimizer: such as ``optax.adam(1e-3)``.
             params: parameters of each stage.
         """
+        checks.optimizer(optimizer)
         model = self._model
         return program(lambda params: _init(model, optimizer, params), name="init")(list(params))
 
@@ -98,6 +100,7 @@ class Pipeline:
         Args:
             optimizer: an Optax optimizer, whose state ``init`` makes.
         """
+        checks.optimizer(optimizer)
         model = self._model
 
         def step(params: Any, state: Any, x: Any, targets: Any, key: Any = None) -> tuple[Any, Any, Any]:
@@ -126,7 +129,10 @@ def _init(model: StagedModel, optimizer: Any, params: list[Any]) -> Any:
 
     state, places = optimizer.init(params), [where(stage, tree) for stage, tree in enumerate(params)]
     found: list[tuple[Any, _Where]] = []
-    tree_utils.tree_map_params(optimizer, lambda leaf, at: found.append((leaf, at)), state, places)
+    try:
+        tree_utils.tree_map_params(optimizer, lambda leaf, at: found.append((leaf, at)), state, places)
+    except ValueError:  # a transform that masks parameters keeps trees of another form: they stay where they are made
+        return state
     placed: dict[int, Iterator[Any]] = {}
     for stage in range(len(params)):
         leaves, layouts = ([pair[n] for pair in found if pair[1].stage == stage] for n in (0, 1))
@@ -176,6 +182,11 @@ def pipeline(
         ScheduleError: the schedule cannot be carried out.
         UsageError: numbers of stages, places and devices do not agree, or the schedule has two directions.
     """
+    checks.lists(stages=stages, on=on, shardings=shardings, token_slices=token_slices, tied=tied)
+    checks.places(on)
+    checks.shardings(shardings, len(stages))
+    checks.slices(token_slices)
+    checks.groups(tied, len(stages))
     found = _schedule(schedule, len(stages), len(on), microbatches, token_slices)
     checks.sizes(found, stages, on, microbatches, token_slices)
     checks.context(stages, token_slices)
@@ -196,4 +207,9 @@ def _schedule(
     if microbatches is None:
         raise UsageError(f"pipeline(schedule={given!r}) needs microbatches=, such as microbatches={2 * devices}.")
     chunks = stages // devices if stages > devices else None
-    return named_schedule(given, devices, microbatches, chunks, None if token_slices is None else len(token_slices))
+    try:
+        return named_schedule(given, devices, microbatches, chunks, None if token_slices is None else len(token_slices))
+    except PathwaysError as refused:
+        count = f"{counted(stages, 'stage')} on {counted(devices, 'place')} make chunks={chunks}"
+        refused.add_note(f"From pw.pipeline: {count}." if chunks else f"From pw.pipeline: {counted(devices, 'place')}.")
+        raise

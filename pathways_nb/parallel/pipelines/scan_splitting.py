@@ -49,13 +49,8 @@ class _Scan:
 
     @classmethod
     def of(cls, op: Runnable) -> _Scan:
-        closed, length = op.params["jaxpr"], op.params["length"]
-        body = FlatFunction.of(closed)
-        # Counted by shapes, since JAX 0.12 no longer has the parameters ``num_consts`` and ``num_carry``.
-        stacked_in = sum(_stacks(a, b, length) for a, b in zip(op.eqn.invars, closed.jaxpr.invars, strict=True))
-        stacked_out = sum(_stacks(a, b, length) for a, b in zip(op.eqn.outvars, closed.jaxpr.outvars, strict=True))
-        carried = len(closed.jaxpr.outvars) - stacked_out
-        consts = len(closed.jaxpr.invars) - stacked_in - carried
+        body = FlatFunction.of(op.params["jaxpr"])
+        consts, carried = scan_sizes(op)
         return cls(op, body, tuple(body.inlined(body.ops)), consts, carried)
 
     def split(self, flat: FlatFunction, wanted: Collection[int]) -> tuple[Runnable, Runnable]:
@@ -122,6 +117,18 @@ class _Scan:
 
         outputs = (*(self.op.results[at] for at in results), *made)
         return Runnable("scan", (*self.op.operands, *read), outputs, run=run)
+
+
+def scan_sizes(op: Runnable) -> tuple[int, int]:
+    """Return the numbers of constants and of carried values of a scan.
+
+    They are counted by shapes, since JAX 0.12 no longer has the parameters ``num_consts`` and ``num_carry``.
+    """
+    inside, length = op.params["jaxpr"].jaxpr, op.params["length"]
+    stacked_in = sum(_stacks(a, b, length) for a, b in zip(op.eqn.invars, inside.invars, strict=True))
+    stacked_out = sum(_stacks(a, b, length) for a, b in zip(op.eqn.outvars, inside.outvars, strict=True))
+    carried = len(inside.outvars) - stacked_out
+    return len(inside.invars) - stacked_in - carried, carried
 
 
 def _stacks(outer: Any, inner: Any, length: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pathways_nb.parallel.pipelines.context import Context
@@ -26,12 +26,12 @@ def as_call(stage: Stage) -> Call:
     return call
 
 
-def parameters(stage: Stage) -> Collection[str]:
-    """Return the names of a stage's parameters, as far as they can be read."""
+def parameters(stage: Stage) -> Mapping[str, inspect.Parameter]:
+    """Return a stage's parameters, as far as they can be read."""
     try:
-        return inspect.signature(stage).parameters.keys()
+        return inspect.signature(stage).parameters
     except (TypeError, ValueError):
-        return ()
+        return {}
 
 
 def declared_shardings(stage: Stage) -> Any:

@@ -110,12 +110,15 @@ class StageComputations:
         """Return the declared partition of values; what is not in it is as its producer leaves it."""
         parts, data = self.parts, self.placed.data
         found: dict[int, Spec] = dict(zip(parts.inputs["params"], self.placed.params, strict=True))
-        batches = [parts.inputs[name] for name in ("x", "targets", "store")]
-        batches += [parts.arriving[name] for name in ("y", "store")]
-        batches += [parts.outputs[name] for name in ("y", "store", "dx", "dstore")]
-        for value in (v for group in batches for v in group):
-            fits = data is not None and len(data) <= parts.flat.avals[value].ndim
-            found.setdefault(value, data if fits else PartitionSpec())
+        names = [(parts.inputs, ("x", "targets")), (parts.arriving, ("y",)), (parts.outputs, ("y", "dx"))]
+        whole = [v for values, each in names for name in each for v in values[name]]
+        batches = [(v, 0) for v in whole]
+        for stored in (parts.inputs["store"], parts.arriving["store"], parts.outputs["store"], parts.outputs["dstore"]):
+            batches += list(zip(stored, parts.trees["store"], strict=False))  # some slices have no gradients of theirs
+        for value, before in batches:
+            spec = PartitionSpec(*[None] * before, *(data or ()))
+            fits = len(spec) <= parts.flat.avals[value].ndim
+            found.setdefault(value, spec if fits else PartitionSpec())
         return found
 
 

@@ -25,6 +25,7 @@ from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.cutting import Cutter
 from pathways_nb.parallel.pipelines.operations import FlatFunction, Runnable, makers, reads
 from pathways_nb.parallel.pipelines.scan_splitting import split_scans
+from pathways_nb.parallel.pipelines.stored_context import with_store
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class StageParts:
         arriving: the values of the gradients that arrive: by the stage's output, and by its store.
         outputs: by name, the values of the results: ``y``, ``store``, ``loss``, ``aux`` of the forward pass, ``dx``,
             ``dstore`` and ``dparams`` of the backward pass.
-        trees: by name, the trees of ``y`` and ``aux``.
+        trees: by name, the trees of ``y`` and ``aux``; of the ``store``, the number of dimensions of each array that
+            come before the batch.
     """
 
     flat: FlatFunction
@@ -209,13 +211,11 @@ def trace_stage(
 
     def forward(inputs: Inputs) -> tuple[Any, list[Any], Any, Any]:
         """Return the output, the store, the loss and the auxiliary outputs."""
-        offset, width = (at.offset, at.offset + at.tokens) if inputs.offset is None else (inputs.offset[0], at.length)
-        context = Context(offset, at.tokens, width, at.length, None if at.is_first else inputs.store)
-        y = call(inputs.params, inputs.x, inputs.key, context)
+        y, store, depths = _called(call, inputs, at)
         value, aux = (None, None) if loss is None else loss(y, inputs.targets)
         y, value = (y, None) if value is None else (None, value * share)
-        trees.update(y=jax.tree.structure(y), aux=jax.tree.structure(aux))
-        return y, context.store, value, aux
+        trees.update(y=jax.tree.structure(y), aux=jax.tree.structure(aux), store=depths)
+        return y, store, value, aux
 
     def joint(inputs: Inputs, seed: Any, dy: list[Any], dstore: list[Any]) -> dict[str, list[Any]]:
         params, join_params = _varied(inputs.params)
@@ -243,6 +243,20 @@ def trace_stage(
     names = sorted(outputs)
     results = dict(zip(names, _grouped(flat.outputs, [outputs[name] for name in names]), strict=True))
     return StageParts(flat, inputs, {"loss": (one,), "y": dy, "store": dstore}, results, trees)
+
+
+def _called(call: Callable[..., Any], inputs: Inputs, at: TokenSlice) -> tuple[Any, list[Any], list[int]]:
+    """Return the output of a stage, its store, and the number of dimensions before the batch of each array in it."""
+    if at.count == 1:
+        return call(inputs.params, inputs.x, inputs.key, Context(0, at.length, at.length, at.length)), [], []
+
+    def sliced(params: Any, x: Any, key: Any, offset: Any) -> Any:
+        if offset is None:
+            return call(params, x, key, Context(at.offset, at.tokens, at.offset + at.tokens, at.length))
+        return call(params, x, key, Context(offset[0], at.tokens, at.length, at.length))
+
+    arguments = inputs.params, inputs.x, inputs.key, inputs.offset
+    return with_store(sliced, arguments, None if at.is_first else inputs.store)
 
 
 def _varied(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:

@@ -68,6 +68,7 @@ class StagedModel:
     def value_and_grad(self, params: Any, x: Any, targets: Any, key: Any = None) -> Any:
         """Return the loss and the gradients of each stage, while a program is traced."""
         params = checks.params(params, len(self.stages))
+        checks.key(key, self.stages)
         slices = self._slices(x, targets)
         batches = [
             [_tokens(batch, part) if self.token_slices else batch for part in slices]
@@ -96,7 +97,7 @@ class StagedModel:
         for number, (part, wanted) in enumerate(self._microbatches(x, targets)):
             y = part
             for stage, call in enumerate(self._calls):
-                y = call(params[stage], y, stage_key(key, stage, number), Context(0, length, length, length, None))
+                y = call(params[stage], y, stage_key(key, stage, number), Context(0, length, length, length))
             value, aux = self._loss(y, wanted)
             values.append(value / self.schedule.size.microbatches)
             auxes.append(aux)
@@ -148,7 +149,7 @@ class StagedModel:
         return found
 
     def _loss(self, y: Any, targets: Any) -> tuple[Any, Any]:
-        value, aux = self.loss(y, targets) if self.has_aux else (self.loss(y, targets), ())
+        value, aux = checks.pair(self.loss(y, targets), self.loss, self.has_aux)
         checks.scalar(value, self.loss)
         return value, aux
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -123,6 +124,49 @@ def test_with_the_whole_store_each_length_is_compiled_once(controller, name: str
     assert abs(float(run.outputs[0]) - expected) <= 1e-5 * abs(expected)
     assert worst(run.outputs[1], exact) <= 1e-5
     assert actions_run(run, pipe) == actions_planned(pipe)
+
+
+def checkpointed(params, h, context):
+    """Attention that appends inside ``jax.checkpoint``, once with its context closed over and once as an argument."""
+    h = jax.checkpoint(lambda weights, h: attend(weights, h, context))(params["block"], h)
+    saved = jax.checkpoint_policies.dots_saveable
+    return jax.checkpoint(attend, policy=saved)(params["block"], h, context) @ params["head"]
+
+
+def jitted(params, h, context):
+    return jax.jit(attend)(params["block"], h, context) @ params["head"]
+
+
+def scanned(params, h, context):
+    """Two layers with the same form of weights: the buffers of both are stacked."""
+    layers = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), params["block"])
+    layer = jax.checkpoint(lambda h, weights: (attend(weights, h, context), None))
+    return jax.lax.scan(layer, h, layers)[0] @ params["head"]
+
+
+@pytest.mark.parametrize(("last", "whole"), [(checkpointed, False), (jitted, True), (scanned, False)])
+def test_keys_and_values_are_appended_at_any_depth(controller, last, whole: bool) -> None:
+    params, x, targets = language_model()
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(2, island=1)]
+    pipe = pw.pipeline([embed, last], on=on, schedule="seq1f1b", microbatches=2, loss=cross_entropy,
+                       token_slices=[8, 4], whole_store=whole, data_sharding=pw.P("x"))  # fmt: skip
+    value, gradients = pipe.value_and_grad(params, x, targets)
+    expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
+    assert abs(float(value) - float(expected)) <= 1e-5 * abs(float(expected))
+    assert worst(gradients, exact) <= 1e-5
+
+
+def test_appending_in_a_branch_is_refused(controller) -> None:
+    params, x, targets = language_model()
+
+    def branching(params, h, context):
+        return jax.lax.cond(h[0, 0, 0] > 0, lambda: attend(params["block"], h, context), lambda: h) @ params["head"]
+
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    pipe = pw.pipeline([embed, branching], on=on, schedule="terapipe", microbatches=1, loss=cross_entropy,
+                       token_slices=[8, 4])  # fmt: skip
+    with pytest.raises(pw.UsageError, match="context.append is called inside 'cond', through which keys and values"):
+        pipe.value_and_grad(params, x, targets)
 
 
 def test_a_prefix_without_gradient_is_found_out(controller) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -169,8 +170,62 @@ def test_token_slices_that_do_not_fit(controller) -> None:
         pipe.value_and_grad(params, {}, targets)
     with pytest.raises(pw.UsageError, match=r"no stage \(mlp\) has a parameter 'context', so attention would see only"):
         pw.pipeline([mlp, mlp], token_slices=[6, 6], **options)
-    with pytest.raises(pw.UsageError, match="schedule 'terapipe' has 4 token_slices, but 1 token_slices were given"):
+    with pytest.raises(pw.UsageError, match="schedule 'terapipe' has 4 token slices, but token_slices= was not given"):
         pw.pipeline([embed, head], **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"stages": mlp}, r"stages= must be a list; got a function\."),
+        ({"on": "left"}, r"on= must be a list; got a str\."),
+        ({"on": ["left", "right"]}, r"on\[0\] is a str, not a place\. Give a pw\.virtual_slice"),
+        ({"shardings": [pw.P()] * 3}, r"3 shardings were given for 2 stages\. Give a tree of pw\.P for each stage"),
+        ({"schedule": "terapipe"}, r"'terapipe' has . token slices, but token_slices= was not given\."),
+        ({"token_slices": 3}, r"token_slices= must be a list; got an int\."),
+        ({"token_slices": [0, 6, 6]}, r"token_slices\[0\] is 0: every slice needs at least one token, a whole number"),
+        ({"token_slices": [6.0, 6.0]}, r"token_slices\[0\] is 6\.0: every slice needs"),
+        ({"tied": [(0, "up"), (1, "up")]}, r"tied\[0\] has 0: a path is a stage and keys, such as tied=\[\[\(0, "),
+        ({"tied": [["up", "up"]]}, r"tied\[0\] has 'up': a path is a stage and keys"),
+        ({"tied": [[(0, "up")]]}, r"tied\[0\] is \[\(0, 'up'\)\]: a group has two or more paths"),
+        ({"tied": [[(0, "up"), (9, "up")]]}, r"tied\[0\] has \(9, 'up'\), but the stages are 0 to 1\."),
+    ],
+)
+def test_arguments_of_another_kind(controller, changes, says) -> None:
+    given = {"stages": [mlp] * 2, "on": [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)],
+             "schedule": "gpipe", "microbatches": 2, "loss": squared} | changes  # fmt: skip
+    with pytest.raises(pw.UsageError, match=says):
+        pw.pipeline(given.pop("stages"), **given)
+
+
+def test_more_stages_than_a_schedule_takes_are_told_with_their_chunks(controller) -> None:
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    with pytest.raises(pw.UsageError, match="knows no chunks") as caught:
+        pw.pipeline([mlp] * 4, on=on, schedule="gpipe", microbatches=2, loss=squared)
+    assert caught.value.__notes__ == ["From pw.pipeline: 4 stages on 2 places make chunks=2."]
+
+
+def test_losses_and_keys_that_do_not_fit(controller) -> None:
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    params, x, targets = mlp_model(2)
+    options = {"on": on, "schedule": "gpipe", "microbatches": 2}
+    for has_aux, loss, says in (
+        (True, squared, r"squared\(y, targets\) returned an? \w+, but has_aux=True\. Return a pair of the loss and"),
+        (False, lambda y, t: (squared(y, t), y), r"returned a tuple of 2, but has_aux=False\. Return the loss alone"),
+    ):
+        with pytest.raises(pw.UsageError, match=says):
+            pw.pipeline([mlp] * 2, loss=loss, has_aux=has_aux, **options).value_and_grad(params, x, targets)
+
+    def dropping(params, x, key):
+        return mlp(params, x) * jax.random.bernoulli(key, 0.9, x.shape)
+
+    pipe = pw.pipeline([mlp, dropping], loss=squared, **options)
+    with pytest.raises(pw.UsageError, match=r"stage 1 \(dropping\) has a parameter 'key', but no key was given"):
+        pipe.value_and_grad(params, x, targets)
+    with pytest.raises(pw.UsageError, match=r"key is int32\[\], not a key\. Pass one, such as value_and_grad"):
+        pipe.value_and_grad(params, x, targets, 3)
+    with pytest.raises(pw.UsageError, match=r"a float is no optimizer\. Give one of Optax"):
+        pipe.step(1e-3)
 
 
 def test_tied_parameters_that_do_not_fit(controller) -> None:

@@ -119,3 +119,15 @@ def test_inside_a_program_with_rematerialisation_and_low_precision(controller) -
     value, gradients = pipe.value_and_grad(*half)
     assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype(jnp.bfloat16)}
     assert worst(jax.tree.map(lambda g: np.asarray(g, np.float32), pw.get(gradients)), exact) <= 3e-2
+
+
+def test_an_optimizer_that_masks_parameters(controller) -> None:
+    """Its state has another form than the parameters: it stays where it is made, and the step is the same."""
+    params, x, targets = mlp_model(2)
+    optimizer = optax.masked(optax.adam(1e-2), jax.tree.map(lambda leaf: leaf.shape[0] == D, params))
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    pipe = pw.pipeline([mlp] * 2, on=on, schedule="1f1b", microbatches=2, loss=squared)
+    found, _, _ = pipe.step(optimizer)(params, pipe.init(optimizer, params), x, targets)
+    gradients = jax.grad(pipe.composed)(params, x, targets)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    assert worst(found, optax.apply_updates(params, updates)) <= 1e-5
