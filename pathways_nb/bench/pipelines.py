@@ -151,7 +151,8 @@ def _bytes(client: Any) -> int:
 
 def _parts() -> tuple[float, float]:
     """Return the seconds of I and W together, and those of B, of one block on one device."""
-    from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice, trace_stage
+    from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
+    from pathways_nb.parallel.pipelines.stage_trace import trace_stage
 
     size = llama.Size()
     params = llama.block_params(size, np.random.default_rng(0))

@@ -280,6 +280,7 @@ class Driver(ABC):
             )
             self._bind_results(run, buffers)
             will_read(run.arguments[argument] for argument in compiled_plan.brought)
+            will_read(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
             with self._queuing:
                 self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
             sizes = compiled_plan.result_bytes

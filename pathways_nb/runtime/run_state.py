@@ -111,7 +111,7 @@ class Entry:
     array: Any = None
     error: PathwaysError | None = None
     pending_reads: int = 0
-    """Submitted runs that have not brought it to their places yet."""
+    """Reads that are not dispatched yet: submitted runs that bring it to their places, and moves of its own run."""
     run: Execution | None = None
     step: int = -1
     """The step of ``run`` that makes it."""
@@ -233,6 +233,13 @@ class Execution:
         """Skip the steps that are not launched yet."""
         self.reason = self.reason or reason
         self.stopped = True
+
+    def has_read(self, entries: Sequence[Entry]) -> None:
+        """Count one pending read of each entry less: whoever takes over its memory may wait for that."""
+        if entries:
+            for entry in entries:
+                entry.has_read()
+            self.launched.notify_all()
 
     def finish(self) -> None:
         """End the run and keep only its results: otherwise each run would keep the one before it alive."""

@@ -61,6 +61,17 @@ def launched(controller: pw.Controller) -> int:
     return IN_FLIGHT - dispatchers(controller)[0].window._value
 
 
+@contextmanager
+def held_back(dispatcher: Any) -> Iterator[None]:
+    """Let no launch go out on this dispatcher's island, nor anything behind one, until the block ends."""
+    for _ in range(IN_FLIGHT):
+        dispatcher.window.acquire()
+    try:
+        yield
+    finally:
+        dispatcher.window.release(IN_FLIGHT)
+
+
 def waiters(bell: Condition) -> int:
     """How many threads a bell would wake."""
     return len(bell._waiting)

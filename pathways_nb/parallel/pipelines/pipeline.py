@@ -14,7 +14,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import PathwaysError, UsageError
-from pathways_nb.parallel.pipelines import checks
+from pathways_nb.parallel.pipelines import argument_checks
 from pathways_nb.parallel.pipelines.stage_calls import declared_shardings
 from pathways_nb.parallel.pipelines.staged_model import StagedModel, stage_key
 from pathways_nb.parallel.schedules.schedule import Schedule
@@ -85,7 +85,7 @@ class Pipeline:
             optimizer: such as ``optax.adam(1e-3)``.
             params: parameters of each stage.
         """
-        checks.optimizer(optimizer)
+        argument_checks.optimizer(optimizer)
         model = self._model
         return program(lambda params: _init(model, optimizer, params), name="init")(list(params))
 
@@ -100,7 +100,7 @@ class Pipeline:
         Args:
             optimizer: an Optax optimizer, whose state ``init`` makes.
         """
-        checks.optimizer(optimizer)
+        argument_checks.optimizer(optimizer)
         model = self._model
 
         def step(params: Any, state: Any, x: Any, targets: Any, key: Any = None) -> tuple[Any, Any, Any]:
@@ -182,14 +182,14 @@ def pipeline(
         ScheduleError: the schedule cannot be carried out.
         UsageError: numbers of stages, places and devices do not agree, or the schedule has two directions.
     """
-    checks.lists(stages=stages, on=on, shardings=shardings, token_slices=token_slices, tied=tied)
-    checks.places(on)
-    checks.shardings(shardings, len(stages))
-    checks.slices(token_slices)
-    checks.groups(tied, len(stages))
+    argument_checks.lists(stages=stages, on=on, shardings=shardings, token_slices=token_slices, tied=tied)
+    argument_checks.places(on)
+    argument_checks.shardings(shardings, len(stages))
+    argument_checks.slices(token_slices)
+    argument_checks.groups(tied, len(stages))
     found = _schedule(schedule, len(stages), len(on), microbatches, token_slices)
-    checks.sizes(found, stages, on, microbatches, token_slices)
-    checks.context(stages, token_slices)
+    argument_checks.sizes(found, stages, on, microbatches, token_slices)
+    argument_checks.context(stages, token_slices)
     found.check()
     given = shardings or [declared_shardings(stage) for stage in stages]
     model = StagedModel(

@@ -17,7 +17,8 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.pipelines.execution import zero_sums
 from pathways_nb.parallel.pipelines.stage_calls import as_call
 from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
-from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice, trace_stage
+from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
+from pathways_nb.parallel.pipelines.stage_trace import trace_stage
 from pathways_nb.plan.graph import ActionKey
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context

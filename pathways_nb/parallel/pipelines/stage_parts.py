@@ -1,6 +1,6 @@
 """The parts of one stage: F, B, I and W, cut from one trace of its forward and backward pass.
 
-The stage is traced together with its backward pass by JAX (``jax.vjp``), as one flat list of operations. F is what does
+A stage is traced together with its backward pass as one flat list of operations (``stage_trace``). F is what does
 not depend on the gradient that arrives, B the rest; I is what the gradient by the stage's input needs of B, and W what
 is left. All parts number values alike, so what a part reads is found by its number among what earlier parts made.
 
@@ -10,22 +10,17 @@ the batch and of the tokens, so that losses and gradients add up to those of the
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from pathways_nb.jaxpr.flat import alive
-from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.cutting import Cutter
 from pathways_nb.parallel.pipelines.operations import FlatFunction, Runnable, makers, reads
 from pathways_nb.parallel.pipelines.scan_splitting import split_scans
-from pathways_nb.parallel.pipelines.stored_context import with_store
 
 
 @dataclass(frozen=True)
@@ -188,90 +183,3 @@ class StageParts:
         wanted = dict.fromkeys([*reads(used), *(v for v in outputs if v not in made)])
         inputs = tuple(v for v in wanted if v not in self.flat.constants)
         return Part(self.flat.function(used, inputs, outputs), inputs, outputs)
-
-
-def trace_stage(
-    call: Callable[..., Any], shapes: Inputs, at: TokenSlice, loss: Callable[..., Any] | None, share: float,
-    by_input: bool,
-) -> StageParts:  # fmt: skip
-    """Trace a stage with its backward pass.
-
-    Args:
-        call: ``call(params, x, key, context)`` returns the stage's output.
-        shapes: what it reads, as ``jax.ShapeDtypeStruct``.
-        at: its token slice.
-        loss: of the last stage, ``loss(y, targets)``, which returns the loss and auxiliary outputs; else ``None``.
-        share: weight of this microbatch and slice in the loss.
-        by_input: whether the gradient by the stage's input is wanted.
-
-    Returns:
-        The stage's parts.
-    """
-    trees: dict[str, Any] = {}
-
-    def forward(inputs: Inputs) -> tuple[Any, list[Any], Any, Any]:
-        """Return the output, the store, the loss and the auxiliary outputs."""
-        y, store, depths = _called(call, inputs, at)
-        value, aux = (None, None) if loss is None else loss(y, inputs.targets)
-        y, value = (y, None) if value is None else (None, value * share)
-        trees.update(y=jax.tree.structure(y), aux=jax.tree.structure(aux), store=depths)
-        return y, store, value, aux
-
-    def joint(inputs: Inputs, seed: Any, dy: list[Any], dstore: list[Any]) -> dict[str, list[Any]]:
-        params, join_params = _varied(inputs.params)
-        x, join_x = _varied(inputs.x) if by_input else ([], lambda _: inputs.x)
-
-        def primal(params: list[Any], x: list[Any], store: Any) -> Any:
-            given = replace(inputs, params=join_params(params), x=join_x(x), store=store)
-            y, made, value, aux = forward(given)
-            return (_varied(y)[0], made, [] if value is None else [value]), (y, aux)
-
-        (_, made, value), pull, (y, aux) = jax.vjp(primal, params, x, inputs.store, has_aux=True)
-        dparams, dx, dstore_in = pull((dy, dstore or list(map(jnp.zeros_like, made)), [seed] if value else []))
-        found = {"y": y, "store": made, "loss": value, "aux": aux, "dx": dx, "dstore": dstore_in, "dparams": dparams}
-        return {name: jax.tree.leaves(tree) for name, tree in found.items()}
-
-    y, made, value, _ = jax.eval_shape(forward, shapes)
-    seed = jax.ShapeDtypeStruct((), jnp.float32 if value is None else value.dtype)
-    arriving = (seed, _varied(y)[0], [] if at.is_last else made)
-    closed, outputs = jax.make_jaxpr(joint, return_shape=True)(shapes, *arriving)
-    flat = FlatFunction.of(closed)
-    names = [field.name for field in fields(Inputs)]
-    *given, (one,), dy, dstore = _grouped(flat.inputs, (*(getattr(shapes, name) for name in names), *arriving))
-    flat.constants[one] = np.ones((), seed.dtype)
-    inputs = dict(zip(names, given, strict=True))
-    names = sorted(outputs)
-    results = dict(zip(names, _grouped(flat.outputs, [outputs[name] for name in names]), strict=True))
-    return StageParts(flat, inputs, {"loss": (one,), "y": dy, "store": dstore}, results, trees)
-
-
-def _called(call: Callable[..., Any], inputs: Inputs, at: TokenSlice) -> tuple[Any, list[Any], list[int]]:
-    """Return the output of a stage, its store, and the number of dimensions before the batch of each array in it."""
-    if at.count == 1:
-        return call(inputs.params, inputs.x, inputs.key, Context(0, at.length, at.length, at.length)), [], []
-
-    def sliced(params: Any, x: Any, key: Any, offset: Any) -> Any:
-        if offset is None:
-            return call(params, x, key, Context(at.offset, at.tokens, at.offset + at.tokens, at.length))
-        return call(params, x, key, Context(offset[0], at.tokens, at.length, at.length))
-
-    arguments = inputs.params, inputs.x, inputs.key, inputs.offset
-    return with_store(sliced, arguments, None if at.is_first else inputs.store)
-
-
-def _varied(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """Return the leaves of a tree that have gradients, and a function that puts others in their place."""
-    leaves, structure = jax.tree.flatten(tree)
-    at = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-
-    def join(varied: list[Any]) -> Any:
-        new = dict(zip(at, varied, strict=True))
-        return jax.tree.unflatten(structure, [new.get(i, leaf) for i, leaf in enumerate(leaves)])
-
-    return [leaves[i] for i in at], join
-
-
-def _grouped(values: Sequence[int], trees: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Return values in groups of as many as each tree has leaves."""
-    left = iter(values)
-    return [tuple(itertools.islice(left, len(jax.tree.leaves(tree)))) for tree in trees]

@@ -20,7 +20,8 @@ from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.execution import Execution
 from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
 from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
-from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice, trace_stage
+from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
+from pathways_nb.parallel.pipelines.stage_trace import trace_stage
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, specs

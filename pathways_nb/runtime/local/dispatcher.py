@@ -145,8 +145,7 @@ class Dispatcher(threading.Thread):
         if action.step.argument in run.compiled_plan.taken_over and (entry.shared or entry.pending_reads > 1):
             return False
         run.slots[action.step.outputs[0]] = array
-        entry.has_read()
-        run.launched.notify_all()
+        run.has_read((entry,))
         run.done[step] = 1
         return True
 
@@ -225,8 +224,7 @@ class Dispatcher(threading.Thread):
             if taken_over and moved:
                 entry.array = None  # its handle is consumed: what was copied is of no use to anybody
         finally:
-            entry.has_read()
-            run.launched.notify_all()
+            run.has_read((entry,))
         run.fill(step, [array])
         run.let_go(step, self.island)
         if moved:
@@ -243,11 +241,14 @@ class Dispatcher(threading.Thread):
         (slot,) = action.step.inputs
         (producer,) = action.step.producers
         self._wait(run, lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
-        if (error := run.reason_to_skip(step)) is not None:
-            return error
-        check_devices(action.label, self.gone)
-        dispatched = self.clock()
-        array = send(run.slots[slot], action.target)
+        try:
+            if (error := run.reason_to_skip(step)) is not None:
+                return error
+            check_devices(action.label, self.gone)
+            dispatched = self.clock()
+            array = send(run.slots[slot], action.target)
+        finally:  # a result's memory may be taken over now
+            run.has_read(run.results.get(slot, ()))
         run.fill(step, [array])
         run.let_go(step, self.island)
         self._follow(Launched(launch_range, step, array, dispatched))

@@ -78,6 +78,13 @@ class CompiledPlan:
         return {step: position for position, step in enumerate(self.brings)}
 
     @cached_property
+    def sent_results(self) -> tuple[int, ...]:
+        """Slots of results that the run itself moves to other places, once for each move."""
+        results = set(self.plan.results)
+        moved = (step.inputs[0] for step in self.plan.steps if step.kind == "move")
+        return tuple(slot for slot in moved if slot in results)
+
+    @cached_property
     def result_avals(self) -> dict[int, Aval]:
         """Shape and type of each slot that is a result."""
         return dict(zip(self.plan.results, self.results, strict=True))

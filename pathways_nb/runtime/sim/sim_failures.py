@@ -57,17 +57,13 @@ class Failures:
         """Return whether the run was cancelled, or an input of the step will never exist."""
         error = run.reason_to_skip(index)
         if error is not None:
-            step = run.compiled_plan.plan.steps[index]
-            if step.argument >= 0:
-                run.arguments[step.argument].has_read()
             run.fail(index, error)
         return error is not None
 
     def _is_missing(self, run: Execution, index: int) -> bool:
-        """Count the read of the argument that a step brings, and return whether the argument has failed."""
+        """Return whether the argument that a step brings has failed."""
         step = run.compiled_plan.plan.steps[index]
         entry = run.arguments[step.argument]
-        entry.has_read()
         if entry.error is not None:
             run.fail(index, entry.error)
         entry.shared |= any(slot in run.results for slot in step.outputs)  # the run returns the argument itself

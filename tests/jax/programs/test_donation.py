@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 import pathways_nb as pw
 from tests.support.computations import HANG_GUARD, first_shard, on, same, v
+from tests.support.waiting import dispatchers, held_back, until, waiters
 
 
 def test_donated_arguments_are_taken_over(left) -> None:
@@ -118,6 +119,18 @@ def test_a_donor_on_another_island_is_woken_by_the_last_reader(fresh_python) -> 
     """
     )
     assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_a_result_is_taken_over_only_when_its_own_program_has_sent_it_elsewhere(controller, a, b) -> None:
+    sends = pw.program(lambda w: (lambda y: (y, a(y)))(b(w)))
+    takes = pw.program(lambda y: b(y), donate_argnums=0)
+    pw.wait([sends(v), takes(b(v))])  # compiled
+    with held_back(dispatchers(controller)[0]):
+        a(v)
+        result, sent = sends(v)
+        taken = takes(result)
+        until(lambda: waiters(controller.driver.launched) > 0 or taken.done())
+    same((sent, taken), ((v + 1) * 2, v + 2))
 
 
 def test_donating_a_result_that_is_an_argument_leaves_the_argument_alone(a, left) -> None:
