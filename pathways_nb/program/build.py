@@ -38,6 +38,11 @@ class Code:
         return tuple(item for item in self.items if item.place is not None)
 
     @property
+    def compiler_options(self) -> dict[str, Any]:
+        """Options of XLA that its computations declare; those of a node are equal."""
+        return {name: value for item in self.items for name, value in item.compiler_options.items()}
+
+    @property
     def seconds(self) -> float | None:
         """The declared duration in seconds; ``None`` unless all items declare theirs."""
         declared = [item.seconds for item in self.items if item.seconds is not None]

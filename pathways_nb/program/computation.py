@@ -13,7 +13,7 @@ import itertools
 import re
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -29,7 +29,9 @@ from pathways_nb.util.unique import Unique
 from pathways_nb.util.words import a_type_of, counted
 
 Form = Literal["jit", "shard_map"]
-_NAME = re.compile(r"pw__(\d+)(?:~([^_]+))?__(.*)", re.DOTALL)
+_NAME = re.compile(r"pw__(\d+)(?:~([^_]+))?(?:#(\d+))?__(.*)", re.DOTALL)
+_options: list[dict[str, Any]] = [{}]
+"""All compiler options in use. Names carry their positions, because JAX refuses options on a jit within another."""
 
 
 _serials = itertools.count()
@@ -48,6 +50,8 @@ class Computation(Unique):
     _not_pickled = NOT_PICKLED
     seconds: float | None = None
     """Declared duration in seconds (``pw.work``), else ``None``; the equation's name carries it to the nodes."""
+    compiler_options: Mapping[str, Any] | None = None
+    """Options of XLA for its node, as in ``jax.jit``; the equation's name carries them, too."""
 
     def __init__(
         self,
@@ -161,6 +165,8 @@ class Computation(Unique):
             return computation._trace_body(call, mesh, leaf_specs, leaves)
 
         declared = "" if self.seconds is None else f"~{self.seconds!r}"
+        if self.compiler_options:
+            declared += f"#{_position(self.compiler_options)}"
         body.__name__ = body.__qualname__ = f"pw__{self.place.serial}{declared}__{self.name}"
         place_on = functools.partial(NamedSharding, mesh)
         out_shardings = jax.tree.map(
@@ -203,27 +209,50 @@ class Computation(Unique):
 
 
 class Named(NamedTuple):
-    """The parts of a computation's equation name: serial of its place, declared seconds, and plain name."""
+    """What a computation's equation name says: serial of its place, declared seconds, compiler options, plain name."""
 
     place: int
     seconds: float | None
+    compiler_options: Mapping[str, Any]
     name: str
 
 
 def named(equation: str) -> Named | None:
     """Return the parts of an equation's name if it is a computation's, else ``None``."""
     match = _NAME.fullmatch(equation)
-    return Named(int(match[1]), float(match[2]) if match[2] else None, match[3]) if match else None
+    if match is None:
+        return None
+    return Named(int(match[1]), float(match[2]) if match[2] else None, _options[int(match[3] or 0)], match[4])
 
 
-def _make(fn: Callable[..., Any] | None, form: Form, on: VirtualSlice, *rest: Any, **options: Any) -> Any:
+def _position(options: Mapping[str, Any]) -> int:
+    """Return the position of compiler options among all, which it joins if it is new."""
+    if dict(options) not in _options:
+        _options.append(dict(options))
+    return _options.index(dict(options))
+
+
+def _make(
+    fn: Callable[..., Any] | None, form: Form, on: VirtualSlice, compiler_options: Any, *rest: Any, **options: Any
+) -> Any:
     if not isinstance(on, VirtualSlice):
         raise UsageError(f"on={on!r} is {a_type_of(on)}; pass a pw.virtual_slice(...).")
+    if not isinstance(compiler_options, Mapping | None):
+        raise UsageError(
+            f"compiler_options={compiler_options!r} is {a_type_of(compiler_options)}; give a dictionary, such as "
+            f'{{"xla_disable_hlo_passes": "cse_barrier_expander"}}.'
+        )
+
+    def make(fn: Callable[..., Any]) -> Computation:
+        made = Computation(fn, form, on, *rest, **options)
+        made.compiler_options = compiler_options
+        return made
+
     if fn is None:
-        return lambda fn: Computation(fn, form, on, *rest, **options)
+        return make
     if not callable(fn):
         raise UsageError(f"pw.{form}({fn!r}, ...) needs a function, got {a_type_of(fn)}.")
-    return Computation(fn, form, on, *rest, **options)
+    return make(fn)
 
 
 def jit(
@@ -236,6 +265,7 @@ def jit(
     static_argnames: str | Iterable[str] = (),
     donate_argnums: int | Iterable[int] = (),
     donate_argnames: str | Iterable[str] = (),
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Bind ``fn``, which sees whole arrays, to a virtual slice (Pathways, section 3). Also a decorator.
 
@@ -249,6 +279,7 @@ def jit(
         static_argnames: as in ``jax.jit``.
         donate_argnums: as in ``jax.jit``.
         donate_argnames: as in ``jax.jit``.
+        compiler_options: options of XLA for this computation alone, as in ``jax.jit``; the simulator ignores them.
 
     Returns:
         The computation, or a decorator that makes one.
@@ -258,7 +289,7 @@ def jit(
         UsageError: ``on`` is not a virtual slice.
     """
     statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
-    return _make(fn, "jit", on, in_shardings, out_shardings, statics)
+    return _make(fn, "jit", on, compiler_options, in_shardings, out_shardings, statics)
 
 
 def shard_map(
@@ -272,6 +303,7 @@ def shard_map(
     donate_argnums: int | Iterable[int] = (),
     donate_argnames: str | Iterable[str] = (),
     check_vma: bool = True,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Bind ``fn``, which sees one shard and may use collectives over the slice's axes, to a virtual slice.
 
@@ -284,6 +316,7 @@ def shard_map(
         static_argnames: as in ``jax.jit``.
         donate_argnums: as in ``jax.jit``.
         donate_argnames: as in ``jax.jit``.
+        compiler_options: as for ``pw.jit``.
         check_vma: as in ``jax.shard_map``.
 
     Returns:
@@ -294,4 +327,4 @@ def shard_map(
         UsageError: as for ``pw.jit``.
     """
     statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
-    return _make(fn, "shard_map", on, in_specs, out_specs, statics, check_vma=check_vma)
+    return _make(fn, "shard_map", on, compiler_options, in_specs, out_specs, statics, check_vma=check_vma)

@@ -113,7 +113,8 @@ def shape_key(code: Code) -> Hashable:
             ("const", id(x)) if isinstance(x, Const) else names.setdefault(x, len(names)) for x in item.inputs
         )
         outputs = tuple(names.setdefault(x, len(names)) for x in item.outputs)
-        parts.append((_body_key(item.jaxpr, item.place is not None), operands, outputs, item.in_specs, item.out_specs))
+        body = _body_key(item.jaxpr, item.place is not None), repr(item.compiler_options)
+        parts.append((body, operands, outputs, item.in_specs, item.out_specs))
     return code.name, tuple(parts), tuple(names[x] for x in code.inputs), tuple(names[x] for x in code.outputs)
 
 

@@ -6,7 +6,8 @@ groups in program order. Therefore a group may join the group before it at its p
 - everything it reads is made before that group begins, or by that group;
 - every group at another place that reads from that group begins only after this group has ended anyway.
 
-The actions of a pipeline never join a group, because the schedule says which launches there are.
+The actions of a pipeline never join a group, because the schedule says which launches there are; nor do groups with
+different compiler options.
 
 It follows that the graph stays free of cycles, that the order of groups still respects all dependencies, and that the
 makespan stays the same if the duration of a fused node is the sum of its parts (tested with random graphs).
@@ -40,6 +41,9 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
 
     def may_join(i: int, members: list[int]) -> bool:
         """Return whether group ``i`` may join the ``members`` of the newest fused group at its place."""
+        first = groups[members[0]]
+        if groups[i].action or first.action or groups[i].compiler_options != first.compiler_options:
+            return False
         there = earlier[members[0]] | sum(1 << member for member in members)
         return all(there >> need & 1 for need in needs[i]) and all(
             earlier[reader] >> i & 1 for member in members for reader in readers[member]
@@ -49,8 +53,7 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
     newest: dict[int, list[int]] = {}
     fused: list[list[int]] = []
     for i, group in enumerate(groups):
-        apart = group.action or (group.place in newest and groups[newest[group.place][0]].action)
-        if group.place in newest and not apart and may_join(i, newest[group.place]):
+        if group.place in newest and may_join(i, newest[group.place]):
             newest[group.place].append(i)
         else:
             newest[group.place] = [i]

@@ -9,7 +9,7 @@ places of ordinary operations, and which items share a node, are chosen in ``bui
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,8 @@ class Item(Operation[Operand]):
     """The declared duration in seconds (``pw.work``); ``None`` if none is declared."""
     action: ActionKey | None = None
     """The action of a pipeline that it is; ``None`` of other items."""
+    compiler_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of XLA that its computation declares."""
 
     @property
     def is_collective(self) -> bool:
@@ -93,6 +95,11 @@ class Group:
     def action(self) -> ActionKey | None:
         """The action of a pipeline that it is; ``None`` of other groups."""
         return self.items[0].action if len(self.items) == 1 else None
+
+    @property
+    def compiler_options(self) -> Mapping[str, Any]:
+        """Options of XLA that its computations declare; those of a group are equal."""
+        return next((item.compiler_options for item in self.items if item.compiler_options), {})
 
     @property
     def name(self) -> str:
@@ -202,6 +209,7 @@ class _ProgramWalk(Walk[Operand]):
                 line=_line(eqn),
                 seconds=carried.seconds,
                 action=action,
+                compiler_options=carried.compiler_options,
             )
         )
         return [(*inputs, *outputs)[at] for at in found_at]

@@ -84,9 +84,9 @@ class Executables:
 
     def _get(self, request: CompileRequest, record: Record) -> Executable:
         start = self.clock()
-        lowered = _lower(request)
+        lowered, options = _lower(request), sorted(request.code.compiler_options.items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
-        key = (digest(request.code, lowered.as_text(), _types(lowered)), devices)
+        key = (digest(request.code, lowered.as_text(), _types(lowered), repr(options)), devices)
         middle = self.clock()
         record.add(Row(_relabel(request.label, "lower"), start, middle, quality="exact"))
         with self._lock:
@@ -132,7 +132,7 @@ def _types(lowered: Any) -> str:
 
 
 def _compile(lowered: Any, request: CompileRequest) -> Executable:
-    compiled = lowered.compile()
+    compiled = lowered.compile(request.code.compiler_options or None)
     shardings = tuple(jax.tree.leaves(compiled.output_shardings))
     cost = compiled.cost_analysis() or {}
     flops = float(cost.get("flops", 0.0)) * request.mesh.size

@@ -1,0 +1,54 @@
+"""Options of XLA that a computation declares reach its executable, and only its own."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import pathways_nb as pw
+from tests.support.computations import names, same, v
+
+KEEP = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+
+
+def gathered_twice(w):
+    """The gradient of a product whose gathered operand is gathered again for the backward pass."""
+    again = jax.checkpoint(lambda w: jnp.tanh(jax.lax.all_gather(w, "x", tiled=True)) @ jnp.ones((8, 2)))
+    return jax.grad(lambda w: (again(w) ** 2).sum())(w)
+
+
+def executables(controller) -> list[str]:
+    """The text of every executable that holds an all-gather."""
+    compiled = [future.result().call for future in controller.driver.executables._compiled.values()]
+    return [text for text in (call.as_text() for call in compiled) if "all-gather" in text]
+
+
+def gathers(text: str) -> int:
+    return text.count(" all-gather(")
+
+
+def test_an_option_is_counted_in_the_key_of_the_cache(controller, left) -> None:
+    plain, kept = (
+        pw.shard_map(gathered_twice, on=left, in_specs=pw.P("x"), out_specs=pw.P("x"), compiler_options=options)
+        for options in (None, KEEP)
+    )
+    same(plain(v), kept(v))
+    assert [gathers(text) for text in executables(controller)] == [1, 2]
+
+
+def test_nodes_with_different_options_are_not_fused(left) -> None:
+    one, two = (pw.jit(lambda x: x + 1, on=left, compiler_options=options) for options in (None, KEEP))
+    f = pw.program(lambda x: two(two(one(one(x)))), fuse=True)
+    same(f(v), v + 4)
+    assert names(f.graph(v)) == ["<lambda> ×2@left", "<lambda> ×2@left"]
+
+
+def test_options_are_a_dictionary(left) -> None:
+    with pytest.raises(pw.UsageError, match=r"compiler_options='xla_x' is a str; give a dictionary, such as"):
+        pw.jit(lambda x: x, on=left, compiler_options="xla_x")
+
+
+def test_an_option_that_xla_does_not_know_is_named(left) -> None:
+    with pytest.raises(Exception, match="No such compile option: 'xla_x'"):
+        pw.jit(lambda x: x, on=left, compiler_options={"xla_x": 1})(v).result()
