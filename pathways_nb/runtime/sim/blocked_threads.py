@@ -17,6 +17,7 @@ has not run since, does not count as blocked.
 from __future__ import annotations
 
 import concurrent.futures.thread
+import gc
 import linecache
 import selectors
 import sys
@@ -47,7 +48,13 @@ def look(at: Callable[[Mapping[int, FrameType]], T]) -> T:
 
 
 def _frames() -> dict[int, FrameType]:
-    found = sys._current_frames()
+    collects = gc.isenabled()
+    gc.disable()  # up to Python 3.11.8, a collection inside may deadlock with a thread that starts (gh-106883)
+    try:
+        found = sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
     del found[threading.get_ident()]  # this frame would refer to itself
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import queue
 import socket
 import sys
@@ -71,6 +72,25 @@ def test_thirty_runs_of_three_client_threads_have_one_trace() -> None:
     (trace,) = found
     assert len(trace[0]) > 300
     assert set(trace[same_trace.COLUMNS.index("client")]) > set(same_trace.CLIENTS)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_frames_are_read(monkeypatch: pytest.MonkeyPatch, collects: bool) -> None:
+    """Python up to 3.11.8 holds a lock meanwhile that a thread needs to start, and a callback of gc gives up the GIL."""
+    states, frames = [], sys._current_frames
+
+    def read() -> dict[int, Any]:
+        states.append(gc.isenabled())
+        return frames()
+
+    monkeypatch.setattr(sys, "_current_frames", read)
+    (gc.enable if collects else gc.disable)()
+    try:
+        blocked_threads.look(len)
+        states.append(gc.isenabled())
+    finally:
+        gc.enable()
+    assert states == [False, collects]
 
 
 def test_another_seed_has_another_trace() -> None:
