@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pathways_nb.jaxpr.flat import alive
-from pathways_nb.parallel.pipelines.operations import FlatFunction, Runnable, makers, reads
+from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers, reads
 from pathways_nb.util.primitives import NO_ARITHMETIC, RESHAPES
 
 _CHEAP = (NO_ARITHMETIC | RESHAPES | {"copy", "alias"}) - {"axis_index"}

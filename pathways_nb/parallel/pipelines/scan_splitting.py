@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from pathways_nb.jaxpr.flat import alive
+from pathways_nb.parallel.flat_function import FlatFunction, Runnable, reads
 from pathways_nb.parallel.pipelines.cutting import Cutter
-from pathways_nb.parallel.pipelines.operations import FlatFunction, Runnable, reads
 
 
 def split_scans(flat: FlatFunction, ops: Sequence[Runnable], outputs: Collection[int]) -> list[Runnable]:

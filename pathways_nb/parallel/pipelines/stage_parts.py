@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import jax
 
 from pathways_nb.jaxpr.flat import alive
+from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers, reads
 from pathways_nb.parallel.pipelines.cutting import Cutter
-from pathways_nb.parallel.pipelines.operations import FlatFunction, Runnable, makers, reads
 from pathways_nb.parallel.pipelines.scan_splitting import split_scans
 
 

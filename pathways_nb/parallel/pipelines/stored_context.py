@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError
 from pathways_nb.jaxpr.flat import called
+from pathways_nb.parallel.flat_function import FlatFunction, Runnable
 from pathways_nb.parallel.pipelines.context import APPEND
-from pathways_nb.parallel.pipelines.operations import FlatFunction, Runnable
 from pathways_nb.parallel.pipelines.scan_splitting import scan_sizes
 
 _CALLS = ("jit", "closed_call", "remat2")
