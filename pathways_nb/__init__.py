@@ -22,6 +22,7 @@ from pathways_nb.errors import (
     OutOfMemoryError,
     PathwaysError,
     PlaceError,
+    PlanError,
     PolicyError,
     ScheduleError,
     ShardingError,
@@ -31,6 +32,8 @@ from pathways_nb.experiments.predict import predict
 from pathways_nb.experiments.sweep import Sweep, sweep
 from pathways_nb.notebook.magics import load_ipython_extension
 from pathways_nb.parallel import terapipe
+from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.step import FsdpStep, fsdp
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.pipeline import Pipeline, pipeline
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules
@@ -55,6 +58,7 @@ from pathways_nb.trace.causality.critical_path import CriticalPath, Slack
 from pathways_nb.trace.causality.what_if import WhatIf
 
 __all__ = [
+    "Bucket",
     "Calibration",
     "CancelledError",
     "Chip",
@@ -63,6 +67,8 @@ __all__ = [
     "Context",
     "Controller",
     "CriticalPath",
+    "FsdpPlan",
+    "FsdpStep",
     "Future",
     "Graph",
     "Idle",
@@ -76,6 +82,7 @@ __all__ = [
     "PathwaysError",
     "Pipeline",
     "PlaceError",
+    "PlanError",
     "PolicyError",
     "Program",
     "Run",
@@ -99,6 +106,7 @@ __all__ = [
     "client",
     "compare",
     "explore_schedules",
+    "fsdp",
     "get",
     "inject_fault",
     "jit",

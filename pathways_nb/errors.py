@@ -49,6 +49,10 @@ class ScheduleError(PathwaysError, ValueError):
     """A pipeline schedule cannot be carried out; the text names the first dependency that it breaks."""
 
 
+class PlanError(PathwaysError, ValueError):
+    """A plan of sharded data parallelism does not fit its model, or cannot be carried out."""
+
+
 class NodeError(PathwaysError, RuntimeError):
     """A node failed while it ran."""
 

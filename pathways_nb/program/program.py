@@ -104,6 +104,14 @@ class Program(Unique):
         """Return the most memory that one run needs, for each placement, without running it (Pathways, section 4.6)."""
         return context.runner().peaks_of(self, args, kwargs)
 
+    def compiled(self, *args: Any, **kwargs: Any) -> dict[str, jax.stages.Compiled]:
+        """Return what each node was compiled to for these arguments, by the node's name, without running it.
+
+        Raises:
+            UsageError: devices are simulated, so nothing is compiled for them.
+        """
+        return context.runner().compiled_of(self, args, kwargs)
+
     def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         """Return the call's arguments, flattened, with static ones set apart."""
         return Signature.of(self.statics, args, kwargs, self.name)

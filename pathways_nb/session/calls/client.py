@@ -25,6 +25,7 @@ from pathways_nb.program.emit import module_of
 from pathways_nb.program.program import Program
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.session import default_controller
 from pathways_nb.session.calls import stored_values, submit
 from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_tracers
@@ -116,9 +117,31 @@ class EagerRunner:
     @_users_view
     def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
         """Return the memory that the program needs at its peak for these arguments, for each placement."""
+        return self._plan_of(program, args, kwargs).peaks
+
+    @_users_view
+    def compiled_of(
+        self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, jax.stages.Compiled]:
+        """Return what each node was compiled to for these arguments, by name.
+
+        Raises:
+            UsageError: devices are simulated.
+        """
+        plan = self._plan_of(program, args, kwargs)
+        found = {action.label.name: action.call for action in plan.actions if action.call is not None}
+        if not found:
+            raise UsageError(
+                f"{program.name}.compiled(): nothing is compiled for simulated devices. Attach real ones: "
+                f'pw.attach("cpu", islands=2, devices_per_island=4).'
+            )
+        return found
+
+    def _plan_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CompiledPlan:
+        """Return the compiled plan of a program for these arguments."""
         session, call = default_controller.get(), program.signature(args, kwargs)
         with calling(session, program.name):
-            return submit.compiled_plan(session, submit.traced(session, program, call), call, refuse=False).peaks
+            return submit.compiled_plan(session, submit.traced(session, program, call), call, refuse=False)
 
 
 context.set_runner(EagerRunner())

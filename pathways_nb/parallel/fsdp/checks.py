@@ -1,0 +1,116 @@
+"""What ``pw.fsdp`` and its steps refuse, each with both sides and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pathways_nb.errors import UsageError
+from pathways_nb.parallel.fsdp.parameters import name_of
+from pathways_nb.util.words import a_type_of, counted
+
+
+def arguments(loss: Any, optimizer: Any, accumulate: int) -> None:
+    """Check what ``pw.fsdp`` is given.
+
+    Raises:
+        UsageError: the loss is no function, the optimizer is none of Optax, or a count is not positive.
+    """
+    if not callable(loss):
+        raise UsageError(f"fsdp: loss_fn={loss!r} is {a_type_of(loss)}; pass a function loss_fn(params, *batch).")
+    if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise UsageError(
+            f"fsdp: optimizer={optimizer!r} is {a_type_of(optimizer)}. Give one of Optax, such as optax.adam(1e-3)."
+        )
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise UsageError(f"fsdp: accumulate={accumulate!r} must be a positive number of microbatches, such as 4.")
+
+
+def has_optimizer(optimizer: Any) -> None:
+    """Check that a step can update parameters.
+
+    Raises:
+        UsageError: it has no optimizer.
+    """
+    if optimizer is None:
+        raise UsageError(
+            "this step has no optimizer, so it can only value_and_grad. Give pw.fsdp optimizer=optax.adam(1e-3)."
+        )
+
+
+def trainable(params: Any, frozen: Any) -> list[bool]:
+    """Return of each parameter whether it has a gradient: it is inexact and not frozen.
+
+    Raises:
+        UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    if frozen is None:
+        still = [False] * len(leaves)
+    elif callable(frozen):
+        still = [bool(frozen(name_of(path))) for path, _ in leaves]
+    else:
+        try:
+            still = [bool(one) for one in jax.tree.leaves(jax.tree.broadcast(frozen, params))]
+        except ValueError:
+            raise UsageError(
+                f"fsdp: frozen has the form {jax.tree.structure(frozen)}, but params has {jax.tree.structure(params)}. "
+                f'Give a tree of truth values like params, or a function of a name: lambda name: "embed" in name.'
+            ) from None
+    return [jnp.issubdtype(leaf.dtype, jnp.inexact) and not one for (_, leaf), one in zip(leaves, still, strict=True)]
+
+
+def loss(fn: Callable[..., Any], params: Any, batch: Any, has_aux: bool) -> Any:
+    """Check that a loss is a scalar, and return the tree of its auxiliary outputs.
+
+    Returns:
+        The structure of the tree; of ``None`` without auxiliary outputs.
+
+    Raises:
+        UsageError: it is not.
+    """
+    found = jax.eval_shape(fn, params, *batch)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if has_aux and not (isinstance(found, tuple) and len(found) == 2):
+        raise UsageError(f"fsdp: with has_aux=True, {name} must return (loss, aux); it returns {_form(found)}.")
+    value, aux = found if has_aux else (found, None)
+    if not hasattr(value, "shape") or value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        hint = " For auxiliary outputs give has_aux=True." if isinstance(value, tuple) else " Return its mean."
+        raise UsageError(f"fsdp: {name} must return a scalar loss; it returns {_form(value)}.{hint}")
+    return jax.tree.structure(aux)
+
+
+def same_shapes(expected: Any, given: Any) -> None:
+    """Check that parameters have the tree and the shapes with which the step was made.
+
+    Raises:
+        UsageError: they do not, naming the parameter.
+    """
+    ours: Any = jax.tree.structure(expected)
+    theirs: Any = jax.tree.structure(given)
+    if ours != theirs:
+        raise UsageError(f"fsdp: params has the form {theirs}, but the step was made for {ours}.")
+    pairs = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True)
+    for (path, one), leaf in pairs:
+        if jnp.shape(leaf) != one.shape:
+            raise UsageError(
+                f"fsdp: parameter {name_of(path)} has the shape {list(jnp.shape(leaf))}, but the step was made for "
+                f"{list(one.shape)}. Make the step with pw.fsdp(loss_fn, params, ...) for these parameters."
+            )
+
+
+def only_trainable(old: Any, new: Any, wanted: Sequence[bool]) -> Any:
+    """Return the new parameters, with the old ones of those that are not trained."""
+    leaves, tree = jax.tree.flatten(old)
+    pairs = zip(leaves, jax.tree.leaves(new), wanted, strict=True)
+    return jax.tree.unflatten(tree, [after if trained else before for before, after, trained in pairs])
+
+
+def _form(found: Any) -> str:
+    if isinstance(found, jax.ShapeDtypeStruct):
+        return f"{found.dtype}{list(found.shape)}"
+    leaves = jax.tree.leaves(found)
+    return f"{a_type_of(found)} of {counted(len(leaves), 'array')}"

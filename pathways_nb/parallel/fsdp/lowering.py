@@ -1,0 +1,47 @@
+"""Makes a step a function again: what one device computes, under ``jax.shard_map`` over the axes of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from pathways_nb.parallel.fsdp.passes.pace import with_barriers
+from pathways_nb.parallel.fsdp.step_graph import StepGraph
+
+KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
+"""Without it XLA on CPU drops barriers and then merges the second gather of a parameter with the first (measured)."""
+
+
+def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
+    """Return the step of one device: from its shards and its part of the batch to results and gradients' shards."""
+    bound = with_barriers(graph)
+    return bound.flat.function(bound.ops, bound.flat.inputs, bound.flat.outputs)
+
+
+def over_devices(
+    graph: StepGraph, shards: Sequence[PartitionSpec], batch: Sequence[PartitionSpec],
+    gradients: Sequence[PartitionSpec], axes: Sequence[str],
+) -> Callable[..., list[Any]]:  # fmt: skip
+    """Return the step of all devices, to be called on a place.
+
+    Args:
+        graph: the step.
+        shards: the partition of each parameter over ``axes``.
+        batch: the partition of each array of the batch.
+        gradients: the partition of each gradient.
+        axes: the axes over which the batch is split. Other axes of the place are left to the compiler.
+    """
+    results = [PartitionSpec()] * len(graph.results)
+    return jax.shard_map(
+        per_device(graph), in_specs=(*shards, *batch), out_specs=[*results, *gradients], axis_names=set(axes),
+        check_vma=False,
+    )  # fmt: skip
+
+
+def constant_zero(shape: Sequence[int], dtype: Any) -> Any:
+    """Return the gradient of a parameter that has none."""
+    return jnp.zeros(tuple(shape), dtype)

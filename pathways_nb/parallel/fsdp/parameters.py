@@ -1,0 +1,105 @@
+"""How one parameter is split over the devices of a data axis, and how shards become the parameter and back.
+
+A parameter is split along one dimension. If no dimension is a multiple of the number of devices, the one that needs
+least padding is padded with zeros at its end. Gradients of the padding are zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One leaf of the parameters.
+
+    Args:
+        name: its path, such as ``layers.0.wq``.
+        shape: of the whole array.
+        dtype: in which it is kept between steps.
+        parts: number of shards.
+        dim: the dimension that is split; ``None`` if each device keeps the whole.
+        trainable: whether it has a gradient.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    parts: int
+    dim: int | None
+    trainable: bool = True
+
+    @property
+    def size(self) -> int:
+        """Number of elements, without padding."""
+        return math.prod(self.shape)
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """The shape of the whole array with its padding."""
+        return (
+            self._with_dim(-(-self.shape[self.dim] // self.parts) * self.parts) if self.dim is not None else self.shape
+        )
+
+    @property
+    def local(self) -> tuple[int, ...]:
+        """The shape of one shard."""
+        return self._with_dim(self.padded[self.dim] // self.parts) if self.dim is not None else self.shape
+
+    def _with_dim(self, size: int) -> tuple[int, ...]:
+        assert self.dim is not None
+        return (*self.shape[: self.dim], size, *self.shape[self.dim + 1 :])
+
+    def spec(self, axis: str) -> PartitionSpec:
+        """Return its partition over an axis."""
+        return PartitionSpec() if self.dim is None else PartitionSpec(*[None] * self.dim, axis)
+
+    def pad(self, array: Any) -> Any:
+        """Return a whole array with its padding."""
+        if array.shape == self.padded:
+            return array
+        return jnp.pad(array, [(0, wide - size) for wide, size in zip(self.padded, array.shape, strict=True)])
+
+    def crop(self, array: Any) -> Any:
+        """Return a whole array without its padding."""
+        return array if array.shape == self.shape else array[tuple(map(slice, self.shape))]
+
+    def rows(self, array: Any) -> Any:
+        """Return a whole array without padding as one row of elements for each device, of shape (parts, elements)."""
+        assert self.dim is not None
+        local = self.local[self.dim]
+        split = self.pad(array).reshape(*self.shape[: self.dim], self.parts, local, *self.shape[self.dim + 1 :])
+        return jnp.moveaxis(split, self.dim, 0).reshape(self.parts, -1)
+
+    def from_rows(self, rows: Any) -> Any:
+        """Return the whole array without padding from one row for each device; the inverse of ``rows``."""
+        assert self.dim is not None
+        shards = jnp.moveaxis(rows.reshape(self.parts, *self.local), 0, self.dim)
+        return self.crop(shards.reshape(self.padded))
+
+
+def split_dimension(shape: Sequence[int], parts: int, first: int = 0) -> int | None:
+    """Return the dimension to split: the first multiple of ``parts``, else the one with the least padding.
+
+    Args:
+        shape: of the whole array.
+        parts: number of shards.
+        first: dimensions before this one are not split.
+
+    Returns:
+        The dimension; ``None`` if there is none.
+    """
+    dims = [dim for dim in range(first, len(shape)) if shape[dim]]
+    return min(dims, key=lambda dim: (-(-shape[dim] // parts) * parts / shape[dim], dim), default=None)
+
+
+def name_of(path: Sequence[Any]) -> str:
+    """Return the name of a leaf from its path in a tree, such as ``layers.0.wq``."""
+    return jax.tree_util.keystr(tuple(path), simple=True, separator=".") or "params"

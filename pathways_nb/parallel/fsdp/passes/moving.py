@@ -1,0 +1,66 @@
+"""Moves operations within a step, and keeps every operation behind what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pathways_nb.errors import PlanError
+from pathways_nb.parallel.flat_function import Runnable
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+
+
+def feeders(graph: StepGraph, collective: Collective) -> list[Runnable]:
+    """Return the operations that only prepare what a collective sends, such as a conversion or a pack, in order."""
+    found = list[Runnable]()
+    mine: set[Runnable] = {collective}
+    for op in reversed(graph.ops[: graph.positions[collective]]):
+        readers = [reader for value in op.outputs for reader in graph.readers.get(value, ())]
+        if readers and mine.issuperset(readers):
+            mine.add(op)
+            found.append(op)
+    return found[::-1]
+
+
+def moved(graph: StepGraph, moves: Mapping[Collective, int]) -> StepGraph:
+    """Return a step with collectives, and what prepares them, in front of the operations at other positions.
+
+    Args:
+        graph: the step.
+        moves: the new position of each collective that moves.
+    """
+    places: dict[Runnable, tuple[int, int]] = {op: (position, 1) for op, position in graph.positions.items()}
+    for collective, position in moves.items():
+        for op in (*feeders(graph, collective), collective):
+            places[op] = position, 0
+    return graph.with_ops(sorted(graph.ops, key=places.__getitem__))  # stable: what moves together keeps its order
+
+
+def in_order(graph: StepGraph, ops: Sequence[Runnable]) -> StepGraph:
+    """Return a step with these operations, each delayed until what it reads is made.
+
+    Raises:
+        PlanError: operations wait for each other.
+    """
+    made = {*graph.flat.inputs, *graph.flat.constants}
+    waiting: dict[int, list[Runnable]] = {}
+    ordered: list[Runnable] = []
+    for op in ops:
+        ready = [op]
+        while ready:
+            one = ready.pop(0)
+            missing = next((value for value in one.inputs if value not in made), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(one)
+                continue
+            ordered.append(one)
+            made.update(one.outputs)
+            ready += [each for value in one.outputs for each in waiting.pop(value, ())]
+    if waiting:
+        raise PlanError(_circle(graph, (op for ops in waiting.values() for op in ops)))
+    return graph.with_ops(ordered)
+
+
+def _circle(graph: StepGraph, stuck: Iterable[Runnable]) -> str:
+    params = {param for op in stuck if isinstance(op, Collective) for param in op.carries}
+    names = ", ".join(graph.names(sorted(params))) or "operations"
+    return f"collectives of {names} wait for each other: one needs what another makes. Put them into different buckets."

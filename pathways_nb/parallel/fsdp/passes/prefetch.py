@@ -1,0 +1,23 @@
+"""``prefetch``: a gather begins before the one in front of it is waited for, so that computation hides it."""
+
+from __future__ import annotations
+
+from pathways_nb.parallel.fsdp.passes.moving import moved
+from pathways_nb.parallel.fsdp.step_graph import StepGraph
+
+
+def prefetch(graph: StepGraph, distance: int = 1) -> StepGraph:
+    """Return a step that issues each gather before the first use of the gather ``distance`` in front of it.
+
+    That is the order in which SimpleFSDP issues them (section 3.2): ``AG12 AG34 wait12 C1 C2 wait34 …``. A distance of
+    1 holds two buckets at once, and each more holds one more.
+
+    Args:
+        graph: the step.
+        distance: how many gathers are under way before their turn.
+    """
+    gathers = [op for op in graph.collectives if op.is_gather]
+    moves = {}
+    for earlier, op in zip(gathers, gathers[distance:], strict=False):
+        moves[op] = min(graph.first_reader(earlier.outputs), graph.positions[op])
+    return moved(graph, moves) if distance else graph

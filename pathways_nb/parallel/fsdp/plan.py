@@ -1,0 +1,141 @@
+"""``FsdpPlan``: which parameters are gathered and reduced together, and how early.
+
+Plans are data: they can be printed, edited, saved and compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pathways_nb.errors import PlanError, did_you_mean
+from pathways_nb.util.words import counted
+
+FORMAT = 1
+"""Version of the files that ``save`` writes."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters that one collective carries.
+
+    Args:
+        params: their names.
+        keep: whether they stay gathered from the forward to the backward pass.
+    """
+
+    params: tuple[str, ...]
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class FsdpPlan:
+    """How a step of sharded data parallelism gathers and reduces.
+
+    Args:
+        buckets: of the forward pass; each parameter of the model is in exactly one.
+        backward: the buckets of the backward pass, in which parameters are gathered again and gradients are reduced;
+            ``None`` for the same as in the forward pass.
+        prefetch: how many gathers are under way before their turn.
+        name: how it was made.
+    """
+
+    buckets: tuple[Bucket, ...]
+    backward: tuple[Bucket, ...] | None = None
+    prefetch: int = 1
+    name: str = "own"
+
+    @property
+    def reduced(self) -> tuple[Bucket, ...]:
+        """The buckets of the backward pass."""
+        return self.buckets if self.backward is None else self.backward
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The names of parameters that stay gathered."""
+        return frozenset(name for bucket in self.buckets if bucket.keep for name in bucket.params)
+
+    def keeping(self, keep: Callable[[Bucket], bool] | bool) -> FsdpPlan:
+        """Return the plan in which ``keep(bucket)`` says of each bucket whether it stays gathered."""
+        chosen = keep if callable(keep) else lambda _: bool(keep)
+        return replace(self, buckets=tuple(replace(bucket, keep=chosen(bucket)) for bucket in self.buckets))
+
+    def check(self, names: Sequence[str]) -> None:
+        """Check that the plan fits a model with parameters of these names.
+
+        Raises:
+            PlanError: naming a parameter that is in no bucket or in two, or that the model does not have.
+        """
+        for where, buckets in (("forward", self.buckets), ("backward", self.reduced)):
+            _check(where, buckets, names)
+        if self.prefetch < 0:
+            raise PlanError(f"the plan's prefetch={self.prefetch} is negative; 0 begins each gather when it is needed.")
+
+    def save(self, path: str | Path) -> None:
+        """Save the plan as JSON."""
+        Path(path).write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> FsdpPlan:
+        """Return a plan that ``save`` wrote.
+
+        Raises:
+            PlanError: the file is no plan.
+        """
+        try:
+            found = json.loads(Path(path).read_text())
+            if found.pop("format") != FORMAT:
+                raise ValueError("unknown format")
+            buckets, backward = (_buckets(found.pop(key)) for key in ("buckets", "backward"))
+            assert buckets is not None
+            return cls(buckets, backward, **found)
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+            raise PlanError(f"{path} is no plan that FsdpPlan.save wrote ({type(error).__name__}: {error}).") from None
+
+    def __str__(self) -> str:
+        rows = [f"{self.name}: {counted(len(self.buckets), 'bucket')}, prefetch {self.prefetch}"]
+        rows += _rows(self.buckets)
+        if self.backward is not None:
+            rows += [f"backward: {counted(len(self.backward), 'bucket')}", *_rows(self.backward)]
+        return "\n".join(rows)
+
+
+def plan_of(groups: Iterable[Iterable[str]], **options: Any) -> FsdpPlan:
+    """Return a plan with a bucket for each group of names."""
+    return FsdpPlan(tuple(Bucket(tuple(group)) for group in groups), **options)
+
+
+def _buckets(found: Any) -> tuple[Bucket, ...] | None:
+    return None if found is None else tuple(Bucket(tuple(one["params"]), bool(one["keep"])) for one in found)
+
+
+def _check(where: str, buckets: Sequence[Bucket], names: Sequence[str]) -> None:
+    seen: dict[str, int] = {}
+    for number, bucket in enumerate(buckets):
+        for name in bucket.params:
+            if name not in names:
+                raise PlanError(
+                    f"the {where} plan's bucket {number} names {name!r}, which the model does not have."
+                    f"{did_you_mean(name, names)} Plan for this model: step.plans.per_block()."
+                )
+            if name in seen:
+                raise PlanError(
+                    f"parameter {name} is in the {where} plan's buckets {seen[name]} and {number}; it must be in one."
+                )
+            seen[name] = number
+    missing = [name for name in names if name not in seen]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise PlanError(
+            f"parameter {missing[0]}{more} of the model is in no bucket of the {where} plan. Add a bucket for it."
+        )
+
+
+def _rows(buckets: Sequence[Bucket]) -> Iterator[str]:
+    for number, bucket in enumerate(buckets):
+        first, *rest = bucket.params or ("",)
+        more = f" … {rest[-1]} ({counted(len(bucket.params), 'parameter')})" if rest else ""
+        yield f"  {number:3d}  {first}{more}{'  kept' if bucket.keep else ''}"

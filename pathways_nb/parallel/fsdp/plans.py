@@ -1,0 +1,67 @@
+"""Plans that need no cost, and the passes that carry a plan out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+
+from pathways_nb.parallel.fsdp.modes import Mode
+from pathways_nb.parallel.fsdp.parameters import Parameter, name_of, split_dimension
+from pathways_nb.parallel.fsdp.passes import bucket, pace, prefetch, regather, sink
+from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
+from pathways_nb.parallel.fsdp.step_graph import StepGraph
+
+
+def parameters_of(params: Any, trainable: Sequence[bool], mode: Mode) -> tuple[Parameter, ...]:
+    """Return the leaves of a tree of parameters, each with the dimension that is split."""
+    parts = mode.axes.shard[1]
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return tuple(
+        Parameter(name_of(path), tuple(leaf.shape), leaf.dtype, parts, split_dimension(leaf.shape, parts), wanted)
+        for (path, leaf), wanted in zip(leaves, trainable, strict=True)
+    )
+
+
+def per_parameter(parameters: Sequence[Parameter], mode: Mode) -> FsdpPlan:
+    """Return the plan with a collective for each parameter."""
+    return plan_of([[one.name] for one in parameters], prefetch=0, name="per parameter").keeping(not mode.gathers_again)
+
+
+def per_block(parameters: Sequence[Parameter], mode: Mode) -> FsdpPlan:
+    """Return the plan with a bucket for each block, as FSDP2 wraps transformer blocks.
+
+    A block is everything whose name begins alike up to its last number, such as ``layers.3``; what has no number in its
+    name is a bucket of its own for each first part of its name.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in parameters:
+        groups.setdefault((block_of(one.name), str(one.dtype)), []).append(one.name)
+    return plan_of(groups.values(), prefetch=1, name="per block").keeping(not mode.gathers_again)
+
+
+def block_of(name: str) -> str:
+    """Return the block to which a parameter belongs: its name up to the first number, or its first part."""
+    found = re.match(r"(.*?(?:^|\.)\d+)(?:\.|$)", name)
+    return found[1] if found else name.split(".")[0]
+
+
+def by_names(groups: Iterable[Iterable[str]], **options: Any) -> FsdpPlan:
+    """Return the plan with the user's own buckets."""
+    return plan_of(groups, **options)
+
+
+def applied(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> StepGraph:
+    """Return a traced step after the passes that carry out a plan."""
+    at = {one.name: position for position, one in enumerate(graph.parameters)}
+
+    def positions(buckets: Iterable[Any]) -> list[list[int]]:
+        return [[at[name] for name in one.params] for one in buckets]
+
+    graph = sink(graph)
+    if mode.shards_parameters:
+        graph = regather(graph, keep={at[name] for name in plan.kept})
+    graph = bucket(graph, positions(plan.buckets), positions(plan.reduced))
+    return pace(prefetch(graph, plan.prefetch))

@@ -1,0 +1,312 @@
+"""``pw.fsdp``: a loss for one device as a step of sharded data parallelism (SimpleFSDP, arXiv 2411.00284)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from pathways_nb.parallel.fsdp import checks, plans
+from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS, over_devices
+from pathways_nb.parallel.fsdp.modes import Mode, mode_of
+from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.fsdp.report import CompiledStep, compiled_step
+from pathways_nb.parallel.fsdp.state_layout import StateLayout
+from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.tracing import StepOptions, trace_step
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import specs
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.program import program
+from pathways_nb.program.signature import Deferred, Signature, Statics
+
+
+class FsdpStep:
+    """A training step whose parameters, gradients and optimizer state are split over devices; ``fsdp`` makes it.
+
+    Attributes:
+        plan: what is gathered and reduced together.
+    """
+
+    def __init__(
+        self, loss: Callable[..., Any], params: Any, on: VirtualSlice, optimizer: Any, mode: Mode,
+        trainable: Sequence[bool], options: StepOptions, plan: FsdpPlan | None, donate: bool,
+    ):  # fmt: skip
+        self._loss, self._on, self._optimizer, self._mode = loss, on, optimizer, mode
+        self._trainable, self._options, self._donate = tuple(trainable), options, donate
+        self._shapes = params
+        self._graphs: dict[Any, StepGraph] = {}
+        self._computations: dict[Any, Computation] = {}
+        self.parameters = plans.parameters_of(params, trainable, mode)
+        self.plan = plan if plan is not None else plans.per_block(self.parameters, mode)
+        self.plan.check([one.name for one in self.parameters])
+        axis = mode.axes.shard[0]
+        split = [one.spec(axis) for one in self.parameters]
+        self._kept = split if mode.shards_parameters else [PartitionSpec()] * len(split)
+        self._layout = StateLayout(params, self.parameters, self._kept)
+        self._state_layout = StateLayout(params, self.parameters, split if mode.shards_state else self._kept)
+
+    def __repr__(self) -> str:
+        size = sum(one.size for one in self.parameters)
+        return (
+            f"<fsdp step of {self.name}, {self._mode.name} on {self._on.label} ({self._on.axes_text}): {size:,} "
+            f"parameters in {len(self.parameters)} arrays, {len(self.plan.buckets)} buckets>"
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the loss."""
+        return getattr(self._loss, "__name__", type(self._loss).__name__)
+
+    @property
+    def mode(self) -> str:
+        """The name of the mode."""
+        return self._mode.name
+
+    def with_plan(self, plan: FsdpPlan) -> FsdpStep:
+        """Return the same step with another plan.
+
+        Raises:
+            PlanError: the plan is for another model.
+        """
+        return FsdpStep(
+            self._loss, self._shapes, self._on, self._optimizer, self._mode, self._trainable, self._options, plan,
+            self._donate,
+        )  # fmt: skip
+
+    # ---- what a user calls
+
+    def init(self, params: Any, *args: Any) -> Any:
+        """Return the parameters as they are kept and, if there is an optimizer, its state: ``(params, state)``.
+
+        Args:
+            params: the parameters, or a function that makes them. With a function no device ever holds all of them.
+            *args: arguments of that function, such as a key.
+        """
+        if callable(params) and not isinstance(params, Deferred):
+            return self._computation("init", params, len(args))(*args)
+        checks.same_shapes(self._shapes, params)
+        leaves = [one.pad(np.asarray(leaf)) if _is_host(leaf) else leaf
+                  for one, leaf in zip(self._layout_parameters(), jax.tree.leaves(params), strict=True)]  # fmt: skip
+        return self._computation("lay_out", None, 1)(jax.tree.unflatten(jax.tree.structure(params), leaves))
+
+    def __call__(self, params: Any, state: Any, *batch: Any) -> Any:
+        """Return new parameters, new state and the loss: ``params, state, value = step(params, state, *batch)``."""
+        checks.has_optimizer(self._optimizer)
+        return self._computation("step", None, len(batch))(params, state, *batch)
+
+    def value_and_grad(self, params: Any, *batch: Any) -> Any:
+        """Return the loss and the gradients, as ``jax.value_and_grad`` of the loss for the whole batch would.
+
+        Args:
+            params: the parameters as they are kept.
+            *batch: arrays whose first dimension is split over the data axis.
+        """
+        return self._computation("value_and_grad", None, len(batch))(params, *batch)
+
+    def whole(self, params: Any) -> Any:
+        """Return parameters without padding, each whole on every device."""
+        return self._computation("whole", None, 1)(params)
+
+    def graph(self, *batch: Any) -> StepGraph:
+        """Return the step as the list of operations that is run, after the passes of its plan.
+
+        Args:
+            *batch: arrays or shapes of a whole batch.
+        """
+        return plans.applied(self.traced(*batch), self.plan, self._mode)
+
+    def traced(self, *batch: Any) -> StepGraph:
+        """Return the step as it was traced, before any pass: all gathers in front.
+
+        Args:
+            *batch: arrays or shapes of a whole batch.
+        """
+        return self._traced(jax.tree.map(_struct, batch))
+
+    def compiled(self, *batch: Any) -> CompiledStep:
+        """Return the collectives of ``value_and_grad`` as they are planned and as they were compiled.
+
+        Args:
+            *batch: arrays or shapes of a whole batch.
+
+        Raises:
+            UsageError: devices are simulated.
+        """
+        call = self._computation("value_and_grad", None, len(batch))
+        shapes = jax.tree.unflatten(
+            jax.tree.structure(self._shapes),
+            [jax.ShapeDtypeStruct(one.padded if spec else one.shape, one.dtype)
+             for one, spec in zip(self.parameters, self._kept, strict=True)],
+        )  # fmt: skip
+        made = program(lambda *args: call(*args), name=call.name).compiled(shapes, *jax.tree.map(_struct, batch))
+        axes = dict(zip(self._on.axes, self._on.shape, strict=True))
+        return compiled_step(self.graph(*batch), made[call.name], axes)
+
+    # ---- computations
+
+    def _computation(self, form: str, init: Any, count: int) -> Computation:
+        key = form, init, count
+        if key not in self._computations:
+            makes = {"init": self._initial, "lay_out": self._laid_out, "step": self._stepped,
+                     "value_and_grad": self._differentiated, "whole": self._cropped}  # fmt: skip
+            fn = makes[form] if init is None else lambda *args: self._laid_out(init(*args))
+            self._computations[key] = _StepComputation(self, fn, form)
+        return self._computations[key]
+
+    def _initial(self, *args: Any) -> Any:
+        raise AssertionError("made by its function")
+
+    def _laid_out(self, params: Any) -> Any:
+        checks.same_shapes(self._shapes, params)
+        params = self._layout.cropped(params)
+        kept = self._constrained(self._layout.padded(params), self._layout)
+        if self._optimizer is None:
+            return kept
+        state = self._state_layout.padded(self._optimizer.init(params))
+        return kept, self._constrained(state, self._state_layout)
+
+    def _cropped(self, params: Any) -> Any:
+        return jax.tree.map(lambda leaf: _constrain(leaf, PartitionSpec()), self._layout.cropped(params))
+
+    def _differentiated(self, params: Any, *batch: Any) -> Any:
+        value, gradients = self._value_and_shards(params, batch)
+        return value, self._layout.cropped(gradients)
+
+    def _stepped(self, params: Any, state: Any, *batch: Any) -> Any:
+        value, gradients = self._value_and_shards(params, batch)
+        if self._mode.shards_state and not self._mode.shards_parameters:  # each device updates its part
+            gradients, params = (self._constrained(tree, self._state_layout) for tree in (gradients, params))
+        gradients, old, state = map(self._state_layout.cropped, (gradients, params, state))
+        updates, state = self._optimizer.update(gradients, state, old)
+        new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), old, updates)
+        new = checks.only_trainable(old, new, self._trainable)
+        new, state = self._layout.padded(new), self._state_layout.padded(state)
+        return self._constrained(new, self._layout), self._constrained(state, self._state_layout), value
+
+    def _value_and_shards(self, params: Any, batch: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return the loss and the gradients in the layout of the parameters, with their padding."""
+        checks.same_shapes(self._shapes, self._layout.cropped(params))
+        graph = plans.applied(self._traced(jax.tree.map(_struct, batch)), self.plan, self._mode)
+        axes = self._mode.axes.names
+        pieces = [_batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
+        kept = [self._kept[i] for i in graph.gradients]
+        run = over_devices(graph, self._kept, pieces, kept, axes)
+        made = run(*jax.tree.leaves(params), *jax.tree.leaves(batch))
+        results, shards = made[: len(graph.results)], iter(made[len(graph.results) :])
+        leaves = [next(shards) if i in graph.gradients else jnp.zeros_like(leaf)
+                  for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
+        value = (results[0], jax.tree.unflatten(self._aux_tree, results[1:])) if self._options.has_aux else results[0]
+        return value, jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+    def _traced(self, batch: Any) -> StepGraph:
+        parts = self._mode.axes.size
+        local = jax.tree.map(lambda leaf: _part(leaf, parts), batch)
+        key = str(jax.tree.structure(local)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
+        if key not in self._graphs:
+            self._aux_tree = checks.loss(self._loss, self._shapes, local, self._options.has_aux)
+            self._graphs[key] = trace_step(self._loss, self._shapes, self.parameters, local, self._options)
+        return self._graphs[key]
+
+    def _constrained(self, tree: Any, layout: StateLayout) -> Any:
+        leaves, structure = jax.tree.flatten(tree)
+        return jax.tree.unflatten(structure, list(map(_constrain, leaves, layout.specs(tree))))
+
+    def _layout_parameters(self) -> Sequence[Any]:
+        return self.parameters
+
+
+class _StepComputation(Computation):
+    """A computation of a step; its arguments are declared in the layout in which they are kept."""
+
+    def __init__(self, step: FsdpStep, fn: Callable[..., Any], form: str):
+        donated = (0, 1) if form == "step" and step._donate else ()
+        super().__init__(fn, "jit", step._on, None, None, Statics.of(fn, (), (), donated, ()))
+        self.name = f"{step.name} {form}" if form not in ("init", "lay_out") else f"init {step.name}"
+        self.compiler_options = KEEP_BARRIERS
+        self._step, self._form_of_step = step, form
+
+    def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
+        step, args = self._step, call.dynamic_args
+        if self._form_of_step == "init":
+            return [PartitionSpec()] * len(call.leaves)
+        found: list[specs.Spec] = list(step._layout.specs(args[0]))
+        if self._form_of_step == "lay_out":
+            fits = zip(found, jax.tree.leaves(args[0]), step.parameters, strict=True)
+            return [spec if leaf.shape == one.padded else PartitionSpec() for spec, leaf, one in fits]
+        if self._form_of_step == "step":
+            found += step._state_layout.specs(args[1])
+        rest = call.leaves[len(found) :]
+        return [*found, *(_batch_spec(leaf, step._mode.axes.names) for leaf in rest)]
+
+
+def _batch_spec(leaf: Any, axes: Sequence[str]) -> PartitionSpec:
+    return PartitionSpec(axes if len(axes) > 1 else axes[0]) if jnp.ndim(leaf) else PartitionSpec()
+
+
+def _part(leaf: Any, parts: int) -> jax.ShapeDtypeStruct:
+    shape = (leaf.shape[0] // parts, *leaf.shape[1:]) if leaf.shape else leaf.shape
+    return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+
+def _struct(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf)))
+
+
+def _is_host(leaf: Any) -> bool:
+    return not isinstance(leaf, (Deferred, jax.core.Tracer, jax.ShapeDtypeStruct))
+
+
+def _constrain(leaf: Any, spec: PartitionSpec) -> Any:
+    return jax.lax.with_sharding_constraint(leaf, spec)
+
+
+def fsdp(
+    loss_fn: Callable[..., Any],
+    params: Any,
+    *,
+    on: VirtualSlice,
+    optimizer: Any = None,
+    mode: str = "zero3",
+    plan: FsdpPlan | None = None,
+    axis: str | None = None,
+    param_dtype: Any = None,
+    reduce_dtype: Any = None,
+    accumulate: int = 1,
+    frozen: Any = None,
+    has_aux: bool = False,
+    donate: bool = False,
+) -> FsdpStep:
+    """Return a training step that splits parameters, gradients and optimizer state over the devices of a place.
+
+    Args:
+        loss_fn: ``loss_fn(params, *batch)`` for one device: a mean over the batch, as a scalar.
+        params: the parameters or their shapes, as any tree.
+        on: the place.
+        optimizer: an Optax optimizer; without one, only ``value_and_grad`` can be called.
+        mode: what is split, ``"ddp"``, ``"zero1"``, ``"zero2"``, ``"zero3"`` or ``"hsdp"``.
+        plan: what is gathered and reduced together; by default a bucket for each block.
+        axis: the axis of ``on`` that splits the batch; by default the first. Other axes are left to the compiler.
+        param_dtype: dtype in which parameters are gathered and used; by default that in which they are kept.
+        reduce_dtype: dtype in which gradients are added up over devices; by default that in which they are made.
+        accumulate: number of microbatches into which each device splits its part of the batch.
+        frozen: ``frozen(name)`` returns whether a parameter is not trained; or a tree of truth values.
+        has_aux: whether ``loss_fn`` returns the loss and auxiliary outputs, of which the mean over devices is returned.
+        donate: whether a step takes over the memory of the parameters and the state it is given.
+
+    Raises:
+        UsageError: there is no such mode or axis, or an argument has the wrong form.
+        PlanError: the plan does not fit the model.
+    """
+    checks.arguments(loss_fn, optimizer, accumulate)
+    chosen = mode_of(mode, on, axis)
+    shapes = jax.tree.map(_struct, params)
+    trainable = checks.trainable(shapes, frozen)
+    options = StepOptions(
+        chosen.axes, chosen.shards_parameters, chosen.shards_parameters, param_dtype, reduce_dtype, accumulate, has_aux
+    )
+    return FsdpStep(loss_fn, shapes, on, optimizer, chosen, trainable, options, plan, donate)

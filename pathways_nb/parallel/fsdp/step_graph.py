@@ -1,0 +1,168 @@
+"""The step of one device as a flat list of operations in which collectives stand: what passes read and change.
+
+It is the flat form that pipelines cut, too (``FlatFunction``). A collective is issued where it stands in the list, and
+whatever reads its outputs waits for it. So the order of the list is the plan, and a pass is an edit of the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+
+from pathways_nb.jaxpr.flat import alive
+from pathways_nb.parallel.flat_function import FlatFunction, Runnable
+from pathways_nb.parallel.fsdp.parameters import Parameter
+
+CollectiveName = Literal["all_gather", "reduce_scatter", "all_reduce"]
+
+
+@dataclass(frozen=True, eq=False)
+class Collective(Runnable):
+    """An exchange of parameters or gradients between the devices of an axis.
+
+    Args:
+        axis: the axis of the place.
+        carries: positions of the parameters whose values or gradients it exchanges; none for the loss.
+        again: whether it gathers for the backward pass what the forward pass has gathered already.
+        bound: whether it may not begin before the operation in front of it, for the compiler; see ``passes.pace``.
+    """
+
+    axis: str = field(kw_only=True)
+    carries: tuple[int, ...] = ()
+    again: bool = False
+    bound: bool = False
+
+    @property
+    def is_gather(self) -> bool:
+        """Whether it gathers parameters."""
+        return self.name == "all_gather"
+
+
+@dataclass(frozen=True, eq=False)
+class StepGraph:
+    """A step: loss and gradients of one device's part of the batch, with the collectives between devices.
+
+    Args:
+        flat: its operations, inputs and outputs; values are numbers.
+        parameters: of the model.
+        shards: the value of each parameter's shard, among the inputs.
+        batch: the values of the batch, among the inputs.
+        results: the values of the loss and auxiliary outputs.
+        gradients: by position of a parameter, the value of its gradient's shard.
+        seed: the value of the gradient by the loss, on which every operation of the backward pass depends.
+    """
+
+    flat: FlatFunction
+    parameters: tuple[Parameter, ...]
+    shards: tuple[int, ...]
+    batch: tuple[int, ...]
+    results: tuple[int, ...]
+    gradients: Mapping[int, int]
+    seed: int
+
+    @property
+    def ops(self) -> tuple[Runnable, ...]:
+        """The operations, in order."""
+        return self.flat.ops
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The collectives of parameters and gradients, in the order in which they are issued."""
+        return tuple(op for op in self.ops if isinstance(op, Collective) and op.carries)
+
+    @cached_property
+    def backward(self) -> frozenset[Runnable]:
+        """The operations of the backward pass: those that depend on the gradient by the loss, and repeated gathers."""
+        found, after = set[Runnable](), {self.seed}
+        for op in self.ops:
+            if not after.isdisjoint(op.inputs) or (isinstance(op, Collective) and op.again):
+                after.update(op.outputs)
+                found.add(op)
+        return frozenset(found)
+
+    @cached_property
+    def positions(self) -> dict[Runnable, int]:
+        """The position of each operation."""
+        return {op: position for position, op in enumerate(self.ops)}
+
+    @cached_property
+    def readers(self) -> dict[int, list[Runnable]]:
+        """By value, the operations that read it, in order."""
+        found: dict[int, list[Runnable]] = {}
+        for op in self.ops:
+            for value in dict.fromkeys(op.inputs):
+                found.setdefault(value, []).append(op)
+        return found
+
+    @cached_property
+    def makers(self) -> dict[int, Runnable]:
+        """The operation that makes each value."""
+        return {value: op for op in self.ops for value in op.outputs}
+
+    def first_reader(self, values: Iterable[int]) -> int:
+        """Return the position of the first operation that reads one of some values; without one, that of the end."""
+        return min((self.positions[self.readers[v][0]] for v in values if v in self.readers), default=len(self.ops))
+
+    def with_ops(self, ops: Iterable[Runnable]) -> StepGraph:
+        """Return the step with other operations, of which those that nothing needs are left out."""
+        return replace(self, flat=replace(self.flat, ops=alive(tuple(ops), self.flat.outputs)))
+
+    def new(self, aval: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> int:
+        """Add a value like ``aval`` and return its number."""
+        struct = jax.ShapeDtypeStruct(aval.shape if shape is None else tuple(shape), dtype or aval.dtype)
+        return self.flat.walk().new(struct)
+
+    def names(self, params: Iterable[int]) -> tuple[str, ...]:
+        """Return the names of parameters."""
+        return tuple(self.parameters[param].name for param in params)
+
+    def schedule(self) -> str:
+        """Return the order of the list in one line: ``A`` a gather, ``R`` a reduction, ``a`` to gather again.
+
+        Between them stand the products of matrices, one digit for up to nine, as in ``AA2A2R1``; ``|`` begins the
+        backward pass.
+        """
+        return "".join(_runs(self._letters()))
+
+    def _letters(self) -> Iterator[str]:
+        forward = True
+        for op in self.ops:
+            if forward and op in self.backward:
+                forward = False
+                yield "|"
+            if isinstance(op, Collective):
+                yield ("a" if op.again else "A") if op.is_gather else "R" if op.carries else ""
+            elif op.name in ("dot_general", "conv_general_dilated", "scan"):
+                yield "."
+
+
+def _runs(letters: Iterable[str]) -> Iterator[str]:
+    """Yield letters, with dots in a row as their number."""
+    dots = 0
+    for letter in (*letters, ""):
+        if letter != "." and dots:
+            yield str(dots)
+            dots = 0
+        dots += letter == "."
+        yield "" if letter == "." else letter
+
+
+def renamed(op: Runnable, names: Mapping[int, int]) -> Runnable:
+    """Return an operation that reads other values."""
+    if names.keys().isdisjoint(op.inputs):
+        return op
+    return replace(op, inputs=tuple(names.get(value, value) for value in op.inputs))
+
+
+def barrier(*arrays: jax.Array) -> Sequence[jax.Array]:
+    """Return arrays unchanged; the compiler moves nothing across."""
+    return jax.lax.optimization_barrier(arrays)
+
+
+def operation(name: str, inputs: Sequence[int], outputs: Sequence[int], run: Callable[..., Any]) -> Runnable:
+    """Return an operation that was not read from an equation."""
+    return Runnable(name, tuple(inputs), tuple(outputs), run=run)

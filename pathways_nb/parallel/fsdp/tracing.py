@@ -1,0 +1,213 @@
+"""Traces a loss for one device and adds the collectives that make it a step of sharded data parallelism.
+
+The loss is differentiated by JAX for one device's part of the batch, with whole parameters. Nothing is differentiated
+through a collective: the gather of a parameter and the reduction of its gradient are added to the list afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh
+
+from pathways_nb.jaxpr.flat import alive, called
+from pathways_nb.parallel.flat_function import FlatFunction, Runnable, RunnableWalk
+from pathways_nb.parallel.fsdp.collectives import DataAxes, all_reduce, gather, scatter
+from pathways_nb.parallel.fsdp.parameters import Parameter
+from pathways_nb.parallel.fsdp.step_graph import StepGraph, barrier, operation
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What a mode and its options mean for a step.
+
+    Args:
+        axes: the axes over which the batch is split.
+        gathers: whether parameters are kept in shards and gathered where they are used.
+        scatters: whether each device keeps only its shard of each gradient.
+        param_dtype: in which parameters are gathered and used; ``None`` for that in which they are kept.
+        reduce_dtype: in which gradients are added up over devices; ``None`` for that in which they are made.
+        accumulate: into how many microbatches each device splits its part of the batch.
+        has_aux: whether the loss returns auxiliary outputs.
+    """
+
+    axes: DataAxes
+    gathers: bool
+    scatters: bool
+    param_dtype: Any = None
+    reduce_dtype: Any = None
+    accumulate: int = 1
+    has_aux: bool = False
+
+
+def trace_step(
+    loss: Callable[..., Any], params: Any, parameters: tuple[Parameter, ...], batch: Any, options: StepOptions
+) -> StepGraph:
+    """Return a step with the collectives that its mode needs: every gather first, every reduction where it can begin.
+
+    Args:
+        loss: ``loss(params, *batch)``.
+        params: tree of ``jax.ShapeDtypeStruct``, as they are kept.
+        parameters: the leaves of ``params``.
+        batch: one device's part of the batch, as a tuple of trees of ``jax.ShapeDtypeStruct``.
+        options: what the mode means.
+    """
+    trainable = [one.trainable for one in parameters]
+    used = jax.tree.map(lambda leaf: _used(leaf, options.param_dtype), params)
+    # Without a mesh: it is the code of one device, and each equation keeps the mesh under which it is traced.
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+        seed_shape = jax.ShapeDtypeStruct((), jnp.float32)
+        closed, shapes = jax.make_jaxpr(_joint(loss, trainable, options), return_shape=True)(seed_shape, used, batch)
+    walk = StepWalk([], {})
+    seed, *inputs = (walk.new(var.aval) for var in closed.jaxpr.invars)
+    outputs = walk.run(closed, [seed, *inputs])
+    walk.constants[seed] = np.ones((), np.float32) / options.axes.size
+    count = len(jax.tree.leaves(params))
+    wholes, examples = tuple(inputs[:count]), tuple(inputs[count:])
+    results = len(jax.tree.leaves(shapes[0]))
+    flat = FlatFunction(alive(tuple(walk.ops), outputs), tuple(inputs), tuple(outputs), walk.avals, walk.constants)
+    gradients = dict(zip((i for i, t in enumerate(trainable) if t), outputs[results:], strict=True))
+    graph = StepGraph(flat, parameters, wholes, examples, tuple(outputs[:results]), gradients, seed)
+    return _with_collectives(graph, options)
+
+
+def _joint(loss: Callable[..., Any], trainable: Sequence[bool], options: StepOptions) -> Callable[..., Any]:
+    """Return the function of loss, auxiliary outputs and gradients that is traced."""
+
+    def joint(seed: Any, params: Any, batch: Any) -> Any:
+        leaves, tree = jax.tree.flatten(params)
+        at = [i for i, wanted in enumerate(trainable) if wanted]
+
+        def called(varied: list[Any], part: Any) -> Any:
+            new = dict(zip(at, varied, strict=True))
+            value = loss(jax.tree.unflatten(tree, [new.get(i, leaf) for i, leaf in enumerate(leaves)]), *part)
+            value, aux = value if options.has_aux else (value, None)
+            return value / options.accumulate, jax.tree.map(lambda x: x / options.accumulate, aux)
+
+        total: Any = None
+        for part in _microbatches(batch, options.accumulate):
+            loss_of = functools.partial(called, part=part)
+            value, pull, aux = jax.vjp(loss_of, [leaves[i] for i in at], has_aux=True)
+            (gradients,) = pull(seed.astype(value.dtype))
+            made = (value, aux), gradients
+            total = made if total is None else jax.tree.map(jnp.add, total, made)
+        return total
+
+    return joint
+
+
+def _microbatches(batch: Any, count: int) -> list[Any]:
+    """Return a batch in parts of equal length along the first dimension; scalars are repeated."""
+    if count == 1:
+        return [batch]
+
+    def part(array: Any, number: int) -> Any:
+        return array if array.ndim == 0 else jnp.split(array, count)[number]
+
+    return [jax.tree.map(lambda array, number=number: part(array, number), batch) for number in range(count)]
+
+
+@dataclass
+class StepWalk(RunnableWalk):
+    """The walk that inlines every call; a recomputation keeps the barrier that holds it back until it is needed."""
+
+    def equation(self, eqn: Any, inputs: list[int]) -> Sequence[int]:  # noqa: D102
+        inner = called(eqn)
+        if inner is None:
+            return super().equation(eqn, inputs)
+        if eqn.primitive.name == "remat2" and eqn.params["differentiated"] and eqn.params["prevent_cse"]:
+            inputs = self._held_back(inputs)
+        return self.run(inner, inputs)
+
+    def _held_back(self, inputs: list[int]) -> list[int]:
+        """Add a barrier over the inputs of a recomputation; without it, it would be merged with the first one."""
+        distinct = tuple(dict.fromkeys(inputs))
+        outputs = {value: self.new(self.avals[value]) for value in distinct}
+        self.ops.append(operation("barrier", distinct, tuple(outputs.values()), barrier))
+        return [outputs[value] for value in inputs]
+
+
+def _used(leaf: Any, param_dtype: Any) -> jax.ShapeDtypeStruct:
+    """Return a parameter in the dtype in which it is used."""
+    floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jax.ShapeDtypeStruct(leaf.shape, param_dtype if param_dtype is not None and floating else leaf.dtype)
+
+
+def _with_collectives(graph: StepGraph, options: StepOptions) -> StepGraph:
+    """Return the step with a gather of each parameter at the front, and each gradient reduced where it is made."""
+    shards, first = list(graph.shards), list[Runnable]()
+    for param, whole in enumerate(graph.shards):
+        shards[param], ops = _gathered(graph, options, param, whole)
+        first += ops
+    ops, outputs, gradients = [*first, *graph.ops], dict[int, int](), dict[int, int]()
+    made = {value: op for op in ops for value in op.outputs}
+    after: dict[Runnable | None, list[Runnable]] = {}
+    for param, whole in graph.gradients.items():
+        gradients[param], reducing = _reduced(graph, options, param, whole)
+        after.setdefault(made.get(whole), []).extend(reducing)
+    for value in graph.results:
+        total = value
+        for axis in options.axes.names:
+            before, total = total, graph.new(graph.flat.avals[value])
+            after.setdefault(made.get(value), []).append(all_reduce(axis, (), before, total))
+        mean = graph.new(graph.flat.avals[value])
+        after[made.get(value)].append(_scaled(total, mean, 1 / options.axes.size))
+        outputs[value] = mean
+    ordered = [*after.get(None, ()), *(each for op in ops for each in (op, *after.get(op, ())))]
+    results = tuple(outputs[value] for value in graph.results)
+    flat = FlatFunction(
+        tuple(ordered), (*shards, *graph.batch), (*results, *gradients.values()), graph.flat.avals, graph.flat.constants
+    )
+    return StepGraph(flat, graph.parameters, tuple(shards), graph.batch, results, gradients, graph.seed)
+
+
+def _gathered(graph: StepGraph, options: StepOptions, param: int, whole: int) -> tuple[int, list[Runnable]]:
+    """Return the input from which a parameter is made, and the operations that make it."""
+    one, used = graph.parameters[param], graph.flat.avals[whole]
+    sharded = options.gathers and one.dim is not None
+    shape = one.local if sharded else one.shape
+    ops, value = list[Runnable](), whole
+    if sharded:
+        value = graph.new(used, shape)
+        ops.append(gather(graph, options.axes.shard[0], param, value, whole))
+    if one.dtype != used.dtype:
+        before, after = graph.new(used, shape, one.dtype), value
+        ops.insert(0, operation("convert", (before,), (after,), lambda array: [array.astype(used.dtype)]))
+        value = before
+    return value, ops
+
+
+def _reduced(graph: StepGraph, options: StepOptions, param: int, value: int) -> tuple[int, list[Runnable]]:
+    """Return the value of a gradient that is added up over all devices, and the operations that make it."""
+    one, ops = graph.parameters[param], list[Runnable]()
+    aval = graph.flat.avals[value]
+
+    def convert(dtype: Any) -> None:
+        nonlocal value
+        if graph.flat.avals[value].dtype != dtype:
+            before, value = value, graph.new(graph.flat.avals[value], dtype=dtype)
+            ops.append(operation("convert", (before,), (value,), lambda array: [array.astype(dtype)]))
+
+    convert(options.reduce_dtype or aval.dtype)
+    scattered = options.scatters and one.dim is not None
+    if scattered:
+        before, value = value, graph.new(graph.flat.avals[value], one.local)
+        ops.append(scatter(graph, options.axes.shard[0], param, before, value))
+    else:
+        before, value = value, graph.new(graph.flat.avals[value])
+        ops.append(all_reduce(options.axes.shard[0], (param,), before, value))
+    if options.axes.replicate:
+        before, value = value, graph.new(graph.flat.avals[value])
+        ops.append(all_reduce(options.axes.replicate[0], (param,), before, value))
+    convert(one.dtype)
+    return value, ops
+
+
+def _scaled(value: int, scaled: int, by: float) -> Runnable:
+    return operation("mul", (value,), (scaled,), lambda array: [(array * by).astype(array.dtype)])
