@@ -18,7 +18,7 @@ from pathways_nb.cost.jaxpr.flops import flops_of
 from pathways_nb.cost.jaxpr.operations import Flat, Op
 from pathways_nb.cost.jaxpr.sharded_flat import flatten
 from pathways_nb.cost.jaxpr.splits import Split, read_spec
-from pathways_nb.cost.jaxpr.traffic import traffic_of
+from pathways_nb.cost.jaxpr.traffic import Traffic, traffic_of
 from pathways_nb.util.primitives import TRANSCENDENTAL, OpClass, op_class_of
 
 
@@ -156,19 +156,24 @@ def _total(works: Sequence[Work]) -> Work:
     return Work(amounts, collectives, tuple(dict.fromkeys(note for work in works for note in work.notes)))
 
 
-def _work(flat: Flat) -> Work:
+def works_of(flat: Flat) -> list[Work]:
+    """Return the work of each operation of a list; the bytes of a fusion are spread over its members."""
     traffic = traffic_of(flat)
-    parts = []
-    for op in flat.ops:
-        if op.bodies:
-            parts.append(_within(op))
-        elif op_class_of(op.name) == "collective":
-            parts.append(Work(collectives=merged([read_op(op, flat.sizes)])))
-        else:
-            kind: OpClass = "transcendental" if op.name in TRANSCENDENTAL else op_class_of(op.name)
-            amount = Amount(kind, _dtype(op), flops_of(op), traffic.read[op], traffic.written[op])
-            parts.append(Work((amount,), notes=_notes(op)))
-    return _total(parts)
+    return [_work_of(op, flat, traffic) for op in flat.ops]
+
+
+def _work(flat: Flat) -> Work:
+    return _total(works_of(flat))
+
+
+def _work_of(op: Op, flat: Flat, traffic: Traffic) -> Work:
+    if op.bodies:
+        return _within(op)
+    if op_class_of(op.name) == "collective":
+        return Work(collectives=merged([read_op(op, flat.sizes)]))
+    kind: OpClass = "transcendental" if op.name in TRANSCENDENTAL else op_class_of(op.name)
+    amount = Amount(kind, _dtype(op), flops_of(op), traffic.read[op], traffic.written[op])
+    return Work((amount,), notes=_notes(op))
 
 
 def _within(op: Op) -> Work:

@@ -45,6 +45,24 @@ def flatten(
     return walk.body(jaxpr, [walk.new(var.aval, read_spec(spec, _rank(var))) for var, spec in pairs], outputs)
 
 
+def operation_of(eqn: Any, inputs: Sequence[ShardedValue], sizes: Mapping[str, int]) -> Op:
+    """Return one equation that is no call as an operation on given arrays.
+
+    Args:
+        eqn: the equation.
+        inputs: an array for each of its operands.
+        sizes: number of devices along each mesh axis.
+    """
+    walk = _CostWalk(dict(sizes))
+    walk.equation(eqn, list(inputs))
+    return walk.ops[-1]
+
+
+def value_of(aval: Any) -> ShardedValue:
+    """Return a new array of this shape and dtype that no axis partitions."""
+    return _CostWalk({}).new(aval, unsplit(len(_shape(aval))))
+
+
 def _shape(aval: Any) -> tuple[int, ...]:
     return tuple(getattr(_arrived(aval), "shape", ()))
 

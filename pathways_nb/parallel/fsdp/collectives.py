@@ -7,6 +7,7 @@ device, so that one collective carries all of it: ``pack``, the collective, ``un
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list
     """Return the operations that gather several parameters at once: those up to the collective, and those after."""
     first, params = members[0], [param for op in members for param in op.carries]
     parameters = [graph.parameters[param] for param in params]
-    aval, local = graph.flat.avals[first.inputs[0]], [_count(one.local) for one in parameters]
+    aval, local = graph.flat.avals[first.inputs[0]], [math.prod(one.local) for one in parameters]
     packed, gathered = graph.new(aval, (sum(local),)), graph.new(aval, (parameters[0].parts, sum(local)))
 
     def pack(*shards: Any) -> list[Any]:
@@ -94,11 +95,17 @@ def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list
     return [operation("pack", inputs, (packed,), pack), collective], [operation("unpack", (gathered,), outputs, unpack)]
 
 
-def bucket_scatter(graph: StepGraph, members: Sequence[Collective]) -> list[Runnable]:
-    """Return the operations that reduce several gradients at once and leave each device its shards."""
+def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequence[Collective] = ()) -> list[Runnable]:
+    """Return the operations that reduce several gradients at once and leave each device its shards.
+
+    Args:
+        graph: the step.
+        members: the reductions.
+        then: with hybrid sharding, the all-reduce of each member's shard over the other axis; they become one, too.
+    """
     first, params = members[0], [param for op in members for param in op.carries]
     parameters = [graph.parameters[param] for param in params]
-    aval, local = graph.flat.avals[first.inputs[0]], [_count(one.local) for one in parameters]
+    aval, local = graph.flat.avals[first.inputs[0]], [math.prod(one.local) for one in parameters]
     packed, reduced = graph.new(aval, (parameters[0].parts, sum(local))), graph.new(aval, (sum(local),))
 
     def pack(*gradients: Any) -> list[Any]:
@@ -112,15 +119,18 @@ def bucket_scatter(graph: StepGraph, members: Sequence[Collective]) -> list[Runn
         "reduce_scatter", (packed,), (reduced,), run=lambda rows: [jax.lax.psum_scatter(rows, first.axis)],
         axis=first.axis, carries=tuple(params),
     )  # fmt: skip
-    inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in members]
-    return [operation("pack", inputs, (packed,), pack), collective, operation("unpack", (reduced,), outputs, unpack)]
+    ops: list[Runnable] = [operation("pack", [op.inputs[0] for op in members], (packed,), pack), collective]
+    if then:
+        before, reduced = reduced, graph.new(aval, (sum(local),))
+        ops.append(all_reduce(then[0].axis, params, before, reduced))
+    return [*ops, operation("unpack", (reduced,), [op.outputs[0] for op in then or members], unpack)]
 
 
 def bucket_all_reduce(graph: StepGraph, members: Sequence[Collective]) -> list[Runnable]:
     """Return the operations that add up several arrays over all devices at once."""
     first, params = members[0], [param for op in members for param in op.carries]
     avals = [graph.flat.avals[op.inputs[0]] for op in members]
-    sizes = [_count(aval.shape) for aval in avals]
+    sizes = [math.prod(aval.shape) for aval in avals]
     packed, total = (graph.new(avals[0], (sum(sizes),)) for _ in range(2))
 
     def pack(*arrays: Any) -> list[Any]:
@@ -138,10 +148,3 @@ def _columns(rows: Any, widths: Sequence[int]) -> list[Any]:
     """Return the columns of a matrix in groups of these widths."""
     ends = list(itertools.accumulate(widths))
     return [rows[:, end - width : end] for end, width in zip(ends, widths, strict=True)]
-
-
-def _count(shape: Sequence[int]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found

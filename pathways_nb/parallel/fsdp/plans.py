@@ -10,7 +10,7 @@ import jax
 
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.parameters import Parameter, name_of, split_dimension
-from pathways_nb.parallel.fsdp.passes import bucket, pace, prefetch, regather, sink
+from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, regather, sink
 from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 
@@ -64,4 +64,4 @@ def applied(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> StepGraph:
     if mode.shards_parameters:
         graph = regather(graph, keep={at[name] for name in plan.kept})
     graph = bucket(graph, positions(plan.buckets), positions(plan.reduced))
-    return pace(prefetch(graph, plan.prefetch))
+    return pace(finish(prefetch(graph, plan.prefetch)))

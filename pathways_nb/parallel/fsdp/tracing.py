@@ -22,6 +22,9 @@ from pathways_nb.parallel.fsdp.collectives import DataAxes, all_reduce, gather, 
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.step_graph import StepGraph, barrier, operation
 
+KERNEL = "kernel__"
+"""How the name of a function begins whose inner arrays never reach memory: it stays one operation."""
+
 
 @dataclass(frozen=True)
 class StepOptions:
@@ -113,13 +116,18 @@ def _microbatches(batch: Any, count: int) -> list[Any]:
     return [jax.tree.map(lambda array, number=number: part(array, number), batch) for number in range(count)]
 
 
+def is_kernel(eqn: Any) -> bool:
+    """Return whether an equation is a ``jax.jit`` whose name says that it is one kernel, such as FlashAttention."""
+    return eqn is not None and str(eqn.params.get("name", "")).startswith(KERNEL)
+
+
 @dataclass
 class StepWalk(RunnableWalk):
     """The walk that inlines every call; a recomputation keeps the barrier that holds it back until it is needed."""
 
     def equation(self, eqn: Any, inputs: list[int]) -> Sequence[int]:  # noqa: D102
         inner = called(eqn)
-        if inner is None:
+        if inner is None or is_kernel(eqn):
             return super().equation(eqn, inputs)
         if eqn.primitive.name == "remat2" and eqn.params["differentiated"] and eqn.params["prevent_cse"]:
             inputs = self._held_back(inputs)
@@ -148,6 +156,7 @@ def _with_collectives(graph: StepGraph, options: StepOptions) -> StepGraph:
     ops, outputs, gradients = [*first, *graph.ops], dict[int, int](), dict[int, int]()
     made = {value: op for op in ops for value in op.outputs}
     after: dict[Runnable | None, list[Runnable]] = {}
+    last = list[Runnable]()
     for param, whole in graph.gradients.items():
         gradients[param], reducing = _reduced(graph, options, param, whole)
         after.setdefault(made.get(whole), []).extend(reducing)
@@ -156,10 +165,9 @@ def _with_collectives(graph: StepGraph, options: StepOptions) -> StepGraph:
         for axis in options.axes.names:
             before, total = total, graph.new(graph.flat.avals[value])
             after.setdefault(made.get(value), []).append(all_reduce(axis, (), before, total))
-        mean = graph.new(graph.flat.avals[value])
-        after[made.get(value)].append(_scaled(total, mean, 1 / options.axes.size))
-        outputs[value] = mean
-    ordered = [*after.get(None, ()), *(each for op in ops for each in (op, *after.get(op, ())))]
+        outputs[value] = graph.new(graph.flat.avals[value])
+        last.append(_scaled(total, outputs[value], 1 / options.axes.size))
+    ordered = [*after.get(None, ()), *(each for op in ops for each in (op, *after.get(op, ()))), *last]
     results = tuple(outputs[value] for value in graph.results)
     flat = FlatFunction(
         tuple(ordered), (*shards, *graph.batch), (*results, *gradients.values()), graph.flat.avals, graph.flat.constants

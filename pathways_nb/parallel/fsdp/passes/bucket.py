@@ -28,43 +28,64 @@ def bucket(graph: StepGraph, forward: Buckets, backward: Buckets | None = None) 
         PlanError: parameters of a bucket differ in dtype, or wait for each other.
     """
     second = forward if backward is None else backward
-    graph = _merged(graph, forward, lambda op: op.is_gather and not op.again, first=True)
-    graph = _merged(graph, second, lambda op: op.is_gather and op.again, first=True)
-    for axis in dict.fromkeys(op.axis for op in graph.collectives if not op.is_gather):
-        for name in ("reduce_scatter", "all_reduce"):
-            graph = _merged(graph, second, _reduces(name, axis), first=False)
-    return graph
+    graph = _gathered(graph, forward, again=False)
+    graph = _gathered(graph, second, again=True)
+    graph = _reduced(graph, second, "reduce_scatter")
+    return _reduced(graph, second, "all_reduce")
 
 
-def _reduces(name: str, axis: str) -> Callable[[Collective], bool]:
-    return lambda op: op.name == name and op.axis == axis
-
-
-def _merged(graph: StepGraph, buckets: Buckets, chosen: Callable[[Collective], bool], first: bool) -> StepGraph:
-    """Return the step with the chosen collectives of each bucket merged, at the position of the first or the last."""
-    of = {op.carries[0]: op for op in graph.collectives if chosen(op) and len(op.carries) == 1}
+def _gathered(graph: StepGraph, buckets: Buckets, again: bool) -> StepGraph:
+    """Return the step with the gathers of each bucket merged, at the position of the first."""
     placed: dict[Runnable, list[Runnable]] = {}
     gone: set[Runnable] = set()
+    for members in _members(graph, buckets, lambda op: op.is_gather and op.again == again):
+        before = [op for member in members for op in feeders(graph, member)]  # conversions come before the pack
+        begin, end = bucket_gather(graph, members)
+        placed[members[0]] = [*before, *begin, *end]
+        gone.update(before, members)
+    return _replaced(graph, placed, gone)
+
+
+def _reduced(graph: StepGraph, buckets: Buckets, name: str) -> StepGraph:
+    """Return the step with the reductions of each bucket merged, at the position of the last."""
+    placed: dict[Runnable, list[Runnable]] = {}
+    gone: set[Runnable] = set()
+    for members in _members(graph, buckets, lambda op: op.name == name):
+        then = _followers(graph, members)
+        if name == "reduce_scatter":
+            placed[members[-1]] = bucket_scatter(graph, members, then)
+        else:
+            placed[members[-1]] = bucket_all_reduce(graph, members)
+        gone.update(members, then)
+    return _replaced(graph, placed, gone)
+
+
+def _followers(graph: StepGraph, members: Sequence[Collective]) -> list[Collective]:
+    """Return the collectives that alone read what the members make, if each has one: hybrid sharding's second step."""
+    readers = [graph.readers.get(op.outputs[0], []) for op in members]
+    found = [one[0] for one in readers if len(one) == 1 and isinstance(one[0], Collective)]
+    return found if len(found) == len(members) else []
+
+
+def _members(graph: StepGraph, buckets: Buckets, chosen: Callable[[Collective], bool]) -> list[list[Collective]]:
+    """Return the chosen collectives of each bucket that has several, in order."""
+    of: dict[int, list[Collective]] = {}
+    for op in graph.collectives:
+        if chosen(op) and len(op.carries) == 1:
+            of.setdefault(op.carries[0], []).append(op)
+    found = []
     for params in buckets:
-        members = sorted((of[param] for param in params if param in of), key=graph.positions.__getitem__)
-        if len(members) < 2:
-            continue
-        _check_dtypes(graph, members)
-        gone.update(members)
-        placed[members[0 if first else -1]] = _replacement(graph, members, first)
-        if first:  # conversions of later members come before the pack
-            before = [op for member in members for op in feeders(graph, member)]
-            gone.update(before)
-            placed[members[0]] = before + placed[members[0]]
+        for turn in range(max((len(of.get(param, ())) for param in params), default=0)):
+            ops = [of[param][turn] for param in params if len(of.get(param, ())) > turn]
+            if len(ops) > 1:
+                _check_dtypes(graph, ops)
+                found.append(sorted(ops, key=graph.positions.__getitem__))
+    return found
+
+
+def _replaced(graph: StepGraph, placed: dict[Runnable, list[Runnable]], gone: set[Runnable]) -> StepGraph:
     ops = [each for op in graph.ops for each in (*placed.get(op, ()), *(() if op in gone else (op,)))]
     return in_order(graph, ops)
-
-
-def _replacement(graph: StepGraph, members: Sequence[Collective], first: bool) -> list[Runnable]:
-    if first:
-        begin, end = bucket_gather(graph, members)
-        return begin + end
-    return (bucket_scatter if members[0].name == "reduce_scatter" else bucket_all_reduce)(graph, members)
 
 
 def _check_dtypes(graph: StepGraph, members: Sequence[Collective]) -> None:

@@ -11,14 +11,19 @@ from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 
 def feeders(graph: StepGraph, collective: Collective) -> list[Runnable]:
     """Return the operations that only prepare what a collective sends, such as a conversion or a pack, in order."""
-    found = list[Runnable]()
     mine: set[Runnable] = {collective}
-    for op in reversed(graph.ops[: graph.positions[collective]]):
-        readers = [reader for value in op.outputs for reader in graph.readers.get(value, ())]
-        if readers and mine.issuperset(readers):
-            mine.add(op)
-            found.append(op)
-    return found[::-1]
+    pending: list[Runnable] = [collective]
+    while pending:
+        for value in pending.pop().inputs:
+            maker = graph.makers.get(value)
+            if maker is not None and maker not in mine and _read_by(graph, maker) <= mine:
+                mine.add(maker)
+                pending.append(maker)
+    return sorted(mine - {collective}, key=graph.positions.__getitem__)
+
+
+def _read_by(graph: StepGraph, op: Runnable) -> set[Runnable]:
+    return {reader for value in op.outputs for reader in graph.readers.get(value, ())}
 
 
 def moved(graph: StepGraph, moves: Mapping[Collective, int]) -> StepGraph:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pathways_nb.parallel.fsdp.passes.moving import moved
-from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 
 
 def prefetch(graph: StepGraph, distance: int = 1) -> StepGraph:
@@ -16,8 +18,11 @@ def prefetch(graph: StepGraph, distance: int = 1) -> StepGraph:
         graph: the step.
         distance: how many gathers are under way before their turn.
     """
+    return moved(graph, issues(graph, distance)) if distance else graph
+
+
+def issues(graph: StepGraph, distance: int) -> Mapping[Collective, int]:
+    """Return the position in front of which each gather is issued."""
     gathers = [op for op in graph.collectives if op.is_gather]
-    moves = {}
-    for earlier, op in zip(gathers, gathers[distance:], strict=False):
-        moves[op] = min(graph.first_reader(earlier.outputs), graph.positions[op])
-    return moved(graph, moves) if distance else graph
+    pairs = zip(gathers, gathers[distance:], strict=False)
+    return {op: min(graph.first_reader(earlier.outputs), graph.positions[op]) for earlier, op in pairs}

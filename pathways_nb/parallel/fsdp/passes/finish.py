@@ -1,0 +1,21 @@
+"""``finish``: what only completes gradients is done last, so that computation does not wait for a reduction."""
+
+from __future__ import annotations
+
+from pathways_nb.parallel.flat_function import Runnable
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+
+
+def finish(graph: StepGraph) -> StepGraph:
+    """Return a step that unpacks and converts reduced gradients behind everything else.
+
+    Otherwise the operation behind each reduction would wait for it, although the backward pass needs none of them.
+    """
+    after = {value for op in graph.collectives if not op.is_gather for value in op.outputs}
+    last = list[Runnable]()
+    for op in graph.ops:
+        if not isinstance(op, Collective) and not after.isdisjoint(op.inputs):
+            after.update(op.outputs)
+            last.append(op)
+    mine = set(last)
+    return graph.with_ops([*(op for op in graph.ops if op not in mine), *last])

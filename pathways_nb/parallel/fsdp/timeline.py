@@ -1,0 +1,190 @@
+"""The step on one device in simulated time: operations one after another, collectives on streams of their own.
+
+A collective is issued when the operations in front of it have been done, and begins when its stream is free. An
+operation that reads its result waits for it: a stall. Every device does the same, so one device stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from pathways_nb.parallel.flat_function import Runnable
+from pathways_nb.parallel.fsdp.costs import TICK, StepCosts
+from pathways_nb.parallel.fsdp.memory import MemoryCurve
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+
+Stream = Literal["compute", "gather", "reduce"]
+
+
+class Span(NamedTuple):
+    """When an operation, or several in a row, ran.
+
+    Args:
+        name: of the collective, or of what was computed.
+        stream: on which it ran.
+        start: in ticks.
+        end: in ticks.
+        params: positions of the parameters that a collective carries.
+        again: whether it gathers parameters for the backward pass.
+        bytes: of the whole array that a collective exchanges.
+    """
+
+    name: str
+    stream: Stream
+    start: int
+    end: int
+    params: tuple[int, ...] = ()
+    again: bool = False
+    bytes: int = 0
+
+
+class Stall(NamedTuple):
+    """Computation that waits.
+
+    Args:
+        start: in ticks.
+        end: in ticks.
+        cause: the span of the collective that it waits for.
+    """
+
+    start: int
+    end: int
+    cause: Span
+
+    @property
+    def seconds(self) -> float:
+        """How long it waits."""
+        return (self.end - self.start) * TICK
+
+
+@dataclass(frozen=True, eq=False)
+class StepTimeline:
+    """The step of one device in simulated time.
+
+    Args:
+        graph: the step.
+        spans: of all streams, in the order in which they begin on each.
+        stalls: of the compute stream, the wait for the last reductions included.
+        compute: ticks of all operations that are no collectives.
+        end: ticks of the step, without the optimizer.
+        memory: bytes on the device over time.
+    """
+
+    graph: StepGraph
+    spans: tuple[Span, ...]
+    stalls: tuple[Stall, ...]
+    compute: int
+    end: int
+    memory: MemoryCurve
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the step, without the optimizer."""
+        return self.end * TICK
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which the device computes nothing because it waits for an exchange."""
+        return (self.end - self.compute) * TICK
+
+    @cached_property
+    def exchanged(self) -> float:
+        """Seconds of all collectives of parameters and gradients."""
+        return sum(span.end - span.start for span in self.spans if span.stream != "compute") * TICK
+
+    def longest_stalls(self, count: int = 10) -> list[Stall]:
+        """Return the longest waits, the longest first."""
+        return sorted(self.stalls, key=lambda stall: stall.start - stall.end)[:count]
+
+
+def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 3) -> StepTimeline:
+    """Return a step in simulated time.
+
+    Args:
+        graph: the step, after its passes.
+        costs: of its operations.
+        streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
+    """
+    state = _Streams(graph, costs, streams)
+    for op in graph.ops:
+        state.take(op)
+    state.finish()
+    return StepTimeline(
+        graph,
+        tuple(state.spans),
+        tuple(state.stalls),
+        state.computed,
+        state.now,
+        MemoryCurve.of(graph, state.times, costs),
+    )
+
+
+class _Streams:
+    """The streams of one device while the list is walked."""
+
+    def __init__(self, graph: StepGraph, costs: StepCosts, streams: int):
+        self.graph, self.costs, self.streams = graph, costs, streams
+        self.now = self.computed = 0
+        self.free: dict[str, int] = {"gather": 0, "reduce": 0}
+        self.arriving: dict[int, Span] = {}
+        """By value, the collective that makes it, until an operation has waited for it."""
+        self.spans: list[Span] = []
+        self.stalls: list[Stall] = []
+        self.times: list[tuple[int, int]] = []
+        """Of each operation, when it begins and ends."""
+
+    def take(self, op: Runnable) -> None:
+        """Carry out the next operation of the list."""
+        ticks = self.costs.ticks(self.graph, op)
+        if isinstance(op, Collective):
+            self._issue(op, ticks)
+            return
+        for value in op.inputs:
+            if (span := self.arriving.pop(value, None)) is not None:
+                self._wait(span)
+        start = self.now
+        self.now += ticks
+        self.computed += ticks
+        self.times.append((start, self.now))
+        self._compute(op.name, start)
+
+    def _compute(self, name: str, start: int) -> None:
+        """Note an operation; those of one name in a row are one span."""
+        last = self.spans[-1] if self.spans else None
+        if last is not None and last.stream == "compute" and last.end == start:
+            self.spans[-1] = last._replace(end=self.now)
+        elif self.now > start:
+            self.spans.append(Span(name, "compute", start, self.now))
+
+    def _issue(self, op: Collective, ticks: int) -> None:
+        stream: Stream = "gather" if op.is_gather else "reduce"
+        lane = stream if self.streams == 3 else "gather"
+        made = max((self.arriving[value].end for value in op.inputs if value in self.arriving), default=0)
+        start = max(self.now, self.free[lane], made)
+        self.free[lane] = start + ticks
+        span = Span(op.name, stream, start, start + ticks, op.carries, op.again, self.costs.bytes_of(self.graph, op))
+        self.times.append((self.now, span.end))
+        self.arriving.update(dict.fromkeys(op.outputs, span))
+        if op.carries:
+            self.spans.append(span)
+
+    def _wait(self, span: Span) -> None:
+        if span.end > self.now:
+            self.stalls.append(Stall(self.now, span.end, span))
+            self.now = span.end
+
+    def finish(self) -> None:
+        """Wait for what is still under way."""
+        for span in sorted(set(self.arriving.values()), key=lambda span: span.end):
+            self._wait(span)
+
+
+def described(timeline: StepTimeline) -> Iterator[str]:
+    """Yield a line for each of the longest stalls."""
+    for stall in timeline.longest_stalls():
+        names = timeline.graph.names(stall.cause.params)
+        what = f"{names[0]} … {names[-1]}" if len(names) > 1 else next(iter(names), "the loss")
+        yield f"{stall.seconds * 1e3:8.2f} ms for the {stall.cause.name.replace('_', '-')} of {what}"
