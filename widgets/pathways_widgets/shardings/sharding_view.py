@@ -41,7 +41,7 @@ def figure_of_sharding(sources: dict[str, Columns], height: float, style: Style)
         if name in _BOXES:
             boxes = made.add_glyph(tables[name], Quad(**_AT, name=f"{name}_boxes", **_looks(name, style)))
             if name in _TOOLTIPS:
-                made.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS[name]))
+                made.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS[name], visible=False))
     for name, face, align in (("marks", "normal", "center"), ("heads", "bold", "left"), ("words", "normal", "align")):
         look = {"text_color": palette.INK} if name == "marks" else {}
         place: dict[str, Any] = {"x": "x", "y": "y", "text": "text", "text_align": align, "text_baseline": "middle"}
