@@ -51,16 +51,35 @@ class Reshard:
 
     @cached_property
     def pairs(self) -> np.ndarray | None:
-        """Bytes by position of the sender and of the receiver; ``None`` if there are too many pieces.
+        """Who sends how much to whom: a row for each pair of devices, with both positions and the bytes.
 
-        What a device keeps is counted as sent to itself.
+        Positions are those in the layout before and in the layout after. ``None`` if there are too many pieces.
         """
+        return None if self._moves is None else self._moves[~self._is_kept]
+
+    @cached_property
+    def kept(self) -> np.ndarray | None:
+        """What devices keep, in rows like those of ``pairs``."""
+        return None if self._moves is None else self._moves[self._is_kept]
+
+    @cached_property
+    def _moves(self) -> np.ndarray | None:
+        """The rows of ``pairs`` and ``kept``, by sender and receiver."""
         if self._count() > MOST_PIECES:
             return None
-        found = np.zeros((len(self.before.devices), len(self.after.devices)), np.int64)
+        found: dict[tuple[int, int], int] = {}
         for source, target, box in pieces(self.before.shards, self.after.shards):
-            found[source, target] += self.before.itemsize * volume(box)
-        return found
+            found[source, target] = found.get((source, target), 0) + self.before.itemsize * volume(box)
+        rows = [(*pair, amount) for pair, amount in sorted(found.items()) if amount]
+        return np.array(rows, np.int64).reshape(-1, 3)
+
+    @property
+    def _is_kept(self) -> np.ndarray:
+        """For each of ``_moves``, whether its sender is its receiver."""
+        assert self._moves is not None
+        same = np.full(len(self.before.devices), -1)
+        same[self.stays[:, 0]] = self.stays[:, 1]
+        return same[self._moves[:, 0]] == self._moves[:, 1]
 
     @cached_property
     def stays(self) -> np.ndarray:
@@ -68,15 +87,6 @@ class Reshard:
         position = {device: at for at, device in enumerate(self.before.devices)}
         both = [(position[device], at) for at, device in enumerate(self.after.devices) if device in position]
         return np.array(both, np.int64).reshape(-1, 2)
-
-    @cached_property
-    def sent(self) -> np.ndarray | None:
-        """``pairs`` without what devices keep."""
-        if self.pairs is None:
-            return None
-        found = self.pairs.copy()
-        found[self.stays[:, 0], self.stays[:, 1]] = 0
-        return found
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -113,9 +123,9 @@ class Reshard:
         low, high = before.low[ours], before.high[ours]
         if np.all((after.low[theirs] <= low) & (high <= after.high[theirs])):
             return "an all-gather"
-        if self.sent is None or self.before.bytes_per_device != self.after.bytes_per_device:
+        if self.pairs is None or self.before.bytes_per_device != self.after.bytes_per_device:
             return ""
-        partners = np.count_nonzero(self.sent, axis=0)
+        partners = np.bincount(self.pairs[:, 1])
         return "a permute" if partners.max(initial=0) <= 1 else "an all-to-all"
 
     @property
@@ -131,9 +141,9 @@ class Reshard:
         least, most = int(self.received.min()), int(self.received.max())
         amount = size(most) if least == most else f"{size(least)} to {size(most)}"
         found = [f"each of {counted(len(self.after.devices), 'device')} receives {amount}"]
-        if self.sent is None:
+        if self.pairs is None:
             return [*found, f"more than {MOST_PIECES} pieces: pairs of devices are not listed"]
-        crossing = self.sent[self.sent > 0]
+        crossing = self.pairs[:, 2]
         if not len(crossing):
             return found
         least, most = int(crossing.min()), int(crossing.max())
@@ -162,15 +172,14 @@ class Reshard:
 
     def _listed(self) -> Iterator[str]:
         """Yield a line for each of the first pairs of devices."""
-        if self.sent is None:
+        if self.pairs is None:
             return
-        rows = list(zip(*np.nonzero(self.sent), strict=True))
         ends = (self.before, self.after)
         ours, theirs = (f"{one.place.split(':')[0]} " if self._is_elsewhere else "" for one in ends)
-        for source, target in rows[:_LISTED]:
+        for source, target, amount in self.pairs[:_LISTED].tolist():
             one, other = self.before.numbers[source], self.after.numbers[target]
-            yield f"  {ours}dev {one} → {theirs}dev {other}: {size(self.sent[source, target])}"
-        if (more := len(rows) - _LISTED) > 0:
+            yield f"  {ours}dev {one} → {theirs}dev {other}: {size(amount)}"
+        if (more := len(self.pairs) - _LISTED) > 0:
             yield f"  … and {counted(more, 'more pair')}"
 
     def __repr__(self) -> str:

@@ -113,7 +113,9 @@ def test_more_blocks_than_are_drawn_are_counted() -> None:
     huge = pw.virtual_slice((128, 128), axes=("data", "model"))
     sources, _ = columns_of(pw.show_sharding((128, 128), pw.P("data", "model"), huge), WIDTH)
     assert len(sources["sharding_blocks"]["index"]) == MOST_BLOCKS
-    assert f"the first {MOST_BLOCKS} of {128 * 128} blocks" in sources["sharding_words"]["text"]
+    text = f"only {MOST_BLOCKS} of {128 * 128} blocks are drawn: the first of each dimension"
+    assert text in sources["sharding_words"]["text"]
+    assert max(sources["sharding_words"]["y"]) - max(sources["sharding_blocks"]["bottom"]) < 40, "no empty space"
 
 
 def test_a_reshard_has_a_table_of_bytes() -> None:

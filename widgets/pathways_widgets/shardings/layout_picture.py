@@ -6,6 +6,7 @@ A number that would not fit into every block is written once for a group of bloc
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -43,7 +44,7 @@ class LayoutPicture:
     ):
         self.rows, self.layout, self.colours, self.style = rows, layout, colours, style
         self.left, self.width, self.font = left, width, style.font
-        parts = [len(ranges) for ranges in layout.blocks.ranges]
+        self.parts = parts = _drawn(len(ranges) for ranges in layout.blocks.ranges)
         longest = layout.blocks.ranges[-2][-1][1] if len(parts) > 1 else 0
         self.margin = text_width(f"{longest}:{longest}", self.font) + 8 if longest else 0.0
         room = width - self.margin - self.font
@@ -62,14 +63,16 @@ class LayoutPicture:
         top = self._write(top)
         self.top = top + (3.4 if self.captions.has_panels else 2.0) * self.font
         self.captions.write(self.rows, self._corner)
-        blocks = list(self.layout.blocks.holders.items())
-        for block, held in blocks[:MOST_BLOCKS]:
+        holders = self.layout.blocks.holders
+        drawn = {block: held for block, held in holders.items() if all(map(operator.lt, block, self.parts))}
+        for block, held in drawn.items():
             self._block(block, held)
         end = self.top + self.grid.down.extent
-        if len(blocks) > MOST_BLOCKS:
-            self.rows.word(self.left, end + self.font, f"the first {MOST_BLOCKS} of {len(blocks)} blocks", "left")
-            end += 2 * self.font
-        self._label(dict(blocks[:MOST_BLOCKS]))
+        if len(drawn) < len(holders):
+            text = f"only {len(drawn)} of {len(holders)} blocks are drawn: the first of each dimension"
+            self.rows.word(self.left + self.margin, end + self.font, text, "left")
+            end += 1.4 * self.font
+        self._label(drawn)
         return self._explain(end + 0.4 * self.font)
 
     def _explain(self, top: float) -> float:
@@ -196,3 +199,12 @@ class LayoutPicture:
             x, y = self._corner(corner)
             self.rows.box("sharding_groups", x, y, width, height)
             self.rows.add("sharding_marks", x=x + width / 2, y=y + height / 2, text=texts[corner])
+
+
+def _drawn(parts: Iterable[int]) -> list[int]:
+    """Return the number of parts of each dimension that are drawn: all, unless there would be too many blocks."""
+    found = list(parts)
+    while (count := math.prod(found)) > MOST_BLOCKS:
+        longest = max(range(len(found)), key=found.__getitem__)
+        found[longest] = max(found[longest] * MOST_BLOCKS // count, 1)
+    return found

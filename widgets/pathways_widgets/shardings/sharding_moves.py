@@ -38,11 +38,11 @@ class DrawnReshard(Protocol):
 
     @property
     def pairs(self) -> np.ndarray | None:
-        """Bytes by sender and receiver, what devices keep included; ``None`` if there are too many."""
+        """Rows of the positions of sender and receiver, and bytes; ``None`` if there are too many."""
 
     @property
-    def sent(self) -> np.ndarray | None:
-        """The same without what devices keep."""
+    def kept(self) -> np.ndarray | None:
+        """The same of what devices keep."""
 
     @property
     def heading(self) -> str:
@@ -91,17 +91,19 @@ class _Table:
 
     def draw(self, top: float) -> float:
         """Add the table below ``top``, and return where it ends."""
-        text = " · ".join(self.reshard.lines)
-        top = self.rows.paragraphs(self.left, top, self.width, self.font, self.reshard.heading, [text])
-        pairs, sent = self.reshard.pairs, self.reshard.sent
-        if pairs is None or sent is None:
+        lines = [" · ".join(self.reshard.lines)]
+        if self.reshard.pairs is not None and self.reshard.kept is not None:
+            lines.append(f"{EXPLAINED}; hatched: what a device keeps" if len(self.reshard.kept) else EXPLAINED)
+        top = self.rows.paragraphs(self.left, top, self.width, self.font, self.reshard.heading, lines)
+        pairs, kept_rows = self.reshard.pairs, self.reshard.kept
+        if pairs is None or kept_rows is None:
             return top
-        groups = [_groups(count) for count in pairs.shape]
-        moved, kept = _summed(sent, groups), _summed(pairs - sent, groups)
+        groups = [_groups(len(layout.devices)) for layout in (self.reshard.before, self.reshard.after)]
+        moved, kept = _summed(pairs, groups), _summed(kept_rows, groups)
         names = [[layout.named(range(*group), 1) for group in found]
                  for layout, found in zip((self.reshard.before, self.reshard.after), groups, strict=True)]  # fmt: skip
         margin = max(text_width(name, self.font) for name in names[0]) + _HEADER + 10
-        first = self.left + margin, top + 3.2 * self.font + _HEADER
+        first = self.left + margin, top + 1.8 * self.font + _HEADER
         cell = min((self.width - margin) / len(names[1]), _CELL * self.style.factor), 1.7 * self.font
         most = max(int(moved.max(initial=0)), 1)
         for (row, column), amount in np.ndenumerate(moved):
@@ -120,8 +122,6 @@ class _Table:
         """Add numbers and colours of senders at the left, and of receivers above."""
         (x, y), (wide, high), font = first, cell, self.font
         colours = colours_of(self.reshard.before, self.reshard.after)
-        text = f"{EXPLAINED}; hatched: what a device keeps" if "sharding_stays" in self.rows.rows else EXPLAINED
-        self.rows.word(x, y - _HEADER - 2.1 * font, text, "left")
         step = next((n for n in range(1, len(names[1]) + 1)
                      if n * wide >= max(text_width(name, font) for name in names[1]) + 4), len(names[1]))  # fmt: skip
         for at, (name, group) in enumerate(zip(names[1], groups[1], strict=True)):
@@ -156,8 +156,9 @@ def _groups(count: int) -> list[tuple[int, int]]:
     return [(first, min(first + each, count)) for first in range(0, count, each)]
 
 
-def _summed(amounts: np.ndarray, groups: list[list[tuple[int, int]]]) -> np.ndarray:
-    """Return the sums over groups of rows and columns."""
-    for axis, found in enumerate(groups):
-        amounts = np.add.reduceat(amounts, [first for first, _ in found], axis=axis)
+def _summed(rows: np.ndarray, groups: list[list[tuple[int, int]]]) -> np.ndarray:
+    """Return the bytes between each two groups of devices."""
+    each = [found[0][1] for found in groups]
+    amounts = np.zeros([len(found) for found in groups], np.int64)
+    np.add.at(amounts, (rows[:, 0] // each[0], rows[:, 1] // each[1]), rows[:, 2])
     return amounts
