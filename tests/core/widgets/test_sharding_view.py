@@ -30,6 +30,12 @@ def boxes(columns: dict[str, list[Any]]) -> list[tuple[float, ...]]:
     return list(zip(*(columns[side] for side in SIDES), strict=True))
 
 
+def texts(columns: dict[str, list[Any]]) -> list[tuple[float, ...]]:
+    """Return the sides of each centred text."""
+    rows = zip(*(columns[name] for name in ("x", "y", "text")), strict=True)
+    return [(x - text_width(text, 11) / 2, x + text_width(text, 11) / 2, y - 5, y + 5) for x, y, text in rows]
+
+
 def overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     """Return whether two boxes overlap."""
     near = 1e-6
@@ -83,9 +89,7 @@ def test_numbers_of_512_devices_do_not_lie_over_each_other(place: pw.VirtualSlic
     layout = pw.show_sharding((512, 512), pw.P(*place.axes), place)
     for picture in (layout, pw.show_sharding((512, 512), pw.P(*place.axes), place, to=pw.P(place.axes[-1]))):
         marks = columns_of(picture, WIDTH)[0]["sharding_marks"]
-        found = [(x - text_width(text, 11) / 2, x + text_width(text, 11) / 2, y - 5, y + 5)
-                 for x, y, text in zip(*(marks[name] for name in ("x", "y", "text")), strict=True)]  # fmt: skip
-        assert not any(overlap(*pair) for pair in itertools.combinations(found, 2))
+        assert not any(overlap(*pair) for pair in itertools.combinations(texts(marks), 2))
 
 
 def test_copies_show_all_their_devices() -> None:
@@ -175,3 +179,29 @@ def test_a_script_prints_the_text_and_files_are_written(tmp_path: Path, capsys: 
 def test_every_source_has_its_columns() -> None:
     sources, _ = columns_of(pw.show_sharding((), None, LINE), WIDTH)
     assert {name: tuple(columns) for name, columns in sources.items()} == SOURCES
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], pw.P, pw.VirtualSlice]:
+    """Any shape, also uneven or empty, with any spec over a place."""
+    sizes = draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 16]), min_size=1, max_size=3))
+    shape = draw(st.lists(st.integers(0, 40), max_size=5))
+    entries: list[tuple[str, ...]] = [()] * len(shape)
+    for axis in draw(st.permutations("abc"[: len(sizes)])):
+        if (at := draw(st.integers(-1, len(shape) - 1))) >= 0:
+            entries[at] = (*entries[at], axis)
+    place = pw.virtual_slice(sizes, axes=tuple("abc"[: len(sizes)]))
+    return tuple(shape), pw.P(*(entry or None for entry in entries)), place
+
+
+@settings(max_examples=30)
+@given(layouts(), st.sampled_from([200.0, 317.0, 900.0]))
+def test_any_layout_is_drawn_within_its_page(case: Any, width: float) -> None:
+    shape, spec, place = case
+    for picture in (pw.show_sharding(shape, spec, place), pw.show_sharding(shape, spec, place, to=pw.P())):
+        sources, height = columns_of(picture, width)
+        for left, right, top, bottom in itertools.chain(*(boxes(one) for one in sources.values() if "left" in one)):
+            assert -1e-6 <= left <= right <= width + 1e-6
+            assert 0 <= top <= bottom <= height + 1e-6
+        assert max(sources["sharding_words"]["y"]) < height
+        assert not any(overlap(*pair) for pair in itertools.combinations(texts(sources["sharding_marks"])[:300], 2))

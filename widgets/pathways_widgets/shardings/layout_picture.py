@@ -141,7 +141,7 @@ class LayoutPicture:
         """Write the devices on each block, or on groups of blocks where a block is too small."""
         for most in (4, 2, 1, 0):
             texts = {block: self.layout.named(held, most) for block, held in holders.items()}
-            if self._fits(texts.values(), 1, 1):
+            if self._fits(texts, 1, 1):
                 for block, text in texts.items():
                     self._mark(block, text, len(holders[block]) > 1)
                 return
@@ -151,29 +151,33 @@ class LayoutPicture:
             for wide, high in self._groupings():
                 groups = self._grouped(holders, wide, high)
                 texts = {corner: self.layout.named(sorted(held), most) for corner, held in groups.items()}
-                if self._fits(texts.values(), wide, high) and not (
-                    most == 1 and any("…" in text for text in texts.values())
-                ):
+                if self._fits(texts, wide, high) and not (most == 1 and any("…" in text for text in texts.values())):
                     self._outline(groups, texts, wide, high)
                     return
 
     def _mark(self, block: Index, text: str, is_copied: bool) -> None:
-        """Write a text on a block, above its strip of copies; on its padding if the block is too small."""
+        """Write a text on a block, above its strip of copies; on its padding if only that has room."""
         (x, y), (wide, high) = self._corner(block), self._filled(block)
         width, height = self.grid.across.cell, self.grid.down.cell
         strip = _STRIP if is_copied and height >= 2 * _STRIP else 0.0
-        if wide * width >= text_width(text, self.font) + 3 and high * height >= 1.15 * self.font + strip:
+        needed = text_width(text, self.font) + 3, 1.15 * self.font
+        if wide * width >= needed[0] and high * height >= needed[1] + strip:
             self.rows.add("sharding_marks", x=x + wide * width / 2, y=y + (high * height - strip) / 2, text=text)
-        elif wide < 1 and high:
-            self.rows.word(x + (1 + wide) * width / 2, y + high * height / 2, text)
-        else:
+        elif (1 - wide) * width >= needed[0]:
+            self.rows.word(x + (1 + wide) * width / 2, y + height / 2, text)
+        elif (1 - high) * height >= needed[1]:
             self.rows.word(x + width / 2, y + (1 + high) * height / 2, text)
+        elif wide * high < 0.5:
+            self.rows.word(x + width / 2, y + height / 2, text)
+        else:
+            self.rows.add("sharding_marks", x=x + width / 2, y=y + height / 2, text=text)
 
-    def _fits(self, texts: Iterable[str], wide: int, high: int) -> bool:
-        """Return whether each text fits on ``wide`` × ``high`` blocks."""
-        if high * self.grid.down.cell < 1.15 * self.font:
+    def _fits(self, texts: Mapping[Index, str], wide: int, high: int) -> bool:
+        """Return whether each text fits on the ``wide`` × ``high`` blocks from its own on."""
+        across, down = self.grid.across, self.grid.down
+        if any(down.length(corner, high) < 1.15 * self.font for corner in texts):
             return False
-        return max((text_width(text, self.font) for text in texts), default=0.0) <= wide * self.grid.across.cell - 3
+        return all(text_width(text, self.font) <= across.length(corner, wide) - 3 for corner, text in texts.items())
 
     def _groupings(self) -> Iterator[tuple[int, int]]:
         """Yield sizes of groups within a panel, the smallest first."""
@@ -194,8 +198,8 @@ class LayoutPicture:
 
     def _outline(self, groups: Mapping[Index, set[int]], texts: Mapping[Index, str], wide: int, high: int) -> None:
         """Add the outline and the text of each group."""
-        width, height = wide * self.grid.across.cell, high * self.grid.down.cell
         for corner in groups:
+            width, height = self.grid.across.length(corner, wide), self.grid.down.length(corner, high)
             x, y = self._corner(corner)
             self.rows.box("sharding_groups", x, y, width, height)
             self.rows.add("sharding_marks", x=x + width / 2, y=y + height / 2, text=texts[corner])

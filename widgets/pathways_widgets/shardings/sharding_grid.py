@@ -71,6 +71,11 @@ class GridAxis:
             digit.of(block) * (size + gap) for digit, size, gap in zip(self.digits, sizes[1:], gaps, strict=True)
         )
 
+    def length(self, block: Index, count: int) -> float:
+        """Return the pixels of up to ``count`` blocks of a panel, from a given one on."""
+        left = self.digits[-1].count - self.digits[-1].of(block) if self.digits else 1
+        return min(count, left) * self.cell
+
     def fitted(self, room: float, most: float, gap: float) -> GridAxis:
         """Return the axis with the largest cells that fit.
 

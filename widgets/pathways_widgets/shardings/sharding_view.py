@@ -17,6 +17,8 @@ _TOOLTIPS = {
     "sharding_blocks": [("block", "@index"), ("on", "@devices"), ("holds", "@bytes"), ("place", "@place")],
     "sharding_moves": [("from → to", "@what"), ("sends", "@amount")],
 }
+NARROWEST = 760
+"""Pixels below which a figure does not shrink, so that texts which fit their boxes still do."""
 ROLES = {
     "sharding_padding_boxes": {"line_color": "lane", "hatch_color": "island"},
     "sharding_stays_boxes": {"line_color": "lane", "hatch_color": "island"},
@@ -73,6 +75,7 @@ def _frame(height: float) -> figure:
         name="sharding",
         height=int(height) + 8,
         sizing_mode="stretch_width",
+        min_width=NARROWEST,
         x_range=Range1d(0, FULL_WIDTH),
         y_range=Range1d(height, 0),
         tools="xpan,reset,save",
