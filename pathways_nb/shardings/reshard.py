@@ -106,7 +106,7 @@ class Reshard:
     @property
     def way(self) -> str:
         """How it is carried out, in words."""
-        if set(self.before.devices) != set(self.after.devices):
+        if list(self.before.devices) != list(self.after.devices):
             one, other = self.before.where, self.after.where
             over = f" over {route(one, other)}" if one and other and self._is_elsewhere else ""
             return f"sent in pieces{over}"
