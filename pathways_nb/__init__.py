@@ -52,7 +52,10 @@ from pathways_nb.session.checkpoints.saved_state import restore_state, save_stat
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.elasticity import inject_fault
 from pathways_nb.session.futures import Future
+from pathways_nb.session.show_sharding import show_sharding
 from pathways_nb.session.tenant_scope import Tenant, client
+from pathways_nb.shardings.layout import Layout
+from pathways_nb.shardings.reshard import Reshard
 from pathways_nb.trace.causality.breakdown import Idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack
 from pathways_nb.trace.causality.what_if import WhatIf
@@ -72,6 +75,7 @@ __all__ = [
     "Future",
     "Graph",
     "Idle",
+    "Layout",
     "LostError",
     "Network",
     "NodeError",
@@ -85,6 +89,7 @@ __all__ = [
     "PlanError",
     "PolicyError",
     "Program",
+    "Reshard",
     "Run",
     "Schedule",
     "ScheduleError",
@@ -127,6 +132,7 @@ __all__ = [
     "schedule",
     "schedules",
     "shard_map",
+    "show_sharding",
     "stages",
     "style",
     "sweep",

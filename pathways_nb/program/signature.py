@@ -55,6 +55,10 @@ class Deferred:
     def check_there(self) -> None:
         """Raise the known reason why there will be no value, without waiting."""
 
+    def located(self) -> tuple[Any, Any, Any]:
+        """Return its sharding, its devices and its place, as far as they are known, without waiting."""
+        raise NotImplementedError
+
 
 def aval_of(leaf: Any) -> Aval | None:
     """Return shape and type of an array, a number, a future or a ``ShapeDtypeStruct``; ``None`` of anything else."""

@@ -20,6 +20,7 @@ class ExecutedProgram:
         graph: the sharded dataflow graph.
         where: island and devices of each virtual slice, by its serial, as text.
         routes: how values travel from one node to another: ``"local"``, ``"ICI"``, ``"DCN"`` or ``"host"``.
+        layouts: how the values of each edge are laid out, as text; empty for a run saved before they were recorded.
         runs: how many times it ran.
         needed: where Python waited for its values.
     """
@@ -30,6 +31,7 @@ class ExecutedProgram:
     runs: int = 0
     needed: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Nodes for whose value Python waited: the first line that waited, and in how many runs one did."""
+    layouts: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
     def need(self, node: int, line: str, count: int = 1) -> None:
         """Count that Python waited for the value of a node.

@@ -17,6 +17,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results import saved_run
 from pathways_nb.results.executed_program import ExecutedProgram
+from pathways_nb.runtime.lowering.edge_layouts import edge_layouts
 from pathways_nb.trace import formats
 from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
@@ -77,7 +78,8 @@ class Run:
         """Record that a program of this run was submitted."""
         plan = execution.compiled_plan.plan
         if plan not in self._programs:
-            self._programs[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes())
+            layouts = edge_layouts(execution.compiled_plan)
+            self._programs[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes(), layouts=layouts)
         self._programs[plan].runs += 1
         # Finished executions are dropped now and then: a loop of a million calls would keep a million of them.
         if len(self.executions) >= 256:
@@ -117,7 +119,8 @@ class Run:
         self.record.absorb(inner.record)
         self.take_as_placed(*inner.about.get("taken_as_placed", (0, 0)))
         for key, program in inner._programs.items():
-            mine = self._programs.setdefault(key, ExecutedProgram(program.graph, program.where, program.routes))
+            same = ExecutedProgram(program.graph, program.where, program.routes, layouts=program.layouts)
+            mine = self._programs.setdefault(key, same)
             mine.runs += program.runs
             for node, (line, count) in program.needed.items():
                 mine.need(node, line, count)

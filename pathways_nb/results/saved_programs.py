@@ -30,6 +30,7 @@ def to_json(program: ExecutedProgram) -> dict[str, Any]:
         "places": {place.serial: [place.shape, place.axes, place.island, place.label] for place in graph.places},
         "where": dict(program.where),
         "routes": [[*pair, route] for pair, route in program.routes.items()],
+        "layouts": [[*pair, text] for pair, text in program.layouts.items()],
         "needed": [[node, line, count] for node, (line, count) in program.needed.items()],
         "nodes": [{**_node_fields(node), "place": node.place.serial if node.place else None} for node in graph.nodes],
         "values": [asdict(value) for value in graph.values],
@@ -63,11 +64,16 @@ def from_json(field: Field, places: dict[int, VirtualSlice]) -> ExecutedProgram:
     for row in field["routes"].rows():
         source, target, route = row.rows(3)
         routes[source.whole(0, last), target.whole(0, last)] = route.one_of("host", "local", "ICI", "DCN")
+    layouts = {}
+    for row in [] if (written := field.get("layouts")).value is None else written.rows():
+        source, target, text = row.rows(3)
+        layouts[source.whole(0, last), target.whole(0, last)] = text.text()
     needed = {}
     for row in field["needed"].rows():
         node, line, count = row.rows(3)
         needed[node.whole(0, last)] = line.text(), count.whole()
-    return ExecutedProgram(Graph(field["name"].text(), nodes, values), where, routes, field["runs"].whole(), needed)
+    graph, runs = Graph(field["name"].text(), nodes, values), field["runs"].whole()
+    return ExecutedProgram(graph, where, routes, runs, needed, layouts)
 
 
 def _place(field: Field) -> VirtualSlice:

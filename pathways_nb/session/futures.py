@@ -16,6 +16,7 @@ import numpy as np
 
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
 from pathways_nb.plan import source_lines
+from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.runtime.run_state import Entry, lost
@@ -23,6 +24,7 @@ from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import default_controller, tenant_scope
 from pathways_nb.session.handle import NotAnArray
 from pathways_nb.session.session import Session
+from pathways_nb.session.show_sharding import show_sharding
 from pathways_nb.trace.record import Row, label_of
 from pathways_nb.util import forks
 from pathways_nb.util.unique import Unique
@@ -182,6 +184,22 @@ class Future(Unique, NotAnArray, Deferred):
         """The ``jax.sharding`` on its devices. Reading it dispatches a batched call and does not wait."""
         self._dispatch()
         return self._sharding
+
+    def located(self) -> tuple[Any, Placement | None, VirtualSlice | None]:
+        """Return its sharding, its devices and its place, as far as they are known; it does not wait."""
+        self._dispatch()
+        if self._sharding is None:
+            self.check_there()
+        sharding, where = self.location_in(self._session)
+        alive = self.place is not None and is_alive(self.place)
+        return sharding, where, by_serial(self.place) if alive else None  # type: ignore[arg-type]
+
+    def show(self) -> None:
+        """Draw which devices hold which part of it, without waiting; a script prints the text.
+
+        ``pw.show_sharding(y)`` returns the same as data.
+        """
+        show_sharding(self).show()
 
     def done(self) -> bool:
         """Return whether it is computed or has failed, without waiting; a batched call is dispatched first.

@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pathways_nb as pw
 from pathways_widgets import figure_of, tradeoff
 from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.views import FULL_WIDTH
+from pathways_widgets.graph.graph_view import GraphView
+from pathways_widgets.shardings.sharding_display import ShardingFigure, columns_of
 from tests.core.widgets.fake_run import fake_run, memory_run
 from tests.core.widgets.test_memory_view import drawn
 from tests.core.widgets.test_timeline_clients import shared
@@ -130,6 +134,54 @@ def test_hovering_says_whose_how_much_and_since_when(opened: Callable[..., Any])
     text = re.sub(r"\s+", " ", tip.evaluate("(element) => (element.shadowRoot ?? element).textContent"))
     for part in ("me", "3.0 MB on each", "island 0, dev 0–3", "50 ms to 67 ms"):
         assert part in text
+
+
+_POINT = """([name, x, y]) => {
+  const view = Bokeh.index.find_one((MODEL)(name)), page = view.canvas_view.el.getBoundingClientRect()
+  return [page.left + view.frame.x_scale.compute(x), page.top + view.frame.y_scale.compute(y)]
+}""".replace("MODEL", _MODEL)
+
+
+def tip_at(tab: Any, figure: str, x: float, y: float) -> str:
+    """Return the text of the tooltip at a position in a figure's own units."""
+    left, top = tab.evaluate(_POINT, [figure, x, y])
+    tab.mouse.move(left - 1, top)
+    tab.mouse.move(left, top)
+    tip = tab.locator(".bk-Tooltip").first
+    tip.wait_for()
+    return re.sub(r"\s+", " ", tip.evaluate("(element) => (element.shadowRoot ?? element).textContent"))
+
+
+@pytest.mark.browser
+def test_an_edge_says_how_its_values_are_laid_out(opened: Callable[..., Any]) -> None:
+    run = fake_run()
+    layout = "float32[512] as P('x') on left → P() on right"
+    run.programs[0].layouts = {(2, 3): layout}
+    touch = GraphView().update(run)["graph_touch"]
+    row = touch["layouts"].index(layout) + 3
+    tab = opened(figure_of(run, ("graph",)), height=600)
+    text = tip_at(tab, "graph", touch["x0"][row], touch["y0"][row])
+    assert "stage0 → stage1" in text
+    assert layout in text
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_block_says_which_devices_hold_it(opened: Callable[..., Any], tmp_path: Path, scheme: str) -> None:
+    place = pw.virtual_slice((2, 4), axes=("data", "model"), name="mesh")
+    moved = pw.show_sharding((8, 4), pw.P("data"), place, to=pw.P(None, "model"))
+    sources, _ = columns_of(moved, FULL_WIDTH)
+    block, move = sources["sharding_blocks"], sources["sharding_moves"]
+    tab = opened(ShardingFigure(moved).json_item_with_data(), height=600, color_scheme=scheme)
+    text = tip_at(tab, "sharding", block["left"][1] + 9, block["top"][1] + 9)
+    for part in ("[4:8, :]", "dev 4–7 (4 copies)", "64 B", "mesh: data=2, model=4"):
+        assert part in text
+    text = tip_at(tab, "sharding", move["left"][0] + 9, move["top"][0] + 9)
+    assert "dev 0 → dev 4" in text
+    assert tab.locator("[role=img]").first.get_attribute("aria-label") == repr(moved)
+    ink = tab.evaluate("Bokeh.documents[0].get_model_by_name('sharding_words_text').text_color.value")
+    assert ink == palette.THEMES[scheme]["text"]  # type: ignore[index]
+    tab.screenshot(path=str(tmp_path / f"sharding-{scheme}.png"))
 
 
 @pytest.mark.browser

@@ -114,16 +114,29 @@ def elements_crossing(source: Shards | None, target: Shards, hosts: Sequence[int
         target: the shards that are wanted.
         hosts: the host of each target device, if devices of one host share what reaches it; the source is elsewhere.
     """
-    lacking = np.prod(target.high - target.low, axis=1)
     if hosts is not None:
         rows = np.column_stack([np.asarray(hosts), target.low, target.high])
-        return int(lacking[np.unique(rows, axis=0, return_index=True)[1]].sum())
-    if source is not None:
-        position = {device: at for at, device in enumerate(source.devices)}
-        own = np.array([position.get(device, -1) for device in target.devices])
-        common = np.minimum(target.high, source.high[own]) - np.maximum(target.low, source.low[own])
-        lacking = lacking - np.where(own >= 0, np.prod(np.maximum(common, 0), axis=1), 0)
-    return int(lacking.sum())
+        return int(elements_lacking(None, target)[np.unique(rows, axis=0, return_index=True)[1]].sum())
+    return int(elements_lacking(source, target).sum())
+
+
+def elements_lacking(source: Shards | None, target: Shards) -> np.ndarray:
+    """Count, for each target device, the elements of its shard that it does not hold already.
+
+    Args:
+        source: the shards that there are; ``None`` for a value that no device holds.
+        target: the shards that are wanted.
+
+    Returns:
+        An integer for each target device.
+    """
+    lacking = np.prod(target.high - target.low, axis=1)
+    if source is None:
+        return lacking
+    position = {device: at for at, device in enumerate(source.devices)}
+    own = np.array([position.get(device, -1) for device in target.devices])
+    common = np.minimum(target.high, source.high[own]) - np.maximum(target.low, source.low[own])
+    return lacking - np.where(own >= 0, np.prod(np.maximum(common, 0), axis=1), 0)
 
 
 @lru_cache(maxsize=4096)

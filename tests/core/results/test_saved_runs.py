@@ -37,6 +37,12 @@ def put(value, *keys):
     return change
 
 
+def test_a_run_saved_without_layouts_has_none(tmp_path) -> None:
+    assert not any(program.layouts for program in pw.load(damaged_runs.SAMPLES[0]).programs)
+    found = pw.load(rewritten(tmp_path / "a.run", put([[0, 1, "float32[8] as P('x')"]], "programs", 0, "layouts")))
+    assert found.programs[0].layouts == {(0, 1): "float32[8] as P('x')"}
+
+
 def test_what_is_no_path_or_no_archive_is_refused_without_bad_advice(tmp_path) -> None:
     (tmp_path / "a.svg").write_text("<svg></svg>")
     with pytest.raises(
@@ -74,6 +80,8 @@ def test_damaged_files_are_refused_in_our_words_or_work(tmp_path) -> None:
         (put("node", "programs", 0, "nodes", 1, "kind"), "nodes[1].kind is 'node', not one of 'argument', 'computation'"),
         (put(1, "programs", 0, "values", 0, "id"), "programs[0].values[0].id is 1, not its position 0"),
         (put([[0, 99, "DCN"]], "programs", 0, "routes"), "programs[0].routes[0][1] is 99, not a whole number from 0 to 6"),
+        (put([[9, 0, "P()"]], "programs", 0, "layouts"), "programs[0].layouts[0][0] is 9, not a whole number from 0 to 6"),
+        (put([[0, 1, 5]], "programs", 0, "layouts"), "programs[0].layouts[0][2] is 5, not text"),
         (put([0], "programs", 0, "places", "0", 0), "programs[0].places.0[0][0] is 0, not a whole number from 1"),
         (put(["x", "y"], "programs", 0, "places", "0", 1), "places.0 has the shape (2,) and the axes ('x', 'y'), not a na"),
         (put(None, "about", "options"), "about.options is None, not an object"),

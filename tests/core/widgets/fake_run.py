@@ -24,6 +24,7 @@ class FakeProgram:
     routes: Mapping[tuple[int, int], str]
     runs: int = 1
     needed: dict[int, tuple[str, int]] = field(default_factory=dict)
+    layouts: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
 
 @dataclass

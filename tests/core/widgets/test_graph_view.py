@@ -101,6 +101,26 @@ def test_a_long_program_is_folded() -> None:
     assert (4, 1) in sent  # the next microbatch waits for this one: a cycle
 
 
+def test_an_edge_says_under_the_pointer_how_its_values_are_laid_out() -> None:
+    step = training_step()
+    step.layouts = {(2, 3): "float32[512] as P('x') on left → P() on right"}
+    touch = sources_of(step)["graph_touch"]
+    rows = set(zip(touch["ends"], touch["amount"], touch["layouts"], strict=True))
+    assert ("stage0 → stage1", "2.05 KB, DCN", "float32[512] as P('x') on left → P() on right") in rows
+    assert ("batch → stage0", "4.1 KB, host", "not recorded") in rows
+    assert len(rows) == len(drawn(step)[1])
+
+
+def test_a_folded_edge_names_each_layout_once_and_not_too_many() -> None:
+    program = unrolled(20)
+    edges = [(edge.source, edge.target) for edge in program.graph.edges()]
+    program.layouts = dict.fromkeys(edges, "as P()")
+    assert {edge.layouts for edge in drawn(program)[1]} == {"as P()"}
+    program.layouts = {edge: f"as {number}" for number, edge in enumerate(edges)}
+    assert all(edge.layouts.count("as") <= 3 for edge in drawn(program)[1])
+    assert any(edge.layouts.endswith("; …") for edge in drawn(program)[1])
+
+
 def test_a_place_keeps_its_colour_over_programs() -> None:
     step = training_step()
     nodes = sources_of(step, FakeProgram(step.graph, step.where, step.routes, 3))["graph_nodes"]

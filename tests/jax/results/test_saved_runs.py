@@ -52,6 +52,8 @@ def test_a_saved_run_comes_back_whole(run, tmp_path) -> None:
     ]
     for mine, theirs in zip(again.programs, run.programs, strict=True):
         assert mine.routes == theirs.routes
+        assert mine.layouts == theirs.layouts
+        assert theirs.layouts
         assert sorted(mine.where.values()) == sorted(theirs.where.values())
         assert mine.graph.values == theirs.graph.values
         assert list(mine.graph.edges()) == list(theirs.graph.edges())

@@ -103,6 +103,9 @@ PLACES = (SKY, ORANGE, GREEN, VERMILION, PURPLE, BLUE, YELLOW)
 CLIENTS = (BLUE, VERMILION, YELLOW, ORANGE, PURPLE, GREEN, SKY)
 """Colours of clients, by name. Colours that do not stand for work on devices come first."""
 
+DEVICES = (SKY, ORANGE, GREEN, YELLOW, PURPLE, VERMILION)
+"""Colours of blocks by the device that holds them; of more devices, neighbours share a hue and differ in lightness."""
+
 NEUTRAL = "#8A8A8A"
 """Outline of arguments and results, which have no virtual slice, and colour of edges within one."""
 
@@ -181,6 +184,19 @@ def _between(one: str, other: str, part: float) -> str:
     """Return the colour that is ``part`` of the way from ``one`` to ``other``."""
     both = zip(channels(one), channels(other), strict=True)
     return "#" + "".join(f"{round((1 - part) * a + part * b):02X}" for a, b in both)
+
+
+def device_colour(position: int, count: int) -> str:
+    """Return the colour of what a device holds.
+
+    Args:
+        position: of the device.
+        count: number of devices.
+    """
+    most = len(DEVICES)
+    hues = count if count <= most else next((n for n in range(most, 2, -1) if count % n == 0), most)
+    each = -(-count // hues)
+    return _between(DEVICES[position // each], WHITE, 0.65 * (position % each) / max(each - 1, 1))
 
 
 def place_colour(position: int) -> str:

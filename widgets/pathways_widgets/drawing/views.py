@@ -74,6 +74,10 @@ class DrawnProgram(Protocol):
         """(source node, target node) -> ``"local"``, ``"ICI"``, ``"DCN"`` or ``"host"``."""
 
     @property
+    def layouts(self) -> Mapping[tuple[int, int], str]:
+        """(source node, target node) -> how the values between them are laid out; nothing where that is not known."""
+
+    @property
     def runs(self) -> int:
         """How many times it ran."""
 
@@ -124,6 +128,7 @@ class Drawn:
     graph: Graph
     where: Mapping[int, str]
     routes: Mapping[tuple[int, int], str]
+    layouts: Mapping[tuple[int, int], str]
     runs: int
     needed: Mapping[int, tuple[str, int]]
 
@@ -149,7 +154,9 @@ class Moment:
         """Return the present state of ``run``."""
         # Read first: if the run ends meanwhile, this moment counts as unfinished and another one is drawn.
         finished = run.finished
-        programs = tuple(Drawn(one.graph, one.where, one.routes, one.runs, dict(one.needed)) for one in run.programs)
+        programs = tuple(
+            Drawn(one.graph, one.where, one.routes, one.layouts, one.runs, dict(one.needed)) for one in run.programs
+        )
         where = run.islands, run.island_names, run.hbm
         return cls(run.name, *where, programs, finished, run.events, run.summary_line())
 

@@ -15,6 +15,8 @@ from pathways_widgets.graph.layered_layout import layers_of
 
 MOST_NODES = 60
 MOST_LAYERS = 12
+MOST_LAYOUTS = 3
+"""Different layouts that an edge for several others names."""
 _ROUTES = ("", "local", "host", "ICI", "DCN")
 NETWORKS = frozenset({"ICI", "DCN"})
 
@@ -53,12 +55,14 @@ class DrawnEdge:
         target: position of the box that reads them.
         bytes: their size in all.
         route: ``"local"``, ``"host"``, ``"ICI"`` or ``"DCN"``.
+        layouts: how they are laid out, as text; equal texts once.
     """
 
     source: int
     target: int
     bytes: int
     route: str
+    layouts: str = ""
 
     @property
     def is_transfer(self) -> bool:
@@ -79,13 +83,18 @@ def drawn(program: DrawnProgram, folded: bool = False) -> tuple[list[DrawnNode],
     box = {node.id: i for i, group in enumerate(groups) for node in group}
     size: dict[tuple[int, int], int] = {}
     route: dict[tuple[int, int], str] = {}
+    layouts: dict[tuple[int, int], dict[str, None]] = {}
     for edge in edges:
         pair = box[edge.source], box[edge.target]
         if pair[0] != pair[1]:
             size[pair] = size.get(pair, 0) + edge.bytes
             way = program.routes.get((edge.source, edge.target), "local")
             route[pair] = max(route.get(pair, ""), way, key=_distance)
-    return [_box(graph, group) for group in groups], [DrawnEdge(*pair, size[pair], route[pair]) for pair in size]
+            if text := program.layouts.get((edge.source, edge.target)):
+                layouts.setdefault(pair, {})[text] = None
+    joined = {pair: _first(list(texts)) for pair, texts in layouts.items()}
+    made = [DrawnEdge(*pair, size[pair], route[pair], joined.get(pair, "")) for pair in size]
+    return [_box(graph, group) for group in groups], made
 
 
 def _is_large(graph: Graph, edges: list[Edge]) -> bool:
@@ -109,6 +118,11 @@ def _box(graph: Graph, group: list[Node]) -> DrawnNode:
     made = [graph.values[value] for node in group for value in node.outputs]
     shapes = ", ".join(dict.fromkeys(map(str, made[:4]))) + (" …" if len(made) > 4 else "")
     return DrawnNode(group[0], len(group), sum(value.bytes for value in made), shapes, tuple(node.id for node in group))
+
+
+def _first(texts: list[str]) -> str:
+    """Return the first texts, at most as many as a tooltip has room for."""
+    return "; ".join([*texts[:MOST_LAYOUTS], *(["…"] if len(texts) > MOST_LAYOUTS else [])])
 
 
 def _distance(route: str) -> int:

@@ -29,6 +29,8 @@ _NAME_LETTER, _SUB_LETTER, _LEGEND_LETTER = 5.9, 5.2, 6.2
 _GAP, _LABEL_GAP = (20.0, 44.0), (58.0, 92.0)
 """Least and natural space between layers, without and with labels on the edges between them."""
 _LONGEST_NAME = 26
+_PIECES = 8
+"""Straight pieces of a curve that the pointer finds."""
 _TAB = 28.0
 """Height of the two lines under a box that say where Python waited for its value."""
 
@@ -151,7 +153,9 @@ def _picture(
             result.add("graph_needed", x=x, width=box.width, **tab)
     labels = Labels(result.rows.get("graph_nodes", []))
     for edge in edges:
-        _add_edge(result, edge, _curves(edge, spots, spans, layout), labels)
+        curves = _curves(edge, spots, spans, layout)
+        _add_edge(result, edge, curves, labels)
+        _add_touch(result, edge, curves, f"{nodes[edge.source].title} → {nodes[edge.target].title}")
     return result
 
 
@@ -280,6 +284,15 @@ def _add_edge(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], 
     text = f"{size(edge.bytes)} {edge.route}"
     x, y = labels.place(curves, text)
     result.add("graph_labels", x=x, y=y, text=text)
+
+
+def _add_touch(result: ProgramPicture, edge: DrawnEdge, curves: list[EdgeCurve], ends: str) -> None:
+    """Add what the pointer finds along an edge: short straight pieces, since curves of Bokeh cannot be pointed at."""
+    about = {"ends": ends, "amount": f"{size(edge.bytes)}, {edge.route}", "layouts": edge.layouts or "not recorded"}
+    for curve in curves:
+        points = [curve.at(step / _PIECES) for step in range(_PIECES + 1)]
+        for (x0, y0), (x1, y1) in pairwise(points):
+            result.add("graph_touch", x0=x0, y0=y0, x1=x1, y1=y1, **about)
 
 
 def legend(

@@ -29,6 +29,7 @@ _SOURCES = {
     "graph_needed": "x y width height text".split(),
     "graph_local": "x0 y0 x1 y1 cx0 cy0 cx1 cy1".split(),
     "graph_transfers": "x0 y0 x1 y1 cx0 cy0 cx1 cy1 width".split(),
+    "graph_touch": "x0 y0 x1 y1 ends amount layouts".split(),
     "graph_heads": "x y".split(),
     "graph_arrows": "x y".split(),
     "graph_labels": "x y text".split(),
@@ -44,6 +45,11 @@ _TOOLTIPS = [
     ("value needed in", "@needed"),
     ("holds", "@parts"),
 ]
+
+
+_EDGE_TOOLTIPS = [("edge", "@ends"), ("carries", "@amount"), ("laid out", "@layouts")]
+_REACH = 12.0
+"""Width in pixels of the invisible line along an edge under which the pointer finds it."""
 
 
 class GraphView(View):
@@ -183,6 +189,7 @@ def _draw(fig: figure, source: dict[str, ColumnDataSource], style: Style) -> Non
     ends = {end: end for end in _SOURCES["graph_local"]}
     fig.bezier(**ends, source=source["graph_local"], line_color=palette.NEUTRAL, line_width=1.4 * style.line)
     fig.bezier(**ends, source=source["graph_transfers"], line_color=palette.TRANSFER, line_width="width")
+    touch = fig.segment("x0", "y0", "x1", "y1", source=source["graph_touch"], line_width=_REACH, line_alpha=0)
     for name, size, colour in (("graph_heads", 7, palette.NEUTRAL), ("graph_arrows", 12, palette.TRANSFER)):
         fig.scatter(
             "x",
@@ -201,6 +208,7 @@ def _draw(fig: figure, source: dict[str, ColumnDataSource], style: Style) -> Non
     fig.rect("x", "y", width=12, height=12, source=source["graph_chips"], **look)
     _write(fig, source, style.factor)
     fig.add_tools(HoverTool(renderers=[boxes], tooltips=_TOOLTIPS), TapTool(renderers=[boxes]))
+    fig.add_tools(HoverTool(renderers=[touch], tooltips=_EDGE_TOOLTIPS, limit=1, visible=False))
 
 
 def _write(fig: figure, source: dict[str, ColumnDataSource], factor: float) -> None:

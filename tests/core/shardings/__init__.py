@@ -1,0 +1,1 @@
+"""Layouts of arrays and what reshards move, without devices."""
