@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pathways_nb.cost.hardware.topology import Topology
@@ -50,6 +50,8 @@ class StepCosts:
     compute: dict[int, int]
     fused: set[int]
     views: dict[int, int]
+    _known: dict[tuple[str, int, str], int] = field(default_factory=dict)
+    """Ticks of collectives and copies that were asked for before."""
 
     @classmethod
     def of(cls, graph: StepGraph, model: CostModel, sizes: Mapping[str, int]) -> StepCosts:
@@ -68,20 +70,13 @@ class StepCosts:
         """Return the ticks of an operation of a step after passes."""
         if isinstance(op, Collective):
             return self.exchange(op.name, self.bytes_of(graph, op), op.axis)
-        if not op.outputs:
-            return 0
-        found = self.compute.get(op.outputs[0])
-        if found is None:  # what a pass has added
-            found = self._added(graph, op)
+        if op.name in ("pack", "unpack"):  # an unpack makes values that a gather made before
+            return self.copy(sum(graph.flat.bytes(value) for value in op.inputs))
+        found = self.compute.get(op.outputs[0]) if op.outputs else 0
+        if found is None:  # repeated for the backward pass: a conversion is made again, a view costs nothing
+            found = self.copy(sum(graph.flat.bytes(value) for value in op.inputs)) if op.name == "convert" else 0
             self.compute[op.outputs[0]] = found
         return found
-
-    def _added(self, graph: StepGraph, op: Runnable) -> int:
-        if op.name == "barrier":
-            return 0
-        if op.eqn is not None:  # a view that is repeated for the backward pass
-            return 0
-        return self.copy(sum(graph.flat.bytes(value) for value in op.inputs))
 
     def bytes_of(self, graph: StepGraph, op: Collective) -> int:
         """Return the bytes of the whole array that a collective exchanges."""
@@ -95,12 +90,18 @@ class StepCosts:
             bytes: of the whole array.
             axis: of the place.
         """
-        one = Exchange(_KINDS[name], bytes, (axis,), self.sizes[axis])
-        return _ticks(self.model.node(Work(collectives=(one,)), self.topology, self.sizes).collective)
+        key = name, bytes, axis
+        if key not in self._known:
+            work = Work(collectives=(Exchange(_KINDS[name], bytes, (axis,), self.sizes[axis]),))
+            self._known[key] = _ticks(self.model.node(work, self.topology, self.sizes).collective)
+        return self._known[key]
 
     def copy(self, bytes: int) -> int:
         """Return the ticks of reading and writing so many bytes."""
-        return self._ticks_of(Work((Amount("movement", read=bytes, written=bytes),)))
+        key = "copy", bytes, ""
+        if key not in self._known:
+            self._known[key] = self._ticks_of(Work((Amount("movement", read=bytes, written=bytes),)))
+        return self._known[key]
 
     def _ticks_of(self, work: Work) -> int:
         return _ticks(self.model.node(work, self.topology, self.sizes).compute)

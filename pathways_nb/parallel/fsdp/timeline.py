@@ -69,6 +69,7 @@ class StepTimeline:
         spans: of all streams, in the order in which they begin on each.
         stalls: of the compute stream, the wait for the last reductions included.
         compute: ticks of all operations that are no collectives.
+        copied: ticks of the copies into and out of buckets, which are part of ``compute``.
         end: ticks of the step, without the optimizer.
         memory: bytes on the device over time.
     """
@@ -77,6 +78,7 @@ class StepTimeline:
     spans: tuple[Span, ...]
     stalls: tuple[Stall, ...]
     compute: int
+    copied: int
     end: int
     memory: MemoryCurve
 
@@ -87,6 +89,11 @@ class StepTimeline:
 
     @property
     def exposed(self) -> float:
+        """Seconds by which the step is longer than its computation alone: waits, and copies into and out of buckets."""
+        return (self.end - self.compute + self.copied) * TICK
+
+    @property
+    def waited(self) -> float:
         """Seconds in which the device computes nothing because it waits for an exchange."""
         return (self.end - self.compute) * TICK
 
@@ -100,7 +107,7 @@ class StepTimeline:
         return sorted(self.stalls, key=lambda stall: stall.start - stall.end)[:count]
 
 
-def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 3) -> StepTimeline:
+def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2) -> StepTimeline:
     """Return a step in simulated time.
 
     Args:
@@ -117,6 +124,7 @@ def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 3) -> 
         tuple(state.spans),
         tuple(state.stalls),
         state.computed,
+        state.copied,
         state.now,
         MemoryCurve.of(graph, state.times, costs),
     )
@@ -127,7 +135,7 @@ class _Streams:
 
     def __init__(self, graph: StepGraph, costs: StepCosts, streams: int):
         self.graph, self.costs, self.streams = graph, costs, streams
-        self.now = self.computed = 0
+        self.now = self.computed = self.copied = 0
         self.free: dict[str, int] = {"gather": 0, "reduce": 0}
         self.arriving: dict[int, Span] = {}
         """By value, the collective that makes it, until an operation has waited for it."""
@@ -148,6 +156,7 @@ class _Streams:
         start = self.now
         self.now += ticks
         self.computed += ticks
+        self.copied += ticks if op.name in ("pack", "unpack") else 0
         self.times.append((start, self.now))
         self._compute(op.name, start)
 

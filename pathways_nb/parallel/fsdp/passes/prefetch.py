@@ -24,5 +24,7 @@ def prefetch(graph: StepGraph, distance: int = 1) -> StepGraph:
 def issues(graph: StepGraph, distance: int) -> Mapping[Collective, int]:
     """Return the position in front of which each gather is issued."""
     gathers = [op for op in graph.collectives if op.is_gather]
-    pairs = zip(gathers, gathers[distance:], strict=False)
-    return {op: min(graph.first_reader(earlier.outputs), graph.positions[op]) for earlier, op in pairs}
+    waits = [graph.first_reader(op.outputs) for op in gathers]
+    return {
+        op: min(waits[max(number - distance, 0)], graph.positions[op]) for number, op in enumerate(gathers) if number
+    }

@@ -1,0 +1,43 @@
+"""A lower bound on exposed communication that no order and no buckets can beat under the same costs.
+
+Two facts cannot be avoided. A parameter is used only after everything that is used before it and it itself have been
+gathered, through one stream. And everything whose gradient is made after a moment is reduced after it, through one
+stream. A bucket of any size pays the latency once, so each of both pays it at least once.
+"""
+
+from __future__ import annotations
+
+from pathways_nb.parallel.fsdp.costs import TICK
+from pathways_nb.parallel.fsdp.outline import Outline
+
+
+def exposed_bound(outline: Outline, kept: frozenset[int] = frozenset()) -> float:
+    """Return the seconds that the device must wait for exchanges, whatever the plan.
+
+    Args:
+        outline: of the step.
+        kept: parameters that stay gathered for the backward pass.
+    """
+    late, gathered = 0, 0
+    gathers = [*outline.forward, *(use for use in outline.again if use.param not in kept)]
+    delays = list[tuple[int, int]]()
+    for use in sorted(gathers, key=lambda use: use.read):
+        gathered += use.made
+        done = outline.costs.exchange("all_gather", gathered, outline.axis)
+        late = max(late, done - outline.passed[use.read])
+        delays.append((use.read, late))
+    # Conversions run beside exchanges at best; they are part of ``compute``, not of ``passed``.
+    converted = outline.compute - outline.passed[-1]
+    return max(0, max([late, *_after(outline, delays)]) - converted) * TICK
+
+
+def _after(outline: Outline, delays: list[tuple[int, int]]) -> list[int]:
+    """Return, for the moment at which each gradient is made, how late the step must end."""
+    total, found, left = outline.passed[-1], list[int](), 0
+    for one in reversed(outline.reductions):
+        left += one.padded
+        (name, axis), *_ = one.kinds
+        ticks = outline.costs.exchange(name, left, axis)
+        late = max((delay for at, delay in delays if at <= one.at), default=0)
+        found.append(late + ticks - (total - outline.passed[one.at]))
+    return found

@@ -1,0 +1,56 @@
+"""The paper's greedy rule for buckets (SimpleFSDP, section 4.2): the baseline that a search is compared with.
+
+A parameter joins the bucket that is being filled if the time of the bucket's gather, in the backward pass together with
+the last bucket's reduction, stays below the computation of the bucket before it, which is to hide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pathways_nb.parallel.fsdp.outline import Outline, Reduction, Use
+
+
+def greedy_buckets(outline: Outline) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the buckets of the forward and of the backward pass."""
+    forward = _filled(outline, outline.forward, lambda bucket: 0)
+    reductions = {one.param: one for one in outline.reductions}
+    again = _filled(
+        outline, outline.again or _backward_uses(outline), lambda bucket: _reduce(outline, bucket, reductions)
+    )
+    left = [one.param for one in outline.reductions if not any(one.param in bucket for bucket in again)]
+    missing = [use.param for use in outline.forward if not any(use.param in bucket for bucket in again)]
+    return forward, [*again, *([param] for param in dict.fromkeys([*left, *missing]))]
+
+
+def _filled(outline: Outline, uses: Sequence[Use], beside: Callable[[list[Use]], int]) -> list[list[int]]:
+    """Return buckets of gathers in order; ``beside`` returns what a closed bucket exchanges beside the next."""
+    found, bucket = list[list[Use]](), list[Use]()
+    hides = others = 0
+    for use in uses:
+        exchange = outline.costs.exchange("all_gather", sum(one.made for one in (*bucket, use)), outline.axis)
+        if bucket and exchange + others > hides:
+            hides, others = _compute(outline, bucket, use), beside(bucket)
+            found.append(bucket)
+            bucket = []
+        bucket.append(use)
+    return [[use.param for use in one] for one in (*found, bucket) if one]
+
+
+def _compute(outline: Outline, bucket: list[Use], after: Use) -> int:
+    """Return the ticks of computation from the first use of a bucket to the first use of the next."""
+    return outline.passed[after.at] - outline.passed[bucket[0].at]
+
+
+def _reduce(outline: Outline, bucket: list[Use], of: dict[int, Reduction]) -> int:
+    """Return the ticks of the reduction of a bucket."""
+    members = [of[use.param] for use in bucket if use.param in of]
+    if not members:
+        return 0
+    (name, axis), *_ = members[0].kinds
+    return outline.costs.exchange(name, sum(one.padded for one in members), axis)
+
+
+def _backward_uses(outline: Outline) -> list[Use]:
+    """Return the reductions as if they were gathers that cost nothing, where none are repeated."""
+    return [Use(one.param, one.at, one.at, 0, 0, 0) for one in outline.reductions]

@@ -1,0 +1,193 @@
+"""Searches for a plan with the simulated step as its objective, under a memory bound.
+
+The search begins with buckets of blocks and of parts of blocks, with the greedy rule's, and with single parameters,
+each with several distances of prefetching. Then it improves the best one: it merges neighbours, splits buckets and
+moves their ends, as long as the step becomes shorter. It counts evaluations, not seconds, so that it finds the same
+plan on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+from pathways_nb.parallel.fsdp.greedy import greedy_buckets
+from pathways_nb.parallel.fsdp.outline import Outline
+
+Partition = tuple[tuple[int, ...], ...]
+"""Positions of parameters, by bucket, in the order in which they are used."""
+_DISTANCES = 1, 2, 4, 8, 16
+_GAIN = 1e-4
+"""The share of the step that a change must save."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan by positions of parameters.
+
+    Args:
+        forward: buckets of the forward pass.
+        backward: buckets of the backward pass.
+        prefetch: how many gathers are under way before their turn.
+    """
+
+    forward: Partition
+    backward: Partition
+    prefetch: int
+
+
+@dataclass(eq=False)
+class PlanSearch:
+    """A search over the plans of one step.
+
+    Args:
+        outline: of the step.
+        block_of: the block of each parameter.
+        streams: of the device.
+        room: bytes that gathered parameters may take at once; ``None`` for no limit.
+        budget: the most evaluations.
+    """
+
+    outline: Outline
+    block_of: Sequence[str]
+    streams: Literal[2, 3] = 2
+    room: float | None = None
+    budget: int = 400
+
+    def __post_init__(self) -> None:
+        self._ticks: dict[Candidate, int] = {}
+
+    @property
+    def evaluated(self) -> int:
+        """Number of plans that were evaluated."""
+        return len(self._ticks)
+
+    def run(self) -> Candidate:
+        """Return the best plan that was found."""
+        starts = sorted(self._starts(), key=lambda one: (self.ticks(one), self.gathered(one)))
+        best = next((one for one in starts if self._fits(one)), min(starts, key=self.gathered))
+        improved = True
+        while improved and self.evaluated < self.budget:
+            improved = False
+            for other in self._neighbours(best):
+                if self.evaluated >= self.budget:
+                    break
+                if self.ticks(other) < self.ticks(best) * (1 - _GAIN) and self._fits(other):
+                    best, improved = other, True
+                    break
+        return best
+
+    def ticks(self, candidate: Candidate) -> int:
+        """Return the ticks of the step under a plan."""
+        if candidate not in self._ticks:
+            self._ticks[candidate] = self.outline.ticks(
+                candidate.forward, candidate.backward, candidate.prefetch, streams=self.streams
+            )
+        return self._ticks[candidate]
+
+    def gathered(self, candidate: Candidate) -> int:
+        """Return bytes that gathered parameters take at most, if every gather is done when it is issued.
+
+        What a bucket gathers lies there twice while it is unpacked.
+        """
+        most = 0
+        for buckets in (candidate.forward, candidate.backward):
+            sizes = [sum(self._sizes[p] for p in bucket) for bucket in buckets]
+            twice = [size * (2 if len(bucket) > 1 else 1) for size, bucket in zip(sizes, buckets, strict=True)]
+            ends = [0]
+            for size in sizes:
+                ends.append(ends[-1] + size)
+            for at, size in enumerate(twice):
+                before = sizes[at - 1] if at else 0  # of the block that still computes
+                most = max(most, before + size + ends[min(at + 1 + candidate.prefetch, len(sizes))] - ends[at + 1])
+        return most
+
+    @cached_property
+    def _sizes(self) -> dict[int, int]:
+        return {use.param: use.made for use in self.outline.forward}
+
+    @cached_property
+    def _orders(self) -> tuple[list[int], list[int]]:
+        """The order in which parameters are used, and that in which their gradients are made."""
+        forward = [use.param for use in self.outline.forward]
+        backward = [one.param for one in self.outline.reductions]
+        return forward, backward + [param for param in forward if param not in self.outline.reduced]
+
+    def _fits(self, candidate: Candidate) -> bool:
+        return self.room is None or self.gathered(candidate) <= self.room
+
+    def _starts(self) -> Iterator[Candidate]:
+        forward, backward = self._orders
+        pairs = [tuple(_partition(buckets) for buckets in greedy_buckets(self.outline))]
+        pairs += [(self._blocks(forward, parts), self._blocks(backward, parts)) for parts in (1, 2, 3)]
+        pairs += [(self._light(forward), self._light(backward)), (_single(forward), _single(backward))]
+        for one, other in pairs:
+            yield from (Candidate(one, other, distance) for distance in _DISTANCES)
+
+    def _blocks(self, order: Sequence[int], parts: int) -> Partition:
+        """Return a bucket for each block, or for each of several parts of about equal bytes."""
+        found = list[tuple[int, ...]]()
+        for block in _grouped(order, self.block_of):
+            total, filled = sum(self._sizes[param] for param in block), 0
+            cut: list[list[int]] = [[] for _ in range(parts)]
+            for param in block:
+                cut[min(parts - 1, filled * parts // max(total, 1))].append(param)
+                filled += self._sizes[param]
+            found += [tuple(part) for part in cut if part]
+        return tuple(found)
+
+    def _light(self, order: Sequence[int]) -> Partition:
+        """Return a bucket for each parameter, and one for those of a block whose copies cost less than a latency."""
+        costs = self.outline.costs
+        latency = costs.exchange("all_gather", 0, self.outline.axis)
+        found = list[tuple[int, ...]]()
+        for block in _grouped(order, self.block_of):
+            light = [param for param in block if costs.copy(self._sizes[param]) < latency]
+            at = {param: (param,) for param in block if param not in light} | (
+                {light[0]: tuple(light)} if light else {}
+            )
+            found += [at[param] for param in block if param in at]
+        return tuple(found)
+
+    def _neighbours(self, at: Candidate) -> Iterator[Candidate]:
+        """Yield plans that differ a little: the ends first, where nothing hides an exchange."""
+        for prefetch in (at.prefetch - 1, at.prefetch + 1):
+            if prefetch >= 1:
+                yield replace(at, prefetch=prefetch)
+        for other in _changed(at.backward):
+            yield replace(at, backward=other)
+        for other in _changed(at.forward):
+            yield replace(at, forward=other)
+
+
+def _changed(buckets: Partition) -> Iterator[Partition]:
+    """Yield partitions with one end moved, two neighbours merged, or one bucket split; from both ends to the middle."""
+    for i in sorted(range(len(buckets)), key=lambda i: min(i, len(buckets) - 1 - i)):
+        before, one, after = buckets[:i], buckets[i], buckets[i + 1 :]
+        for cut in sorted({1, len(one) // 2, len(one) - 1} - {0, len(one)}):
+            yield (*before, one[:cut], one[cut:], *after)
+        if after:
+            following, *rest = after
+            yield (*before, one + following, *rest)
+            if len(following) > 1:
+                yield (*before, (*one, following[0]), following[1:], *rest)
+            if len(one) > 1:
+                yield (*before, one[:-1], (one[-1], *following), *rest)
+
+
+def _grouped(order: Sequence[int], block_of: Sequence[str]) -> Iterator[list[int]]:
+    """Yield parameters that follow each other and belong to one block."""
+    ends = [i + 1 for i, (one, two) in enumerate(pairwise(order)) if block_of[one] != block_of[two]]
+    for start, stop in pairwise([0, *ends, len(order)]):
+        yield list(order[start:stop])
+
+
+def _partition(buckets: Iterable[Iterable[int]]) -> Partition:
+    return tuple(tuple(bucket) for bucket in buckets)
+
+
+def _single(order: Iterable[int]) -> Partition:
+    return tuple((param,) for param in order)
