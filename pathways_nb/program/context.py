@@ -70,6 +70,9 @@ class Runner(Protocol[ComputationT, ProgramT]):
     def peaks_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the memory that one run of a program needs at its peak, for each placement."""
 
+    def cost_model(self) -> Any:
+        """Return the cost model of the attached devices if they are simulated, else ``None``."""
+
     def compiled_of(self, program: ProgramT, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what each node of a program was compiled to."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,6 +82,45 @@ def loss(fn: Callable[..., Any], params: Any, batch: Any, has_aux: bool) -> Any:
         hint = " For auxiliary outputs give has_aux=True." if isinstance(value, tuple) else " Return its mean."
         raise UsageError(f"fsdp: {name} must return a scalar loss; it returns {_form(value)}.{hint}")
     return jax.tree.structure(aux)
+
+
+def default_batch(fn: Callable[..., Any]) -> Any:
+    """Return the shapes of a batch if the defaults of a loss's arguments give all of them, or if it has none."""
+    try:
+        _, *rest = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # a function without a signature
+        return None
+    named = [one for one in rest if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if len(named) < len(rest) or any(not hasattr(one.default, "shape") for one in named):
+        return None
+    return tuple(jax.ShapeDtypeStruct(one.default.shape, one.default.dtype) for one in named)
+
+
+def has_batch(batch: Any, fn: Callable[..., Any]) -> None:
+    """Check that the shapes of a batch are known.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if batch is None:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise UsageError(
+            f"fsdp: to plan {name}, the shapes of a whole batch are needed. Call the step once, or give them: "
+            f"pw.fsdp(..., batch=(jax.ShapeDtypeStruct((128, 8192), jnp.int32), ...)), or batch=(...) here."
+        )
+
+
+def has_model(model: Any) -> None:
+    """Check that it is known for which chip to plan.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if model is None:
+        raise UsageError(
+            'fsdp: for which chip? The attached devices are real. Give chip="gpu_h100_sxm", or attach simulated ones: '
+            'pw.attach("sim", chip="gpu_h100_sxm").'
+        )
 
 
 def same_shapes(expected: Any, given: Any) -> None:

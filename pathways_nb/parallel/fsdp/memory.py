@@ -44,7 +44,9 @@ class MemoryCurve:
         return {category: int(held[at]) for category, held in self.bytes.items()}
 
     @classmethod
-    def of(cls, graph: StepGraph, times: Sequence[tuple[int, int]], costs: StepCosts) -> MemoryCurve:
+    def of(
+        cls, graph: StepGraph, times: Sequence[tuple[int, int]], costs: StepCosts, state_bytes: int = 0
+    ) -> MemoryCurve:
         """Return the memory of a step.
 
         An array lives from the beginning of the operation that makes it to the end of the last one that reads it.
@@ -53,6 +55,7 @@ class MemoryCurve:
             graph: the step.
             times: of each operation, when it begins and ends.
             costs: of the operations; they say which arrays are views, and which are never in memory.
+            state_bytes: of the optimizer's state.
         """
         category = categories(graph)
         born, died = dict.fromkeys(graph.flat.inputs, 0), dict[int, int]()
@@ -81,6 +84,7 @@ class MemoryCurve:
             np.add.at(change, np.searchsorted(at, ticks[mine, 0]), sizes[mine])
             np.add.at(change, np.searchsorted(at, ticks[mine, 1]), -sizes[mine])
             found[name] = np.cumsum(change)[: len(at)]
+        found["optimizer"] = found["optimizer"] + state_bytes
         return cls(at, found)
 
 

@@ -25,12 +25,13 @@ def parameters_of(params: Any, trainable: Sequence[bool], mode: Mode) -> tuple[P
     )
 
 
-def per_parameter(parameters: Sequence[Parameter], mode: Mode) -> FsdpPlan:
+def per_parameter(parameters: Sequence[Parameter], mode: Mode, prefetch: int = 0) -> FsdpPlan:
     """Return the plan with a collective for each parameter."""
-    return plan_of([[one.name] for one in parameters], prefetch=0, name="per parameter").keeping(not mode.gathers_again)
+    plan = plan_of([[one.name] for one in parameters], prefetch=prefetch, name="per parameter")
+    return plan.keeping(not mode.gathers_again)
 
 
-def per_block(parameters: Sequence[Parameter], mode: Mode) -> FsdpPlan:
+def per_block(parameters: Sequence[Parameter], mode: Mode, prefetch: int = 1) -> FsdpPlan:
     """Return the plan with a bucket for each block, as FSDP2 wraps transformer blocks.
 
     A block is everything whose name begins alike up to its last number, such as ``layers.3``; what has no number in its
@@ -39,18 +40,13 @@ def per_block(parameters: Sequence[Parameter], mode: Mode) -> FsdpPlan:
     groups: dict[tuple[str, str], list[str]] = {}
     for one in parameters:
         groups.setdefault((block_of(one.name), str(one.dtype)), []).append(one.name)
-    return plan_of(groups.values(), prefetch=1, name="per block").keeping(not mode.gathers_again)
+    return plan_of(groups.values(), prefetch=prefetch, name="per block").keeping(not mode.gathers_again)
 
 
 def block_of(name: str) -> str:
     """Return the block to which a parameter belongs: its name up to the first number, or its first part."""
     found = re.match(r"(.*?(?:^|\.)\d+)(?:\.|$)", name)
     return found[1] if found else name.split(".")[0]
-
-
-def by_names(groups: Iterable[Iterable[str]], **options: Any) -> FsdpPlan:
-    """Return the plan with the user's own buckets."""
-    return plan_of(groups, **options)
 
 
 def applied(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> StepGraph:

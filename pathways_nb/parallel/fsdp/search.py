@@ -80,6 +80,10 @@ class PlanSearch:
                     break
         return best
 
+    def smallest(self) -> Candidate:
+        """Return the plan that holds the fewest gathered bytes at once."""
+        return min(self._starts(), key=self.gathered)
+
     def ticks(self, candidate: Candidate) -> int:
         """Return the ticks of the step under a plan."""
         if candidate not in self._ticks:

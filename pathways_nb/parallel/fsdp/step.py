@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import checks, plans
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS, over_devices
 from pathways_nb.parallel.fsdp.modes import Mode, mode_of
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.fsdp.planner import Planner
 from pathways_nb.parallel.fsdp.report import CompiledStep, compiled_step
 from pathways_nb.parallel.fsdp.state_layout import StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.parallel.fsdp.tracing import StepOptions, trace_step
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program import specs
+from pathways_nb.program import context, specs
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.program import program
 from pathways_nb.program.signature import Deferred, Signature, Statics
@@ -34,12 +37,13 @@ class FsdpStep:
 
     def __init__(
         self, loss: Callable[..., Any], params: Any, on: VirtualSlice, optimizer: Any, mode: Mode,
-        trainable: Sequence[bool], options: StepOptions, plan: FsdpPlan | None, donate: bool,
+        trainable: Sequence[bool], options: StepOptions, plan: FsdpPlan | None, donate: bool, batch: Any = None,
     ):  # fmt: skip
         self._loss, self._on, self._optimizer, self._mode = loss, on, optimizer, mode
         self._trainable, self._options, self._donate = tuple(trainable), options, donate
         self._shapes = params
         self._graphs: dict[Any, StepGraph] = {}
+        self._batch = batch if batch is not None else checks.default_batch(loss)
         self._computations: dict[Any, Computation] = {}
         self.parameters = plans.parameters_of(params, trainable, mode)
         self.plan = plan if plan is not None else plans.per_block(self.parameters, mode)
@@ -75,7 +79,7 @@ class FsdpStep:
         """
         return FsdpStep(
             self._loss, self._shapes, self._on, self._optimizer, self._mode, self._trainable, self._options, plan,
-            self._donate,
+            self._donate, self._batch,
         )  # fmt: skip
 
     # ---- what a user calls
@@ -127,6 +131,64 @@ class FsdpStep:
             *batch: arrays or shapes of a whole batch.
         """
         return self._traced(jax.tree.map(_struct, batch))
+
+    def planner(self, batch: Sequence[Any] | None = None, chip: Any = None, streams: Literal[2, 3] = 2) -> Planner:
+        """Return what plans, times and searches before the step runs.
+
+        Args:
+            batch: arrays or shapes of a whole batch; by default those of the last call, or ``batch=`` of ``pw.fsdp``.
+            chip: a chip, its name or a cost model; by default that of the simulated devices.
+            streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
+
+        Raises:
+            UsageError: neither is known.
+        """
+        known = self._batch if batch is None else tuple(jax.tree.map(_struct, tuple(batch)))
+        checks.has_batch(known, self._loss)
+        model = chip if isinstance(chip, CostModel) else CostModel.of(chip) if chip else context.runner().cost_model()
+        checks.has_model(model)
+        sizes = dict(zip(self._on.axes, self._on.shape, strict=True))
+        return Planner(self._traced(known), self._mode, model, sizes, self._state_bytes(), streams)
+
+    def search(
+        self, memory: float | None = None, batch: Sequence[Any] | None = None, chip: Any = None,
+        streams: Literal[2, 3] = 2, budget: int = 400,
+    ) -> FsdpPlan:  # fmt: skip
+        """Return the best plan that a search finds in simulated time; ``with_plan`` uses it.
+
+        Args:
+            memory: bytes that a device has; ``None`` for no limit.
+            batch: as for ``planner``.
+            chip: as for ``planner``.
+            streams: as for ``planner``.
+            budget: the most plans that are evaluated.
+
+        Raises:
+            PlanError: no plan fits.
+            UsageError: no batch or no chip is known.
+        """
+        return self.planner(batch, chip, streams).search(memory, budget)
+
+    def timeline(
+        self, batch: Sequence[Any] | None = None, chip: Any = None, streams: Literal[2, 3] = 2
+    ) -> StepTimeline:
+        """Return the step of one device under its plan in simulated time, without running it.
+
+        Args:
+            batch: as for ``planner``.
+            chip: as for ``planner``.
+            streams: as for ``planner``.
+        """
+        return self.planner(batch, chip, streams).timeline(self.plan)
+
+    def _state_bytes(self) -> int:
+        """Return the bytes of the optimizer's state on each device."""
+        if self._optimizer is None:
+            return 0
+        state = jax.eval_shape(self._optimizer.init, self._shapes)
+        parts = self._mode.axes.shard[1]
+        pairs = zip(jax.tree.leaves(state), self._state_layout.specs(state), strict=True)
+        return sum(leaf.size * leaf.dtype.itemsize // (parts if len(spec) else 1) for leaf, spec in pairs)
 
     def compiled(self, *batch: Any) -> CompiledStep:
         """Return the collectives of ``value_and_grad`` as they are planned and as they were compiled.
@@ -204,6 +266,7 @@ class FsdpStep:
         return value, jax.tree.unflatten(jax.tree.structure(params), leaves)
 
     def _traced(self, batch: Any) -> StepGraph:
+        self._batch = batch
         parts = self._mode.axes.size
         local = jax.tree.map(lambda leaf: _part(leaf, parts), batch)
         key = str(jax.tree.structure(local)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
@@ -280,6 +343,7 @@ def fsdp(
     frozen: Any = None,
     has_aux: bool = False,
     donate: bool = False,
+    batch: Sequence[Any] | None = None,
 ) -> FsdpStep:
     """Return a training step that splits parameters, gradients and optimizer state over the devices of a place.
 
@@ -297,6 +361,8 @@ def fsdp(
         frozen: ``frozen(name)`` returns whether a parameter is not trained; or a tree of truth values.
         has_aux: whether ``loss_fn`` returns the loss and auxiliary outputs, of which the mean over devices is returned.
         donate: whether a step takes over the memory of the parameters and the state it is given.
+        batch: arrays or shapes of a whole batch, to plan with before the first call; by default the defaults of
+            ``loss_fn``'s arguments, if they are arrays or shapes.
 
     Raises:
         UsageError: there is no such mode or axis, or an argument has the wrong form.
@@ -306,7 +372,8 @@ def fsdp(
     chosen = mode_of(mode, on, axis)
     shapes = jax.tree.map(_struct, params)
     trainable = checks.trainable(shapes, frozen)
+    given = None if batch is None else tuple(jax.tree.map(_struct, tuple(batch)))
     options = StepOptions(
         chosen.axes, chosen.shards_parameters, chosen.shards_parameters, param_dtype, reduce_dtype, accumulate, has_aux
     )
-    return FsdpStep(loss_fn, shapes, on, optimizer, chosen, trainable, options, plan, donate)
+    return FsdpStep(loss_fn, shapes, on, optimizer, chosen, trainable, options, plan, donate, given)

@@ -107,13 +107,14 @@ class StepTimeline:
         return sorted(self.stalls, key=lambda stall: stall.start - stall.end)[:count]
 
 
-def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2) -> StepTimeline:
+def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2, state_bytes: int = 0) -> StepTimeline:
     """Return a step in simulated time.
 
     Args:
         graph: the step, after its passes.
         costs: of its operations.
         streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
+        state_bytes: of the optimizer's state on the device.
     """
     state = _Streams(graph, costs, streams)
     for op in graph.ops:
@@ -126,7 +127,7 @@ def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2) -> 
         state.computed,
         state.copied,
         state.now,
-        MemoryCurve.of(graph, state.times, costs),
+        MemoryCurve.of(graph, state.times, costs, state_bytes),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Peak
@@ -118,6 +119,10 @@ class EagerRunner:
     def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
         """Return the memory that the program needs at its peak for these arguments, for each placement."""
         return self._plan_of(program, args, kwargs).peaks
+
+    def cost_model(self) -> CostModel | None:
+        """Return the cost model of the attached devices if they are simulated, else ``None``."""
+        return getattr(default_controller.get().driver, "model", None)
 
     @_users_view
     def compiled_of(

@@ -1,0 +1,127 @@
+"""Everything that a plan of one step can be asked before it runs: plans, timelines, the bound, the search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pathways_nb.cost.model import CostModel
+from pathways_nb.errors import PlanError, size
+from pathways_nb.parallel.fsdp import plans
+from pathways_nb.parallel.fsdp.bound import exposed_bound
+from pathways_nb.parallel.fsdp.costs import StepCosts
+from pathways_nb.parallel.fsdp.greedy import greedy_buckets
+from pathways_nb.parallel.fsdp.modes import Mode
+from pathways_nb.parallel.fsdp.outline import Outline
+from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
+from pathways_nb.parallel.fsdp.search import Partition, PlanSearch
+from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.timeline import StepTimeline, timeline
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """The plans of one step on one kind of chip.
+
+    Args:
+        traced: the step before any pass.
+        mode: what is split.
+        model: the cost model.
+        sizes: axes of the place and their sizes.
+        state_bytes: bytes of the optimizer's state on each device.
+        streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
+    """
+
+    traced: StepGraph
+    mode: Mode
+    model: CostModel
+    sizes: Mapping[str, int]
+    state_bytes: int = 0
+    streams: Literal[2, 3] = 2
+
+    @cached_property
+    def costs(self) -> StepCosts:
+        """The costs of the operations."""
+        return StepCosts.of(self.traced, self.model, self.sizes)
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What the time of the step depends on, apart from its plan."""
+        return Outline.of(self.traced, self.costs, self.mode.gathers_again)
+
+    @property
+    def bound(self) -> float:
+        """Seconds of exposed communication that no order and no buckets can avoid."""
+        return exposed_bound(self.outline)
+
+    def timeline(self, plan: FsdpPlan) -> StepTimeline:
+        """Return the step under a plan in simulated time."""
+        graph = plans.applied(self.traced, plan, self.mode)
+        return timeline(graph, self.costs, self.streams, self.state_bytes)
+
+    def greedy(self) -> FsdpPlan:
+        """Return the plan of the paper's greedy rule (SimpleFSDP, section 4.2)."""
+        forward, backward = greedy_buckets(self.outline)
+        return self._plan(forward, backward, 1, "greedy")
+
+    def per_block(self, prefetch: int = 1) -> FsdpPlan:
+        """Return the plan with a bucket for each block, as FSDP2 wraps them."""
+        return plans.per_block(self.traced.parameters, self.mode, prefetch)
+
+    def per_parameter(self, prefetch: int = 0) -> FsdpPlan:
+        """Return the plan with a collective for each parameter."""
+        return plans.per_parameter(self.traced.parameters, self.mode, prefetch)
+
+    def search(self, memory: float | None = None, budget: int = 400) -> FsdpPlan:
+        """Return the best plan that a search finds.
+
+        Args:
+            memory: bytes that a device has; ``None`` for no limit.
+            budget: the most plans that are evaluated.
+
+        Raises:
+            PlanError: even the plan that needs least does not fit.
+        """
+        room = None if memory is None else memory - self._without_gathered()
+        blocks = [plans.block_of(one.name) for one in self.traced.parameters]
+        search = PlanSearch(self.outline, blocks, self.streams, room, budget)
+        while True:
+            found = search.run()
+            plan = self._plan(found.forward, found.backward, found.prefetch, "searched")
+            if memory is None:
+                return plan
+            peak = self.timeline(plan).memory.peak
+            if peak <= memory:
+                return plan
+            tighter = search.gathered(found) - (peak - memory)
+            if (search.room is not None and tighter >= search.room) or found == search.smallest():
+                raise PlanError(
+                    f"no plan fits {size(memory)} per device: the smallest needs {size(peak)}, of which gathered "
+                    f"parameters take {size(search.gathered(found))}. Use more devices, jax.checkpoint, or a smaller "
+                    f"batch."
+                )
+            search.room = tighter
+
+    def _without_gathered(self) -> int:
+        """Return the most bytes of everything but gathered parameters."""
+        curve = self.timeline(self.per_parameter()).memory
+        return int((curve.total - curve.bytes["gathered"]).max(initial=0))
+
+    def _plan(
+        self, forward: Partition | Sequence[Sequence[int]], backward: Partition | Sequence[Sequence[int]],
+        prefetch: int, name: str,
+    ) -> FsdpPlan:  # fmt: skip
+        keep = not self.mode.gathers_again
+        left = self._unused(forward)
+        return FsdpPlan(
+            tuple(Bucket(self.traced.names(bucket), keep) for bucket in (*forward, *left)),
+            tuple(Bucket(self.traced.names(bucket)) for bucket in (*backward, *self._unused(backward))),
+            prefetch, name,
+        )  # fmt: skip
+
+    def _unused(self, buckets: Partition | Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        """Return a bucket for each parameter that is never gathered or reduced."""
+        there = {param for bucket in buckets for param in bucket}
+        return [(param,) for param in range(len(self.traced.parameters)) if param not in there]
