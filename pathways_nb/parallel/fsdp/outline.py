@@ -175,7 +175,7 @@ class _Walk:
             issued = own
             if prefetch and number:
                 position = min(waits[max(number - prefetch, 0)][0], bucket[0].at)
-                issued = (position, number / (len(gathers) + 1) * 0.25)
+                issued = (position, 0.5 + number / (len(gathers) + 1) * 0.25)
             before = sum(use.before for use in bucket)
             size = sum(use.made for use in bucket)
             sent = self.costs.copy(sum(use.sent for use in bucket)) if len(bucket) > 1 else 0

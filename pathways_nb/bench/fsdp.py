@@ -1,0 +1,174 @@
+"""Sharded data parallelism: variants of one step as they are compiled here, and plans of Llama 3 in simulated time.
+
+The variants are those of a model of 4 blocks (features 256, hidden 1024, 512 words, 128 tokens, 16 sequences) on 8
+devices of this machine. Devices share its cores, so times say what passes cost, not what overlap saves. The planner's
+table prices each collective by a latency and a bandwidth, and products at 400 TFLOP/s, as ``simplefsdp.md`` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import pathways_nb as pw
+from pathways_nb.bench.stopwatch import interleaved, ratio
+from pathways_nb.examples import llama, llama3
+from pathways_nb.parallel.fsdp.planner import Planner
+
+DEVICES, ROWS, TOKENS, ROUNDS = 8, 16, 128, 8
+SIZE = llama.Size(256, 4, 1024, 512)
+SETTINGS = [("8b", 8, 350e9, 15e-6), ("8b", 64, 100e9, 30e-6), ("8b", 128, 50e9, 40e-6), ("8b", 512, 50e9, 40e-6),
+            ("70b", 128, 50e9, 40e-6), ("405b", 512, 50e9, 40e-6)]  # fmt: skip
+"""Model, devices, bytes/s and latency in seconds of a collective."""
+MEMORY = 80e9
+
+
+def run() -> dict[str, Any]:
+    """Return the figures of the variants and of the planner."""
+    variants, figures = _variants()
+    table = [_planned(*setting) for setting in SETTINGS]
+    chosen = next(row for row in table if (row["model"], row["devices"]) == ("8b", 128))
+    figures |= {
+        "searched_over_greedy_8b_128": chosen["searched_ms"] / chosen["greedy_ms"],
+        "searched_over_block_prefetch_8b_128": chosen["searched_ms"] / chosen["block_prefetch_ms"],
+        "searched_over_bound_8b_128": chosen["searched_ms"] / chosen["bound_ms"],
+        "searched_over_bound_worst": max(row["searched_ms"] / row["bound_ms"] for row in table),
+        "plan_seconds_8b": chosen["plan_seconds"],
+        "trace_seconds_8b": chosen["trace_seconds"],
+    }
+    return {"figures": figures, "detail": {"variants": variants, "plans": table}}
+
+
+def _variants() -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Return a row for each variant of the step, and the figures that compare them."""
+    with pw.attach("cpu", islands=1, devices_per_island=DEVICES):
+        place = pw.virtual_slice(DEVICES, name="place")
+        params, batch = llama.stages([4], SIZE)[1][0], llama.batch(ROWS, TOKENS)
+        expected = jax.jit(jax.value_and_grad(_loss(False)))(params, *batch)[1]
+        calls: dict[str, Callable[[], Any]] = {}
+        rows = [_variant(name, step, params, batch, expected, calls) for name, step in _steps(place, params)]
+        rows.append(_gspmd(place, params, batch, calls))
+        seconds = interleaved({name: lambda call=call: pw.wait(call()) for name, call in calls.items()}, ROUNDS)
+    for row in rows:
+        row["step_over_vanilla"] = ratio(seconds, row["variant"], "vanilla")
+    temporary = {row["variant"]: row["temporary_mib"] for row in rows}
+    figures = {
+        "temp_all_passes_over_gspmd": temporary["all passes"] / temporary["GSPMD"],
+        "temp_full_remat_over_gspmd": temporary["all passes, full remat"] / temporary["GSPMD"],
+        "step_all_passes_over_vanilla": ratio(seconds, "all passes", "vanilla"),
+        "gradient_error_worst": max(row["gradient_error"] for row in rows if "gradient_error" in row),
+        "collectives_changed": sum(len(row["changed"]) for row in rows if "changed" in row),
+    }
+    return rows, figures
+
+
+def _steps(place: pw.VirtualSlice, params: Any) -> Iterator[tuple[str, pw.FsdpStep]]:
+    """Yield the variants: what is gathered once, again, in buckets, early, and with activations computed again."""
+    step = pw.fsdp(_loss(False), params, on=place)
+    remat = pw.fsdp(_loss(True), params, on=place)
+    block = step.plan
+    single = pw.FsdpPlan(tuple(pw.Bucket((name.name,)) for name in step.parameters), prefetch=0)
+    yield "vanilla", step.with_plan(single.keeping(True))
+    yield "bucketed", step.with_plan(replace(block, prefetch=0).keeping(True))
+    yield "re-gathered", step.with_plan(single)
+    yield "re-gathered and bucketed", step.with_plan(replace(block, prefetch=0))
+    yield "all passes", step
+    yield "full remat", remat.with_plan(single)
+    yield "all passes, full remat", remat
+
+
+def _variant(
+    name: str, step: pw.FsdpStep, params: Any, batch: Any, expected: Any, calls: dict[str, Callable[[], Any]]
+) -> dict[str, Any]:
+    placed = step.init(params)
+    found = step.compiled(*batch)
+    _, gradients = step.value_and_grad(placed, *batch)
+    calls[name] = lambda: step.value_and_grad(placed, *batch)
+    return {
+        "variant": name, "planned": dict(found.planned), "compiled": dict(found.compiled),
+        "changed": list(found.differences), "temporary_mib": found.temporary / 2**20,
+        "gradient_error": _error(gradients, expected), "schedule": step.graph(*batch).schedule(),
+    }  # fmt: skip
+
+
+def _gspmd(place: pw.VirtualSlice, params: Any, batch: Any, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Return the row of plain ``jax.jit`` with sharded parameters and batch, the comparison."""
+    axis = place.axes[0]
+    laid = jax.tree.map(lambda leaf: pw.P(axis), params)
+    call = pw.jit(
+        jax.value_and_grad(_loss(False)), on=place, in_shardings=(laid, pw.P(axis), pw.P(axis)),
+        out_shardings=(pw.P(), laid),
+    )  # fmt: skip
+    placed = pw.put(params, on=place, shardings=laid)
+    made = next(iter(pw.program(lambda *args: call(*args)).compiled(params, *batch).values()))
+    calls["GSPMD"] = lambda: call(placed, *batch)
+    pw.wait(calls["GSPMD"]())
+    counts = {kind: made.as_text().count(f" {kind}(") for kind in ("all-gather", "reduce-scatter", "all-reduce")}
+    return {"variant": "GSPMD", "compiled": counts, "temporary_mib": made.memory_analysis().temp_size_in_bytes / 2**20}
+
+
+def _loss(remat: bool) -> Callable[..., Any]:
+    block = jax.checkpoint(llama.block, static_argnums=2) if remat else llama.block
+
+    def loss(params: Any, tokens: Any, targets: Any) -> Any:
+        length = tokens.shape[1]
+        x = params["embedding"][tokens]
+        for one in params["blocks"]:
+            x = block(one, x, pw.Context(0, length, length, length))
+        return llama.loss(llama.stage({"blocks": [], "norm": params["norm"], "head": params["head"]}, x, None), targets)  # type: ignore[arg-type]
+
+    return loss
+
+
+def _error(found: Any, expected: Any) -> float:
+    pairs = zip(jax.tree.leaves(pw.get(found)), jax.tree.leaves(expected), strict=True)
+    return max(float(np.abs(a - b).max() / np.abs(np.asarray(b)).max()) for a, b in pairs)
+
+
+def _planned(model: str, devices: int, bandwidth: float, latency: float) -> dict[str, Any]:
+    """Return the exposed communication of one model's plans, in ms, at a sequence of 8192 tokens for each device."""
+    began = time.perf_counter()
+    planner = planner_of(model, devices, bandwidth, latency)
+    traced = time.perf_counter()
+    plan = planner.search(MEMORY)
+    searched = planner.timeline(plan)
+    ended = time.perf_counter()
+    others = {"greedy": planner.greedy(), "block_prefetch": planner.per_block(1), "block": planner.per_block(0),
+              "vanilla": planner.per_parameter(0)}  # fmt: skip
+    timelines = {name: planner.timeline(other) for name, other in others.items()}
+    return {
+        "model": model, "devices": devices, "GB/s": bandwidth / 1e9, "latency_us": latency * 1e6,
+        "compute_ms": planner.outline.compute / 1e9, "exchanged_ms": searched.exchanged * 1e3,
+        **{f"{name}_ms": one.exposed * 1e3 for name, one in timelines.items()},
+        "searched_ms": searched.exposed * 1e3, "bound_ms": planner.bound * 1e3,
+        "searched_waits_ms": searched.waited * 1e3, "peak_gib": searched.memory.peak / 2**30,
+        "trace_seconds": traced - began, "plan_seconds": ended - traced,
+    }  # fmt: skip
+
+
+def planner_of(model: str, devices: int, bandwidth: float, latency: float) -> Planner:
+    """Return the planner of a Llama 3 model in bfloat16, with gradients reduced in float32.
+
+    Args:
+        model: ``"8b"``, ``"70b"`` or ``"405b"``; the last two compute activations again.
+        devices: that each train one sequence of 8192 tokens.
+        bandwidth: of collectives, in bytes/s for each device.
+        latency: of a collective, in seconds.
+    """
+    chip = pw.chip("gpu_h100_sxm").replace(
+        pod=(devices,), links=1, link_bw=bandwidth, link_efficiency=1.0, hop_latency=1e-12, start_latency=latency,
+        bf16_flops=400e12 / 0.7,
+    )  # fmt: skip
+    shape, tokens = llama3.SHAPES[model], jax.ShapeDtypeStruct((devices, 8192), jnp.int32)
+    step = pw.fsdp(
+        llama3.loss(shape, remat=model != "8b"), llama3.params(shape), on=pw.virtual_slice(devices),
+        optimizer=optax.adamw(1e-4), param_dtype=jnp.bfloat16, reduce_dtype=jnp.float32, batch=(tokens, tokens),
+    )  # fmt: skip
+    return step.planner(chip=chip)

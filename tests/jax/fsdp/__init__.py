@@ -1,0 +1,1 @@
+"""Pipelines that run: gradients, order, training."""
