@@ -48,20 +48,33 @@ def trainable(params: Any, frozen: Any) -> list[bool]:
     Raises:
         UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    if frozen is None:
-        still = [False] * len(leaves)
-    elif callable(frozen):
-        still = [bool(frozen(name_of(path))) for path, _ in leaves]
-    else:
-        try:
-            still = [bool(one) for one in jax.tree.leaves(jax.tree.broadcast(frozen, params))]
-        except ValueError:
-            raise UsageError(
-                f"fsdp: frozen has the form {jax.tree.structure(frozen)}, but params has {jax.tree.structure(params)}. "
-                f'Give a tree of truth values like params, or a function of a name: lambda name: "embed" in name.'
-            ) from None
-    return [jnp.issubdtype(leaf.dtype, jnp.inexact) and not one for (_, leaf), one in zip(leaves, still, strict=True)]
+    leaves = jax.tree.leaves(params)
+    still = [False] * len(leaves) if frozen is None else _truths("frozen", params, frozen)
+    return [jnp.issubdtype(leaf.dtype, jnp.inexact) and not one for leaf, one in zip(leaves, still, strict=True)]
+
+
+def stacked(params: Any, given: Any) -> list[bool]:
+    """Return of each parameter whether it is a stack of layers; by default, whether it has three dimensions or more.
+
+    Raises:
+        UsageError: ``given`` is neither a function of a name nor a tree like ``params``.
+    """
+    leaves = jax.tree.leaves(params)
+    wanted = [leaf.ndim > 2 for leaf in leaves] if given is None else _truths("stacked", params, given)
+    return [one and leaf.ndim > 1 for leaf, one in zip(leaves, wanted, strict=True)]
+
+
+def _truths(argument: str, params: Any, given: Any) -> list[bool]:
+    """Return a truth value of each parameter, from a function of its name or a tree."""
+    if callable(given):
+        return [bool(given(name_of(path))) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    try:
+        return [bool(one) for one in jax.tree.leaves(jax.tree.broadcast(given, params))]
+    except ValueError:
+        raise UsageError(
+            f"fsdp: {argument} has the form {jax.tree.structure(given)}, but params has {jax.tree.structure(params)}. "
+            f'Give a tree of truth values like params, or a function of a name: lambda name: "embed" in name.'
+        ) from None
 
 
 def loss(fn: Callable[..., Any], params: Any, batch: Any, has_aux: bool) -> Any:

@@ -20,6 +20,7 @@ from pathways_nb.cost.jaxpr.traffic import Traffic, traffic_of
 from pathways_nb.cost.model import CostModel
 from pathways_nb.jaxpr.flat import called
 from pathways_nb.parallel.flat_function import Runnable
+from pathways_nb.parallel.fsdp.scan_gathers import ShardedScan
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 from pathways_nb.parallel.fsdp.tracing import is_kernel
 
@@ -129,6 +130,8 @@ class StepCosts:
             self.compute[op.outputs[0]] = self._ticks_of(_kernel(op, made, traffic) if is_kernel(op.eqn) else work)
         self.fused.update(value for value, made in values.items() if made.root not in traffic.stored)
         for op, _ in pairs:
+            if isinstance(op, ShardedScan):
+                continue
             operands = [values[value] for value in op.inputs]
             for value in op.outputs:
                 source = values[value].source

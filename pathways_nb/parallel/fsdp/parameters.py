@@ -27,6 +27,7 @@ class Parameter:
         parts: number of shards.
         dim: the dimension that is split; ``None`` if each device keeps the whole.
         trainable: whether it has a gradient.
+        stacked: whether it is a stack of layers over which the loss scans; see ``scan_gathers``.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Parameter:
     parts: int
     dim: int | None
     trainable: bool = True
+    stacked: bool = False
 
     @property
     def size(self) -> int:

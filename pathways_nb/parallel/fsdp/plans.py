@@ -15,14 +15,24 @@ from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 
 
-def parameters_of(params: Any, trainable: Sequence[bool], mode: Mode) -> tuple[Parameter, ...]:
-    """Return the leaves of a tree of parameters, each with the dimension that is split."""
+def parameters_of(params: Any, trainable: Sequence[bool], stacked: Sequence[bool], mode: Mode) -> tuple[Parameter, ...]:
+    """Return the leaves of a tree of parameters, each with the dimension that is split.
+
+    Args:
+        params: the tree, as shapes.
+        trainable: of each leaf, whether it has a gradient.
+        stacked: of each leaf, whether it is a stack of layers, which is not split along its first dimension.
+        mode: the mode.
+    """
     parts = mode.axes.shard[1]
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return tuple(
-        Parameter(name_of(path), tuple(leaf.shape), leaf.dtype, parts, split_dimension(leaf.shape, parts), wanted)
-        for (path, leaf), wanted in zip(leaves, trainable, strict=True)
-    )
+        Parameter(
+            name_of(path), tuple(leaf.shape), leaf.dtype, parts, split_dimension(leaf.shape, parts, int(stack)), wanted,
+            stack,
+        )
+        for (path, leaf), wanted, stack in zip(leaves, trainable, stacked, strict=True)
+    )  # fmt: skip
 
 
 def per_parameter(parameters: Sequence[Parameter], mode: Mode, prefetch: int = 0) -> FsdpPlan:

@@ -10,6 +10,7 @@ from typing import Any
 from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.errors import size
+from pathways_nb.parallel.fsdp.scan_gathers import ShardedScan
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 
 _KINDS = {"all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "all_reduce": "all-reduce"}
@@ -45,8 +46,13 @@ class CompiledStep:
 
 
 def planned_collectives(graph: StepGraph) -> dict[str, int]:
-    """Return the number of collectives of each kind in a step, those of the loss included."""
-    return dict(Counter(_KINDS[op.name] for op in graph.ops if op.name in _KINDS))
+    """Return the number of collectives of each kind in a step, those of the loss and those in loops included."""
+    found = Counter(_KINDS[op.name] for op in graph.ops if op.name in _KINDS)
+    for op in graph.ops:
+        if isinstance(op, ShardedScan):
+            for one in op.exchanges:
+                found[_KINDS[one.name]] += op.length
+    return dict(found)
 
 
 def compiled_step(graph: StepGraph, compiled: Any, axes: Mapping[str, int]) -> CompiledStep:

@@ -14,6 +14,7 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import checks, plans
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS, over_devices
 from pathways_nb.parallel.fsdp.modes import Mode, mode_of
+from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.planner import Planner
 from pathways_nb.parallel.fsdp.report import CompiledStep, compiled_step
@@ -37,15 +38,15 @@ class FsdpStep:
 
     def __init__(
         self, loss: Callable[..., Any], params: Any, on: VirtualSlice, optimizer: Any, mode: Mode,
-        trainable: Sequence[bool], options: StepOptions, plan: FsdpPlan | None, donate: bool, batch: Any = None,
+        parameters: Sequence[Parameter], options: StepOptions, plan: FsdpPlan | None, donate: bool, batch: Any = None,
     ):  # fmt: skip
         self._loss, self._on, self._optimizer, self._mode = loss, on, optimizer, mode
-        self._trainable, self._options, self._donate = tuple(trainable), options, donate
+        self._options, self._donate = options, donate
         self._shapes = params
         self._graphs: dict[Any, StepGraph] = {}
         self._batch = batch if batch is not None else checks.default_batch(loss)
         self._computations: dict[Any, Computation] = {}
-        self.parameters = plans.parameters_of(params, trainable, mode)
+        self.parameters = tuple(parameters)
         self.plan = plan if plan is not None else plans.per_block(self.parameters, mode)
         self.plan.check([one.name for one in self.parameters])
         axis = mode.axes.shard[0]
@@ -78,7 +79,7 @@ class FsdpStep:
             PlanError: the plan is for another model.
         """
         return FsdpStep(
-            self._loss, self._shapes, self._on, self._optimizer, self._mode, self._trainable, self._options, plan,
+            self._loss, self._shapes, self._on, self._optimizer, self._mode, self.parameters, self._options, plan,
             self._donate, self._batch,
         )  # fmt: skip
 
@@ -224,8 +225,8 @@ class FsdpStep:
         raise AssertionError("made by its function")
 
     def _laid_out(self, params: Any) -> Any:
-        checks.same_shapes(self._shapes, params)
         params = self._layout.cropped(params)
+        checks.same_shapes(self._shapes, params)
         kept = self._constrained(self._layout.padded(params), self._layout)
         if self._optimizer is None:
             return kept
@@ -246,7 +247,7 @@ class FsdpStep:
         gradients, old, state = map(self._state_layout.cropped, (gradients, params, state))
         updates, state = self._optimizer.update(gradients, state, old)
         new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), old, updates)
-        new = checks.only_trainable(old, new, self._trainable)
+        new = checks.only_trainable(old, new, [one.trainable for one in self.parameters])
         new, state = self._layout.padded(new), self._state_layout.padded(state)
         return self._constrained(new, self._layout), self._constrained(state, self._state_layout), value
 
@@ -341,6 +342,7 @@ def fsdp(
     reduce_dtype: Any = None,
     accumulate: int = 1,
     frozen: Any = None,
+    stacked: Any = None,
     has_aux: bool = False,
     donate: bool = False,
     batch: Sequence[Any] | None = None,
@@ -359,6 +361,8 @@ def fsdp(
         reduce_dtype: dtype in which gradients are added up over devices; by default that in which they are made.
         accumulate: number of microbatches into which each device splits its part of the batch.
         frozen: ``frozen(name)`` returns whether a parameter is not trained; or a tree of truth values.
+        stacked: in the same forms, whether a parameter is a stack of layers over which ``loss_fn`` scans
+            (``jax.lax.scan``): each iteration then gathers its layer. By default those of three and more dimensions.
         has_aux: whether ``loss_fn`` returns the loss and auxiliary outputs, of which the mean over devices is returned.
         donate: whether a step takes over the memory of the parameters and the state it is given.
         batch: arrays or shapes of a whole batch, to plan with before the first call; by default the defaults of
@@ -371,9 +375,11 @@ def fsdp(
     checks.arguments(loss_fn, optimizer, accumulate)
     chosen = mode_of(mode, on, axis)
     shapes = jax.tree.map(_struct, params)
-    trainable = checks.trainable(shapes, frozen)
+    trainable, stacks = checks.trainable(shapes, frozen), checks.stacked(shapes, stacked)
+    parameters = plans.parameters_of(shapes, trainable, stacks, chosen)
     given = None if batch is None else tuple(jax.tree.map(_struct, tuple(batch)))
     options = StepOptions(
-        chosen.axes, chosen.shards_parameters, chosen.shards_parameters, param_dtype, reduce_dtype, accumulate, has_aux
-    )
-    return FsdpStep(loss_fn, shapes, on, optimizer, chosen, trainable, options, plan, donate, given)
+        chosen.axes, chosen.shards_parameters, chosen.gathers_again, chosen.shards_parameters, param_dtype,
+        reduce_dtype, accumulate, has_aux,
+    )  # fmt: skip
+    return FsdpStep(loss_fn, shapes, on, optimizer, chosen, parameters, options, plan, donate, given)

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.costs import TICK, StepCosts
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
+from pathways_nb.parallel.fsdp.scan_gathers import ShardedScan
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 
 Stream = Literal["compute", "gather", "reduce"]
@@ -160,6 +161,8 @@ class _Streams:
         self.copied += ticks if op.name in ("pack", "unpack") else 0
         self.times.append((start, self.now))
         self._compute(op.name, start)
+        if isinstance(op, ShardedScan):
+            self._exchange_in(op)
 
     def _compute(self, name: str, start: int) -> None:
         """Note an operation; those of one name in a row are one span."""
@@ -180,6 +183,19 @@ class _Streams:
         self.arriving.update(dict.fromkeys(op.outputs, span))
         if op.carries:
             self.spans.append(span)
+
+    def _exchange_in(self, scan: ShardedScan) -> None:
+        """Wait for the collectives of a loop: each iteration gathers what it reads, so nothing hides them."""
+        for one in scan.exchanges:
+            ticks = self.costs.exchange(one.name, one.bytes, scan.axis) * scan.length
+            stream: Stream = "gather" if one.name == "all_gather" else "reduce"
+            start = max(self.now, self.free[stream if self.streams == 3 else "gather"])
+            again = stream == "gather" and scan in self.graph.backward
+            span = Span(one.name, stream, start, start + ticks, (one.param,), again, one.bytes * scan.length)
+            self.free[stream if self.streams == 3 else "gather"] = span.end
+            self.spans.append(span)
+            self._wait(span)
+        self.times[-1] = self.times[-1][0], self.now
 
     def _wait(self, span: Span) -> None:
         if span.end > self.now:

@@ -20,6 +20,7 @@ from pathways_nb.jaxpr.flat import alive, called
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, RunnableWalk
 from pathways_nb.parallel.fsdp.collectives import DataAxes, all_reduce, gather, scatter
 from pathways_nb.parallel.fsdp.parameters import Parameter
+from pathways_nb.parallel.fsdp.scan_gathers import gather_in_scans
 from pathways_nb.parallel.fsdp.step_graph import StepGraph, barrier, operation
 
 KERNEL = "kernel__"
@@ -33,6 +34,7 @@ class StepOptions:
     Args:
         axes: the axes over which the batch is split.
         gathers: whether parameters are kept in shards and gathered where they are used.
+        gathers_again: whether the backward pass gathers them again.
         scatters: whether each device keeps only its shard of each gradient.
         param_dtype: in which parameters are gathered and used; ``None`` for that in which they are kept.
         reduce_dtype: in which gradients are added up over devices; ``None`` for that in which they are made.
@@ -42,6 +44,7 @@ class StepOptions:
 
     axes: DataAxes
     gathers: bool
+    gathers_again: bool
     scatters: bool
     param_dtype: Any = None
     reduce_dtype: Any = None
@@ -77,7 +80,8 @@ def trace_step(
     flat = FlatFunction(alive(tuple(walk.ops), outputs), tuple(inputs), tuple(outputs), walk.avals, walk.constants)
     gradients = dict(zip((i for i, t in enumerate(trainable) if t), outputs[results:], strict=True))
     graph = StepGraph(flat, parameters, wholes, examples, tuple(outputs[:results]), gradients, seed)
-    return _with_collectives(graph, options)
+    graph = _with_collectives(graph, options)
+    return gather_in_scans(graph, gathers=options.gathers_again) if options.scatters else graph
 
 
 def _joint(loss: Callable[..., Any], trainable: Sequence[bool], options: StepOptions) -> Callable[..., Any]:

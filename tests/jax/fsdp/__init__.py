@@ -1,1 +1,1 @@
-"""Pipelines that run: gradients, order, training."""
+"""Tests of ``pw.fsdp``."""

@@ -11,11 +11,22 @@ def finish(graph: StepGraph) -> StepGraph:
 
     Otherwise the operation behind each reduction would wait for it, although the backward pass needs none of them.
     """
+    sent = _sent(graph)
     after = {value for op in graph.collectives if not op.is_gather for value in op.outputs}
     last = list[Runnable]()
     for op in graph.ops:
-        if not isinstance(op, Collective) and not after.isdisjoint(op.inputs):
+        if not isinstance(op, Collective) and op not in sent and not after.isdisjoint(op.inputs):
             after.update(op.outputs)
             last.append(op)
     mine = set(last)
     return graph.with_ops([*(op for op in graph.ops if op not in mine), *last])
+
+
+def _sent(graph: StepGraph) -> set[Runnable]:
+    """Return the operations on which a collective depends, such as the pack of shards for a second reduction."""
+    needed, found = set[int](), set[Runnable]()
+    for op in reversed(graph.ops):
+        if isinstance(op, Collective) or not needed.isdisjoint(op.outputs):
+            needed.update(op.inputs)
+            found.add(op)
+    return found

@@ -13,7 +13,7 @@ from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, renamed
 from pathways_nb.util.primitives import VIEWS
 
-_VIEWS = VIEWS | {
+VIEWS_AND_CONVERSIONS = VIEWS | {
     "convert_element_type",
     "reduce_precision",
     "convert",
@@ -66,7 +66,7 @@ def _views(graph: StepGraph, gather: Collective) -> Iterator[Runnable]:
 def _is_view(graph: StepGraph, op: Runnable) -> bool:
     """Return whether an operation only views or converts one array: it makes no more elements than it reads."""
     sizes = [graph.flat.avals[value].size for value in (*op.inputs, *op.outputs)]
-    return op.name in _VIEWS and sizes[-1] <= sizes[0]
+    return op.name in VIEWS_AND_CONVERSIONS and sizes[-1] <= sizes[0]
 
 
 def _first_in_backward(graph: StepGraph, values: list[int]) -> Runnable | None:

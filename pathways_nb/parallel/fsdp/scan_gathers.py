@@ -1,0 +1,341 @@
+"""A stacked parameter is gathered layer by layer in the body of the loop that reads it, not whole in front of it.
+
+``jax.lax.scan`` over layers reads parameters that are stacked along their first dimension. After differentiation there
+are two scans: that of the forward pass reads the stack, that of the backward pass reads it again and stacks the
+gradients. This pass splits such a stack along another dimension, so that every iteration gathers its layer, in the
+backward pass again, and leaves each device its shard of the layer's gradient. No device ever holds the whole stack.
+
+What an iteration of the forward pass only views or converts and hands to the backward pass is made there again. With
+``zero2``, which keeps what it gathers, gathers stay in front and only gradients are reduced in the loop. Collectives in
+loops are not in the step's list: a plan's buckets and its ``keep`` do not concern them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+
+from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers
+from pathways_nb.parallel.fsdp.parameters import Parameter
+from pathways_nb.parallel.fsdp.passes.regather import VIEWS_AND_CONVERSIONS
+from pathways_nb.parallel.fsdp.step_graph import Collective, CollectiveName, StepGraph, operation
+from pathways_nb.parallel.pipelines.scan_splitting import scan_sizes
+
+View = Callable[[Any], Any]
+
+
+class LoopExchange(NamedTuple):
+    """A collective in the body of a loop.
+
+    Args:
+        name: of the collective.
+        param: the position of the parameter whose layers it exchanges.
+        bytes: of one whole layer.
+    """
+
+    name: CollectiveName
+    param: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedScan(Runnable):
+    """A scan whose iterations gather layers of parameters or reduce gradients of layers.
+
+    Args:
+        axis: over which they do.
+        exchanges: the collectives of one iteration.
+    """
+
+    axis: str = field(kw_only=True)
+    exchanges: tuple[LoopExchange, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Number of iterations."""
+        return int(self.params["length"])
+
+
+class _Slice(NamedTuple):
+    """What one operand of a scan becomes.
+
+    Args:
+        param: the position of the parameter.
+        shards: the value of its shards.
+        view: from a gathered layer to what the body reads.
+    """
+
+    param: int
+    shards: int
+    view: View
+
+
+@dataclass
+class _Edits:
+    """What changes: operands and results of scans and of barriers, by operation and position."""
+
+    slices: dict[tuple[Runnable, int], _Slice] = field(default_factory=dict)
+    held: dict[tuple[Runnable, int], tuple[int, int]] = field(default_factory=dict)
+    """Of barriers, what they read and make."""
+    stacks: dict[tuple[Runnable, int], tuple[int, int]] = field(default_factory=dict)
+    """Of results of scans, the parameter whose gradient it is and the value of its shards."""
+    sums: dict[Runnable, Runnable] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+    """Results of scans that nothing reads any more."""
+    gone: set[Runnable] = field(default_factory=set)
+
+    def add(self, other: _Edits) -> None:
+        """Add other changes."""
+        for mine, more in zip(vars(self).values(), vars(other).values(), strict=True):
+            mine.update(more)
+
+
+def gather_in_scans(graph: StepGraph, gathers: bool) -> StepGraph:
+    """Return a step that gathers stacked parameters, and reduces their gradients, in the bodies of its scans.
+
+    A parameter of which anything else reads the whole stack is gathered in front, as before.
+
+    Args:
+        graph: the step as it was traced.
+        gathers: whether parameters are gathered in loops; gradients are in any case.
+    """
+    edits, dtypes = _Edits(), dict[int, Any]()
+    for op in graph.collectives:
+        param = op.carries[0]
+        if not _by_layers(graph.parameters[param]):
+            continue
+        if op.is_gather and gathers:
+            dtypes[param] = graph.flat.avals[op.outputs[0]].dtype
+            found = _read(graph, op.outputs[0], _Slice(param, _kept(graph, op), lambda layer: layer))
+            edits.add(found or _Edits())
+        elif op.name == "reduce_scatter":
+            edits.add(_scattered(graph, op) or _Edits())
+    return graph.with_ops(_edited(graph, edits, dtypes))
+
+
+def _by_layers(one: Parameter) -> bool:
+    return one.stacked and one.dim is not None and one.dim > 0
+
+
+def _kept(graph: StepGraph, gather: Collective) -> int:
+    """Return the value of a parameter's shards as they are kept, in front of any conversion."""
+    maker = graph.makers.get(gather.inputs[0])
+    return gather.inputs[0] if maker is None else maker.inputs[0]
+
+
+# ---- what changes
+
+
+def _read(graph: StepGraph, value: int, as_slice: _Slice) -> _Edits | None:
+    """Return how all that read a stack read its shards; ``None`` if something else than scans' slices reads it."""
+    edits = _Edits()
+    if value in graph.flat.outputs:
+        return None
+    for reader in graph.readers.get(value, ()):
+        if reader.name == "barrier":
+            found = _read_behind(graph, reader, value, as_slice)
+        elif reader.name == "scan" and type(reader) is Runnable:
+            found = _read_in(graph, reader, value, as_slice)
+        else:
+            found = None
+        if found is None:
+            return None
+        edits.add(found)
+    return edits
+
+
+def _read_behind(graph: StepGraph, barrier: Runnable, value: int, as_slice: _Slice) -> _Edits | None:
+    at = barrier.inputs.index(value)
+    held = graph.new(graph.flat.avals[as_slice.shards])
+    edits = _read(graph, barrier.outputs[at], as_slice._replace(shards=held))
+    if edits is not None:
+        edits.held[barrier, at] = as_slice.shards, held
+    return edits
+
+
+def _read_in(graph: StepGraph, scan: Runnable, value: int, as_slice: _Slice) -> _Edits | None:
+    edits, start = _Edits(), sum(scan_sizes(scan))
+    for at in (at for at, operand in enumerate(scan.operands) if operand == value):
+        if at < start:
+            return None
+        edits.slices[scan, at] = as_slice
+        for result, view in _handed_on(scan, at):
+            stack = scan.results[result]
+            found = _read(graph, stack, as_slice._replace(view=_then(as_slice.view, view)))
+            if found is not None:
+                edits.add(found)
+                edits.dropped.add(stack)
+    return edits
+
+
+def _handed_on(scan: Runnable, operand: int) -> Iterator[tuple[int, View]]:
+    """Yield the stacked results of a scan that are only views or conversions of an operand's slice, with the view."""
+    body = FlatFunction.of(scan.params["jaxpr"])
+    made, start = makers(tuple(body.inlined(body.ops))), body.inputs[operand]
+    for result in range(scan_sizes(scan)[1], len(scan.results)):
+        chain, value = list[Runnable](), body.outputs[result]
+        while value != start and (op := made.get(value)) is not None and _is_view(body, op):
+            chain.append(op)
+            value = op.inputs[0]
+        if value == start:
+            yield result, _chained(chain[::-1])
+
+
+def _is_view(body: FlatFunction, op: Runnable) -> bool:
+    views = op.name == "alias" or op.name in VIEWS_AND_CONVERSIONS
+    return views and len(op.inputs) == 1 and body.avals[op.outputs[0]].size <= body.avals[op.inputs[0]].size
+
+
+def _chained(ops: list[Runnable]) -> View:
+    def view(layer: Any) -> Any:
+        for op in ops:
+            (layer,) = op.run(layer)
+        return layer
+
+    return view
+
+
+def _then(first: View, second: View) -> View:
+    return lambda layer: second(first(layer))
+
+
+def _scattered(graph: StepGraph, scatter: Collective) -> _Edits | None:
+    """Return how scans make the shards of a gradient; ``None`` if anything else than sums of their stacks makes it."""
+    value = scatter.inputs[0]
+    maker = graph.makers.get(value)
+    if maker is not None and maker.name == "convert":
+        value = maker.inputs[0]
+    edits = _made(graph, value, scatter.carries[0], scatter.outputs[0])
+    if edits is not None:
+        edits.gone.add(scatter)
+    return edits
+
+
+def _made(graph: StepGraph, value: int, param: int, shards: int) -> _Edits | None:
+    maker = graph.makers.get(value)
+    if maker is None or len(graph.readers[value]) != 1 or value in graph.flat.outputs:
+        return None
+    edits = _Edits()
+    if maker.name == "scan" and type(maker) is Runnable:
+        at = maker.results.index(value)
+        if at < scan_sizes(maker)[1]:
+            return None
+        edits.stacks[maker, at] = param, shards
+        return edits
+    if maker.name not in ("add", "add_any") or len(maker.inputs) != 2:
+        return None
+    terms = [graph.new(graph.flat.avals[shards]) for _ in maker.inputs]
+    for term, whole in zip(terms, maker.inputs, strict=True):
+        found = _made(graph, whole, param, term)
+        if found is None:
+            return None
+        edits.add(found)
+    edits.sums[maker] = operation("add", terms, (shards,), lambda one, two: [one + two])
+    return edits
+
+
+# ---- the operations that change
+
+
+def _edited(graph: StepGraph, edits: _Edits, dtypes: dict[int, Any]) -> Iterator[Runnable]:
+    scans = {op for op, _ in (*edits.slices, *edits.stacks)}
+    barriers = {op for op, _ in edits.held}
+    for op in graph.ops:
+        if op in scans:
+            yield _sharded(graph, op, edits, dtypes)
+        elif op in barriers:
+            pairs = [edits.held.get((op, at), pair)
+                     for at, pair in enumerate(zip(op.inputs, op.outputs, strict=True))]  # fmt: skip
+            yield replace(op, inputs=tuple(pair[0] for pair in pairs), outputs=tuple(pair[1] for pair in pairs))
+        elif op not in edits.gone:
+            yield edits.sums.get(op, op)
+
+
+def _sharded(graph: StepGraph, scan: Runnable, edits: _Edits, dtypes: dict[int, Any]) -> ShardedScan:
+    slices = {at: one for (op, at), one in edits.slices.items() if op is scan}
+    stacks = {at: pair for (op, at), pair in edits.stacks.items() if op is scan}
+    operands = [slices[at].shards if at in slices else value for at, value in enumerate(scan.operands)]
+    inputs = tuple(dict.fromkeys(operands))
+    kept = [at for at, value in enumerate(scan.results) if value not in edits.dropped]
+    outputs = tuple(stacks[at][1] if at in stacks else scan.results[at] for at in kept)
+    axis = next(op.axis for op in graph.collectives if op.name in ("all_gather", "reduce_scatter"))
+    params = (*(one.param for one in slices.values()), *(param for param, _ in stacks.values()))
+    layers = {param: _layer(graph.parameters[param]) for param in params}
+    gathers = {one.param: _gather(layers[one.param], axis, dtypes[one.param]) for one in slices.values()}
+    reduced = {param: graph.flat.avals[shards].dtype for param, shards in stacks.values()}
+    scatters = [_scatter(layers[stacks[at][0]], axis, reduced[stacks[at][0]]) if at in stacks else None for at in kept]
+    exchanges = (
+        *(LoopExchange("all_gather", param, layers[param].size * dtypes[param].itemsize) for param in gathers),
+        *(
+            LoopExchange("reduce_scatter", param, layers[param].size * dtype.itemsize)
+            for param, dtype in reduced.items()
+        ),
+    )
+    views = [slices.get(at) for at in range(len(operands))]
+    loop = _loop(scan, kept, gathers, views, scatters)
+
+    def run(*arrays: Any) -> list[Any]:
+        values = dict(zip(inputs, arrays, strict=True))
+        return loop([values[value] for value in operands])
+
+    return ShardedScan(
+        "scan", inputs, outputs, scan.eqn, run=run, operands=scan.operands, results=scan.results, axis=axis,
+        exchanges=exchanges,
+    )  # fmt: skip
+
+
+def _layer(one: Parameter) -> Parameter:
+    assert one.dim is not None
+    return replace(one, shape=one.shape[1:], dim=one.dim - 1)
+
+
+def _gather(layer: Parameter, axis: str, dtype: Any) -> View:
+    return lambda shard: layer.crop(jax.lax.all_gather(shard.astype(dtype), axis, axis=layer.dim, tiled=True))
+
+
+def _scatter(layer: Parameter, axis: str, dtype: Any) -> View:
+    def scatter(gradient: Any) -> Any:
+        padded = layer.pad(gradient.astype(dtype))
+        return jax.lax.psum_scatter(padded, axis, scatter_dimension=layer.dim, tiled=True)
+
+    return scatter
+
+
+def _loop(
+    scan: Runnable, kept: Sequence[int], gathers: Mapping[int, View], views: Sequence[_Slice | None],
+    scatters: Sequence[View | None],
+) -> Callable[[list[Any]], list[Any]]:  # fmt: skip
+    """Return a scan as a function of its operands, with collectives in its body.
+
+    Args:
+        scan: the operation.
+        kept: positions of the results that it makes.
+        gathers: by parameter, what gathers its layer.
+        views: of each operand, what its slice becomes; ``None`` for itself.
+        scatters: of each kept result, what reduces a gradient; ``None`` for another result.
+    """
+    closed, (consts, carried), params = scan.params["jaxpr"], scan_sizes(scan), scan.params
+    body = FlatFunction.of(closed)
+    step = body.function(body.ops, body.inputs, [body.outputs[at] for at in kept])
+    start = consts + carried
+
+    def run(operands: list[Any]) -> list[Any]:
+        def iterate(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
+            layers = {one.param: gathers[one.param](given)
+                      for one, given in zip(views[start:], slices, strict=True) if one}  # fmt: skip
+            read = [one.view(layers[one.param]) if one else given
+                    for one, given in zip(views[start:], slices, strict=True)]  # fmt: skip
+            made = step(*operands[:consts], *carry, *read)
+            stacked = zip(scatters[carried:], made[carried:], strict=True)
+            return made[:carried], [array if scatter is None else scatter(array) for scatter, array in stacked]
+
+        last, stacks = jax.lax.scan(
+            iterate, operands[consts:start], operands[start:], length=params["length"], reverse=params["reverse"],
+            unroll=params["unroll"],
+        )  # fmt: skip
+        return [*last, *stacks]
+
+    return run
