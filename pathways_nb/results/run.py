@@ -22,11 +22,13 @@ from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
 from pathways_nb.trace.causality.what_if import WhatIf, what_if
 from pathways_nb.trace.exact_stamps import Stamps
+from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.words import a_type_of, counted
 
 if TYPE_CHECKING:
+    from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
     from pathways_nb.runtime.run_state import Entry, Execution
 
 
@@ -66,16 +68,22 @@ class Run:
     """Its figure on the screen; ``view.selection`` is the range of time that the user has brushed on it."""
     stamps: Stamps | None = None
     """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
+    ops: Ops = field(default_factory=Ops, repr=False)
+    """The single ops inside launches, from ``pw.profile``; empty without it. See ``run.ops.of``."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller and the cell's source; of a saved run the host as well."""
     _programs: dict[Any, ExecutedProgram] = field(default_factory=dict, repr=False)
     _fetched: set[tuple[int, int]] = field(default_factory=set, repr=False)
     """Pairs (execution, node) for which Python has waited; each counts once."""
     executions: list[Execution] = field(default_factory=list, repr=False)
+    launched: dict[int, CompiledPlan] | None = field(default=None, repr=False)
+    """While a profile is taken: the plan of each run, by its serial. ``run.ops`` gets its names from it."""
 
     def add(self, execution: Execution) -> None:
         """Record that a program of this run was submitted."""
         plan = execution.compiled_plan.plan
+        if self.launched is not None:
+            self.launched[execution.serial] = execution.compiled_plan
         if plan not in self._programs:
             self._programs[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes())
         self._programs[plan].runs += 1
@@ -210,8 +218,9 @@ class Run:
         """Display the run in the current cell.
 
         Args:
-            *views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and
-                ``"memory"``, or several as ``"timeline,memory"``; graph and timeline if none is named.
+            *views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path), ``"ops"``
+                (the timeline with the ops inside launches, of ``pw.profile``) and ``"memory"``, or several as
+                ``"timeline,memory"``; graph and timeline if none is named.
 
         Raises:
             ValueError: there is no such view; the nearest one is named.
@@ -260,7 +269,8 @@ class Run:
         Raises:
             UsageError: the run is larger than what ``pw.load`` reads.
         """
-        parts = saved_run.SavedRun(self.name, self.islands, self.events, self.programs, self.stamps, self.about)
+        kept = self.programs, self.stamps, self.about, self.ops
+        parts = saved_run.SavedRun(self.name, self.islands, self.events, *kept)
         saved_run.write(parts, path)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -291,6 +301,7 @@ def load(path: str | Path) -> Run:
     saved = saved_run.read(path)
     record = Record.of(saved.events)
     run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)
+    run.ops = saved.ops
     run.set_programs(saved.programs)
     return run
 

@@ -24,6 +24,7 @@ from pathways_nb.program.computation import Computation
 from pathways_nb.program.emit import module_of
 from pathways_nb.program.program import Program
 from pathways_nb.results.run import Run
+from pathways_nb.runtime.local.launch_op_sources import launch_ops
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
 from pathways_nb.session import default_controller
 from pathways_nb.session.calls import stored_values, submit
@@ -31,7 +32,7 @@ from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_trac
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
-from pathways_nb.trace.exact_stamps import make_exact
+from pathways_nb.trace.exact_stamps import make_exact, matched
 from pathways_nb.util import forks
 from pathways_nb.util.words import a_type_of
 
@@ -133,8 +134,9 @@ def record(
 
     Args:
         name: of the run.
-        show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and ``"memory"``,
-            or several as in ``"timeline,memory"``: displayed live below the cell.
+        show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path), ``"ops"`` (the
+            timeline with the ops inside launches) and ``"memory"``, or several as in ``"timeline,memory"``: displayed
+            live below the cell.
         source: the code of the block, kept with the run.
 
     Returns:
@@ -149,6 +151,7 @@ def profile(
     """Record like ``pw.record``, with exact stamps from JAX's profiler, which slows CPU devices down by 3 to 21 %.
 
     After the block, ``run.stamps`` says how many launches have exact stamps and how far off the estimated ones were.
+    ``run.ops`` has the single ops that ran inside these launches.
 
     Args:
         name: of the run.
@@ -171,7 +174,10 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     about = {"options": session.attach_options.as_dict(), "source": source, "hbm": list(session.budgets)}
     run = Run(name, session.islands, about=about)
     if profiler is not None:
+        run.launched = {}
         profiler.start()
+    elif session.recordings:
+        run.launched = session.recordings[-1][0].launched
     display = None
     try:
         display = _display(run, show)
@@ -181,6 +187,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
         if profiler is not None:
             _read(profiler, session, run)
     finally:
+        run.launched = None
         if session.recordings:
             session.recordings[-1][0].absorb(run)
         run.finished = True
@@ -238,7 +245,10 @@ def _read(profiler: Profiler, session: Session, run: Run) -> None:
         return
     run.note = "reading the profile"
     try:
-        run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands), module_of)
+        devices = ordinals(driver.attachment.islands)
+        match = matched(run.record, profiler.stop(), devices, module_of)
+        run.stamps = make_exact(run.record, match)
+        run.ops = launch_ops(run.record, match, devices, run.launched or {})
     finally:
         run.note = ""
 

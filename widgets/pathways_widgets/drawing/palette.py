@@ -61,6 +61,9 @@ KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 
 CODES = {kind.name: code for code, kind in enumerate(KINDS)}
 
+OPS = {"op compute": "compute", "op collective": "collective", "op copy": "transfer"}
+"""Kinds of ops inside a launch -> the kind of event that they are drawn like."""
+
 
 class ActionStyle(NamedTuple):
     """How an operation of a pipeline schedule is drawn.
@@ -142,9 +145,9 @@ THEMES: dict[Theme, dict[str, str]] = {
 
 
 def code_of(kind: str, name: str) -> int:
-    """Return the code of an event's box: that of its kind, or ``backward`` for a computation whose name says so."""
+    """Return the code of the box of an event or op: that of its kind, or ``backward`` for such a computation's name."""
     backward = name.endswith(BACKWARD_SUFFIX) or (is_action(name) and not FORWARD_ACTION.match(name))
-    return CODES["backward" if kind == "compute" and backward else kind]
+    return CODES["backward" if kind == "compute" and backward else OPS.get(kind, kind)]
 
 
 def is_action(name: str) -> bool:
