@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
@@ -23,6 +23,7 @@ from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, criti
 from pathways_nb.trace.causality.what_if import WhatIf, what_if
 from pathways_nb.trace.exact_stamps import Stamps
 from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.words import a_type_of, counted
@@ -178,6 +179,22 @@ class Run:
     def critical_path(self) -> CriticalPath:
         """Return the chain of events and gaps that adds up to the makespan, as far as recorded; gaps have a cause."""
         return critical_path(self.events)
+
+    def memory(self, by: Division = "client") -> list[MemoryHistory]:
+        """Return what the devices held over time, as steps; devices with the same history are one.
+
+        Each has ``times``, ``names`` and ``levels``, the bytes on each device by time and name, and ``peak``.
+
+        Args:
+            by: ``"client"``, or ``"category"``: what the memory was held for, such as ``"parameters"`` (declared by
+                ``pw.put`` and ``pw.program``), ``"values"``, ``"results"``, ``"intermediates"`` or ``"temporaries"``.
+
+        Raises:
+            UsageError: ``by`` is neither.
+        """
+        if by not in get_args(Division):
+            raise UsageError(f"memory(by={by!r}): choose from {', '.join(map(repr, get_args(Division)))}.")
+        return memory_of(self.events, by)
 
     def slack(self) -> Slack:
         """Return how much later each event on a device could end without a longer makespan, in seconds."""

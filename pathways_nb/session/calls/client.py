@@ -18,6 +18,7 @@ from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.memory_categories import VALUES, check
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context
 from pathways_nb.program.computation import Computation
@@ -300,24 +301,27 @@ def wait(tree: Any) -> Any:
     return tree
 
 
-def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
+def put(tree: Any, on: VirtualSlice, shardings: Any = None, category: str = VALUES) -> Any:
     """Place every array of ``tree`` on a virtual slice.
 
     Args:
         tree: arrays or numbers from anywhere.
         on: the virtual slice.
         shardings: a ``pw.P``, or a prefix tree of them; replicated if left out.
+        category: what the memory is held for, such as ``"parameters"`` or ``"optimizer"``, for
+            ``run.memory(by="category")``.
 
     Returns:
         The tree with a future for each array.
 
     Raises:
         ShardingError: a spec does not fit.
-        UsageError: a leaf is not an array, or ``on`` is no virtual slice.
+        UsageError: a leaf is not an array, ``on`` is no virtual slice, or there is no such category.
     """
+    check(category, f"put(category={category!r})")
     if not isinstance(on, VirtualSlice):
         raise UsageError(f"put(on={on!r}): that is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     session = default_controller.get()
     with calling(session):
         session.flush()
-        return stored_values.put(session, tree, on, shardings)
+        return stored_values.put(session, tree, on, shardings, category)

@@ -106,6 +106,13 @@ PLACES = (SKY, ORANGE, GREEN, VERMILION, PURPLE, BLUE, YELLOW)
 CLIENTS = (BLUE, VERMILION, YELLOW, ORANGE, PURPLE, GREEN, SKY)
 """Colours of clients, by name. Colours that do not stand for work on devices come first."""
 
+CATEGORIES = {
+    **{"parameters": BLUE, "optimizer": PURPLE, "gradients": VERMILION, "values": SKY, "results": "#5E5E79"},
+    **{"arguments": GREY, "gathered": ORANGE, "activations": GREEN, "intermediates": "#AFE5AF"},
+    "temporaries": YELLOW,
+}
+"""Colours of the categories of memory, in the order in which they are stacked."""
+
 NEUTRAL = "#8A8A8A"
 """Outline of arguments and results, which have no virtual slice, and colour of edges within one."""
 

@@ -22,7 +22,7 @@ from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import Columns, Moment, RunLike, View, Window, Words
 from pathways_widgets.graph.graph_view import GraphView
-from pathways_widgets.memory.memory_view import MemoryView
+from pathways_widgets.memory.memory_view import CategoryView, MemoryView
 from pathways_widgets.timeline.critical_view import CriticalTimeline
 from pathways_widgets.timeline.op_view import OpTimeline
 from pathways_widgets.timeline.timeline_view import Timeline
@@ -33,7 +33,10 @@ VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
     "critical": lambda islands, names: CriticalTimeline(islands, names=names),
     "ops": lambda islands, names: OpTimeline(islands, names=names),
     "memory": lambda islands, names: MemoryView(islands, names=names),
+    "categories": lambda islands, names: CategoryView(islands, names=names),
 }
+_REPLACES = {"critical": "timeline", "ops": "timeline", "categories": "memory"}
+"""Views that draw all of another one, and more."""
 DEFAULT_SHOW = ("graph", "timeline")
 
 
@@ -43,9 +46,10 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
     Args:
         show: ``"graph,timeline"`` or a list of names; ``"none"`` names none. ``"critical"`` is the timeline with its
             critical path, ``"ops"`` the one with the ops inside launches; either replaces ``"timeline"``.
+            ``"categories"`` is memory divided by category and replaces ``"memory"``.
 
     Raises:
-        ValueError: a name is not a key of ``VIEWS``, or both of these are named.
+        ValueError: a name is not a key of ``VIEWS``, or both ``"critical"`` and ``"ops"`` are named.
     """
     if not isinstance(show, str | Sequence) or not all(isinstance(word, str) for word in show):
         raise ValueError(f"show={shortened(show)}: write names of views: {', '.join(VIEWS)} or none.")
@@ -59,7 +63,8 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
             raise ValueError(f"{said}; choose from {', '.join(VIEWS)} or none{meant}")
     if {"critical", "ops"} <= {*names}:
         raise ValueError(f"show={shortened(show)}: 'critical' and 'ops' are both the timeline; choose one of them.")
-    return tuple(name for name in names if name != "timeline" or not {"critical", "ops"} & {*names})
+    replaced = {_REPLACES[name] for name in names if name in _REPLACES}
+    return tuple(name for name in names if name not in replaced)
 
 
 class Panel:

@@ -24,6 +24,7 @@ from pathways_widgets.drawing.views import FULL_WIDTH, Columns, Moment, RunLike
 from pathways_widgets.figures.panel import DEFAULT_SHOW, check_show
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.memory.memory_still import memory_shapes
+from pathways_widgets.memory.memory_view import CategoryView
 from pathways_widgets.timeline.client_shares import TINTS, legend_of
 from pathways_widgets.timeline.critical_view import ENDS, PATH, WIDTH, CriticalTimeline
 from pathways_widgets.timeline.op_view import OpTimeline
@@ -282,4 +283,5 @@ _PARTS: dict[str, Callable[[Moment, float, float], tuple[list[Shape], float]]] =
     "critical": partial(_timeline, make=CriticalTimeline),
     "ops": partial(_timeline, make=OpTimeline),
     "memory": memory_shapes,
+    "categories": partial(memory_shapes, make=CategoryView),
 }
