@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
 
 from pathways_nb.controller.messages import MemoryHeld
 from pathways_nb.plan.memory_categories import Parts
@@ -24,23 +23,22 @@ _Key = tuple[int, int, str]
 
 @dataclass(slots=True)
 class DeviceBytes:
-    """Bytes held on each device of a range: by client, by all clients together, and by client and category."""
+    """Bytes held on each device of a range: by client and category, and by all together."""
 
-    clients: dict[str, int] = field(default_factory=dict)
-    total: int = 0
     parts: dict[tuple[str, str], int] = field(default_factory=dict)
+    total: int = 0
 
     def copy(self) -> DeviceBytes:
         """Return a copy, for a range that is cut in two."""
-        return DeviceBytes(dict(self.clients), self.total, dict(self.parts))
+        return DeviceBytes(dict(self.parts), self.total)
 
-    def add(self, client: str, change: Parts) -> None:
-        """Add bytes by category to what a client holds."""
-        size = sum(change.values())
-        self.total += size
-        _add(self.clients, client, size)
-        for category, count in change.items():
-            _add(self.parts, (client, category), count)
+    @property
+    def clients(self) -> dict[str, int]:
+        """Bytes of each client that holds any."""
+        found: dict[str, int] = {}
+        for (client, _), size in self.parts.items():
+            found[client] = found.get(client, 0) + size
+        return found
 
     def parts_of(self, client: str) -> tuple[tuple[str, int], ...]:
         """Return what a client holds by category, in the order of their names."""
@@ -100,7 +98,8 @@ class DeviceMemory:
             client: name of the client.
             change: bytes per device by category; negative if memory is given back.
         """
-        if not any(change.values()):
+        total = sum(change.values())
+        if not total and not any(change.values()):
             return
         runs = self.islands[where.island].runs
         before = len(runs.edges)
@@ -109,9 +108,15 @@ class DeviceMemory:
             for edge, _, held in runs:
                 self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held.clients))
         for first, held in zip(runs.edges[within], runs.values[within], strict=True):
-            held.add(client, change)
+            held.total, parts = held.total + total, held.parts
+            for category, size in change.items():
+                key = client, category
+                if left := parts.get(key, 0) + size:
+                    parts[key] = left
+                elif size:
+                    del parts[key]
             self.changed[where.island, first, client] = None
-        self.freed += sum(change.values()) < 0
+        self.freed += total < 0
 
     def most(self, where: Placement) -> int:
         """Return the most bytes held on any device of a placement."""
@@ -133,13 +138,4 @@ class DeviceMemory:
                 self._told[key] = count, parts
                 if not parts:
                     del self._told[key]
-                yield MemoryHeld(number, first, count, held.clients.get(client, 0), client, parts)
-
-
-def _add(sizes: dict[Any, int], key: Any, size: int) -> None:
-    """Add to an entry, which is left out while it is 0."""
-    left = sizes.get(key, 0) + size
-    if left:
-        sizes[key] = left
-    else:
-        sizes.pop(key, None)
+                yield MemoryHeld(number, first, count, sum(size for _, size in parts), client, parts)
