@@ -23,6 +23,7 @@ from pathways_nb.controller.state import ClientState, RunState
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import OutOfMemoryError, size
 from pathways_nb.plan.footprint import Allocation
+from pathways_nb.plan.memory_parts import added
 from pathways_nb.plan.plan import Placement
 
 MOST_PASSED = 16
@@ -121,7 +122,7 @@ class Admission:
         """Reserve memory for a request that lacks none."""
         request.admitted, client = True, request.client
         for reservation in request.wants(self.store):
-            self.memory.add(reservation.where, client, reservation.bytes)
+            self.memory.add(reservation.where, client, reservation.parts)
             request.reservations.setdefault(reservation.where.island, []).append(reservation)
         self.blocked.pop(request, None)
         for waits in self.blocked.values():
@@ -140,9 +141,8 @@ class Admission:
         """
         done = run.gangs_done(island)
         for reservation in run.reservations.get(island, ()):
-            less = reservation.inputs + reservation.profile.peaks[done] - reservation.bytes
-            self.memory.add(reservation.where, run.client, less)
-            reservation.bytes += less
+            if reservation.profile.parts[done] is not reservation.needs:
+                self.memory.add(reservation.where, run.client, reservation.shrink(done))
 
     def finish(self, request: Request) -> None:
         """Give back everything that a request still has reserved; nothing of it is under way any more."""
@@ -151,7 +151,7 @@ class Admission:
             client = request.client
             for reservations in request.reservations.values():
                 for reservation in reservations:
-                    self.memory.add(reservation.where, client, -reservation.bytes)
+                    self.memory.add(reservation.where, client, added({}, reservation.parts, -1))
             request.reservations = {}
 
     def note_stalls(self, now: float) -> None:

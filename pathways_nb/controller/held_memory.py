@@ -1,4 +1,4 @@
-"""Bytes that each client holds on each device, stored by ranges of devices with equal contents.
+"""Bytes that each client holds on each device, and for what, stored by ranges of devices with equal contents.
 
 An island may have thousands of devices, but few placements divide it, so a range costs what a single device would.
 Ranges are cut where placements begin and end, and never joined again.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from pathways_nb.controller.messages import MemoryHeld
+from pathways_nb.plan.memory_categories import Parts
 from pathways_nb.plan.plan import Placement
 from pathways_nb.util.intervals import Intervals
 
@@ -22,14 +23,26 @@ _Key = tuple[int, int, str]
 
 @dataclass(slots=True)
 class DeviceBytes:
-    """Bytes held on each device of a range: by client, and by all clients together."""
+    """Bytes held on each device of a range: by client and category, and by all together."""
 
-    clients: dict[str, int] = field(default_factory=dict)
+    parts: dict[tuple[str, str], int] = field(default_factory=dict)
     total: int = 0
 
     def copy(self) -> DeviceBytes:
         """Return a copy, for a range that is cut in two."""
-        return DeviceBytes(dict(self.clients), self.total)
+        return DeviceBytes(dict(self.parts), self.total)
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """Bytes of each client that holds any."""
+        found: dict[str, int] = {}
+        for (client, _), size in self.parts.items():
+            found[client] = found.get(client, 0) + size
+        return found
+
+    def parts_of(self, client: str) -> tuple[tuple[str, int], ...]:
+        """Return what a client holds by category, in the order of their names."""
+        return tuple(sorted((category, size) for (holder, category), size in self.parts.items() if holder == client))
 
 
 class IslandMemory:
@@ -69,23 +82,24 @@ class DeviceMemory:
         """Grows whenever memory is given back; admission compares it to know whether a new try can succeed."""
         self.changed: dict[_Key, None] = {}
         """Keys whose bytes may have changed since ``changes`` was called; a dictionary, to keep their order."""
-        self._told: dict[_Key, tuple[int, int]] = {}
-        """By key: number of devices and bytes as last reported; keys with 0 bytes are left out."""
+        self._told: dict[_Key, tuple[int, tuple[tuple[str, int], ...]]] = {}
+        """By key: number of devices and bytes by category as last reported; keys with 0 bytes are left out."""
 
     @property
     def limited(self) -> bool:
         """Whether any island has a budget."""
         return any(island.budget for island in self.islands)
 
-    def add(self, where: Placement, client: str, size: int) -> None:
+    def add(self, where: Placement, client: str, change: Parts) -> None:
         """Add bytes to what a client holds on each device of a placement.
 
         Args:
             where: the placement.
             client: name of the client.
-            size: bytes per device; negative if memory is given back.
+            change: bytes per device by category; negative if memory is given back.
         """
-        if not size:
+        total = sum(change.values())
+        if not total and not any(change.values()):
             return
         runs = self.islands[where.island].runs
         before = len(runs.edges)
@@ -94,14 +108,15 @@ class DeviceMemory:
             for edge, _, held in runs:
                 self.changed.update(dict.fromkeys((where.island, edge, holder) for holder in held.clients))
         for first, held in zip(runs.edges[within], runs.values[within], strict=True):
-            left = held.clients.get(client, 0) + size
-            held.total += size
-            if left:
-                held.clients[client] = left
-            else:
-                held.clients.pop(client, None)
+            held.total, parts = held.total + total, held.parts
+            for category, size in change.items():
+                key = client, category
+                if left := parts.get(key, 0) + size:
+                    parts[key] = left
+                elif size:
+                    del parts[key]
             self.changed[where.island, first, client] = None
-        self.freed += size < 0
+        self.freed += total < 0
 
     def most(self, where: Placement) -> int:
         """Return the most bytes held on any device of a placement."""
@@ -117,10 +132,10 @@ class DeviceMemory:
         for number, first, client in changed:
             runs = self.islands[number].runs
             at = runs.touching(first, first + 1).start
-            level = runs.edges[at + 1] - first, runs.values[at].clients.get(client, 0)
-            key = number, first, client
-            if self._told.get(key, (level[0], 0)) != level:
-                self._told[key] = level
-                if not level[1]:
+            held, count, key = runs.values[at], runs.edges[at + 1] - first, (number, first, client)
+            parts = held.parts_of(client)
+            if self._told.get(key, (count, ())) != (count, parts):
+                self._told[key] = count, parts
+                if not parts:
                     del self._told[key]
-                yield MemoryHeld(number, first, *level, client)
+                yield MemoryHeld(number, first, count, sum(size for _, size in parts), client, parts)

@@ -71,20 +71,27 @@ def _check_memory(state: StateMachine) -> None:
     ]
     for number, island in enumerate(state.memory.islands):
         for first, _, held in island.runs:
-            expected: Counter[str] = Counter()
+            expected: Counter[tuple[str, str]] = Counter()
             for owner, allocation in allocations:
-                expected[owner] += allocation.bytes if covers(allocation.placement, number, first) else 0
+                if covers(allocation.placement, number, first):
+                    expected[owner, allocation.category] += allocation.bytes
             stored = expected.total()
             for client, reservation in reservations:
-                expected[client] += reservation.bytes if covers(reservation.where, number, first) else 0
-            assert held.clients == {client: size for client, size in expected.items() if size}, (number, first)
+                if covers(reservation.where, number, first):
+                    expected.update({(client, category): size for category, size in reservation.parts.items()})
+            assert held.parts == {whose: size for whose, size in expected.items() if size}, (number, first)
+            of_clients: Counter[str] = Counter()
+            for (client, _), size in expected.items():
+                of_clients[client] += size
+            assert held.clients == {client: size for client, size in of_clients.items() if size}, (number, first)
             assert held.total == expected.total(), (number, first)
             assert held.total <= max(island.budget, stored) or not island.budget, "more is set aside than there is"
     for run in state.runs.values():
         for number, mine in run.reservations.items():
             done = run.gangs_done(number)
             assert all(
-                reservation.bytes >= reservation.inputs + reservation.profile.peaks[done] for reservation in mine
+                reservation.bytes >= sum(reservation.inputs.values()) + reservation.profile.peaks[done]
+                for reservation in mine
             ), "an admitted run lacks memory to finish"
 
 

@@ -221,13 +221,17 @@ class Lose:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHeld:
-    """A client now holds ``bytes`` on each of ``count`` devices of an island from device ``first`` on."""
+    """A client now holds ``bytes`` on each of ``count`` devices of an island from device ``first`` on.
+
+    ``parts`` are the bytes by category, which add up to ``bytes``.
+    """
 
     island: int
     first: int
     count: int
     bytes: int
     client: str
+    parts: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

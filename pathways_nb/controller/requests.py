@@ -15,6 +15,8 @@ from pathways_nb.controller.messages import PutRequested, Submitted
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import size
 from pathways_nb.plan.footprint import MemoryProfile, covers
+from pathways_nb.plan.memory_categories import Parts
+from pathways_nb.plan.memory_parts import added
 from pathways_nb.plan.plan import Placement
 
 
@@ -25,14 +27,33 @@ class MemoryReservation:
     Args:
         where: the devices.
         profile: bytes needed on them from each gang of the program on.
-        inputs: bytes per device of arguments that the program brings to them itself.
-        bytes: reserved now, per device, including inputs.
+        inputs: bytes per device and category of arguments that the program brings to them itself.
+        needs: reserved now beyond these, per device and category: one of the profile's ``parts``.
     """
 
     where: Placement
     profile: MemoryProfile
-    inputs: int
-    bytes: int
+    inputs: Parts
+    needs: Parts
+
+    @property
+    def parts(self) -> Parts:
+        """All that is reserved now, per device and category."""
+        return added(self.inputs, self.needs)
+
+    @property
+    def bytes(self) -> int:
+        """All that is reserved now, per device."""
+        return sum(self.inputs.values()) + sum(self.needs.values())
+
+    def shrink(self, done: int) -> Parts:
+        """Reserve what is needed once so many gangs are done.
+
+        Returns:
+            The change, by category; all together it is never above 0.
+        """
+        before, self.needs = self.needs, self.profile.parts[done]
+        return added(self.needs, before, -1)
 
 
 class Shortage(NamedTuple):
@@ -138,7 +159,8 @@ class PutRequest(Request):
     def wants(self, store: Store) -> Iterator[MemoryReservation]:
         """Yield the one reservation of the value, on its devices."""
         where, count = self.event.allocation.placement, self.event.allocation.bytes
-        yield MemoryReservation(where, MemoryProfile(where.first, where.count, (count,), 0, 0), 0, count)
+        parts = {self.event.allocation.category: count}
+        yield MemoryReservation(where, MemoryProfile(where.first, where.count, (count,), 0, 0, (parts,)), {}, parts)
 
     def gives_back_on(self, store: Store) -> set[int]:
         """Return no island: a value stays until its holder drops it."""
@@ -160,9 +182,12 @@ def reservations_of(event: Submitted, store: Store) -> Iterator[MemoryReservatio
     copied = [footprint.inputs[position] for position in {*event.moved, *_cannot_take(event, store)}]
     for island, profiles in footprint.profiles.items():
         for profile in profiles:
-            inputs = sum(h.bytes for h in copied if covers(h.placement, island, profile.first))
+            inputs: Parts = {}
+            for held in copied:
+                if covers(held.placement, island, profile.first):
+                    inputs = added(inputs, {held.category: held.bytes})
             where = Placement(island, profile.first, profile.count)
-            yield MemoryReservation(where, profile, inputs, inputs + profile.peaks[0])
+            yield MemoryReservation(where, profile, inputs, profile.parts[0])
 
 
 def _cannot_take(event: Submitted, store: Store) -> Iterator[int]:

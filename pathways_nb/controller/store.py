@@ -165,7 +165,7 @@ class Store:
 
     def _occupy(self, entry: Buffer, allocation: Allocation) -> None:
         entry.allocation = allocation
-        self.memory.add(allocation.placement, entry.owner, allocation.bytes)
+        self.memory.add(allocation.placement, entry.owner, {allocation.category: allocation.bytes})
 
     def _vacate(self, buffer: int, entry: Buffer) -> None:
         """Give back a buffer's memory, unless another buffer is the same array, which then accounts for it."""
@@ -173,7 +173,7 @@ class Store:
         same.discard(buffer)
         if entry.allocation is not None:
             allocation, entry.allocation = entry.allocation, None
-            self.memory.add(allocation.placement, entry.owner, -allocation.bytes)
+            self.memory.add(allocation.placement, entry.owner, {allocation.category: -allocation.bytes})
             if same:
                 self._occupy(self.buffers[min(same)], allocation)
 

@@ -40,9 +40,9 @@ def _together() -> int:
     """
     if "pressure" not in runs:
         raise NotYetError("run the cell that begins with %%pathways and has --run pressure first: the answer is in it.")
-    levels = runs["pressure"].events.of_kind("memory")
-    one = levels["bytes"][~levels.is_("client", "")].max()  # the run had room for one program at a time
-    return int(_HAVE // one)
+    # What a client held: the run had room for one program at a time.
+    clients = (held.levels[:, [name != "" for name in held.names]] for held in runs["pressure"].memory())
+    return int(_HAVE // max(int(levels.max(initial=0)) for levels in clients))
 
 
 def _why_together(answer: Any, expected: int) -> str:

@@ -14,18 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 from pathways_nb.errors import size
 from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.memory_categories import ARGUMENTS, RESULTS, TEMPORARIES, VALUES, Parts
+from pathways_nb.plan.memory_parts import added, by_category, less, purpose
 from pathways_nb.plan.plan import Placement, Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """``bytes`` on each device of a placement."""
+    """``bytes`` on each device of a placement, held for a purpose that ``memory_categories`` lists."""
 
     placement: Placement
     bytes: int
+    category: str = VALUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class MemoryProfile:
         peaks: ``peaks[k]`` is the most bytes needed at once from the moment when ``k`` gangs of the island are done.
         node: node during which the highest peak is reached.
         temporary: bytes of temporaries of that node.
+        parts: each of ``peaks`` by category; the same object where the peak is the same.
     """
 
     first: int
@@ -61,6 +66,7 @@ class MemoryProfile:
     peaks: tuple[int, ...]
     node: int
     temporary: int
+    parts: tuple[Parts, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -160,13 +166,14 @@ def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footpri
         taken: positions of the arguments whose memory a node takes over.
     """
 
-    def allocation(slot: int) -> Allocation:
-        return Allocation(plan.placements[plan.slots[slot].place], sizes.slots[slot])
+    def allocation(slot: int, otherwise: str) -> Allocation:
+        where = plan.placements[plan.slots[slot].place]
+        return Allocation(where, sizes.slots[slot], purpose(plan, slot, otherwise))
 
     bringing = [step for step in plan.steps if step.kind == "bring"]
-    brought = tuple(allocation(step.outputs[0]) for step in bringing)
+    brought = tuple(allocation(step.outputs[0], ARGUMENTS) for step in bringing)
     handed_back = {s.outputs[0]: (at, s.argument) for at, s in enumerate(bringing) if s.outputs[0] in plan.results}
-    results = tuple(allocation(slot) for slot in plan.results)
+    results = tuple(allocation(slot, RESULTS) for slot in plan.results)
     profiles = {island: tuple(_profiles(plan, sizes, island)) for island in plan.orders}
     return Footprint(brought, results, profiles, tuple(taken), handed_back)
 
@@ -200,30 +207,30 @@ def _profile(
     """
     order = plan.orders[island]
     sized = _sizes(plan, sizes, order, steps_here)
-    expiring: list[int] = [0] * (len(order) + 1)
-    for slot, taken in sized.items():
-        expiring[ends[slot]] += taken
-    live, peaks, highest = 0, [], (-1, -1)
+    made, expiring = by_category(plan, sized, order, ends)
+    live: Parts = {}
+    needs: list[tuple[int, Parts]] = []
+    highest = -1, -1
     for position, index in enumerate(order):
-        step, during = plan.steps[index], live
+        during = live
         if index in steps_here:
-            made = sum(sized.get(slot, 0) for slot in step.outputs)
-            during += made + sizes.temporary.get(index, 0) - sizes.reused.get(index, (0, 0))[1]
-            live += made
-        highest = max(highest, (during, -index))
-        peaks.append(during)
-        live -= expiring[position]
+            taken, temporary = sizes.reused.get(index, (0, 0))[1], sizes.temporary.get(index, 0)
+            during = added(added(live, made[position]), {TEMPORARIES: temporary})
+            during = less(during, [*made[position], TEMPORARIES], taken)
+            live = added(live, made[position])
+        needs.append((sum(during.values()), during))
+        highest = max(highest, (needs[-1][0], -index))
+        live = added(live, expiring[position], -1)
     # From here on: the most that is still to come, not what is needed now. A reservation may then shrink as gangs
     # complete, and never has to grow.
-    most = live
+    most = sum(live.values()), live
     for position in reversed(range(len(order))):
-        most = peaks[position] = max(most, peaks[position])
-    starts = [gang.start for gang in plan.gangs[island]]
-    found = tuple(peaks[start] for start in starts)
+        most = needs[position] = max(most, needs[position], key=itemgetter(0))
+    found = [*(needs[gang.start] for gang in plan.gangs[island]), (sum(live.values()), live)]
+    peaks, parts = zip(*found, strict=True)
     at = -highest[1]
-    return MemoryProfile(
-        *devices, (*found, live), plan.steps[at].node, sizes.temporary.get(at, 0) if at in steps_here else 0
-    )
+    temporary = sizes.temporary.get(at, 0) if at in steps_here else 0
+    return MemoryProfile(*devices, peaks, plan.steps[at].node, temporary, parts)
 
 
 def _sizes(plan: Plan, sizes: Sizes, order: Sequence[int], steps_here: set[int]) -> dict[int, int]:

@@ -10,8 +10,8 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -103,6 +103,8 @@ class Graph:
     values: tuple[Value, ...]
     copies: tuple[tuple[int, int], ...] = ()
     """Small results that another place computes as well: position of the result, and id of the value on that place."""
+    categories: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
+    """By value: what its memory is held for, where the program says so; see ``memory_categories``."""
 
     @cached_property
     def names(self) -> dict[int, str]:

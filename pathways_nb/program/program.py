@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.memory_categories import category_of, check
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, keep_for
 from pathways_nb.program import context
 from pathways_nb.program.build import Code, build
@@ -68,8 +69,17 @@ class Program(Unique):
 
     _not_pickled = NOT_PICKLED
 
-    def __init__(self, fn: Callable[..., Any], statics: Statics, name: str = "", fuse: bool = False):
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        statics: Statics,
+        name: str = "",
+        fuse: bool = False,
+        categories: Mapping[str, str] | None = None,
+    ):
         functools.update_wrapper(self, fn, updated=())
+        self.categories = dict(categories or {})
+        """By path of an argument or a result: what its memory is held for."""
         self.fn, self.statics, self.fuse = fn, statics.bound_to(fn), fuse
         self.name = name or getattr(fn, "__name__", type(fn).__name__)
         self._traced: dict[Any, Traced] = {}
@@ -164,9 +174,28 @@ class Program(Unique):
         parameters = [name.removeprefix("argument ").partition("[")[0] for name in call.names]
         graph, codes = build(self.name, flat, {place.serial: place for place in places}, parameters, self.fuse, homes)
         results, values = graph.nodes[-1].inputs, tuple(flat.avals)
+        if self.categories:
+            graph = replace(graph, categories=self._declared(call.names, flat.inputs, out_tree[0], results))
         traced = Traced(graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated)
         self._traced[self._key(call, avals, platform)] = traced
         return traced
+
+    def _declared(
+        self, names: Sequence[str], arguments: Sequence[int], out_tree: Any, results: Sequence[int]
+    ) -> dict[int, str]:
+        """Return the declared categories of arguments and results by value; of a value that is both, the result's.
+
+        Args:
+            names: of each argument leaf, as in errors.
+            arguments: the value of each argument leaf.
+            out_tree: the tree of the results.
+            results: the value of each result leaf.
+        """
+        leaves, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(out_tree, results))
+        paths = [(name.removeprefix("argument "), value) for name, value in zip(names, arguments, strict=True)]
+        paths += [(f"result{jax.tree_util.keystr(path)}", value) for path, value in leaves]
+        found = {value: category_of(path, self.categories) for path, value in paths}
+        return {value: category for value, category in found.items() if category is not None}
 
     def _make_jaxpr(self, flat_fn: Callable[..., Any], avals: tuple[Aval, ...]) -> Any:
         try:
@@ -233,6 +262,7 @@ def program(
     donate_argnames: str | Iterable[str] = (),
     name: str = "",
     fuse: bool = False,
+    categories: Mapping[str, str] | None = None,
 ) -> Any:
     """Make a function over computations a program (Pathways, section 3). Also a decorator, with or without options.
 
@@ -246,19 +276,24 @@ def program(
         fuse: make one executable and one node of computations and operations that follow each other at one place,
             unless another place would wait longer for their results (Pathways, Figure 5: "Fused"). This saves a
             launch for each, and the graph shows less.
+        categories: what the memory of arguments and results is held for, by path: ``{"params": "parameters",
+            "result[0]": "parameters"}`` holds for every array in ``params`` and in the first result. It divides
+            ``run.memory(by="category")`` and changes no amount.
 
     Returns:
         The program, or a decorator that makes one.
 
     Raises:
-        UsageError: ``fn`` is not a function.
+        UsageError: ``fn`` is not a function, or a category is unknown.
     """
+    for path, category in (categories or {}).items():
+        check(category, f"pw.program(categories={{{path!r}: {category!r}}})")
     statics = Statics.of(fn, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if fn is None:
-        return lambda fn: Program(fn, statics, name, fuse)
+        return lambda fn: Program(fn, statics, name, fuse, categories)
     if not callable(fn):
         raise UsageError(f"pw.program({fn!r}) needs a function, got {a_type_of(fn)}.")
-    return Program(fn, statics, name, fuse)
+    return Program(fn, statics, name, fuse, categories)
 
 
 def _apart(platform: str) -> AbstractContextManager[Any]:

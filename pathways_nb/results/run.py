@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, get_args
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.graph import Graph
@@ -23,11 +23,14 @@ from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
 from pathways_nb.trace.causality.what_if import WhatIf, what_if
 from pathways_nb.trace.exact_stamps import Stamps
+from pathways_nb.trace.launch_ops import Ops
+from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import Summary, summarise
 from pathways_nb.trace.record import Events, Record
 from pathways_nb.util.words import a_type_of, counted
 
 if TYPE_CHECKING:
+    from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
     from pathways_nb.runtime.run_state import Entry, Execution
 
 
@@ -67,16 +70,22 @@ class Run:
     """Its figure on the screen; ``view.selection`` is the range of time that the user has brushed on it."""
     stamps: Stamps | None = None
     """Result of ``pw.profile``: how many launches have exact stamps, and the errors of the estimated ones."""
+    ops: Ops = field(default_factory=Ops, repr=False)
+    """The single ops inside launches, from ``pw.profile``; empty without it. See ``run.ops.of``."""
     about: dict[str, Any] = field(default_factory=dict, repr=False)
     """Options of the controller and the cell's source; of a saved run the host as well."""
     _programs: dict[Any, ExecutedProgram] = field(default_factory=dict, repr=False)
     _fetched: set[tuple[int, int]] = field(default_factory=set, repr=False)
     """Pairs (execution, node) for which Python has waited; each counts once."""
     executions: list[Execution] = field(default_factory=list, repr=False)
+    launched: dict[int, CompiledPlan] | None = field(default=None, repr=False)
+    """While a profile is taken: the plan of each run, by its serial. ``run.ops`` gets its names from it."""
 
     def add(self, execution: Execution) -> None:
         """Record that a program of this run was submitted."""
         plan = execution.compiled_plan.plan
+        if self.launched is not None:
+            self.launched[execution.serial] = execution.compiled_plan
         if plan not in self._programs:
             layouts = edge_layouts(execution.compiled_plan)
             self._programs[plan] = ExecutedProgram(plan.graph, plan.where(), plan.routes(), layouts=layouts)
@@ -174,6 +183,22 @@ class Run:
         """Return the chain of events and gaps that adds up to the makespan, as far as recorded; gaps have a cause."""
         return critical_path(self.events)
 
+    def memory(self, by: Division = "client") -> list[MemoryHistory]:
+        """Return what the devices held over time, as steps; devices with the same history are one.
+
+        Each has ``times``, ``names`` and ``levels``, the bytes on each device by time and name, and ``peak``.
+
+        Args:
+            by: ``"client"``, or ``"category"``: what the memory was held for, such as ``"parameters"`` (declared by
+                ``pw.put`` and ``pw.program``), ``"values"``, ``"results"``, ``"intermediates"`` or ``"temporaries"``.
+
+        Raises:
+            UsageError: ``by`` is neither.
+        """
+        if by not in get_args(Division):
+            raise UsageError(f"memory(by={by!r}): choose from {', '.join(map(repr, get_args(Division)))}.")
+        return memory_of(self.events, by)
+
     def slack(self) -> Slack:
         """Return how much later each event on a device could end without a longer makespan, in seconds."""
         return slack(self.events)
@@ -213,8 +238,9 @@ class Run:
         """Display the run in the current cell.
 
         Args:
-            *views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and
-                ``"memory"``, or several as ``"timeline,memory"``; graph and timeline if none is named.
+            *views: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path), ``"ops"``
+                (the timeline with the ops inside launches, of ``pw.profile``) and ``"memory"``, or several as
+                ``"timeline,memory"``; graph and timeline if none is named.
 
         Raises:
             ValueError: there is no such view; the nearest one is named.
@@ -263,7 +289,8 @@ class Run:
         Raises:
             UsageError: the run is larger than what ``pw.load`` reads.
         """
-        parts = saved_run.SavedRun(self.name, self.islands, self.events, self.programs, self.stamps, self.about)
+        kept = self.programs, self.stamps, self.about, self.ops
+        parts = saved_run.SavedRun(self.name, self.islands, self.events, *kept)
         saved_run.write(parts, path)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -294,6 +321,7 @@ def load(path: str | Path) -> Run:
     saved = saved_run.read(path)
     record = Record.of(saved.events)
     run = Run(saved.name, saved.islands, record, finished=True, stamps=saved.stamps, about=saved.about)
+    run.ops = saved.ops
     run.set_programs(saved.programs)
     return run
 

@@ -23,6 +23,7 @@ from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
 from pathways_nb.results.run_schedule_comparison import RunScheduleComparison
+from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.matching import Difference, compare_events, say, together
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import a_type_of
@@ -76,6 +77,11 @@ class Comparison:
     def events(self) -> Events:
         """The events of both runs on devices, in seconds since the first dispatch of each run."""
         return together(self.a.events, self.b.events, len(self.a.islands))
+
+    @property
+    def ops(self) -> Ops:
+        """Always empty: a comparison draws launches only."""
+        return Ops()
 
     @property
     def difference(self) -> Difference:

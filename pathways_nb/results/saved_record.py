@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pathways_nb.plan.memory_categories import CATEGORIES
 from pathways_nb.trace.record import KINDS, LABEL_COLUMNS, QUALITIES, STATUSES, TUPLES, Events, Label
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, is_text, is_whole, shortened
 
@@ -86,8 +87,8 @@ def _row(field: Field) -> list[Any]:
         DamagedError: it is no list of the right length.
     """
     values = field.value
-    if isinstance(values, list) and len(values) == LABEL_COLUMNS.index("links"):  # an older file, without links
-        values = [*values, [], 0.0]
+    if isinstance(values, list) and len(values) in _OLDER:
+        values = [*values, *_ABSENT[len(values) - len(LABEL_COLUMNS) :]]
     if not isinstance(values, list) or len(values) != len(LABEL_COLUMNS):
         raise DamagedError(f"{field.where} is {shortened(field.value)}, not a list of {len(LABEL_COLUMNS)} values")
     for at in _TUPLE_POSITIONS:
@@ -105,6 +106,9 @@ def _misplaced(label: Label, islands: Sequence[int]) -> str:
     return ""
 
 
+_ABSENT: tuple[Any, ...] = ([], 0.0, "")
+"""What the last columns are in an older file, which lacks ``category``, or ``links`` and ``latency`` as well."""
+_OLDER = (LABEL_COLUMNS.index("links"), LABEL_COLUMNS.index("category"))
 _TUPLE_POSITIONS = tuple(map(LABEL_COLUMNS.index, TUPLES))
 
 
@@ -132,5 +136,6 @@ _FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, tuple) and all(is_whole(one, 0, _POSITION) for one in value),
         "a list of node ids",
     ),
+    "category": (lambda value: value in ("", *CATEGORIES), f"one of {', '.join(CATEGORIES)} or empty"),
     "links": (lambda value: isinstance(value, tuple) and all(map(is_text, value)), "a list of texts"),
 }

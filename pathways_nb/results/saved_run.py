@@ -2,8 +2,8 @@
 
 The file holds data only, so opening one from a stranger runs no code. Every part is checked when it is read; a damaged
 or foreign file is refused with the reason. ``write`` refuses what ``read`` would refuse, so that a saved run can always
-be loaded. The event record is checked in ``saved_record``, graphs and virtual slices in ``saved_programs``, sizes in
-``column_archive``.
+be loaded. The event record is checked in ``saved_record``, ops in ``saved_ops``, graphs and virtual slices in
+``saved_programs``, sizes in ``column_archive``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.results import saved_ops
 from pathways_nb.results.column_archive import Archive
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.saved_programs import from_json, to_json
 from pathways_nb.results.saved_record import MOST_EVENTS, MOST_SECONDS, check_times, events_of
 from pathways_nb.trace.exact_stamps import Stamps
+from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Events
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import LARGEST, DamagedError, Field, check_depth, parse, said
@@ -44,6 +46,7 @@ class SavedRun(NamedTuple):
         programs: the programs that ran, in the order of their first call.
         stamps: result of ``pw.profile``; ``None`` if it was not used.
         about: options, cell source and the like.
+        ops: what ran inside launches; empty without ``pw.profile``.
     """
 
     name: str
@@ -52,6 +55,7 @@ class SavedRun(NamedTuple):
     programs: Sequence[ExecutedProgram]
     stamps: Stamps | None
     about: dict[str, Any]
+    ops: Ops
 
 
 def write(run: SavedRun, path: str | Path) -> None:
@@ -75,11 +79,13 @@ def write(run: SavedRun, path: str | Path) -> None:
         "stamps": run.stamps and asdict(run.stamps),
         "labels": [[getattr(label, name) for name in LABEL_COLUMNS] for label in events.labels],
         "programs": [to_json(program) for program in run.programs],
+        "ops": saved_ops.labels_of(run.ops),
     }
     columns = {name: events.stored(name) for name in STORED}
     text = json.dumps(meta).encode()
     try:
         check_times(columns)
+        columns |= saved_ops.columns_of(run.ops)
     except DamagedError as error:
         raise UsageError(f"save({str(path)!r}): {error}, which pw.load would refuse; run.to_csv writes it.") from None
     if len(events) > MOST_EVENTS or len(text) > MOST_TEXT:
@@ -125,7 +131,7 @@ def _parts_of(archive: Archive) -> SavedRun:
     about, name = _about(meta["about"], len(islands)), meta["name"].text()
     places: dict[int, VirtualSlice] = {}
     programs = [from_json(program, places) for program in meta["programs"].rows()]
-    return SavedRun(name, islands, events, programs, stamps, about)
+    return SavedRun(name, islands, events, programs, stamps, about, saved_ops.read(meta.get("ops"), archive, islands))
 
 
 def _meta(archive: Archive) -> Field:

@@ -20,6 +20,14 @@ from pathways_nb.trace.metrics import BUSY, duration
 from pathways_nb.trace.record import Events, Record
 
 
+class OpSpan(NamedTuple):
+    """One op within a launch, by its name in the compiled module; in seconds on the clock of the record."""
+
+    name: str
+    start: float
+    end: float
+
+
 class Span(NamedTuple):
     """One launch as seen on one device.
 
@@ -36,6 +44,20 @@ class Span(NamedTuple):
     """Equal on all devices of one launch."""
     start: float
     end: float
+    ops: tuple[OpSpan, ...] = ()
+    """What ran within it, as far as the profiler says."""
+
+
+class Matched(NamedTuple):
+    """Launches of a record and what the profiler saw of them.
+
+    Args:
+        launches: number of launches in the record.
+        spans: for each event that was matched, by its position in the record, the launch on each of its devices.
+    """
+
+    launches: int
+    spans: dict[int, list[Span]]
 
 
 @dataclass(frozen=True)
@@ -66,34 +88,41 @@ class Stamps:
         )
 
 
-def make_exact(
+def matched(
     record: Record, spans: Sequence[Span], devices: Sequence[Sequence[int]], module_of: Callable[[str], str]
-) -> Stamps:
-    """Correct the stamps of launches that can be matched.
+) -> Matched:
+    """Return the launches that can be matched.
 
     Args:
         record: of one block.
         spans: what the profiler saw meanwhile, on the record's clock before its origin was subtracted.
         devices: for each island, the profiler's number of each device.
         module_of: returns the profiler's name of a node with this name.
+    """
+    seen, launched = _seen(spans), _launched(record.events(), devices, module_of)
+    found: dict[int, list[Span]] = {}
+    for key, indices in launched.items():
+        if len(seen.get(key, ())) == len(indices):
+            found |= dict(zip(indices, seen[key], strict=True))
+    return Matched(sum(map(len, launched.values())), found)
+
+
+def make_exact(record: Record, match: Matched) -> Stamps:
+    """Correct the stamps of launches that were matched.
+
+    Args:
+        record: of one block.
+        match: its launches, from ``matched``.
 
     Returns:
         How many launches were matched, and how wrong the estimated stamps were.
     """
     events = record.events()
-    seen, launched = _seen(spans), _launched(events, devices, module_of)
-    where: list[int] = []
-    when: list[tuple[float, float]] = []
-    for key, indices in launched.items():
-        if len(seen.get(key, ())) == len(indices):
-            where += indices
-            when += seen[key]
-    count = sum(map(len, launched.values()))
-    if not where:
-        return Stamps(count, 0)
-    start, end = (np.array(when) - record.origin).T
-    rows = np.array(where)
-    found = Stamps(count, len(where), _off(events["start"][rows] - start), _off(events["end"][rows] - end))
+    if not match.spans:
+        return Stamps(match.launches, 0)
+    start, end = (np.array([_ends(spans) for spans in match.spans.values()]) - record.origin).T
+    rows = np.array(list(match.spans))
+    found = Stamps(match.launches, len(rows), _off(events["start"][rows] - start), _off(events["end"][rows] - end))
     record.correct(rows, start, end)
     _clip_transfers(record, rows)
     return found
@@ -113,19 +142,20 @@ def _clip_transfers(record: Record, exact: np.ndarray) -> None:
     record.correct(late, np.minimum(events["start"][late], end), end, "estimated")
 
 
-def _seen(spans: Sequence[Span]) -> dict[Hashable, list[tuple[float, float]]]:
-    """Return the launches that the profiler saw, by devices and module, in order.
+def _ends(spans: Sequence[Span]) -> tuple[float, float]:
+    """Return start and end of a launch: it lasts from the start on its first device to the end on its last."""
+    return min(span.start for span in spans), max(span.end for span in spans)
 
-    A launch lasts from the start on its first device to the end on its last.
-    """
+
+def _seen(spans: Sequence[Span]) -> dict[Hashable, list[list[Span]]]:
+    """Return the launches that the profiler saw, each on all of its devices, by devices and module, in order."""
     launches: dict[Hashable, list[Span]] = defaultdict(list)
     for span in spans:
         launches[span.module, span.launch].append(span)
-    found: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
+    found: dict[Hashable, list[list[Span]]] = defaultdict(list)
     for parts in launches.values():
-        key = frozenset(span.device for span in parts), parts[0].module
-        found[key].append((min(span.start for span in parts), max(span.end for span in parts)))
-    return {key: sorted(times) for key, times in found.items()}
+        found[frozenset(span.device for span in parts), parts[0].module].append(parts)
+    return {key: sorted(each, key=_ends) for key, each in found.items()}
 
 
 def _launched(

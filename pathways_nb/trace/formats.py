@@ -113,9 +113,9 @@ def _counters(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]
     """Yield what each client holds on each device, whenever that changes."""
     first_pid = _first_pids(islands)
     for held in (held for held in memory_of(events) if 0 <= held.island < len(islands)):
-        clients = [client or "no client" for client in held.clients]
+        clients = [client or "no client" for client in held.names]
         pids = [first_pid[held.island] + device for low, high in held.devices for device in range(low, high)]
-        for time, levels in zip(held.times.tolist(), held.client_bytes.tolist(), strict=True):
+        for time, levels in zip(held.times.tolist(), held.levels.tolist(), strict=True):
             args = dict(zip(clients, levels, strict=True))
             for pid in pids:
                 yield {"ph": "C", "name": "memory", "pid": pid, "tid": 0, "ts": time * MICROSECONDS, "args": args}

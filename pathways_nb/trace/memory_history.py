@@ -1,8 +1,8 @@
-"""How many bytes each device held, when, and for which client.
+"""How many bytes each device held, when, for which client and for what.
 
-An event of kind ``"memory"`` says how many bytes a client held on each of some devices for some time. This module adds
-such levels up to step functions that can be drawn. Devices with the same history share one ``MemoryHistory``, so an
-island of thousands of equal devices is one row. Bytes are per device.
+An event of kind ``"memory"`` says how many bytes a client held for one category on each of some devices for some time.
+This module adds such levels up, by client or by category, to step functions that can be drawn. Devices with the same
+history share one ``MemoryHistory``, so an island of thousands of equal devices is one row. Bytes are per device.
 
 The controller's ledger (``controller.held_memory``) is where the levels come from.
 """
@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from pathways_nb.plan.memory_categories import in_order
 from pathways_nb.trace.record import Events
 from pathways_nb.util.intervals import joined, pieces
+
+Division = Literal["client", "category"]
+"""By what the memory of a device is divided."""
 
 
 class HighWaterMark(NamedTuple):
@@ -35,8 +39,8 @@ class HighWaterMark(NamedTuple):
     """Start of the level, in seconds."""
     end: float
     """End of the level, in seconds."""
-    by_client: dict[str, int]
-    """Bytes on each of the devices by client, without clients that held none."""
+    by_name: dict[str, int]
+    """Bytes on each of the devices by client, or by category, without those of 0 bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,23 +50,23 @@ class MemoryHistory:
     Args:
         island: index of the island.
         devices: pairs of a first device and the device after the last; all of them have the same history.
-        clients: clients that held something on the devices, in the order in which they came into the record; ``""`` is
-            no client.
+        names: by what the bytes are divided: clients in the order in which they came into the record, ``""`` for no
+            client; or categories in the order of ``memory_categories``, ``""`` where an older file does not say.
         times: when something changed, in seconds, rising.
-        client_bytes: bytes, one row for each of ``times`` and one column for each client; a row is valid until the
-            next time, and the last row is zero.
+        levels: bytes, one row for each of ``times`` and one column for each name; a row is valid until the next time,
+            and the last row is zero.
     """
 
     island: int
     devices: tuple[tuple[int, int], ...]
-    clients: tuple[str, ...]
+    names: tuple[str, ...]
     times: np.ndarray
-    client_bytes: np.ndarray
+    levels: np.ndarray
 
     @cached_property
     def total(self) -> np.ndarray:
-        """Bytes of all clients together, for each of ``times``."""
-        return self.client_bytes.sum(1)
+        """Bytes of all names together, for each of ``times``."""
+        return self.levels.sum(1)
 
     @cached_property
     def by_total(self) -> np.ndarray:
@@ -73,19 +77,22 @@ class MemoryHistory:
     def peak(self) -> HighWaterMark:
         """The first time at which most was held."""
         at = int(self.total.argmax())
-        held = {
-            client: level for client, level in zip(self.clients, self.client_bytes[at].tolist(), strict=True) if level
-        }
+        held = {name: level for name, level in zip(self.names, self.levels[at].tolist(), strict=True) if level}
         start, end = self.times[at : at + 2].tolist()
         return HighWaterMark(self.island, self.devices[0][0], int(self.total[at]), start, end, held)
 
 
-def memory_of(events: Events) -> list[MemoryHistory]:
-    """Return what the devices of every island held, by island and first device; equal histories are one."""
+def memory_of(events: Events, by: Division = "client") -> list[MemoryHistory]:
+    """Return what the devices of every island held, by island and first device; equal histories are one.
+
+    Args:
+        events: of a run.
+        by: whether bytes are divided by client or by category.
+    """
     levels = events.of_kind("memory")
     levels = levels.select((levels["end"] > levels["start"]) & (levels["bytes"] > 0))
     islands = np.unique(levels["island"]).tolist()
-    return [held for island in islands for held in _on_island(levels.select(levels.is_("island", island)), island)]
+    return [held for island in islands for held in _on_island(levels.select(levels.is_("island", island)), island, by)]
 
 
 def peak_of(events: Events) -> HighWaterMark | None:
@@ -93,10 +100,10 @@ def peak_of(events: Events) -> HighWaterMark | None:
     return max((held.peak for held in memory_of(events)), key=lambda peak: peak.bytes, default=None)
 
 
-def _on_island(levels: Events, island: int) -> list[MemoryHistory]:
-    names = levels.by_label("client").tolist()
-    clients = list(dict.fromkeys(names))
-    codes = np.array([clients.index(name) for name in names], np.int64)[levels.label]
+def _on_island(levels: Events, island: int, by: Division) -> list[MemoryHistory]:
+    of_labels = levels.by_label(by).tolist()
+    names = list(dict.fromkeys(of_labels)) if by == "client" else in_order({*of_labels})
+    codes = np.array([names.index(name) for name in of_labels], np.int64)[levels.label]
     columns = levels["start"], levels["end"], codes, levels["bytes"]
     histories: dict[tuple[bytes, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
     devices: dict[tuple[bytes, ...], list[tuple[int, int]]] = {}
@@ -106,20 +113,20 @@ def _on_island(levels: Events, island: int) -> list[MemoryHistory]:
         histories.setdefault(key, history)
         devices.setdefault(key, []).append((low, high))
     return [
-        MemoryHistory(island, tuple(joined(devices[key])), tuple(clients[code] for code in used.tolist()), times, held)
+        MemoryHistory(island, tuple(joined(devices[key])), tuple(names[code] for code in used.tolist()), times, held)
         for key, (used, times, held) in histories.items()
         if len(used)
     ]
 
 
 def _history(
-    start: np.ndarray, end: np.ndarray, client: np.ndarray, size: np.ndarray
+    start: np.ndarray, end: np.ndarray, name: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the clients, the times at which something changed, and the levels from then on.
+    """Return the names, the times at which something changed, and the levels from then on.
 
     Equal histories give equal arrays, so their bytes serve as a key.
     """
-    used, column = np.unique(client, return_inverse=True)
+    used, column = np.unique(name, return_inverse=True)
     times, row = np.unique(np.concatenate([start, end]), return_inverse=True)
     levels = np.zeros((len(times), len(used)), np.int64)
     np.add.at(levels, (row, np.tile(column, 2)), np.concatenate([size, -size]))

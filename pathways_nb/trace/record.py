@@ -31,7 +31,7 @@ STATUSES = ("ok", "draining", "failed")
 CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
 """Kinds that are drawn on the controller's lane; the others happen on devices."""
 GAUGE_KINDS = frozenset({"memory"})
-"""Kinds that are levels and not happenings: ``client`` holds ``bytes`` on each device from start to end."""
+"""Kinds that are levels and not happenings: ``client`` holds ``bytes`` for ``category`` on each device meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +62,8 @@ class Label:
             where its memory comes from, such as ``"memory compiled for 128 devices"``.
         links: names of the links that a simulated transfer occupies.
         latency: seconds of a simulated transfer's duration in which it no longer occupies its links.
+        category: of ``"memory"``, what the bytes are held for, such as ``"parameters"`` or ``"temporaries"``; see
+            ``plan.memory_categories``.
     """
 
     kind: str
@@ -84,6 +86,7 @@ class Label:
     basis: str = ""
     links: tuple[str, ...] = ()
     latency: float = 0.0
+    category: str = ""
 
 
 label_of = lru_cache(maxsize=4096)(Label)

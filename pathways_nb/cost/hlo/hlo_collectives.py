@@ -49,6 +49,11 @@ class HloCollective:
     sure: bool
 
 
+def is_collective(opcode: str) -> bool:
+    """Return whether an opcode is that of a collective, or of the start or end of an asynchronous one."""
+    return opcode.removesuffix("-start").removesuffix("-done") in _KINDS
+
+
 def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollective]:
     """Return the collectives of a module, those of a loop's body as often as it runs.
 

@@ -74,10 +74,15 @@ class HloInstruction:
         return int(known[1]) if known else None if self.opcode == "while" else 1
 
     @property
+    def op_name(self) -> str:
+        """The JAX operation that it stems from, behind JAX's name stack; empty if the text does not say."""
+        found = re.search(r'op_name="([^"]*)"', self.attributes)
+        return found[1] if found else ""
+
+    @property
     def operation(self) -> str:
         """The JAX operation that it stems from; empty if the text does not say."""
-        found = re.search(r'op_name="([^"]*)"', self.attributes)
-        return found[1].rpartition("/")[2] if found else ""
+        return self.op_name.rpartition("/")[2]
 
 
 @dataclass(frozen=True)

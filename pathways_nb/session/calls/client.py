@@ -19,12 +19,14 @@ from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.memory_categories import VALUES, check
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.emit import module_of
 from pathways_nb.program.program import Program
 from pathways_nb.results.run import Run
+from pathways_nb.runtime.local.launch_op_sources import launch_ops
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.session import default_controller
@@ -33,7 +35,7 @@ from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_trac
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
-from pathways_nb.trace.exact_stamps import make_exact
+from pathways_nb.trace.exact_stamps import make_exact, matched
 from pathways_nb.util import forks
 from pathways_nb.util.words import a_type_of
 
@@ -161,8 +163,9 @@ def record(
 
     Args:
         name: of the run.
-        show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path) and ``"memory"``,
-            or several as in ``"timeline,memory"``: displayed live below the cell.
+        show: any of ``"graph"``, ``"timeline"``, ``"critical"`` (the timeline with its critical path), ``"ops"`` (the
+            timeline with the ops inside launches) and ``"memory"``, or several as in ``"timeline,memory"``: displayed
+            live below the cell.
         source: the code of the block, kept with the run.
 
     Returns:
@@ -177,6 +180,7 @@ def profile(
     """Record like ``pw.record``, with exact stamps from JAX's profiler, which slows CPU devices down by 3 to 21 %.
 
     After the block, ``run.stamps`` says how many launches have exact stamps and how far off the estimated ones were.
+    ``run.ops`` has the single ops that ran inside these launches.
 
     Args:
         name: of the run.
@@ -199,7 +203,10 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
     about = {"options": session.attach_options.as_dict(), "source": source, "hbm": list(session.budgets)}
     run = Run(name, session.islands, about=about)
     if profiler is not None:
+        run.launched = {}
         profiler.start()
+    elif session.recordings:
+        run.launched = session.recordings[-1][0].launched
     display = None
     try:
         display = _display(run, show)
@@ -209,6 +216,7 @@ def _recorded(name: str, show: str | Sequence[str], source: str, profiler: Profi
         if profiler is not None:
             _read(profiler, session, run)
     finally:
+        run.launched = None
         if session.recordings:
             session.recordings[-1][0].absorb(run)
         run.finished = True
@@ -266,7 +274,10 @@ def _read(profiler: Profiler, session: Session, run: Run) -> None:
         return
     run.note = "reading the profile"
     try:
-        run.stamps = make_exact(run.record, profiler.stop(), ordinals(driver.attachment.islands), module_of)
+        devices = ordinals(driver.attachment.islands)
+        match = matched(run.record, profiler.stop(), devices, module_of)
+        run.stamps = make_exact(run.record, match)
+        run.ops = launch_ops(run.record, match, devices, run.launched or {})
     finally:
         run.note = ""
 
@@ -318,24 +329,27 @@ def wait(tree: Any) -> Any:
     return tree
 
 
-def put(tree: Any, on: VirtualSlice, shardings: Any = None) -> Any:
+def put(tree: Any, on: VirtualSlice, shardings: Any = None, category: str = VALUES) -> Any:
     """Place every array of ``tree`` on a virtual slice.
 
     Args:
         tree: arrays or numbers from anywhere.
         on: the virtual slice.
         shardings: a ``pw.P``, or a prefix tree of them; replicated if left out.
+        category: what the memory is held for, such as ``"parameters"`` or ``"optimizer"``, for
+            ``run.memory(by="category")``.
 
     Returns:
         The tree with a future for each array.
 
     Raises:
         ShardingError: a spec does not fit.
-        UsageError: a leaf is not an array, or ``on`` is no virtual slice.
+        UsageError: a leaf is not an array, ``on`` is no virtual slice, or there is no such category.
     """
+    check(category, f"put(category={category!r})")
     if not isinstance(on, VirtualSlice):
         raise UsageError(f"put(on={on!r}): that is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     session = default_controller.get()
     with calling(session):
         session.flush()
-        return stored_values.put(session, tree, on, shardings)
+        return stored_values.put(session, tree, on, shardings, category)

@@ -16,6 +16,7 @@ from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Allocation
+from pathways_nb.plan.memory_categories import VALUES
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
@@ -93,7 +94,7 @@ def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
     return tuple(map(home, leaves))
 
 
-def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any) -> Any:
+def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, category: str) -> Any:
     """Place every leaf of a tree; see ``pw.put``.
 
     Returns:
@@ -103,7 +104,7 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any) -> Any
     specs.check_tree(shardings, "shardings", "put", place)
     wanted = specs.spread(shardings, tree, "shardings", "put")
     where = session.located(place)
-    placed = [_put(session, leaf, spec, place, *where) for leaf, spec in zip(leaves, wanted, strict=True)]
+    placed = [_put(session, leaf, spec, place, *where, category) for leaf, spec in zip(leaves, wanted, strict=True)]
     return jax.tree.unflatten(structure, placed)
 
 
@@ -132,12 +133,22 @@ class Reservation:
         sharding: of the array.
         name: of the value, in errors and pictures.
         place: label of the virtual slice.
+        category: what the memory is held for.
     """
 
-    def __init__(self, session: Session, aval: Aval, where: Placement, sharding: Any, name: str, place: str):
+    def __init__(
+        self,
+        session: Session,
+        aval: Aval,
+        where: Placement,
+        sharding: Any,
+        name: str,
+        place: str,
+        category: str = VALUES,
+    ):
         self.session, self.aval, self.where, self.sharding, self.place = session, aval, where, sharding, place
         self.began = session.driver.clock()
-        need = Allocation(where, bytes_on_device(aval, sharding))
+        need = Allocation(where, bytes_on_device(aval, sharding), category)
         self.buffer = session.driver.reserve(need, aval.bytes, tenant_scope.registered_name(session), name)
 
     def fill(self, array: Any, kind: str, serial: int | None, shadow: Any = None) -> Future:
@@ -170,7 +181,9 @@ class Reservation:
         self.session.driver.abandon(self.buffer)
 
 
-def _put(session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh) -> Future:
+def _put(
+    session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh, category: str
+) -> Future:
     aval = aval_of(leaf)
     if aval is None:
         raise UsageError(f"put({leaf!r}): {a_type_of(leaf)} is not an array, a number or a future.")
@@ -178,7 +191,7 @@ def _put(session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement:
     value = session.driver.take(leaf, "put: the array")
     sharding = NamedSharding(mesh, spec or PartitionSpec())
     name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
-    room = Reservation(session, aval, placement, sharding, name, place.label)
+    room = Reservation(session, aval, placement, sharding, name, place.label, category)
     try:
         array = session.driver.put(value, sharding)
     except BaseException:

@@ -30,6 +30,7 @@ from pathways_nb.controller.messages import (
 from pathways_nb.errors import LostError, OutOfMemoryError, PolicyError
 from pathways_nb.plan.footprint import Allocation, Sizes, covers, overlap
 from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.memory_categories import DECLARED
 from pathways_nb.plan.plan import Placement, Plan, Slot, Step
 from pathways_nb.runtime.memory_events import MemoryEvents
 
@@ -67,7 +68,8 @@ def plan_of(
     if isinstance(results, int):
         results = range(len(on))[-results:] if results else ()
     placements = {place: where[place] for place in on}
-    return Plan(Graph("plan", (), ()), placements, slots, steps, dict(sorted(orders.items())), tuple(results), {})
+    graph = Graph("plan", (), (), categories={value: DECLARED[value] for value in range(0, len(DECLARED), 2)})
+    return Plan(graph, placements, slots, steps, dict(sorted(orders.items())), tuple(results), {})
 
 
 def _bringing(event: Submitted, buffer: int) -> int:
@@ -360,11 +362,11 @@ class Devices:
         mine = (allocation for (kind, *_), allocation in self.live.items() if kind == "buffer")
         return sum(h.bytes for h in mine if covers(h.placement, island, device))
 
-    def told_of(self, island: int, devices: int) -> list[dict[str, int]]:
-        """For each device of an island, what each client holds there by the levels that were told."""
-        found: list[dict[str, int]] = [{} for _ in range(devices)]
+    def told_of(self, island: int, devices: int) -> list[dict[tuple[str, str], int]]:
+        """For each device of an island, what each client holds there by category, by the levels that were told."""
+        found: list[dict[tuple[str, str], int]] = [{} for _ in range(devices)]
         for (where, client), mine in self.memory_events._now.items():
-            for level, _ in mine.values() if where == island else ():
-                for device in range(level.first, level.first + level.count):
-                    found[device][client] = level.bytes
+            for first, levels in mine.items() if where == island else ():
+                for device in range(first, first + levels.count):
+                    found[device] |= {(client, category): size for category, (size, _) in levels.parts.items()}
         return found

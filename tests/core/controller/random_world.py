@@ -33,6 +33,7 @@ from pathways_nb.controller.orders import find_cycle
 from pathways_nb.controller.policies import POLICIES
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.plan.footprint import Allocation, Footprint, Sizes, footprint_of, overlap
+from pathways_nb.plan.memory_categories import PARAMETERS, VALUES
 from pathways_nb.plan.plan import Placement, Plan
 from tests.core.controller.imagined_devices import Devices, plan_of
 
@@ -201,7 +202,9 @@ class World(RuleBasedStateMachine):
     def put(self, size: int, place: int, client: str) -> None:
         """Put a value onto devices, as soon as there is room."""
         buffer = next(self.buffers)
-        event = PutRequested(buffer, client, 8, f"put {buffer}", Allocation(self.place(place), size))
+        event = PutRequested(
+            buffer, client, 8, f"put {buffer}", Allocation(self.place(place), size, (VALUES, PARAMETERS)[size % 2])
+        )
         self.devices.reserve(event)
         self.send(event)
 
@@ -361,7 +364,7 @@ class World(RuleBasedStateMachine):
     def what_is_told_of_memory_is_so(self) -> None:
         if hasattr(self, "machine"):
             for number, island in enumerate(self.machine.memory.islands):
-                held = [each.clients for first, after, each in island.runs for _ in range(after - first)]
+                held = [each.parts for first, after, each in island.runs for _ in range(after - first)]
                 assert self.devices.told_of(number, DEVICES) == held
 
     @invariant()

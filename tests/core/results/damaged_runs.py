@@ -32,8 +32,9 @@ from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.record import COLUMNS, STORED
 from pathways_widgets.drawing.views import Moment
 from pathways_widgets.graph.graph_view import GraphView
-from pathways_widgets.memory.memory_view import MemoryView
+from pathways_widgets.memory.memory_view import CategoryView, MemoryView
 from pathways_widgets.timeline.critical_view import CriticalTimeline
+from pathways_widgets.timeline.op_view import OpTimeline
 from pathways_widgets.timeline.timeline_view import Timeline
 
 SAMPLES = [Path(__file__).with_name(name) for name in ("saved_real.run", "saved_simulated.run")]
@@ -201,7 +202,7 @@ def _look(run: pw.Run) -> None:
     """The columns of every view."""
     moment = Moment.of(run)
     GraphView().update(moment)
-    for view in (Timeline, CriticalTimeline, MemoryView):
+    for view in (Timeline, CriticalTimeline, OpTimeline, MemoryView, CategoryView):
         view(moment.islands).update(moment)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pathways_nb as pw
 from pathways_nb.program.emit import module_of
 from pathways_nb.runtime.local.profiler import Profiler
-from pathways_nb.trace.exact_stamps import Span, Stamps, make_exact
+from pathways_nb.trace.exact_stamps import Span, Stamps, make_exact, matched
 from pathways_nb.trace.record import Label, Record, Row
 from pathways_widgets.timeline.timeline_view import Timeline
 
@@ -20,7 +20,7 @@ DEVICES = [[100, 101], [200, 201]]
 
 
 def exact(record: Record, spans: list[Span]) -> Stamps:
-    return make_exact(record, spans, DEVICES, module_of)
+    return make_exact(record, matched(record, spans, DEVICES, module_of))
 
 
 def launches(*rows: tuple[str, int, int, int]) -> Record:
@@ -144,7 +144,12 @@ def test_accelerators_modules_are_read_where_they_say_which_launch_they_are(monk
     modules = FakeLine(
         "XLA Modules", FakeEvent("jit_pw_f(12)", 1e9, 5e8, run_id=3), FakeEvent("jit_pw_g(13)", 2e9, 5e8)
     )
-    other = FakeLine("XLA Ops", FakeEvent("fusion", 1e9, 1e8, run_id=3))
+    other = FakeLine(
+        "XLA Ops",
+        FakeEvent("fusion.1", 1e9, 1e8),
+        FakeEvent("%all-gather.3 = f32[8]{0} all-gather(%p), replica_groups={}", 1.2e9, 3e8),
+        FakeEvent("outside", 1.6e9, 1e8),
+    )
     monkeypatch.setattr(time, "time_ns", lambda: 70_000_000_000)
     when = FakePlane("Task Environment", profile_start_time=60_000_000_000)
     read = Profiler(lambda: 15.0)._read
@@ -152,4 +157,6 @@ def test_accelerators_modules_are_read_where_they_say_which_launch_they_are(monk
     assert (span.device, span.module, span.launch) == (5, "jit_pw_f", 3)
     assert span.end - span.start == pytest.approx(0.5)
     assert span.start == pytest.approx(15 - 10 + 1)
+    assert [op.name for op in span.ops] == ["fusion.1", "all-gather.3"], "those that began while it ran"
+    assert [op.end for op in span.ops] == pytest.approx([6.1, 6.5])
     assert list(read(FakeProfile(FakePlane("/device:TPU:5", modules)))) == [], "nobody knows when it began"

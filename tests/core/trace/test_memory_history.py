@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pathways_nb as pw
+from pathways_nb.plan.memory_categories import CATEGORIES, in_order
 from pathways_nb.trace.formats import from_chrome
 from pathways_nb.trace.memory_history import HighWaterMark, MemoryHistory, memory_of, peak_of
 from pathways_nb.trace.record import COLUMNS, Events, Label, Record, Row
@@ -29,9 +31,9 @@ def level(client: str, size: int, start: float, end: float, first: int = 0, coun
 def test_levels_are_stacked_by_client_and_hold_until_the_next() -> None:
     rows = [level("ann", 5, 0, 2), level("bob", 7, 1, 4), level("ann", 3, 2, 3), level("ann", 9, 6, 7)]
     (held,) = memory_of(Events.from_rows(rows))
-    assert (held.island, held.devices, held.clients) == (0, ((0, 4),), ("ann", "bob"))
+    assert (held.island, held.devices, held.names) == (0, ((0, 4),), ("ann", "bob"))
     assert held.times.tolist() == [0, 1, 2, 3, 4, 6, 7]
-    assert held.client_bytes.tolist() == [[5, 0], [5, 7], [3, 7], [0, 7], [0, 0], [9, 0], [0, 0]]
+    assert held.levels.tolist() == [[5, 0], [5, 7], [3, 7], [0, 7], [0, 0], [9, 0], [0, 0]]
     assert held.peak == HighWaterMark(0, 0, 12, 1.0, 2.0, {"ann": 5, "bob": 7})
 
 
@@ -39,7 +41,7 @@ def test_devices_that_are_divided_later_and_stay_alike_are_one() -> None:
     rows = [level("ann", 5, 0, 2), level("ann", 8, 2, 3, 0, 2), level("ann", 8, 2, 3, 2, 2)]
     (held,) = memory_of(Events.from_rows(rows))
     assert held.devices == ((0, 4),)
-    assert held.client_bytes.tolist() == [[5], [8], [0]]
+    assert held.levels.tolist() == [[5], [8], [0]]
 
 
 def test_a_level_cut_in_two_is_the_same_history() -> None:
@@ -104,7 +106,7 @@ def test_every_device_holds_what_its_rows_add_up_to(rows: list[Row]) -> None:
     seen = np.zeros_like(brute)
     for held in found:
         assert (np.diff(held.times) > 0).all()
-        assert not held.client_bytes[-1].any()
+        assert not held.levels[-1].any()
         for low, high in held.devices:
             assert not seen[held.island, low:high].any(), "a device is in one row only"
             seen[held.island, low:high] += sampled(held)
@@ -116,7 +118,7 @@ def test_every_device_holds_what_its_rows_add_up_to(rows: list[Row]) -> None:
     assert (top.bytes if top else 0) == brute.sum(3).max()
     if top:
         at = int(top.start)
-        assert brute[top.island, top.device, at].sum() == top.bytes == sum(top.by_client.values())
+        assert brute[top.island, top.device, at].sum() == top.bytes == sum(top.by_name.values())
 
 
 def sampled(held: MemoryHistory) -> np.ndarray:
@@ -124,9 +126,57 @@ def sampled(held: MemoryHistory) -> np.ndarray:
     table = np.zeros((END, len(CLIENTS)), np.int64)
     for at in range(END):
         step = int(np.searchsorted(held.times, at, "right")) - 1
-        for client, size in zip(held.clients, held.client_bytes[step].tolist() if step >= 0 else (), strict=False):
+        for client, size in zip(held.names, held.levels[step].tolist() if step >= 0 else (), strict=False):
             table[at, CLIENTS.index(client)] = size
     return table
+
+
+@st.composite
+def divided_levels(draw: st.DrawFn) -> list[Row]:
+    """Levels of which each is cut into categories, some of which an older file would not name."""
+    rows = []
+    for row in draw(histories()):
+        names = draw(st.lists(st.sampled_from(["", *CATEGORIES]), min_size=1, max_size=3, unique=True))
+        left = row.label.bytes
+        for name in names[1:]:
+            size = draw(st.integers(0, left))
+            left -= size
+            rows.append(row._replace(label=replace(row.label, bytes=size, category=name)))
+        rows.append(row._replace(label=replace(row.label, bytes=left, category=names[0])))
+    return rows
+
+
+@examples(100)
+@given(divided_levels())
+def test_categories_add_up_to_what_clients_hold_on_every_device_at_every_time(rows: list[Row]) -> None:
+    events = Events.from_rows(rows)
+    sums = {}
+    for by in ("client", "category"):
+        sums[by] = np.zeros((ISLANDS, DEVICES, END), np.int64)
+        for held in memory_of(events, by):  # type: ignore[arg-type]
+            steps = np.searchsorted(held.times, np.arange(END), "right") - 1
+            for low, high in held.devices:
+                sums[by][held.island, low:high] += np.where(steps >= 0, held.total[steps], 0)
+            if by == "category":
+                assert list(held.names) == in_order(held.names)
+    np.testing.assert_array_equal(sums["client"], sums["category"])
+    peaks = [max((held.peak.bytes for held in memory_of(events, by)), default=0) for by in ("client", "category")]  # type: ignore[arg-type]
+    assert peaks[0] == peaks[1]
+
+
+def test_a_run_divides_its_memory_by_client_or_by_category(tmp_path: Path) -> None:
+    row = level("ann", 5, 0, 2)
+    rows = [row._replace(label=replace(row.label, category="temporaries")),
+            row._replace(label=replace(row.label, bytes=3, category="parameters"))]  # fmt: skip
+    run = pw.Run("mine", (4, 4), Record.of(Events.from_rows(rows)), finished=True)
+    assert [held.levels.tolist() for held in run.memory()] == [[[8], [0]]]
+    run.save(tmp_path / "a.run")
+    for each in (run, pw.load(tmp_path / "a.run")):
+        (held,) = each.memory(by="category")
+        assert (held.names, held.levels.tolist()) == (("parameters", "temporaries"), [[3, 5], [0, 0]])
+        assert held.peak.by_name == {"parameters": 3, "temporaries": 5}
+    with pytest.raises(pw.UsageError, match=r"memory\(by='kind'\): choose from 'client', 'category'\."):
+        run.memory(by="kind")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("devices", [1, 1000])

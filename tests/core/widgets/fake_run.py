@@ -9,6 +9,7 @@ import numpy as np
 
 from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.record import Events, Label, Record, Row
 
 MICROBATCHES = 8
@@ -39,6 +40,7 @@ class FakeRun:
     finished: bool = True
     shown: int | None = None
     hbm: tuple[int, ...] = (0, 0)
+    ops: Ops = field(default_factory=Ops)
 
     @property
     def events(self) -> Events:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from bokeh.models import HoverTool
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,10 +18,10 @@ from pathways_widgets import LiveFigure
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import Curve, Rect, Text
 from pathways_widgets.drawing.views import Columns, Moment
-from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel
+from pathways_widgets.figures.panel import DEFAULT_SHOW, Panel, check_show
 from pathways_widgets.figures.run_still import scene_of
 from pathways_widgets.memory.memory_columns import MOST_ROWS, MOST_STEPS, MemoryLayout
-from pathways_widgets.memory.memory_view import MemoryView
+from pathways_widgets.memory.memory_view import CategoryView, MemoryView
 from pathways_widgets.timeline.timeline_view import Timeline
 from tests.core.widgets.fake_run import FakeRun, fake_run, memory_run
 from tests.core.widgets.unpacking import columns_sent
@@ -279,3 +281,29 @@ def test_the_time_axis_ends_with_what_happened_last_and_levels_with_it() -> None
     timeline = Timeline(run.islands)
     timeline.update(run)
     assert view.properties["timeline_x"] == timeline.properties["timeline_x"] == {"start": -0.02, "end": 2.02}
+
+
+def test_memory_is_stacked_by_category_in_the_order_of_the_legend() -> None:
+    rows = [level("ann", 4 * MB, 0, 3), level("bob", 2 * MB, 1, 2)]
+    rows = [row._replace(label=replace(row.label, category=category))
+            for row in rows for category in ("temporaries", "parameters")]  # fmt: skip
+    run = run_of([*rows, level("ann", MB, 2, 4)])
+    view = CategoryView(run.islands)
+    sources = view.update(run)
+    assert sources["memory_clients"]["client"] == ["parameters", "temporaries", "no category"]
+    assert sources["memory_clients"]["fill"][:2] == [palette.CATEGORIES[name] for name in ("parameters", "temporaries")]
+    columns = sources["memory_levels"]
+    assert boxes(columns)[:2] == [("parameters", 4 * MB, 0, 1), ("temporaries", 4 * MB, 0, 1)]
+    assert ("parameters", 6 * MB, 1, 2) in boxes(columns), "of both clients together"
+    peaks = [held.peak.bytes for held in memory_of(run.events)]
+    assert [strip.held.peak.bytes for strip in view.layout.strips] == peaks
+    tooltips = next(tool for tool in view.root.tools if isinstance(tool, HoverTool)).tooltips
+    assert tooltips[0] == ("category", "@client")
+
+
+def test_categories_take_the_place_of_memory_in_figures_and_pictures() -> None:
+    assert check_show("timeline,memory,categories") == ("timeline", "categories")
+    panel = Panel(("timeline", "categories"), (4, 4))
+    panel.update(Moment.of(memory_run()))
+    assert not panel.failures
+    assert "no category" in scene_of(memory_run(), ("categories",)).svg()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_widgets
+from pathways_nb.plan.memory_categories import CATEGORIES
 from pathways_nb.trace.record import CONTROLLER_KINDS, GAUGE_KINDS, KINDS
 from pathways_widgets.drawing import palette
 from pathways_widgets.timeline.lanes import CONTROLLER_ROWS
@@ -84,6 +85,12 @@ def test_clients_can_be_told_apart_and_the_first_from_what_devices_do() -> None:
     for kind in palette.DEVICE_KINDS:
         assert min(least_distance(palette.client_colour(i), kind.colour) for i in range(3)) >= 10, kind
     assert palette.client_colour(7) == palette.client_colour(0)
+
+
+def test_categories_of_memory_have_a_colour_each_in_the_order_of_the_stack() -> None:
+    assert tuple(palette.CATEGORIES) == CATEGORIES
+    for one, other in itertools.combinations(palette.CATEGORIES.values(), 2):
+        assert least_distance(one, other) >= 10, (one, other)
 
 
 @pytest.mark.parametrize("theme", palette.THEMES.values())

@@ -140,7 +140,10 @@ def test_pathways_before_attach_and_without_the_extension_s_default(fresh_python
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("--show bad", "there is no view 'bad'; choose from graph, timeline, critical, memory or none"),
+        (
+            "--show bad",
+            "there is no view 'bad'; choose from graph, timeline, critical, ops, memory, categories or none",
+        ),
         (
             "--shows none",
             "unrecognized arguments: --shows none. Did you mean '--show'?\nUsage: %%pathways [--show graph,timeline] [--run NAME]",

@@ -8,6 +8,7 @@ import pickle
 import random
 import zipfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.results import saved_run
 from pathways_nb.trace.formats import from_chrome
-from pathways_nb.trace.record import COLUMNS, Events, Label, Row
+from pathways_nb.trace.record import COLUMNS, STORED, Events, Label, Row
 from tests.core.results import damaged_runs
 from tests.core.results.test_saved_runs import put, rewritten
 
@@ -272,16 +273,20 @@ def test_how_long_nodes_are_declared_to_last_comes_back(controller, left, tmp_pa
     assert 1e-3 in [node.seconds for node in again.graph.nodes]
 
 
-def test_a_file_from_before_labels_knew_their_links_opens(run, tmp_path) -> None:
+@pytest.mark.parametrize("lacks", ["links", "category"])
+def test_a_file_from_before_labels_knew_their_links_or_categories_opens(run, tmp_path, lacks) -> None:
     run.save(tmp_path / "a.run")
     with np.load(tmp_path / "a.run") as archive:
         parts = dict(archive)
     meta = json.loads(parts["meta"].tobytes())
-    meta["labels"] = [values[: COLUMNS.index("links") - 1] for values in meta["labels"]]
+    meta["labels"] = [values[: COLUMNS.index(lacks) - 1] for values in meta["labels"]]
     parts["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     with open(tmp_path / "a.run", "wb") as file:
         np.savez(file, **parts)
-    equal(pw.load(tmp_path / "a.run").events, run.events)
+    again = pw.load(tmp_path / "a.run").events
+    assert set(again["category"]) == {""}
+    labels = [replace(label, category="") for label in run.events.labels]
+    equal(again, Events(labels, {name: run.events.stored(name) for name in STORED}, run.events["id"]))
 
 
 # ---- files of version 1, and what is damaged in them

@@ -348,6 +348,7 @@ def test_a_misspelt_view_is_told_with_the_one_that_was_meant(a) -> None:
     with pytest.raises(ValueError, match="there is no view 'timelin'; choose from .* or none; did you mean 'timeline'"):
         run.show("timelin")
     with pytest.raises(
-        ValueError, match="there is no view 'qq'; choose from graph, timeline, critical, memory or none$"
+        ValueError,
+        match="there is no view 'qq'; choose from graph, timeline, critical, ops, memory, categories or none$",
     ):
         run.show("graph", "qq")

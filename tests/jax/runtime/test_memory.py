@@ -337,8 +337,8 @@ def test_levels_on_the_record_add_up_and_the_budget_is_there(small) -> None:
         x = pw.put(block, on=left, shardings=pw.P("x"))
         y = double(x)
         y.wait()
-    levels = run.events.of_kind("memory")
-    assert set(levels["bytes"]) == {16 * KB, 32 * KB}
+    (held,) = run.memory()
+    assert set(held.total.tolist()) == {16 * KB, 32 * KB, 0}
     assert run.hbm == (1 << 20, 1 << 20)
     assert "peak memory 32.8 KB of 1.05 MB" in str(run.summary())
     del x, y

@@ -61,6 +61,9 @@ KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 
 CODES = {kind.name: code for code, kind in enumerate(KINDS)}
 
+OPS = {"op compute": "compute", "op collective": "collective", "op copy": "transfer"}
+"""Kinds of ops inside a launch -> the kind of event that they are drawn like."""
+
 
 class ActionStyle(NamedTuple):
     """How an operation of a pipeline schedule is drawn.
@@ -106,6 +109,13 @@ CLIENTS = (BLUE, VERMILION, YELLOW, ORANGE, PURPLE, GREEN, SKY)
 DEVICES = (SKY, ORANGE, GREEN, YELLOW, PURPLE, VERMILION)
 """Colours of blocks by the device that holds them; of more devices, neighbours share a hue and differ in lightness."""
 
+CATEGORIES = {
+    **{"parameters": BLUE, "optimizer": PURPLE, "gradients": VERMILION, "values": SKY, "results": "#5E5E79"},
+    **{"arguments": GREY, "gathered": ORANGE, "activations": GREEN, "intermediates": "#AFE5AF"},
+    "temporaries": YELLOW,
+}
+"""Colours of the categories of memory, in the order in which they are stacked."""
+
 NEUTRAL = "#8A8A8A"
 """Outline of arguments and results, which have no virtual slice, and colour of edges within one."""
 
@@ -145,9 +155,9 @@ THEMES: dict[Theme, dict[str, str]] = {
 
 
 def code_of(kind: str, name: str) -> int:
-    """Return the code of an event's box: that of its kind, or ``backward`` for a computation whose name says so."""
+    """Return the code of the box of an event or op: that of its kind, or ``backward`` for such a computation's name."""
     backward = name.endswith(BACKWARD_SUFFIX) or (is_action(name) and not FORWARD_ACTION.match(name))
-    return CODES["backward" if kind == "compute" and backward else kind]
+    return CODES["backward" if kind == "compute" and backward else OPS.get(kind, kind)]
 
 
 def is_action(name: str) -> bool:

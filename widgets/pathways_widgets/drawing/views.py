@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
 
 from pathways_nb.plan.graph import Graph
+from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.record import Events
 from pathways_widgets.drawing import style
 
@@ -117,6 +118,10 @@ class RunLike(Protocol):
     def events(self) -> Events:
         """The events so far, in the order of their recording; times in seconds since the run began."""
 
+    @property
+    def ops(self) -> Ops:
+        """The ops inside its launches; empty if none were seen."""
+
     def summary_line(self) -> str:
         """Return the text under the figures, in one line."""
 
@@ -148,6 +153,7 @@ class Moment:
     finished: bool
     events: Events
     summary: str
+    ops: Ops = field(default_factory=Ops)
 
     @classmethod
     def of(cls, run: RunLike) -> Moment:
@@ -158,7 +164,7 @@ class Moment:
             Drawn(one.graph, one.where, one.routes, one.layouts, one.runs, dict(one.needed)) for one in run.programs
         )
         where = run.islands, run.island_names, run.hbm
-        return cls(run.name, *where, programs, finished, run.events, run.summary_line())
+        return cls(run.name, *where, programs, finished, run.events, run.summary_line(), run.ops)
 
     def summary_line(self) -> str:
         """Return the summary of this moment."""
@@ -168,7 +174,7 @@ class Moment:
     def size(self) -> tuple[object, ...]:
         """A value that changes whenever there is something new to draw."""
         runs = tuple((id(program.graph), program.runs, *program.needed.values()) for program in self.programs)
-        return len(self.events), runs, self.islands, self.finished, self.summary
+        return len(self.events), len(self.ops), runs, self.islands, self.finished, self.summary
 
 
 class Drawing(ABC):

@@ -22,16 +22,21 @@ from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.time_axis import TIME_RANGE
 from pathways_widgets.drawing.views import Columns, Moment, RunLike, View, Window, Words
 from pathways_widgets.graph.graph_view import GraphView
-from pathways_widgets.memory.memory_view import MemoryView
+from pathways_widgets.memory.memory_view import CategoryView, MemoryView
 from pathways_widgets.timeline.critical_view import CriticalTimeline
+from pathways_widgets.timeline.op_view import OpTimeline
 from pathways_widgets.timeline.timeline_view import Timeline
 
 VIEWS: dict[str, Callable[[tuple[int, ...], tuple[str, ...]], View]] = {
     "graph": GraphView,
     "timeline": lambda islands, names: Timeline(islands, names=names),
     "critical": lambda islands, names: CriticalTimeline(islands, names=names),
+    "ops": lambda islands, names: OpTimeline(islands, names=names),
     "memory": lambda islands, names: MemoryView(islands, names=names),
+    "categories": lambda islands, names: CategoryView(islands, names=names),
 }
+_REPLACES = {"critical": "timeline", "ops": "timeline", "categories": "memory"}
+"""Views that draw all of another one, and more."""
 DEFAULT_SHOW = ("graph", "timeline")
 
 
@@ -40,10 +45,11 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
 
     Args:
         show: ``"graph,timeline"`` or a list of names; ``"none"`` names none. ``"critical"`` is the timeline with its
-            critical path and replaces ``"timeline"``.
+            critical path, ``"ops"`` the one with the ops inside launches; either replaces ``"timeline"``.
+            ``"categories"`` is memory divided by category and replaces ``"memory"``.
 
     Raises:
-        ValueError: a name is not a key of ``VIEWS``.
+        ValueError: a name is not a key of ``VIEWS``, or both ``"critical"`` and ``"ops"`` are named.
     """
     if not isinstance(show, str | Sequence) or not all(isinstance(word, str) for word in show):
         raise ValueError(f"show={shortened(show)}: write names of views: {', '.join(VIEWS)} or none.")
@@ -55,7 +61,10 @@ def check_show(show: str | Sequence[str]) -> tuple[str, ...]:
             meant = f"; did you mean {near[0]!r}?" if near else ""
             said = f"show={shortened(show)}: there is no view {shortened(name)}"
             raise ValueError(f"{said}; choose from {', '.join(VIEWS)} or none{meant}")
-    return tuple(name for name in names if name != "timeline" or "critical" not in names)
+    if {"critical", "ops"} <= {*names}:
+        raise ValueError(f"show={shortened(show)}: 'critical' and 'ops' are both the timeline; choose one of them.")
+    replaced = {_REPLACES[name] for name in names if name in _REPLACES}
+    return tuple(name for name in names if name not in replaced)
 
 
 class Panel:

@@ -24,8 +24,10 @@ from pathways_widgets.drawing.views import FULL_WIDTH, Columns, Moment, RunLike
 from pathways_widgets.figures.panel import DEFAULT_SHOW, check_show
 from pathways_widgets.graph.graph_view import GraphView
 from pathways_widgets.memory.memory_still import memory_shapes
+from pathways_widgets.memory.memory_view import CategoryView
 from pathways_widgets.timeline.client_shares import TINTS, legend_of
 from pathways_widgets.timeline.critical_view import ENDS, PATH, WIDTH, CriticalTimeline
+from pathways_widgets.timeline.op_view import OpTimeline
 from pathways_widgets.timeline.timeline_view import Timeline
 
 NARROWEST, WIDEST = 200.0, 10_000.0
@@ -207,7 +209,7 @@ def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = T
         moment: what to draw.
         width: width of the page in pixels.
         top: pixels above it.
-        make: the view; ``CriticalTimeline`` adds the critical path.
+        make: the view; ``CriticalTimeline`` adds the critical path, ``OpTimeline`` the ops inside launches.
     """
     factor = style.current().factor
     plot = factor * LABELS, width - RIGHT
@@ -279,5 +281,7 @@ _PARTS: dict[str, Callable[[Moment, float, float], tuple[list[Shape], float]]] =
     "graph": _graph,
     "timeline": _timeline,
     "critical": partial(_timeline, make=CriticalTimeline),
+    "ops": partial(_timeline, make=OpTimeline),
     "memory": memory_shapes,
+    "categories": partial(memory_shapes, make=CategoryView),
 }

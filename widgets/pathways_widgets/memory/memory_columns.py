@@ -1,4 +1,4 @@
-"""Columns of the picture of memory: the rows, the steps of each client, budgets and peaks.
+"""Columns of the picture of memory: the rows, the steps of each client or category, budgets and peaks.
 
 A row is a group of devices with the same history. It is one unit high, counted from the top, and its bytes grow upwards
 from its lower edge; all rows have one scale, so they can be compared. Where there are more steps than pixels, each
@@ -22,13 +22,13 @@ from pathways_widgets.drawing.views import Columns, Window, Words
 
 MOST_ROWS = 8
 MOST_STEPS = 4000
-"""Largest number of boxes of all rows and clients together."""
+"""Largest number of boxes of all rows and layers together."""
 IN_SIGHT = 10
 """A budget that exceeds the highest peak by more than this factor is not drawn: the levels would be too low to see."""
 WORDS_ABOVE = 0.55
 """Space between a peak and its label, in heights of text."""
 BUDGET = "budget of a device"
-NO_CLIENT = "no client"
+NO_CLIENT, NO_CATEGORY = "no client", "no category"
 SIDES = ("left", "right", "top", "bottom")
 SOURCES = {
     "memory_levels": [*SIDES, "fill", "client", "bytes", "start", "end", "where"],
@@ -37,6 +37,20 @@ SOURCES = {
     "memory_peaks": ["x", "y", "text", "align", "text_y"],
     "memory_clients": [*SIDES, "fill", "client"],
 }
+
+
+class Layer(NamedTuple):
+    """A client or a category, as the picture shows it.
+
+    Args:
+        name: as in a ``MemoryHistory``.
+        label: its name in the legend.
+        colour: of its boxes.
+    """
+
+    name: str
+    label: str
+    colour: str
 
 
 class Strip(NamedTuple):
@@ -138,40 +152,42 @@ def layout_of(
 
 
 def columns_of(
-    layout: MemoryLayout, clients: Sequence[str], window: Window, around: Window, pixels: float
+    layout: MemoryLayout, layers: Sequence[Layer], window: Window, around: Window, pixels: float
 ) -> dict[str, Columns]:
     """Return the columns of every source.
 
     Args:
         layout: the rows.
-        clients: clients of the run; a client's colour depends on its position.
+        layers: the clients or the categories, in the order of the legend.
         window: the visible part of the time axis.
         around: the part for which steps are drawn.
         pixels: width of ``window``.
     """
     strips = layout.strips
-    holders = [client for client in clients if any(client in strip.held.clients for strip in strips)]
+    shown = [layer for layer in layers if any(layer.name in strip.held.names for strip in strips)]
     budgets = [layout.y(i, strip.hbm) for i, strip in enumerate(strips) if layout.in_sight(strip)]
-    nowhere = np.full(len(holders), np.nan)
+    nowhere = np.full(len(shown), np.nan)
     return {
-        "memory_levels": _levels(layout, clients, around, pixels * (around[1] - around[0]) / (window[1] - window[0])),
+        "memory_levels": _levels(layout, layers, around, pixels * (around[1] - around[0]) / (window[1] - window[0])),
         "memory_labels": {"y": list(layout.labels), "text": list(layout.labels.values())},
         "memory_budgets": {"x": [np.nan] * len(budgets), "y": budgets, "name": [BUDGET] * len(budgets)},
         "memory_peaks": _peaks(layout, window),
         "memory_clients": dict.fromkeys(SIDES, nowhere)
-        | {"fill": [colour_of(client, clients) for client in holders], "client": list(map(called, holders))},
+        | {"fill": [layer.colour for layer in shown], "client": [layer.label for layer in shown]},
     }
 
 
-def called(client: str) -> str:
-    """Return the label of a client; ``""`` means no client."""
-    return client or NO_CLIENT
+def clients_as_layers(names: Sequence[str]) -> list[Layer]:
+    """Return the clients with these names, ``""`` for no client last; colours are by position."""
+    named = list(filter(None, names))
+    found = [Layer(name, name, palette.client_colour(position)) for position, name in enumerate(named)]
+    return [*found, Layer("", NO_CLIENT, palette.NEUTRAL)]
 
 
-def colour_of(client: str, clients: Sequence[str]) -> str:
-    """Return the colour of one of ``clients``."""
-    named = [other for other in clients if other]
-    return palette.client_colour(named.index(client)) if client else palette.NEUTRAL
+def categories_as_layers() -> list[Layer]:
+    """Return all categories; ``""`` is what an older file does not divide."""
+    found = [Layer(name, name, colour) for name, colour in palette.CATEGORIES.items()]
+    return [*found, Layer("", NO_CATEGORY, palette.NEUTRAL)]
 
 
 def _fullest(found: Sequence[MemoryHistory]) -> list[MemoryHistory]:
@@ -200,35 +216,36 @@ def _strip(held: MemoryHistory, names: Sequence[str], hbm: int, fullest: bool) -
     return Strip(f"{island}, fullest" if fullest else where, where, held, hbm)
 
 
-def _levels(layout: MemoryLayout, clients: Sequence[str], around: Window, pixels: float) -> Columns:
-    """Return the boxes of all rows, the clients of a row stacked in their order.
+def _levels(layout: MemoryLayout, layers: Sequence[Layer], around: Window, pixels: float) -> Columns:
+    """Return the boxes of all rows, the layers of a row stacked in the order of its history.
 
     Args:
         layout: the rows.
-        clients: clients of the run.
+        layers: the clients or the categories.
         around: the part of the time axis to draw.
         pixels: its width.
     """
-    layers = sum(len(strip.held.clients) for strip in layout.strips)
-    most = int(min(pixels, max(MOST_STEPS / max(layers, 1), 100)))
+    stacked = sum(len(strip.held.names) for strip in layout.strips)
+    most = int(min(pixels, max(MOST_STEPS / max(stacked, 1), 100)))
+    numbers = {layer.name: number for number, layer in enumerate(layers)}
     parts = [np.zeros((9, 0))]
     for position, strip in enumerate(layout.strips):
         left, right, steps = _seen(strip.held, around, most)
-        for number, client in enumerate(strip.held.clients):
-            below = strip.held.client_bytes[steps, :number].sum(1)
-            level = strip.held.client_bytes[:, number]
+        for number, name in enumerate(strip.held.names):
+            below = strip.held.levels[steps, :number].sum(1)
+            level = strip.held.levels[:, number]
             first, last = _joined(left, right, below, level[steps])
             bottom, size = below[first], level[steps[first]]
             since, until = _span(strip.held.times, level, steps[first], steps[last])
             ends = layout.y(position, bottom + size), layout.y(position, bottom)
-            whose = (np.full(len(first), number) for number in (clients.index(client), position))
+            whose = (np.full(len(first), number) for number in (numbers[name], position))
             parts.append(np.stack([left[first], right[last], *ends, size, since, until, *whose]))
     table = np.concatenate(parts, 1)
     table = table[:, table[4] > 0]
     who, where = table[7].astype(np.uint32), table[8].astype(np.uint32)
     return dict(zip((*SIDES, "bytes", "start", "end"), table, strict=False)) | {
-        "fill": Words([colour_of(client, clients) for client in clients], who),
-        "client": Words([called(client) for client in clients], who),
+        "fill": Words([layer.colour for layer in layers], who),
+        "client": Words([layer.label for layer in layers], who),
         "where": Words([strip.where for strip in layout.strips], where),
     }
 
@@ -265,11 +282,11 @@ def _joined(left: np.ndarray, right: np.ndarray, below: np.ndarray, level: np.nd
 
 
 def _span(times: np.ndarray, level: np.ndarray, first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return when a client began and ceased to hold what it held at these steps, for tooltips.
+    """Return since when and until when a layer had what it has at these steps, for tooltips.
 
     Args:
         times: when something changed.
-        level: the client's bytes from each of ``times`` on.
+        level: the layer's bytes from each of ``times`` on.
         first: first step of each box.
         last: last step of each box.
     """

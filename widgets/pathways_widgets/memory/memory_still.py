@@ -19,17 +19,20 @@ from pathways_widgets.memory.memory_view import MemoryView
 _ALIGN: dict[str, Align] = {"left": "start", "center": "middle", "right": "end"}
 
 
-def memory_shapes(moment: Moment, width: float, top: float) -> tuple[list[Shape], float]:
+def memory_shapes(
+    moment: Moment, width: float, top: float, make: type[MemoryView] = MemoryView
+) -> tuple[list[Shape], float]:
     """Return the shapes to draw below ``top``, and their height in pixels.
 
     Args:
         moment: what to draw.
         width: width of the page in pixels.
         top: pixels above the picture.
+        make: the view; ``CategoryView`` divides memory by category.
     """
     factor = style.current().factor
     left, right = factor * LABELS, width - RIGHT
-    view = MemoryView(moment.islands, right - left, moment.island_names)
+    view = make(moment.islands, right - left, moment.island_names)
     sources, layout = view.update(moment), view.layout
     clients = sources["memory_clients"]
     entries = [Swatch(text, fill) for text, fill in zip(clients["client"], clients["fill"], strict=True)]

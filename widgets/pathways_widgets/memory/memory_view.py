@@ -1,14 +1,14 @@
-"""The picture of memory: what each client held on each device over time, its budget and its peak.
+"""The picture of memory: what each client held on each device over time, or for what; its budget and its peak.
 
-Devices with the same history share a row, in which clients are stacked. The time axis is that of the timeline, and both
-pan together. A dashed line is the budget of a device. A level holds until it changes, so boxes are drawn and no slopes,
-which would show bytes that nobody held. Boxes are computed in ``memory_columns``.
+Devices with the same history share a row, in which clients or categories are stacked. The time axis is that of the
+timeline, and both pan together. A dashed line is the budget of a device. A level holds until it changes, so boxes are
+drawn and no slopes, which would show bytes that nobody held. Boxes are computed in ``memory_columns``.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from bokeh.models import (
     ColumnDataSource,
@@ -25,8 +25,9 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from pathways_nb.trace.memory_history import MemoryHistory, memory_of
+from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import clients_of
+from pathways_nb.trace.record import Events
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     LEGEND_ROLES,
@@ -39,7 +40,17 @@ from pathways_widgets.drawing.time_axis import (
     time_span,
 )
 from pathways_widgets.drawing.views import Columns, RunLike, View, Window
-from pathways_widgets.memory.memory_columns import SIDES, SOURCES, WORDS_ABOVE, MemoryLayout, columns_of, layout_of
+from pathways_widgets.memory.memory_columns import (
+    SIDES,
+    SOURCES,
+    WORDS_ABOVE,
+    Layer,
+    MemoryLayout,
+    categories_as_layers,
+    clients_as_layers,
+    columns_of,
+    layout_of,
+)
 from pathways_widgets.timeline.lanes import Lanes
 from pathways_widgets.timeline.level_of_detail import PIXELS
 
@@ -49,7 +60,6 @@ _LABELS = """
     return text[y.indexOf(tick)] ?? ""
 """
 _TOOLTIPS = [
-    ("client", "@client"),
     ("holds", "@bytes{custom} on each"),
     ("where", "@where"),
     ("from", "@start{custom} to @end{custom}"),
@@ -57,13 +67,15 @@ _TOOLTIPS = [
 
 
 class MemoryView(View):
-    """Draws the memory levels of runs.
+    """Draws the memory levels of runs, divided by client.
 
     Args:
         islands: number of devices of each island.
         pixels: width to which text is fitted.
         names: names of the islands; empty for numbers.
     """
+
+    by: ClassVar[Division] = "client"
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES, _roles())
@@ -81,11 +93,11 @@ class MemoryView(View):
         made.yaxis[0].formatter = CustomJSTickFormatter(args={"labels": self.tables["memory_labels"]}, code=_LABELS)
         made.ygrid[0].ticker = FixedTicker(ticks=[], name="memory_steps")
         made.ygrid[0].name = "memory_lines"
-        _draw(made, self.tables, self.style)
+        _draw(made, self.tables, self.style, self.by)
         return made
 
     def update(self, run: RunLike, window: Window | None = None) -> dict[str, Columns]:
-        """Return the steps to draw with half a window more on each side, budgets, peaks, and the clients of the legend.
+        """Return the steps to draw with half a window more on each side, budgets, peaks, and the layers of the legend.
 
         Args:
             run: what to draw.
@@ -97,13 +109,31 @@ class MemoryView(View):
         # Histories are computed again only when events came in, not when the user pans.
         known = len(events), int(events["id"][-1]) if len(events) else -1
         if known != self._known:
-            self._held = [held for held in memory_of(clipped(events)) if 0 <= held.island < len(self._names)]
+            self._held = [held for held in memory_of(clipped(events), self.by) if 0 <= held.island < len(self._names)]
             self._known = known
         self.layout = layout_of(self._held, self._names, run.hbm, self.style.lane, self.style.font)
-        clients = [*filter(None, clients_of(events)), ""]
-        self.sources = columns_of(self.layout, clients, visible, around, self._pixels)
+        self.sources = columns_of(self.layout, self._layers(events), visible, around, self._pixels)
         self.properties = {TIME_RANGE: span, **_properties(run.name, self.layout, self.sources, self.style)}
         return self.sources
+
+    def _layers(self, events: Events) -> list[Layer]:
+        """Return what the legend may name."""
+        return clients_as_layers(clients_of(events))
+
+
+class CategoryView(MemoryView):
+    """Draws the memory levels of runs, divided by what the memory is held for.
+
+    Args:
+        islands: number of devices of each island.
+        pixels: width to which text is fitted.
+        names: names of the islands; empty for numbers.
+    """
+
+    by = "category"
+
+    def _layers(self, events: Events) -> list[Layer]:
+        return categories_as_layers()
 
 
 def _height(layout: MemoryLayout, entries: int, style: Style) -> int:
@@ -143,8 +173,8 @@ def title_of(layout: MemoryLayout) -> str:
     return f"memory held on {layout.chosen or 'each device'}"
 
 
-def _draw(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
-    """Add the glyphs of levels, legend, budgets and peaks."""
+def _draw(fig: figure, tables: dict[str, ColumnDataSource], style: Style, by: str) -> None:
+    """Add the glyphs of levels, legend, budgets and peaks; ``by`` says what the layers are."""
     look: dict[str, Any] = {**{side: side for side in SIDES}, "fill_color": "fill", "line_color": "fill"}
     look["line_width"] = 1.0  # else the background shows between neighbours
     levels = fig.add_glyph(tables["memory_levels"], Quad(**look))
@@ -157,7 +187,7 @@ def _draw(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> Non
     words = Text(x="x", y="text_y", text="text", text_align="align", text_baseline="bottom", name="memory_peak")
     words.y_offset, words.text_font_size = -WORDS_ABOVE * style.font, f"{style.font}px"
     fig.add_glyph(tables["memory_peaks"], words)
-    fig.add_tools(hover(levels, _TOOLTIPS, seconds=("start", "end")))
+    fig.add_tools(hover(levels, [(by, "@client"), *_TOOLTIPS], seconds=("start", "end")))
     _legend(fig, {"client": swatches, "name": dashes}, style)
 
 

@@ -73,7 +73,7 @@ class Lanes:
         found = {CONTROLLER_HEIGHT / 2: "controller", bounds[-2] + 0.5: "transfers"}
         for island, devices in enumerate(self.islands):
             top, bottom = self.devices(island)
-            found[bottom + BUSY_HEIGHT / 2] = "busy"
+            found[self.bounds[island + 2] - BUSY_HEIGHT / 2] = "busy"
             if self.grouped:
                 found[(top + bottom) / 2] = f"{self.name(island)} · {devices} dev"
             else:

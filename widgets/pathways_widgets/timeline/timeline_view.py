@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from bokeh.models import (
@@ -81,6 +81,8 @@ class Timeline(View):
         names: names of the islands; empty for numbers.
     """
 
+    tooltips: ClassVar[list[tuple[str, str]]] = _TOOLTIPS
+
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES, _roles())
         self.lanes = Lanes(islands, names, self.style.lane)
@@ -91,7 +93,7 @@ class Timeline(View):
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
         made = _frame(self.lanes, self.style)
-        _draw_boxes(made, self.tables, self.style)
+        _draw_boxes(made, self.tables, self.style, self.tooltips)
         _draw_lines(made, self.lanes, self.style)
         _draw_legend(made, self.style)
         return made
@@ -131,7 +133,9 @@ def _frame(lanes: Lanes, style: Style) -> figure:
     return fig
 
 
-def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) -> None:
+def _draw_boxes(
+    fig: figure, tables: dict[str, ColumnDataSource], style: Style, tooltips: list[tuple[str, str]]
+) -> None:
     """Add the glyphs of boxes, strips, busy devices, patterns and text, from back to front, and the tools."""
     edged = [*(kind.colour for kind in palette.KINDS), palette.BOX_EDGE]
     colours = LinearColorMapper(edged, low=-0.5, high=len(edged) - 0.5)
@@ -165,7 +169,7 @@ def _draw_boxes(fig: figure, tables: dict[str, ColumnDataSource], style: Style) 
         text_align="center",
         text_baseline="middle",
     )
-    fig.add_tools(hover(boxes, _TOOLTIPS, seconds=("left", "duration")))
+    fig.add_tools(hover(boxes, tooltips, seconds=("left", "duration")))
     fig.add_tools(
         TapTool(renderers=[boxes]),
         BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),

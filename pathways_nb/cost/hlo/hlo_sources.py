@@ -1,0 +1,72 @@
+"""The op names of a compiled module: of which kind each is, and from which operation of the program it stems.
+
+XLA keeps JAX's name stack as metadata of instructions, also where it fuses, moves or merges them. An instruction that
+it adds on its own account has none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pathways_nb.cost.hlo.hlo_collectives import is_collective
+from pathways_nb.cost.hlo.hlo_text import HloInstruction, HloModule, parse
+from pathways_nb.trace.launch_ops import OpKind
+
+_CONTROL = frozenset({"while", "conditional", "call"})
+"""Opcodes that run other instructions of the module one by one; a fusion runs as one."""
+_MOVES = frozenset({"copy", "bitcast", "parameter"})
+
+
+class HloOp(NamedTuple):
+    """An instruction as a profiler names it.
+
+    Args:
+        source: JAX's name stack and operation; empty if the compiler does not say.
+        kind: of work.
+        runs: names of the instructions that it runs, which a profiler sees as well; empty if it is one piece of work.
+    """
+
+    source: str
+    kind: OpKind
+    runs: tuple[str, ...] = ()
+
+
+def ops_of(text: str) -> dict[str, HloOp]:
+    """Return the instructions of a module by name.
+
+    Args:
+        text: of ``compiled.as_text()``.
+
+    Raises:
+        ValueError: it is no compiled module.
+    """
+    module = parse(text)
+    return {
+        instruction.name: HloOp(instruction.op_name, _kind(module, instruction), _runs(module, instruction))
+        for computation in module.computations.values()
+        for instruction in computation.instructions.values()
+    }
+
+
+def unknown_op(name: str) -> HloOp:
+    """Return what is known of an op that is not in its module's text: XLA names collectives by their opcode."""
+    return HloOp("", "collective" if is_collective(name.replace("_", "-").split(".")[0]) else "compute")
+
+
+def _kind(module: HloModule, instruction: HloInstruction) -> OpKind:
+    """Return the kind of work of an instruction; a fusion that only copies is a copy."""
+    opcodes = {instruction.opcode}
+    if instruction.opcode == "fusion" or instruction.opcode.startswith("async-"):
+        called = (module.computations[name] for name in instruction.called)
+        opcodes = {inner.opcode for one in called for inner in one.instructions.values()}
+    if any(map(is_collective, opcodes)):
+        return "collective"
+    plain = {opcode.removesuffix("-start").removesuffix("-done") for opcode in opcodes}
+    return "copy" if "copy" in plain and plain <= _MOVES else "compute"
+
+
+def _runs(module: HloModule, instruction: HloInstruction) -> tuple[str, ...]:
+    """Return the names of the instructions that a loop, a branch or a call runs."""
+    if instruction.opcode not in _CONTROL:
+        return ()
+    return tuple(name for called in instruction.called for name in module.computations[called].instructions)

@@ -1,0 +1,178 @@
+"""The operations inside launches: which HLO op ran when on which device, and which operation of the program it is.
+
+A launch is one event of the record, however many operations the compiler made of it. A profiler sees each of these ops.
+``Ops`` keeps them as columns, because one launch may have thousands. The compiler names each op, and says for most of
+them from which operation of the program they come (``source``); where it does not, ``source`` is empty.
+
+Times are in seconds since the run began. Ops are made in ``runtime.local.launch_op_sources``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, overload
+
+import numpy as np
+
+from pathways_nb.util.words import counted
+
+OpKind = Literal["compute", "collective", "copy"]
+
+
+class OpLabel(NamedTuple):
+    """All that is known of an op beside when and where it ran; shared by its occurrences.
+
+    Args:
+        name: its name in the compiled module, such as ``"all-gather.3"``.
+        source: the operation of the program that it stems from, with JAX's name stack, such as
+            ``"jit(pw_step)/shard_map/hidden/tanh"``; of a fusion, that of the operation at its end; empty if the
+            compiled module does not say.
+        kind: ``"compute"``, ``"collective"`` or ``"copy"``.
+        launch: name of the node that was launched.
+        program: name of the program.
+        node: id of the node in the program's graph.
+    """
+
+    name: str
+    source: str
+    kind: OpKind
+    launch: str
+    program: str
+    node: int
+
+
+class Op(NamedTuple):
+    """One op on one device; the first six fields are those of ``OpLabel``.
+
+    Args:
+        run: serial of the run, as in ``run.events``.
+        island: index of the island.
+        device: index of the device within the island.
+        start: in seconds since the run began.
+        end: in seconds since the run began.
+    """
+
+    name: str
+    source: str
+    kind: OpKind
+    launch: str
+    program: str
+    node: int
+    run: int
+    island: int
+    device: int
+    start: float
+    end: float
+
+
+OP_STORED: dict[str, type] = {  # what is kept for each op
+    **dict.fromkeys(("label", "run", "island", "device"), np.int32),
+    **dict.fromkeys(("start", "end"), np.float64),
+}
+
+
+class Ops(Sequence[Op]):
+    """Ops in the order in which their launches were dispatched.
+
+    ``ops["start"]`` is a NumPy column, ``ops[0]`` an ``Op``, ``ops[:10]`` the first ten.
+
+    Args:
+        labels: what ops have in common beside device and stamps.
+        stored: for each op its label's position, run, device and stamps, by the names in ``OP_STORED``.
+    """
+
+    def __init__(self, labels: Sequence[OpLabel] = (), stored: dict[str, np.ndarray] | None = None):
+        self.labels = labels
+        self._stored = stored or {name: np.zeros(0, dtype) for name, dtype in OP_STORED.items()}
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Op]) -> Ops:
+        """Return ops as columns."""
+        numbers: dict[OpLabel, int] = {}
+        kept = [(numbers.setdefault(OpLabel(*row[:6]), len(numbers)), *row[6:]) for row in rows]
+        columns = zip(*kept, strict=True) if kept else [()] * len(OP_STORED)
+        stored: dict[str, np.ndarray] = {
+            name: np.array(one, OP_STORED[name]) for name, one in zip(OP_STORED, columns, strict=True)
+        }
+        return cls(list(numbers), stored)
+
+    def __len__(self) -> int:
+        return len(self._stored["label"])
+
+    @overload
+    def __getitem__(self, at: str) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, at: int) -> Op: ...
+    @overload
+    def __getitem__(self, at: slice) -> Ops: ...
+    def __getitem__(self, at: str | int | slice) -> np.ndarray | Op | Ops:
+        if isinstance(at, slice):
+            return self.select(np.arange(len(self))[at])
+        if not isinstance(at, str):
+            label, *rest = (self._stored[name][at].item() for name in OP_STORED)
+            return Op(*self.labels[label], *rest)
+        if at in self._stored:
+            return self._stored[at]
+        if at not in OpLabel._fields:
+            raise KeyError(f"{at!r} is no column of ops; choose from {', '.join(Op._fields)}")
+        of_labels = np.empty(len(self.labels), np.int32 if at == "node" else object)
+        of_labels[:] = [getattr(label, at) for label in self.labels]
+        return of_labels[self._stored["label"]]
+
+    def __iter__(self) -> Iterator[Op]:
+        columns = (self._stored[name].tolist() for name in OP_STORED)
+        return (Op(*self.labels[label], *rest) for label, *rest in zip(*columns, strict=True))
+
+    def stored(self, name: str) -> np.ndarray:
+        """Return a column of ``OP_STORED``."""
+        return self._stored[name]
+
+    def select(self, mask: np.ndarray) -> Ops:
+        """Return the ops for which ``mask`` is true, or those at the given indices."""
+        return Ops(self.labels, {name: part[mask] for name, part in self._stored.items()})
+
+    def of(
+        self,
+        launch: str | None = None,
+        run: int | None = None,
+        device: int | None = None,
+        island: int | None = None,
+        kind: OpKind | None = None,
+    ) -> Ops:
+        """Return the ops that match every argument given.
+
+        Args:
+            launch: name of the node that was launched.
+            run: serial of the run.
+            device: index of the device within its island.
+            island: index of the island.
+            kind: ``"compute"``, ``"collective"`` or ``"copy"``.
+        """
+        wanted = {"launch": launch, "run": run, "device": device, "island": island, "kind": kind}
+        mask = np.ones(len(self), bool)
+        for name, value in wanted.items():
+            if value is not None:
+                mask &= self[name] == value
+        return self.select(mask)
+
+    @property
+    def seconds(self) -> float:
+        """The time of all ops together."""
+        return float((self["end"] - self["start"]).sum())
+
+    @property
+    def joined(self) -> float:
+        """The share of ``seconds`` in ops that have a source; 0 if there is none."""
+        return self.select(self["source"] != "").seconds / (self.seconds or 1.0)
+
+    @property
+    def joined_words(self) -> str:
+        """``joined`` as text, never rounded up to all of it."""
+        return f"{math.floor(1000 * self.joined) / 10:g}%"
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "<no ops: they are seen by JAX's profiler, so record with pw.profile() or %%pathways --profile>"
+        said = f"{counted(len(self), 'op')}, the source of {self.joined_words} of their time known"
+        return f"<{said}: {', '.join(Op._fields)}>"

@@ -1,0 +1,89 @@
+"""The timeline with ops: each in the lane of its device and kind, below the launch, with its source in the tooltip."""
+
+from __future__ import annotations
+
+import pytest
+
+from pathways_nb.trace.launch_ops import Op, OpKind, Ops
+from pathways_nb.trace.record import Events, Label, Row
+from pathways_widgets.drawing import palette
+from pathways_widgets.figures.panel import Panel, check_show
+from pathways_widgets.figures.run_still import scene_of
+from pathways_widgets.timeline.op_lanes import OpLanes, with_ops
+from pathways_widgets.timeline.op_view import OpTimeline
+from tests.core.widgets.fake_run import FakeRun
+
+
+def op(name: str, kind: OpKind, device: int, start: float, end: float, source: str = "") -> Op:
+    return Op(name, source, kind, "step", "train", 2, 5, 1, device, start, end)
+
+
+OPS = [
+    op("all-gather.1", "collective", 0, 1.0, 2.0, "jit(step)/gather/all_gather"),
+    op("fusion.4", "compute", 0, 2.0, 3.0, "jit(step)/tanh"),
+    op("copy.2", "copy", 1, 1.0, 1.5),
+]
+
+
+def run_of(ops: list[Op], clients: tuple[str, ...] = ("",)) -> FakeRun:
+    rows = [
+        Row(Label("compute", "step", "train", name, 2, island=1, devices=2), 1 + 4 * i, 4 + 4 * i, 5 + i)
+        for i, name in enumerate(clients)
+    ]
+    return FakeRun([], Events.from_rows(rows), (1, 2), ops=Ops.from_rows(ops))
+
+
+def test_an_op_is_in_the_lane_of_its_device_and_kind_within_its_launch() -> None:
+    view = OpTimeline((1, 2))
+    boxes = view.update(run_of(OPS))["timeline_boxes"]
+    names = {at: label for at, label in view.lanes.labels.items() if at > view.lanes.ops(1)[0]}
+    middle = (boxes["top"] + boxes["bottom"]) / 2
+    lanes = [names[min(names, key=lambda at: abs(at - y))] for y in middle.tolist()]
+    drawn = dict(zip(boxes["name"], zip(boxes["left"], boxes["right"], lanes, strict=True), strict=True))
+    assert drawn["all-gather.1"] == (1.0, 2.0, "dev 0 · collectives")
+    assert drawn["fusion.4"] == (2.0, 3.0, "dev 0 · compute")
+    assert drawn["copy.2"] == (1.0, 1.5, "dev 1 · compute")
+    assert view.lanes.devices(1)[1] == view.lanes.ops(1)[0]
+    assert (middle[1:] > view.lanes.ops(1)[0]).all()
+
+
+def test_boxes_have_the_colours_of_their_kinds_and_tell_their_source() -> None:
+    view = OpTimeline((1, 2))
+    boxes = view.update(run_of(OPS))["timeline_boxes"]
+    by_name = dict(zip(boxes["name"], zip(boxes["code"], boxes["line"], boxes["place"], boxes["id"], strict=True), strict=True))  # fmt: skip
+    assert by_name["all-gather.1"] == (palette.CODES["collective"], "jit(step)/gather/all_gather",
+                                       "in step · island 1, dev 0", "train#2")  # fmt: skip
+    assert by_name["fusion.4"][0] == palette.CODES["compute"]
+    assert by_name["copy.2"][:2] == (palette.CODES["transfer"], "")
+    assert ("line or source", "@line") in view.tooltips
+    assert "3 are ops, the source of 80% of their time known" in view.properties["timeline_title"]["text"]
+
+
+def test_ops_do_not_count_as_work_of_devices_and_belong_to_the_client_of_their_run() -> None:
+    plain, run = run_of([], ("ann", "bob")), run_of(OPS, ("ann", "bob"))
+    busy = [list(OpTimeline((1, 2)).update(one)["timeline_busy"]["share"]) for one in (plain, run)]
+    assert busy[0] == busy[1]
+    assert {label.client for label in with_ops(run.events, run.ops).labels} == {"ann", "bob"}
+
+
+def test_a_run_without_ops_says_so() -> None:
+    view = OpTimeline((1, 2))
+    view.update(run_of([]))
+    assert view.properties["timeline_title"]["text"].endswith("no ops: record with pw.profile")
+
+
+def test_many_devices_share_two_lanes_of_their_island() -> None:
+    lanes = OpLanes((64, 64))
+    assert "compute" in lanes.labels.values()
+    (top, bottom), half = lanes.ops(1), sum(lanes.ops(1)) / 2
+    assert top < lanes.band("op compute", 1, 63, 1)[1] < half < lanes.band("op collective", 1, 0, 1)[0] < bottom
+
+
+def test_it_takes_the_place_of_the_timeline_in_figures_and_pictures() -> None:
+    assert check_show("graph,timeline,ops") == ("graph", "ops")
+    with pytest.raises(ValueError, match="'critical' and 'ops' are both the timeline; choose one of them"):
+        check_show("ops,critical")
+    panel = Panel(("ops",), (1, 2))
+    panel.update(run_of(OPS))  # type: ignore[arg-type]
+    assert not panel.failures
+    assert "dev 1 · collectives" in scene_of(run_of(OPS), ("ops",)).svg()

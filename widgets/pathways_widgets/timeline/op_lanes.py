@@ -1,0 +1,115 @@
+"""The lanes of a timeline with ops: below each island's devices one lane per device for compute, one for collectives.
+
+Ops are drawn as events of the kinds in ``palette.OPS``, so that the timeline's boxes, text and merging apply to them.
+Where each island is one lane, its ops have two lanes, in which each device has its share of the height.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.trace.launch_ops import OpLabel, Ops
+from pathways_nb.trace.metrics import BUSY
+from pathways_nb.trace.record import QUALITIES, STATUSES, STORED, Events, Label
+from pathways_widgets.drawing import palette
+from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, MARGIN, Lanes
+
+_ROWS = ("compute", "collectives")
+
+
+@dataclass(frozen=True)
+class OpLanes(Lanes):
+    """The lanes of runs on given islands, with those of their ops."""
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
+        heights = [self._height(devices) + self._op_height(devices) + BUSY_HEIGHT for devices in self.islands]
+        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *heights, 1.0]))
+
+    def devices(self, island: int) -> tuple[float, float]:
+        """Return the upper and lower edge of an island's devices."""
+        top = self.bounds[island + 1]
+        return top, top + self._height(self.islands[island])
+
+    def ops(self, island: int) -> tuple[float, float]:
+        """Return the upper and lower edge of an island's ops."""
+        top = self.devices(island)[1]
+        return top, top + self._op_height(self.islands[island])
+
+    @property
+    def labels(self) -> dict[float, str]:
+        """Centre of each lane -> its label."""
+        found = super().labels
+        for island, devices in enumerate(self.islands):
+            top, bottom = self.ops(island)
+            named = [""] if self.grouped else [f"dev {device} · " for device in range(devices)]
+            rows = [f"{name}{row}" for name in named for row in _ROWS]
+            unit = (bottom - top) / max(len(rows), 1)
+            found |= {top + (number + 0.5) * unit: row for number, row in enumerate(rows)}
+        return found
+
+    def band(self, kind: str, island: int, device: int, devices: int) -> tuple[float, float]:
+        """Return the upper and lower edge of the box of an event or an op.
+
+        Args:
+            kind: kind of the event, or one of ``palette.OPS``.
+            island: index of its island; -1 for none.
+            device: its first device.
+            devices: number of devices; 0 means all of the island.
+        """
+        if kind not in palette.OPS:
+            return super().band(kind, island, device, devices)
+        (top, bottom), row = self.ops(island), int(palette.OPS[kind] == "collective")
+        size = max(self.islands[island], 1)
+        unit = (bottom - top) / (2 * size)
+        number = row * size + device if self.grouped else 2 * device + row
+        margin = MARGIN * min(1.0, unit)
+        return top + number * unit + margin, top + (number + 1) * unit - margin
+
+    def _height(self, devices: int) -> float:
+        return self._grouped_height if self.grouped else devices
+
+    def _op_height(self, devices: int) -> float:
+        return 2 * self._height(devices)
+
+
+def with_ops(events: Events, ops: Ops) -> Events:
+    """Return the events of a run, followed by its ops as events on one device each.
+
+    Args:
+        events: of the run.
+        ops: inside its launches.
+    """
+    if not len(ops):
+        return events
+    clients = list(dict.fromkeys(label.client for label in events.labels))
+    keys = np.stack([ops["label"], _clients(events, ops, clients), ops["island"], ops["device"]], 1)
+    used, label = np.unique(keys, axis=0, return_inverse=True)
+    labels = [_label(ops.labels[op], clients[client], *where) for op, client, *where in used.tolist()]
+    stored = {"label": label.reshape(-1) + len(events.labels), **{name: ops[name] for name in ("start", "end", "run")}}
+    stored |= {"quality": np.full(len(ops), QUALITIES.index("exact"))}
+    stored |= {"status": np.full(len(ops), STATUSES.index("ok"))}
+    both = {name: np.concatenate([events.stored(name), stored[name].astype(STORED[name])]) for name in STORED}
+    ids = np.concatenate([events["id"], -1 - np.arange(len(ops))])  # of no event of a record
+    return Events([*events.labels, *labels], both, ids)
+
+
+def _clients(events: Events, ops: Ops, clients: Sequence[str]) -> np.ndarray:
+    """Return for each op the position in ``clients`` of the client of its run."""
+    of_labels = np.array([clients.index(label.client) for label in events.labels], np.int32)
+    launched = events.is_("kind", *BUSY)
+    runs, first = np.unique(events["run"][launched], return_index=True)
+    found: np.ndarray = of_labels[events.label[launched][first]][np.searchsorted(runs, ops["run"])]
+    return found
+
+
+def _label(op: OpLabel, client: str, island: int, device: int) -> Label:
+    """Return the label of an op as an event; its source takes the place of the line of Python."""
+    where: dict[str, Any] = {"place": f"in {op.launch}", "island": island, "device": device, "devices": 1}
+    return Label(f"op {op.kind}", op.name, op.program, client, op.node, line=op.source, **where)
