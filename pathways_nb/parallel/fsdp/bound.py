@@ -18,17 +18,17 @@ def exposed_bound(outline: Outline, kept: frozenset[int] = frozenset()) -> float
         outline: of the step.
         kept: parameters that stay gathered for the backward pass.
     """
-    late, gathered = 0, 0
+    late = gathered = converted = 0
     gathers = [*outline.forward, *(use for use in outline.again if use.param not in kept)]
     delays = list[tuple[int, int]]()
     for use in sorted(gathers, key=lambda use: use.read):
         gathered += use.made
         done = outline.costs.exchange("all_gather", gathered, outline.axis)
-        late = max(late, done - outline.passed[use.read])
+        converted += use.before  # a parameter is converted before it is gathered, beside other exchanges at best
+        late = max(late, converted, done - outline.passed[use.read])
         delays.append((use.read, late))
-    # Conversions run beside exchanges at best; they are part of ``compute``, not of ``passed``.
-    converted = outline.compute - outline.passed[-1]
-    return max(0, max([late, *_after(outline, delays)]) - converted) * TICK
+    apart = outline.compute - outline.passed[-1]  # conversions are part of ``compute``, not of ``passed``
+    return max(0, max([late, *_after(outline, delays)]) - apart) * TICK
 
 
 def _after(outline: Outline, delays: list[tuple[int, int]]) -> list[int]:

@@ -135,7 +135,8 @@ class StepGraph:
                 forward = False
                 yield "|"
             if isinstance(op, Collective):
-                yield ("a" if op.again else "A") if op.is_gather else "R" if op.carries else ""
+                if op.carries:
+                    yield ("a" if op.again else "A") if op.is_gather else "R"
             elif op.name in ("dot_general", "conv_general_dilated", "scan"):
                 yield "."
 
