@@ -21,6 +21,10 @@ from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.timeline import StepTimeline, timeline
 
 
+_WORK, _LEAST = 120_000, 80
+"""Evaluations of a search times parameters, and the fewest evaluations."""
+
+
 @dataclass(frozen=True, eq=False)
 class Planner:
     """The plans of one step on one kind of chip.
@@ -74,19 +78,21 @@ class Planner:
         """Return the plan with a collective for each parameter."""
         return plans.per_parameter(self.traced.parameters, self.mode, prefetch)
 
-    def search(self, memory: float | None = None, budget: int = 400) -> FsdpPlan:
+    def search(self, memory: float | None = None, budget: int | None = None) -> FsdpPlan:
         """Return the best plan that a search finds.
 
         Args:
             memory: bytes that a device has; ``None`` for no limit.
-            budget: the most plans that are evaluated.
+            budget: the most plans that are evaluated; by default fewer for more parameters, so that a search of
+                hundreds of layers takes seconds, too.
 
         Raises:
             PlanError: even the plan that needs least does not fit.
         """
         room = None if memory is None else memory - self._without_gathered()
         blocks = [plans.block_of(one.name) for one in self.traced.parameters]
-        search = PlanSearch(self.outline, blocks, self.streams, room, budget)
+        most = max(_LEAST, _WORK // len(blocks)) if budget is None else budget
+        search = PlanSearch(self.outline, blocks, self.streams, room, most)
         while True:
             found = search.run()
             plan = self._plan(found.forward, found.backward, found.prefetch, "searched")

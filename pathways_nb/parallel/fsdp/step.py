@@ -153,7 +153,7 @@ class FsdpStep:
 
     def search(
         self, memory: float | None = None, batch: Sequence[Any] | None = None, chip: Any = None,
-        streams: Literal[2, 3] = 2, budget: int = 400,
+        streams: Literal[2, 3] = 2, budget: int | None = None,
     ) -> FsdpPlan:  # fmt: skip
         """Return the best plan that a search finds in simulated time; ``with_plan`` uses it.
 
@@ -162,7 +162,7 @@ class FsdpStep:
             batch: as for ``planner``.
             chip: as for ``planner``.
             streams: as for ``planner``.
-            budget: the most plans that are evaluated.
+            budget: the most plans that are evaluated; by default fewer for more parameters.
 
         Raises:
             PlanError: no plan fits.
