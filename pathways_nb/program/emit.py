@@ -188,7 +188,9 @@ def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -
             manual = jax.sharding.AxisType.Manual in old.mesh.axis_types  # inside shard_map: a type without devices
             return NamedSharding(mesh, old.spec) if on_devices and not manual else old
         if name == "mesh" and isinstance(old, AbstractMesh):
-            return mesh
+            kinds = zip(old.axis_names, old.axis_types, strict=True)
+            manual_axes = {axis: kind for axis, kind in kinds if kind is jax.sharding.AxisType.Manual}
+            return abstract.update_axis_types(manual_axes) if manual_axes else mesh  # of a shard_map within another
         if isinstance(old, jex.ClosedJaxpr):
             return _on_mesh(old, mesh, traced)
         if isinstance(old, jex.Jaxpr):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.flat_function import Runnable
+from pathways_nb.parallel.fsdp.other_axes import joint_axes, on_pieces
+from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation
 
 
@@ -44,22 +47,34 @@ class DataAxes:
 
 def gather(graph: StepGraph, axis: str, param: int, shard: int, whole: int) -> Collective:
     """Return the operation that gathers one parameter."""
-    one = graph.parameters[param]
+    run = gathering(graph.parameters[param], axis)
+    return Collective("all_gather", (shard,), (whole,), run=run, axis=axis, carries=(param,))
+
+
+def gathering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
+    """Return the function from a parameter's shard to the parameter."""
+    piece = one.piece
 
     def run(array: Any) -> list[Any]:
-        return [one.crop(jax.lax.all_gather(array, axis, axis=one.dim, tiled=True))]
+        return [piece.crop(jax.lax.all_gather(array, axis, axis=piece.dim, tiled=True))]
 
-    return Collective("all_gather", (shard,), (whole,), run=run, axis=axis, carries=(param,))
+    return on_pieces(run, [one.others], [one.others])
 
 
 def scatter(graph: StepGraph, axis: str, param: int, whole: int, shard: int) -> Collective:
     """Return the operation that adds up one gradient over all devices and leaves each its shard."""
-    one = graph.parameters[param]
+    run = scattering(graph.parameters[param], axis)
+    return Collective("reduce_scatter", (whole,), (shard,), run=run, axis=axis, carries=(param,))
+
+
+def scattering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
+    """Return the function from one device's gradient to its shard of the sum over all devices."""
+    piece = one.piece
 
     def run(array: Any) -> list[Any]:
-        return [jax.lax.psum_scatter(one.pad(array), axis, scatter_dimension=one.dim, tiled=True)]
+        return [jax.lax.psum_scatter(piece.pad(array), axis, scatter_dimension=piece.dim, tiled=True)]
 
-    return Collective("reduce_scatter", (whole,), (shard,), run=run, axis=axis, carries=(param,))
+    return on_pieces(run, [one.others], [one.others])
 
 
 def all_reduce(axis: str, params: Sequence[int], value: int, total: int) -> Collective:
@@ -77,9 +92,9 @@ def all_reduce(axis: str, params: Sequence[int], value: int, total: int) -> Coll
 def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list[Runnable], list[Runnable]]:
     """Return the operations that gather several parameters at once: those up to the collective, and those after."""
     first, params = members[0], [param for op in members for param in op.carries]
-    parameters = [graph.parameters[param] for param in params]
-    aval, local = graph.flat.avals[first.inputs[0]], [math.prod(one.local) for one in parameters]
-    packed, gathered = graph.new(aval, (sum(local),)), graph.new(aval, (parameters[0].parts, sum(local)))
+    packing = _Packing.of(graph, params)
+    aval, parameters, local = graph.flat.avals[first.inputs[0]], packing.pieces, packing.local
+    packed, gathered = graph.new(aval, (packing.size,)), graph.new(aval, (parameters[0].parts, packing.size))
 
     def pack(*shards: Any) -> list[Any]:
         return [jnp.concatenate([shard.reshape(-1) for shard in shards])]
@@ -87,12 +102,17 @@ def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list
     def unpack(rows: Any) -> list[Any]:
         return [one.from_rows(part) for one, part in zip(parameters, _columns(rows, local), strict=True)]
 
+    def run(array: Any) -> list[Any]:
+        return [jax.lax.all_gather(array, first.axis)]
+
     collective = Collective(
-        "all_gather", (packed,), (gathered,), run=lambda array: [jax.lax.all_gather(array, first.axis)],
-        axis=first.axis, carries=tuple(params), again=first.again, bound=first.bound,
+        "all_gather", (packed,), (gathered,), run=on_pieces(run, [packing.row], [packing.rows]), axis=first.axis,
+        carries=tuple(params), again=first.again, bound=first.bound,
     )  # fmt: skip
     inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in members]
-    return [operation("pack", inputs, (packed,), pack), collective], [operation("unpack", (gathered,), outputs, unpack)]
+    begin = operation("pack", inputs, (packed,), on_pieces(pack, packing.others, [packing.row]))
+    end = operation("unpack", (gathered,), outputs, on_pieces(unpack, [packing.rows], packing.others))
+    return [begin, collective], [end]
 
 
 def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequence[Collective] = ()) -> list[Runnable]:
@@ -104,9 +124,9 @@ def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequen
         then: with hybrid sharding, the all-reduce of each member's shard over the other axis; they become one, too.
     """
     first, params = members[0], [param for op in members for param in op.carries]
-    parameters = [graph.parameters[param] for param in params]
-    aval, local = graph.flat.avals[first.inputs[0]], [math.prod(one.local) for one in parameters]
-    packed, reduced = graph.new(aval, (parameters[0].parts, sum(local))), graph.new(aval, (sum(local),))
+    packing = _Packing.of(graph, params)
+    aval, parameters, local = graph.flat.avals[first.inputs[0]], packing.pieces, packing.local
+    packed, reduced = graph.new(aval, (parameters[0].parts, packing.size)), graph.new(aval, (packing.size,))
 
     def pack(*gradients: Any) -> list[Any]:
         return [jnp.concatenate([one.rows(array) for one, array in zip(parameters, gradients, strict=True)], axis=1)]
@@ -115,33 +135,83 @@ def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequen
         parts = _columns(row[None], local)
         return [part.reshape(one.local) for one, part in zip(parameters, parts, strict=True)]
 
+    def run(rows: Any) -> list[Any]:
+        return [jax.lax.psum_scatter(rows, first.axis)]
+
     collective = Collective(
-        "reduce_scatter", (packed,), (reduced,), run=lambda rows: [jax.lax.psum_scatter(rows, first.axis)],
-        axis=first.axis, carries=tuple(params),
+        "reduce_scatter", (packed,), (reduced,), run=on_pieces(run, [packing.rows], [packing.row]), axis=first.axis,
+        carries=tuple(params),
     )  # fmt: skip
-    ops: list[Runnable] = [operation("pack", [op.inputs[0] for op in members], (packed,), pack), collective]
+    begin = on_pieces(pack, packing.others, [packing.rows])
+    ops: list[Runnable] = [operation("pack", [op.inputs[0] for op in members], (packed,), begin), collective]
     if then:
-        before, reduced = reduced, graph.new(aval, (sum(local),))
+        before, reduced = reduced, graph.new(aval, (packing.size,))
         ops.append(all_reduce(then[0].axis, params, before, reduced))
-    return [*ops, operation("unpack", (reduced,), [op.outputs[0] for op in then or members], unpack)]
+    end = on_pieces(unpack, [packing.row], packing.others)
+    return [*ops, operation("unpack", (reduced,), [op.outputs[0] for op in then or members], end)]
 
 
 def bucket_all_reduce(graph: StepGraph, members: Sequence[Collective]) -> list[Runnable]:
     """Return the operations that add up several arrays over all devices at once."""
     first, params = members[0], [param for op in members for param in op.carries]
-    avals = [graph.flat.avals[op.inputs[0]] for op in members]
-    sizes = [math.prod(aval.shape) for aval in avals]
-    packed, total = (graph.new(avals[0], (sum(sizes),)) for _ in range(2))
+    avals, packing = [graph.flat.avals[op.inputs[0]] for op in members], _Packing.of(graph, params)
+    shapes = [graph.parameters[param].piece_of(aval.shape) for param, aval in zip(params, avals, strict=True)]
+    sizes = [math.prod(shape) for shape in shapes]
+    packed, total = (graph.new(avals[0], (sum(sizes) * packing.copies,)) for _ in range(2))
 
     def pack(*arrays: Any) -> list[Any]:
         return [jnp.concatenate([array.reshape(-1) for array in arrays])]
 
     def unpack(row: Any) -> list[Any]:
-        return [part.reshape(aval.shape) for aval, part in zip(avals, _columns(row[None], sizes), strict=True)]
+        return [part.reshape(shape) for shape, part in zip(shapes, _columns(row[None], sizes), strict=True)]
 
     inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in members]
     collective = all_reduce(first.axis, params, packed, total)
-    return [operation("pack", inputs, (packed,), pack), collective, operation("unpack", (total,), outputs, unpack)]
+    begin = operation("pack", inputs, (packed,), on_pieces(pack, packing.others, [packing.row]))
+    end = operation("unpack", (total,), outputs, on_pieces(unpack, [packing.row], packing.others))
+    return [begin, collective, end]
+
+
+class _Packing(NamedTuple):
+    """How parameters are packed for one collective, where further axes than that of the batch split them.
+
+    Args:
+        pieces: each parameter's part on one device of the other axes.
+        others: the partition of each over them.
+        axes: the other axes of any of them, by which the packed array is split.
+        copies: number of their devices; what an axis does not split is packed by each of its devices.
+    """
+
+    pieces: list[Parameter]
+    others: list[PartitionSpec]
+    axes: tuple[str, ...]
+    copies: int
+
+    @classmethod
+    def of(cls, graph: StepGraph, params: Sequence[int]) -> _Packing:
+        parameters = [graph.parameters[param] for param in params]
+        axes, copies = joint_axes(parameters)
+        return cls([one.piece for one in parameters], [one.others for one in parameters], axes, copies)
+
+    @property
+    def local(self) -> list[int]:
+        """Elements of each parameter's shard on one device."""
+        return [math.prod(one.local) for one in self.pieces]
+
+    @property
+    def size(self) -> int:
+        """Elements of all shards on all devices of the other axes."""
+        return sum(self.local) * self.copies
+
+    @property
+    def row(self) -> PartitionSpec:
+        """The partition of packed shards."""
+        return PartitionSpec(self.axes) if self.axes else PartitionSpec()
+
+    @property
+    def rows(self) -> PartitionSpec:
+        """The partition of packed shards of all devices."""
+        return PartitionSpec(None, self.axes) if self.axes else PartitionSpec()
 
 
 def _columns(rows: Any, widths: Sequence[int]) -> list[Any]:

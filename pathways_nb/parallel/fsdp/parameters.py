@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+
+from pathways_nb.program.specs import axes_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Parameter:
         dim: the dimension that is split; ``None`` if each device keeps the whole.
         trainable: whether it has a gradient.
         stacked: whether it is a stack of layers over which the loss scans; see ``scan_gathers``.
+        others: its partition over axes that do not split the batch; see ``other_axes``.
+        other_sizes: of those axes, the number of devices of each.
     """
 
     name: str
@@ -37,6 +42,8 @@ class Parameter:
     dim: int | None
     trainable: bool = True
     stacked: bool = False
+    others: PartitionSpec = PartitionSpec()  # noqa: RUF009  (immutable)
+    other_sizes: tuple[tuple[str, int], ...] = ()
 
     @property
     def size(self) -> int:
@@ -63,6 +70,30 @@ class Parameter:
         """Return its partition over an axis."""
         return PartitionSpec() if self.dim is None else PartitionSpec(*[None] * self.dim, axis)
 
+    @property
+    def piece(self) -> Parameter:
+        """Its part on one device of the other axes."""
+        return self if not self.others else replace(self, shape=self.piece_of(self.shape), others=PartitionSpec())
+
+    def piece_of(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape on one device of the other axes of an array that they split like this parameter."""
+        sizes = dict(self.other_sizes)
+        parts = [math.prod(sizes[axis] for axis in axes_of(entry)) for entry in self.others]
+        return tuple(size // by for size, by in zip_longest(shape, parts, fillvalue=1))
+
+    @property
+    def layer(self) -> Parameter:
+        """One layer of a stack that is not split along its first dimension."""
+        assert self.dim
+        return replace(self, shape=self.shape[1:], dim=self.dim - 1, others=PartitionSpec(*self.others[1:]))
+
+    def with_others(self, spec: PartitionSpec) -> PartitionSpec:
+        """Return a partition over the axes of the batch joined with that over the others."""
+        if not self.others:
+            return spec
+        both = [mine or other for mine, other in zip_longest(spec, self.others)]
+        return PartitionSpec(*both)
+
     def pad(self, array: Any) -> Any:
         """Return a whole array with its padding."""
         if array.shape == self.padded:
@@ -87,18 +118,20 @@ class Parameter:
         return self.crop(shards.reshape(self.padded))
 
 
-def split_dimension(shape: Sequence[int], parts: int, first: int = 0) -> int | None:
+def split_dimension(shape: Sequence[int], parts: int, first: int = 0, taken: Sequence[Any] = ()) -> int | None:
     """Return the dimension to split: the first multiple of ``parts``, else the one with the least padding.
 
     Args:
         shape: of the whole array.
         parts: number of shards.
         first: dimensions before this one are not split.
+        taken: of each dimension, what splits it already.
 
     Returns:
         The dimension; ``None`` if there is none.
     """
-    dims = [dim for dim in range(first, len(shape)) if shape[dim]]
+    free = [dim for dim in range(first, len(shape)) if shape[dim]]
+    dims = [dim for dim in free if dim >= len(taken) or not taken[dim]]
     return min(dims, key=lambda dim: (-(-shape[dim] // parts) * parts / shape[dim], dim), default=None)
 
 

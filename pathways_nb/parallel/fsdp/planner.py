@@ -20,7 +20,6 @@ from pathways_nb.parallel.fsdp.search import Partition, PlanSearch
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.timeline import StepTimeline, timeline
 
-
 _WORK, _LEAST = 120_000, 80
 """Evaluations of a search times parameters, and the fewest evaluations."""
 

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.parameters import Parameter, name_of, split_dimension
 from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, regather, sink
 from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.program.specs import axes_of
 
 
-def parameters_of(params: Any, trainable: Sequence[bool], stacked: Sequence[bool], mode: Mode) -> tuple[Parameter, ...]:
+def parameters_of(
+    params: Any,
+    trainable: Sequence[bool],
+    stacked: Sequence[bool],
+    others: Sequence[PartitionSpec],
+    mode: Mode,
+    sizes: Mapping[str, int],
+) -> tuple[Parameter, ...]:
     """Return the leaves of a tree of parameters, each with the dimension that is split.
 
     Args:
         params: the tree, as shapes.
         trainable: of each leaf, whether it has a gradient.
         stacked: of each leaf, whether it is a stack of layers, which is not split along its first dimension.
+        others: of each leaf, its partition over axes that do not split the batch.
         mode: the mode.
+        sizes: of the axes of the place.
     """
     parts = mode.axes.shard[1]
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    return tuple(
-        Parameter(
-            name_of(path), tuple(leaf.shape), leaf.dtype, parts, split_dimension(leaf.shape, parts, int(stack)), wanted,
-            stack,
-        )
-        for (path, leaf), wanted, stack in zip(leaves, trainable, stacked, strict=True)
-    )  # fmt: skip
+    found = []
+    for (path, leaf), wanted, stack, spec in zip(leaves, trainable, stacked, others, strict=True):
+        dim = split_dimension(leaf.shape, parts, int(stack), tuple(spec))
+        used = tuple((axis, sizes[axis]) for entry in spec for axis in axes_of(entry))
+        found.append(Parameter(name_of(path), tuple(leaf.shape), leaf.dtype, parts, dim, wanted, stack, spec, used))
+    return tuple(found)
 
 
 def per_parameter(parameters: Sequence[Parameter], mode: Mode, prefetch: int = 0) -> FsdpPlan:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers
+from pathways_nb.parallel.fsdp.collectives import gathering, scattering
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.passes.regather import VIEWS_AND_CONVERSIONS
 from pathways_nb.parallel.fsdp.step_graph import Collective, CollectiveName, StepGraph, operation
@@ -117,7 +118,7 @@ def gather_in_scans(graph: StepGraph, gathers: bool) -> StepGraph:
 
 
 def _by_layers(one: Parameter) -> bool:
-    return one.stacked and one.dim is not None and one.dim > 0
+    return one.stacked and one.dim is not None and one.dim > 0 and not any(one.others[:1])
 
 
 def _kept(graph: StepGraph, gather: Collective) -> int:
@@ -263,10 +264,11 @@ def _sharded(graph: StepGraph, scan: Runnable, edits: _Edits, dtypes: dict[int, 
     outputs = tuple(stacks[at][1] if at in stacks else scan.results[at] for at in kept)
     axis = next(op.axis for op in graph.collectives if op.name in ("all_gather", "reduce_scatter"))
     params = (*(one.param for one in slices.values()), *(param for param, _ in stacks.values()))
-    layers = {param: _layer(graph.parameters[param]) for param in params}
-    gathers = {one.param: _gather(layers[one.param], axis, dtypes[one.param]) for one in slices.values()}
+    layers = {param: graph.parameters[param].layer for param in params}
+    gathers = {one.param: _converted(gathering(layers[one.param], axis), dtypes[one.param]) for one in slices.values()}
     reduced = {param: graph.flat.avals[shards].dtype for param, shards in stacks.values()}
-    scatters = [_scatter(layers[stacks[at][0]], axis, reduced[stacks[at][0]]) if at in stacks else None for at in kept]
+    scattering_of = {param: _converted(scattering(layers[param], axis), dtype) for param, dtype in reduced.items()}
+    scatters = [scattering_of[stacks[at][0]] if at in stacks else None for at in kept]
     exchanges = (
         *(LoopExchange("all_gather", param, layers[param].size * dtypes[param].itemsize) for param in gathers),
         *(
@@ -287,21 +289,8 @@ def _sharded(graph: StepGraph, scan: Runnable, edits: _Edits, dtypes: dict[int, 
     )  # fmt: skip
 
 
-def _layer(one: Parameter) -> Parameter:
-    assert one.dim is not None
-    return replace(one, shape=one.shape[1:], dim=one.dim - 1)
-
-
-def _gather(layer: Parameter, axis: str, dtype: Any) -> View:
-    return lambda shard: layer.crop(jax.lax.all_gather(shard.astype(dtype), axis, axis=layer.dim, tiled=True))
-
-
-def _scatter(layer: Parameter, axis: str, dtype: Any) -> View:
-    def scatter(gradient: Any) -> Any:
-        padded = layer.pad(gradient.astype(dtype))
-        return jax.lax.psum_scatter(padded, axis, scatter_dimension=layer.dim, tiled=True)
-
-    return scatter
+def _converted(run: Callable[[Any], list[Any]], dtype: Any) -> View:
+    return lambda array: run(array.astype(dtype))[0]
 
 
 def _loop(

@@ -14,6 +14,7 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import checks, plans
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS, over_devices
 from pathways_nb.parallel.fsdp.modes import Mode, mode_of
+from pathways_nb.parallel.fsdp.other_axes import partitions
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.planner import Planner
@@ -52,8 +53,13 @@ class FsdpStep:
         axis = mode.axes.shard[0]
         split = [one.spec(axis) for one in self.parameters]
         self._kept = split if mode.shards_parameters else [PartitionSpec()] * len(split)
-        self._layout = StateLayout(params, self.parameters, self._kept)
-        self._state_layout = StateLayout(params, self.parameters, split if mode.shards_state else self._kept)
+        """Over the axes of the batch; layouts join them with the other axes."""
+        self._layout = self._layout_of(self._kept)
+        self._state_layout = self._layout_of(split if mode.shards_state else self._kept)
+
+    def _layout_of(self, kept: Sequence[PartitionSpec]) -> StateLayout:
+        joined = [one.with_others(spec) for one, spec in zip(self.parameters, kept, strict=True)]
+        return StateLayout(self._shapes, self.parameters, joined)
 
     def __repr__(self) -> str:
         size = sum(one.size for one in self.parameters)
@@ -343,6 +349,7 @@ def fsdp(
     accumulate: int = 1,
     frozen: Any = None,
     stacked: Any = None,
+    shardings: Any = None,
     has_aux: bool = False,
     donate: bool = False,
     batch: Sequence[Any] | None = None,
@@ -363,6 +370,8 @@ def fsdp(
         frozen: ``frozen(name)`` returns whether a parameter is not trained; or a tree of truth values.
         stacked: in the same forms, whether a parameter is a stack of layers over which ``loss_fn`` scans
             (``jax.lax.scan``): each iteration then gathers its layer. By default those of three and more dimensions.
+        shardings: how parameters are split over other axes of ``on``, as in tensor parallelism: a tree of ``pw.P`` or a
+            prefix of it.
         has_aux: whether ``loss_fn`` returns the loss and auxiliary outputs, of which the mean over devices is returned.
         donate: whether a step takes over the memory of the parameters and the state it is given.
         batch: arrays or shapes of a whole batch, to plan with before the first call; by default the defaults of
@@ -371,12 +380,16 @@ def fsdp(
     Raises:
         UsageError: there is no such mode or axis, or an argument has the wrong form.
         PlanError: the plan does not fit the model.
+        ShardingError: ``shardings`` does not fit the parameters.
     """
     checks.arguments(loss_fn, optimizer, accumulate)
     chosen = mode_of(mode, on, axis)
     shapes = jax.tree.map(_struct, params)
     trainable, stacks = checks.trainable(shapes, frozen), checks.stacked(shapes, stacked)
-    parameters = plans.parameters_of(shapes, trainable, stacks, chosen)
+    others = partitions(shapes, shardings, on, chosen.axes.names)
+    parameters = plans.parameters_of(
+        shapes, trainable, stacks, others, chosen, dict(zip(on.axes, on.shape, strict=True))
+    )
     given = None if batch is None else tuple(jax.tree.map(_struct, tuple(batch)))
     options = StepOptions(
         chosen.axes, chosen.shards_parameters, chosen.gathers_again, chosen.shards_parameters, param_dtype,
