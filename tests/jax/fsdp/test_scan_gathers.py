@@ -53,7 +53,8 @@ def scanned(remat: bool = False, body: Callable[..., Any] | None = None) -> Loss
 
 def batch() -> tuple[np.ndarray, np.ndarray]:
     made = np.random.default_rng(1)
-    return made.integers(0, WORDS, (8, 16)), made.integers(0, WORDS, (8, 16))
+    words, targets = made.integers(0, WORDS, (2, 8, 16), dtype=np.int32)
+    return words, targets
 
 
 def place_of(mode: str) -> pw.VirtualSlice:
