@@ -107,7 +107,7 @@ def test_zero2_keeps_stacks_gathered_and_reduces_in_the_loop(left: pw.VirtualSli
 
 @pytest.mark.parametrize("mode", ["zero1", "ddp"])
 def test_modes_of_whole_parameters_leave_loops_alone(left: pw.VirtualSlice, mode: str) -> None:
-    loss, params = scanned(), model(width=32, inner=48)
+    loss, params = scanned(), model()
     step = pw.fsdp(loss, params, on=left, mode=mode)
     check_gradients(step, loss, params)
     assert loops(step) == []
