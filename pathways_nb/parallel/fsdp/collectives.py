@@ -21,6 +21,8 @@ from pathways_nb.parallel.fsdp.other_axes import joint_axes, on_pieces
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation
 
+UNSPLIT = PartitionSpec()
+
 
 @dataclass(frozen=True)
 class DataAxes:
@@ -58,7 +60,7 @@ def gathering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
     def run(array: Any) -> list[Any]:
         return [piece.crop(jax.lax.all_gather(array, axis, axis=piece.dim, tiled=True))]
 
-    return on_pieces(run, [one.others], [one.others])
+    return on_pieces(one, run, [one.others], [one.others])
 
 
 def scatter(graph: StepGraph, axis: str, param: int, whole: int, shard: int) -> Collective:
@@ -74,19 +76,28 @@ def scattering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
     def run(array: Any) -> list[Any]:
         return [jax.lax.psum_scatter(piece.pad(array), axis, scatter_dimension=piece.dim, tiled=True)]
 
-    return on_pieces(run, [one.others], [one.others])
+    return on_pieces(one, run, [one.others], [one.others])
 
 
-def all_reduce(axis: str, params: Sequence[int], value: int, total: int) -> Collective:
-    """Return the operation that adds up an array over all devices."""
-    return Collective(
-        "all_reduce",
-        (value,),
-        (total,),
-        run=lambda array: [jax.lax.psum(array, axis)],
-        axis=axis,
-        carries=tuple(params),
-    )
+def all_reduce(
+    graph: StepGraph, axis: str, params: Sequence[int], value: int, total: int, others: PartitionSpec = UNSPLIT
+) -> Collective:
+    """Return the operation that adds up an array over all devices.
+
+    Args:
+        graph: the step.
+        axis: over which it is added up.
+        params: positions of the parameters whose gradients it is.
+        value: the array.
+        total: the sum.
+        others: the partition of the array over other axes.
+    """
+
+    def run(array: Any) -> list[Any]:
+        return [jax.lax.psum(array, axis)]
+
+    run = on_pieces(graph.parameters[0], run, [others], [others]) if graph.parameters else run
+    return Collective("all_reduce", (value,), (total,), run=run, axis=axis, carries=tuple(params))
 
 
 def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list[Runnable], list[Runnable]]:
@@ -106,12 +117,12 @@ def bucket_gather(graph: StepGraph, members: Sequence[Collective]) -> tuple[list
         return [jax.lax.all_gather(array, first.axis)]
 
     collective = Collective(
-        "all_gather", (packed,), (gathered,), run=on_pieces(run, [packing.row], [packing.rows]), axis=first.axis,
+        "all_gather", (packed,), (gathered,), run=packing.manual(run, [packing.row], [packing.rows]), axis=first.axis,
         carries=tuple(params), again=first.again, bound=first.bound,
     )  # fmt: skip
     inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in members]
-    begin = operation("pack", inputs, (packed,), on_pieces(pack, packing.others, [packing.row]))
-    end = operation("unpack", (gathered,), outputs, on_pieces(unpack, [packing.rows], packing.others))
+    begin = operation("pack", inputs, (packed,), packing.manual(pack, packing.others, [packing.row]))
+    end = operation("unpack", (gathered,), outputs, packing.manual(unpack, [packing.rows], packing.others))
     return [begin, collective], [end]
 
 
@@ -139,15 +150,15 @@ def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequen
         return [jax.lax.psum_scatter(rows, first.axis)]
 
     collective = Collective(
-        "reduce_scatter", (packed,), (reduced,), run=on_pieces(run, [packing.rows], [packing.row]), axis=first.axis,
-        carries=tuple(params),
+        "reduce_scatter", (packed,), (reduced,), run=packing.manual(run, [packing.rows], [packing.row]),
+        axis=first.axis, carries=tuple(params),
     )  # fmt: skip
-    begin = on_pieces(pack, packing.others, [packing.rows])
+    begin = packing.manual(pack, packing.others, [packing.rows])
     ops: list[Runnable] = [operation("pack", [op.inputs[0] for op in members], (packed,), begin), collective]
     if then:
         before, reduced = reduced, graph.new(aval, (packing.size,))
-        ops.append(all_reduce(then[0].axis, params, before, reduced))
-    end = on_pieces(unpack, [packing.row], packing.others)
+        ops.append(all_reduce(graph, then[0].axis, params, before, reduced, packing.row))
+    end = packing.manual(unpack, [packing.row], packing.others)
     return [*ops, operation("unpack", (reduced,), [op.outputs[0] for op in then or members], end)]
 
 
@@ -166,9 +177,9 @@ def bucket_all_reduce(graph: StepGraph, members: Sequence[Collective]) -> list[R
         return [part.reshape(shape) for shape, part in zip(shapes, _columns(row[None], sizes), strict=True)]
 
     inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in members]
-    collective = all_reduce(first.axis, params, packed, total)
-    begin = operation("pack", inputs, (packed,), on_pieces(pack, packing.others, [packing.row]))
-    end = operation("unpack", (total,), outputs, on_pieces(unpack, [packing.row], packing.others))
+    collective = all_reduce(graph, first.axis, params, packed, total, packing.row)
+    begin = operation("pack", inputs, (packed,), packing.manual(pack, packing.others, [packing.row]))
+    end = operation("unpack", (total,), outputs, packing.manual(unpack, [packing.row], packing.others))
     return [begin, collective, end]
 
 
@@ -192,6 +203,12 @@ class _Packing(NamedTuple):
         parameters = [graph.parameters[param] for param in params]
         axes, copies = joint_axes(parameters)
         return cls([one.piece for one in parameters], [one.others for one in parameters], axes, copies)
+
+    def manual(
+        self, run: Callable[..., list[Any]], inputs: Sequence[PartitionSpec], outputs: Sequence[PartitionSpec]
+    ) -> Callable[..., list[Any]]:
+        """Return a function of arrays, of which ``run`` gets and returns the pieces; see ``on_pieces``."""
+        return on_pieces(self.pieces[0], run, inputs, outputs)
 
     @property
     def local(self) -> list[int]:

@@ -20,7 +20,7 @@ from pathways_nb.cost.jaxpr.traffic import Traffic, traffic_of
 from pathways_nb.cost.model import CostModel
 from pathways_nb.jaxpr.flat import called
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.scan_gathers import ShardedScan
+from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 from pathways_nb.parallel.fsdp.tracing import is_kernel
 

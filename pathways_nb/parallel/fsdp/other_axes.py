@@ -2,8 +2,9 @@
 
 The axes of the batch are manual in a step: its collectives are in the list. Other axes are left to the compiler, which
 adds what they need. A parameter is split over the axis of the batch along a dimension that no other axis splits.
-Collectives of such parameters are manual over the other axes, too: the compiler would have every device of those axes
-gather all their parts in front of a collective over the axis of the batch (measured on CPU).
+All collectives are manual over the other axes, too: the compiler would have every device of those axes
+gather all their parts in front of a collective over the axis of the batch, and it ends the process at a sum of 16-bit
+numbers that is not manual over all axes (both measured on CPU).
 """
 
 from __future__ import annotations
@@ -49,25 +50,27 @@ def partitions(params: Any, shardings: Any, on: VirtualSlice, data: Collection[s
 
 
 def on_pieces(
-    run: Callable[..., list[Any]], inputs: Sequence[PartitionSpec], outputs: Sequence[PartitionSpec]
+    one: Parameter, run: Callable[..., list[Any]], inputs: Sequence[PartitionSpec], outputs: Sequence[PartitionSpec]
 ) -> Callable[..., list[Any]]:
     """Return a function of arrays that other axes split; ``run`` gets and returns the pieces on one device of them.
 
     Args:
+        one: any parameter of the step; it knows the other axes.
         run: a function of arrays; it may exchange over the axis of the batch.
         inputs: the partition of each argument over the other axes.
         outputs: the partition of each result.
     """
-    axes = {axis for spec in (*inputs, *outputs) for entry in spec for axis in specs.axes_of(entry)}
-    if not axes:
+    if not one.other_sizes:
         return run
     return jax.shard_map(
-        lambda *arrays: list(run(*arrays)), in_specs=tuple(inputs), out_specs=list(outputs), axis_names=axes,
-        check_vma=False,
+        lambda *arrays: list(run(*arrays)), in_specs=tuple(inputs), out_specs=list(outputs),
+        axis_names={axis for axis, _ in one.other_sizes}, check_vma=False,
     )  # fmt: skip
 
 
 def joint_axes(parameters: Sequence[Parameter]) -> tuple[tuple[str, ...], int]:
     """Return the other axes that split any of some parameters, and the product of their sizes."""
-    sizes = {axis: size for one in parameters for axis, size in one.other_sizes}
-    return tuple(sizes), math.prod(sizes.values())
+    sizes = dict(parameters[0].other_sizes)
+    used = {axis for one in parameters for entry in one.others for axis in specs.axes_of(entry)}
+    axes = tuple(axis for axis in sizes if axis in used)
+    return axes, math.prod(sizes[axis] for axis in axes)

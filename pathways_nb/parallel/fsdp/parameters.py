@@ -32,7 +32,7 @@ class Parameter:
         trainable: whether it has a gradient.
         stacked: whether it is a stack of layers over which the loss scans; see ``scan_gathers``.
         others: its partition over axes that do not split the batch; see ``other_axes``.
-        other_sizes: of those axes, the number of devices of each.
+        other_sizes: the axes of the place that do not split the batch, and the number of devices of each.
     """
 
     name: str

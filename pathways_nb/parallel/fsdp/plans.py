@@ -14,7 +14,6 @@ from pathways_nb.parallel.fsdp.parameters import Parameter, name_of, split_dimen
 from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, regather, sink
 from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.program.specs import axes_of
 
 
 def parameters_of(
@@ -36,12 +35,12 @@ def parameters_of(
         sizes: of the axes of the place.
     """
     parts = mode.axes.shard[1]
+    more = tuple((axis, size) for axis, size in sizes.items() if axis not in mode.axes.names)
     leaves = jax.tree_util.tree_leaves_with_path(params)
     found = []
     for (path, leaf), wanted, stack, spec in zip(leaves, trainable, stacked, others, strict=True):
         dim = split_dimension(leaf.shape, parts, int(stack), tuple(spec))
-        used = tuple((axis, sizes[axis]) for entry in spec for axis in axes_of(entry))
-        found.append(Parameter(name_of(path), tuple(leaf.shape), leaf.dtype, parts, dim, wanted, stack, spec, used))
+        found.append(Parameter(name_of(path), tuple(leaf.shape), leaf.dtype, parts, dim, wanted, stack, spec, more))
     return tuple(found)
 
 

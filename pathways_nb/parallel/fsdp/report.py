@@ -10,7 +10,7 @@ from typing import Any
 from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.errors import size
-from pathways_nb.parallel.fsdp.scan_gathers import ShardedScan
+from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 
 _KINDS = {"all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "all_reduce": "all-reduce"}

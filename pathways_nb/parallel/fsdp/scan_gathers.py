@@ -12,73 +12,23 @@ loops are not in the step's list: a plan's buckets and its ``keep`` do not conce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
-
-import jax
+from typing import Any
 
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers
-from pathways_nb.parallel.fsdp.collectives import gathering, scattering
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.passes.regather import VIEWS_AND_CONVERSIONS
-from pathways_nb.parallel.fsdp.step_graph import Collective, CollectiveName, StepGraph, operation
+from pathways_nb.parallel.fsdp.sharded_scan import Slice, View, sharded_scan
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation
 from pathways_nb.parallel.pipelines.scan_splitting import scan_sizes
-
-View = Callable[[Any], Any]
-
-
-class LoopExchange(NamedTuple):
-    """A collective in the body of a loop.
-
-    Args:
-        name: of the collective.
-        param: the position of the parameter whose layers it exchanges.
-        bytes: of one whole layer.
-    """
-
-    name: CollectiveName
-    param: int
-    bytes: int
-
-
-@dataclass(frozen=True, eq=False)
-class ShardedScan(Runnable):
-    """A scan whose iterations gather layers of parameters or reduce gradients of layers.
-
-    Args:
-        axis: over which they do.
-        exchanges: the collectives of one iteration.
-    """
-
-    axis: str = field(kw_only=True)
-    exchanges: tuple[LoopExchange, ...] = ()
-
-    @property
-    def length(self) -> int:
-        """Number of iterations."""
-        return int(self.params["length"])
-
-
-class _Slice(NamedTuple):
-    """What one operand of a scan becomes.
-
-    Args:
-        param: the position of the parameter.
-        shards: the value of its shards.
-        view: from a gathered layer to what the body reads.
-    """
-
-    param: int
-    shards: int
-    view: View
 
 
 @dataclass
 class _Edits:
     """What changes: operands and results of scans and of barriers, by operation and position."""
 
-    slices: dict[tuple[Runnable, int], _Slice] = field(default_factory=dict)
+    slices: dict[tuple[Runnable, int], Slice] = field(default_factory=dict)
     held: dict[tuple[Runnable, int], tuple[int, int]] = field(default_factory=dict)
     """Of barriers, what they read and make."""
     stacks: dict[tuple[Runnable, int], tuple[int, int]] = field(default_factory=dict)
@@ -110,7 +60,7 @@ def gather_in_scans(graph: StepGraph, gathers: bool) -> StepGraph:
             continue
         if op.is_gather and gathers:
             dtypes[param] = graph.flat.avals[op.outputs[0]].dtype
-            found = _read(graph, op.outputs[0], _Slice(param, _kept(graph, op), lambda layer: layer))
+            found = _read(graph, op.outputs[0], Slice(param, _kept(graph, op), lambda layer: layer))
             edits.add(found or _Edits())
         elif op.name == "reduce_scatter":
             edits.add(_scattered(graph, op) or _Edits())
@@ -130,7 +80,7 @@ def _kept(graph: StepGraph, gather: Collective) -> int:
 # ---- what changes
 
 
-def _read(graph: StepGraph, value: int, as_slice: _Slice) -> _Edits | None:
+def _read(graph: StepGraph, value: int, as_slice: Slice) -> _Edits | None:
     """Return how all that read a stack read its shards; ``None`` if something else than scans' slices reads it."""
     edits = _Edits()
     if value in graph.flat.outputs:
@@ -148,7 +98,7 @@ def _read(graph: StepGraph, value: int, as_slice: _Slice) -> _Edits | None:
     return edits
 
 
-def _read_behind(graph: StepGraph, barrier: Runnable, value: int, as_slice: _Slice) -> _Edits | None:
+def _read_behind(graph: StepGraph, barrier: Runnable, value: int, as_slice: Slice) -> _Edits | None:
     at = barrier.inputs.index(value)
     held = graph.new(graph.flat.avals[as_slice.shards])
     edits = _read(graph, barrier.outputs[at], as_slice._replace(shards=held))
@@ -157,7 +107,7 @@ def _read_behind(graph: StepGraph, barrier: Runnable, value: int, as_slice: _Sli
     return edits
 
 
-def _read_in(graph: StepGraph, scan: Runnable, value: int, as_slice: _Slice) -> _Edits | None:
+def _read_in(graph: StepGraph, scan: Runnable, value: int, as_slice: Slice) -> _Edits | None:
     edits, start = _Edits(), sum(scan_sizes(scan))
     for at in (at for at, operand in enumerate(scan.operands) if operand == value):
         if at < start:
@@ -246,85 +196,13 @@ def _edited(graph: StepGraph, edits: _Edits, dtypes: dict[int, Any]) -> Iterator
     barriers = {op for op, _ in edits.held}
     for op in graph.ops:
         if op in scans:
-            yield _sharded(graph, op, edits, dtypes)
+            slices = {at: one for (scan, at), one in edits.slices.items() if scan is op}
+            stacks = {at: pair for (scan, at), pair in edits.stacks.items() if scan is op}
+            kept = [at for at, value in enumerate(op.results) if value not in edits.dropped]
+            yield sharded_scan(graph, op, slices, stacks, kept, dtypes)
         elif op in barriers:
             pairs = [edits.held.get((op, at), pair)
                      for at, pair in enumerate(zip(op.inputs, op.outputs, strict=True))]  # fmt: skip
             yield replace(op, inputs=tuple(pair[0] for pair in pairs), outputs=tuple(pair[1] for pair in pairs))
         elif op not in edits.gone:
             yield edits.sums.get(op, op)
-
-
-def _sharded(graph: StepGraph, scan: Runnable, edits: _Edits, dtypes: dict[int, Any]) -> ShardedScan:
-    slices = {at: one for (op, at), one in edits.slices.items() if op is scan}
-    stacks = {at: pair for (op, at), pair in edits.stacks.items() if op is scan}
-    operands = [slices[at].shards if at in slices else value for at, value in enumerate(scan.operands)]
-    inputs = tuple(dict.fromkeys(operands))
-    kept = [at for at, value in enumerate(scan.results) if value not in edits.dropped]
-    outputs = tuple(stacks[at][1] if at in stacks else scan.results[at] for at in kept)
-    axis = next(op.axis for op in graph.collectives if op.name in ("all_gather", "reduce_scatter"))
-    params = (*(one.param for one in slices.values()), *(param for param, _ in stacks.values()))
-    layers = {param: graph.parameters[param].layer for param in params}
-    gathers = {one.param: _converted(gathering(layers[one.param], axis), dtypes[one.param]) for one in slices.values()}
-    reduced = {param: graph.flat.avals[shards].dtype for param, shards in stacks.values()}
-    scattering_of = {param: _converted(scattering(layers[param], axis), dtype) for param, dtype in reduced.items()}
-    scatters = [scattering_of[stacks[at][0]] if at in stacks else None for at in kept]
-    exchanges = (
-        *(LoopExchange("all_gather", param, layers[param].size * dtypes[param].itemsize) for param in gathers),
-        *(
-            LoopExchange("reduce_scatter", param, layers[param].size * dtype.itemsize)
-            for param, dtype in reduced.items()
-        ),
-    )
-    views = [slices.get(at) for at in range(len(operands))]
-    loop = _loop(scan, kept, gathers, views, scatters)
-
-    def run(*arrays: Any) -> list[Any]:
-        values = dict(zip(inputs, arrays, strict=True))
-        return loop([values[value] for value in operands])
-
-    return ShardedScan(
-        "scan", inputs, outputs, scan.eqn, run=run, operands=scan.operands, results=scan.results, axis=axis,
-        exchanges=exchanges,
-    )  # fmt: skip
-
-
-def _converted(run: Callable[[Any], list[Any]], dtype: Any) -> View:
-    return lambda array: run(array.astype(dtype))[0]
-
-
-def _loop(
-    scan: Runnable, kept: Sequence[int], gathers: Mapping[int, View], views: Sequence[_Slice | None],
-    scatters: Sequence[View | None],
-) -> Callable[[list[Any]], list[Any]]:  # fmt: skip
-    """Return a scan as a function of its operands, with collectives in its body.
-
-    Args:
-        scan: the operation.
-        kept: positions of the results that it makes.
-        gathers: by parameter, what gathers its layer.
-        views: of each operand, what its slice becomes; ``None`` for itself.
-        scatters: of each kept result, what reduces a gradient; ``None`` for another result.
-    """
-    closed, (consts, carried), params = scan.params["jaxpr"], scan_sizes(scan), scan.params
-    body = FlatFunction.of(closed)
-    step = body.function(body.ops, body.inputs, [body.outputs[at] for at in kept])
-    start = consts + carried
-
-    def run(operands: list[Any]) -> list[Any]:
-        def iterate(carry: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
-            layers = {one.param: gathers[one.param](given)
-                      for one, given in zip(views[start:], slices, strict=True) if one}  # fmt: skip
-            read = [one.view(layers[one.param]) if one else given
-                    for one, given in zip(views[start:], slices, strict=True)]  # fmt: skip
-            made = step(*operands[:consts], *carry, *read)
-            stacked = zip(scatters[carried:], made[carried:], strict=True)
-            return made[:carried], [array if scatter is None else scatter(array) for scatter, array in stacked]
-
-        last, stacks = jax.lax.scan(
-            iterate, operands[consts:start], operands[start:], length=params["length"], reverse=params["reverse"],
-            unroll=params["unroll"],
-        )  # fmt: skip
-        return [*last, *stacks]
-
-    return run

@@ -265,12 +265,14 @@ class FsdpStep:
         pieces = [_batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
         kept = [self._kept[i] for i in graph.gradients]
         run = over_devices(graph, self._kept, pieces, kept, axes)
+        if not self._mode.shards_parameters:  # each device uses them whole, without padding
+            params = self._layout.cropped(params)
         made = run(*jax.tree.leaves(params), *jax.tree.leaves(batch))
         results, shards = made[: len(graph.results)], iter(made[len(graph.results) :])
         leaves = [next(shards) if i in graph.gradients else jnp.zeros_like(leaf)
                   for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
         value = (results[0], jax.tree.unflatten(self._aux_tree, results[1:])) if self._options.has_aux else results[0]
-        return value, jax.tree.unflatten(jax.tree.structure(params), leaves)
+        return value, self._layout.padded(jax.tree.unflatten(jax.tree.structure(params), leaves))
 
     def _traced(self, batch: Any) -> StepGraph:
         self._batch = batch

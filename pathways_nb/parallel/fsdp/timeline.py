@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.costs import TICK, StepCosts
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
-from pathways_nb.parallel.fsdp.scan_gathers import ShardedScan
+from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 
 Stream = Literal["compute", "gather", "reduce"]

@@ -168,7 +168,7 @@ def _with_collectives(graph: StepGraph, options: StepOptions) -> StepGraph:
         total = value
         for axis in options.axes.names:
             before, total = total, graph.new(graph.flat.avals[value])
-            after.setdefault(made.get(value), []).append(all_reduce(axis, (), before, total))
+            after.setdefault(made.get(value), []).append(all_reduce(graph, axis, (), before, total))
         outputs[value] = graph.new(graph.flat.avals[value])
         last.append(_scaled(total, outputs[value], 1 / options.axes.size))
     ordered = [*after.get(None, ()), *(each for op in ops for each in (op, *after.get(op, ()))), *last]
@@ -213,10 +213,10 @@ def _reduced(graph: StepGraph, options: StepOptions, param: int, value: int) -> 
         ops.append(scatter(graph, options.axes.shard[0], param, before, value))
     else:
         before, value = value, graph.new(graph.flat.avals[value])
-        ops.append(all_reduce(options.axes.shard[0], (param,), before, value))
+        ops.append(all_reduce(graph, options.axes.shard[0], (param,), before, value, one.others))
     if options.axes.replicate:
         before, value = value, graph.new(graph.flat.avals[value])
-        ops.append(all_reduce(options.axes.replicate[0], (param,), before, value))
+        ops.append(all_reduce(graph, options.axes.replicate[0], (param,), before, value, one.others))
     convert(one.dtype)
     return value, ops
 

@@ -16,7 +16,7 @@ from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp.costs import StepCosts
-from pathways_nb.parallel.fsdp.scan_gathers import ShardedScan
+from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.timeline import timeline
 
 LAYERS, WORDS = 6, 40
@@ -53,7 +53,8 @@ def scanned(remat: bool = False, body: Callable[..., Any] | None = None) -> Loss
 
 def batch() -> tuple[np.ndarray, np.ndarray]:
     made = np.random.default_rng(1)
-    return made.integers(0, WORDS, (8, 16)), made.integers(0, WORDS, (8, 16))
+    words, targets = made.integers(0, WORDS, (2, 8, 16), dtype=np.int32)
+    return words, targets
 
 
 def place_of(mode: str) -> pw.VirtualSlice:
@@ -106,7 +107,7 @@ def test_zero2_keeps_stacks_gathered_and_reduces_in_the_loop(left: pw.VirtualSli
 
 @pytest.mark.parametrize("mode", ["zero1", "ddp"])
 def test_modes_of_whole_parameters_leave_loops_alone(left: pw.VirtualSlice, mode: str) -> None:
-    loss, params = scanned(), model(width=32, inner=48)
+    loss, params = scanned(), model()
     step = pw.fsdp(loss, params, on=left, mode=mode)
     check_gradients(step, loss, params)
     assert loops(step) == []
@@ -124,6 +125,26 @@ def test_a_checkpoint_around_the_whole_loop(left: pw.VirtualSlice) -> None:
     step = pw.fsdp(jax.checkpoint(loss), params, on=left)
     check_gradients(step, loss, params)
     assert loops(step) == [GATHERS, GATHERS, [*GATHERS, *REDUCTIONS]]
+
+
+def test_two_loops_over_one_stack_and_layers_smaller_than_the_place(left: pw.VirtualSlice) -> None:
+    def loss(params: Any, words: Any, targets: Any) -> jax.Array:
+        def body(h: Any, layer: Any) -> Any:
+            return h + jnp.tanh(h * layer["scale"] @ layer["w1"]) @ layer["w2"], None
+
+        h, _ = jax.lax.scan(body, params["embed"][words], params["layers"], unroll=2)
+        h, _ = jax.lax.scan(jax.checkpoint(body), h, params["layers"], reverse=True)
+        return -jnp.take_along_axis(jax.nn.log_softmax(h @ params["out"]), targets[..., None], -1).mean()
+
+    params = model(width=3, inner=5)
+    step = pw.fsdp(loss, params, on=left)
+    check_gradients(step, loss, params)
+    assert loops(step) == [*[GATHERS] * 2, *[[*GATHERS, *REDUCTIONS]] * 2]
+
+
+def test_a_frozen_stack_is_gathered_and_not_reduced(left: pw.VirtualSlice) -> None:
+    step = pw.fsdp(scanned(), model(), on=left, frozen=lambda name: name == W1)
+    assert loops(step) == [GATHERS, [*GATHERS, REDUCTIONS[1]]]
 
 
 def test_a_conversion_in_the_body_is_made_again_not_stacked(left: pw.VirtualSlice) -> None:
