@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from pathways_nb.attach.attach import attach, reset
 from pathways_nb.calibration.calibrate import calibrate, calibration
+from pathways_nb.comparisons.run_comparison import Comparison, compare
 from pathways_nb.controller.orders import OrderCheck, check_orders
 from pathways_nb.cost.calibration.calibrated import Calibration
 from pathways_nb.cost.hardware.chips import Chip, chip
@@ -46,7 +47,6 @@ from pathways_nb.program.computation import Computation, jit, shard_map
 from pathways_nb.program.program import Program, program
 from pathways_nb.program.timed_work import work
 from pathways_nb.results.run import Run, load, runs, style
-from pathways_nb.results.run_comparison import Comparison, compare
 from pathways_nb.session.calls.client import get, profile, put, record, wait
 from pathways_nb.session.checkpoints.saved_state import restore_state, save_state
 from pathways_nb.session.controller_handle import Controller

@@ -1,4 +1,4 @@
-"""Results of a recording: runs, their files, and comparisons of two runs.
+"""Results of a recording: runs and their files.
 
 A saved run needs no devices: it can be read after they are gone, and on another machine. Pictures of runs are in
 ``pathways_widgets``.

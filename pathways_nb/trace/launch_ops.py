@@ -17,7 +17,9 @@ import numpy as np
 
 from pathways_nb.util.words import counted
 
-OpKind = Literal["compute", "collective", "copy"]
+OpKind = Literal["compute", "collective", "copy", "gather", "reduce", "wait"]
+"""``"gather"`` and ``"reduce"`` are collectives on streams of their own and ``"wait"`` is what holds computation up: a
+planned step has them, a profile does not."""
 
 
 class OpLabel(NamedTuple):
@@ -28,7 +30,7 @@ class OpLabel(NamedTuple):
         source: the operation of the program that it stems from, with JAX's name stack, such as
             ``"jit(pw_step)/shard_map/hidden/tanh"``; of a fusion, that of the operation at its end; empty if the
             compiled module does not say.
-        kind: ``"compute"``, ``"collective"`` or ``"copy"``.
+        kind: one of ``OpKind``.
         launch: name of the node that was launched.
         program: name of the program.
         node: id of the node in the program's graph.
@@ -132,6 +134,11 @@ class Ops(Sequence[Op]):
         """Return the ops for which ``mask`` is true, or those at the given indices."""
         return Ops(self.labels, {name: part[mask] for name, part in self._stored.items()})
 
+    def moved(self, islands: int, seconds: float) -> Ops:
+        """Return the ops on islands with higher numbers, and at later times."""
+        by = {"island": islands, "start": seconds, "end": seconds}
+        return Ops(self.labels, {name: part + by.get(name, 0) for name, part in self._stored.items()})
+
     def of(
         self,
         launch: str | None = None,
@@ -176,3 +183,10 @@ class Ops(Sequence[Op]):
             return "<no ops: they are seen by JAX's profiler, so record with pw.profile() or %%pathways --profile>"
         said = f"{counted(len(self), 'op')}, the source of {self.joined_words} of their time known"
         return f"<{said}: {', '.join(Op._fields)}>"
+
+
+def joined(first: Ops, second: Ops) -> Ops:
+    """Return the ops of two runs, those of the first before those of the second."""
+    later = {name: second.stored(name) + (len(first.labels) if name == "label" else 0) for name in OP_STORED}
+    stored = {name: np.concatenate([first.stored(name), later[name]]) for name in OP_STORED}
+    return Ops([*first.labels, *second.labels], stored)

@@ -9,8 +9,6 @@ from tests.conftest import ROOT
 PAGE = ROOT / "docs" / "guide" / "twelve_cells.md"
 CELLS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 """In order."""
-PLANNED = {9: "fsdp"}
-"""Cells that are not part of this version, and the name that each waits for."""
 
 
 def cell(number: int) -> str:

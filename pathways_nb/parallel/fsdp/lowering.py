@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.passes.pace import with_barriers
-from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 
 KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 """Without it XLA on CPU drops barriers and then merges the second gather of a parameter with the first (measured)."""
@@ -19,7 +21,23 @@ KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
     """Return the step of one device: from its shards and its part of the batch to results and gradients' shards."""
     bound = with_barriers(graph)
-    return bound.flat.function(bound.ops, bound.flat.inputs, bound.flat.outputs)
+    return bound.flat.function([*_named(bound)], bound.flat.inputs, bound.flat.outputs)
+
+
+def _named(graph: StepGraph) -> Iterator[Runnable]:
+    """Yield the operations; collectives run under their label, by which an op of the compiled step is known."""
+    for op in graph.ops:
+        yield replace(op, run=_under(graph.label(op), op.run)) if isinstance(op, Collective) else op
+
+
+def _under(name: str, run: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    """Return a function whose operations have ``name`` in JAX's name stack."""
+
+    def named(*arrays: Any) -> Sequence[Any]:
+        with jax.named_scope(name):
+            return run(*arrays)
+
+    return named
 
 
 def over_devices(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ from pathways_nb.parallel.fsdp.outline import Outline
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.search import Partition, PlanSearch
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.parallel.fsdp.timeline import StepTimeline, timeline
+from pathways_nb.parallel.fsdp.timeline import StepAbout, StepTimeline, timeline
 
 _WORK, _LEAST = 120_000, 80
 """Evaluations of a search times parameters, and the fewest evaluations."""
@@ -35,6 +36,7 @@ class Planner:
         sizes: axes of the place and their sizes.
         state_bytes: bytes of the optimizer's state on each device.
         streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
+        name: of the loss.
     """
 
     traced: StepGraph
@@ -43,6 +45,7 @@ class Planner:
     sizes: Mapping[str, int]
     state_bytes: int = 0
     streams: Literal[2, 3] = 2
+    name: str = "step"
 
     @cached_property
     def costs(self) -> StepCosts:
@@ -54,7 +57,7 @@ class Planner:
         """What the time of the step depends on, apart from its plan."""
         return Outline.of(self.traced, self.costs, self.mode.gathers_again)
 
-    @property
+    @cached_property
     def bound(self) -> float:
         """Seconds of exposed communication that no order and no buckets can avoid."""
         return exposed_bound(self.outline)
@@ -62,7 +65,9 @@ class Planner:
     def timeline(self, plan: FsdpPlan) -> StepTimeline:
         """Return the step under a plan in simulated time."""
         graph = plans.applied(self.traced, plan, self.mode)
-        return timeline(graph, self.costs, self.streams, self.state_bytes)
+        step = f"{self.name} {self.mode.name}"
+        about = StepAbout(step, plan.name, self.model.chip.name, math.prod(self.sizes.values()), self.bound)
+        return timeline(graph, self.costs, self.streams, self.state_bytes, about)
 
     def greedy(self) -> FsdpPlan:
         """Return the plan of the paper's greedy rule (SimpleFSDP, section 4.2)."""

@@ -21,6 +21,7 @@ class StateLayout:
     """
 
     def __init__(self, params: Any, parameters: Sequence[Parameter], specs: Sequence[PartitionSpec]):
+        self.parameters = tuple(parameters)
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
         self._of = dict(zip(paths, zip(parameters, specs, strict=True), strict=True))
 

@@ -12,7 +12,8 @@ from jax.sharding import PartitionSpec
 
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import checks, plans
-from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS, over_devices
+from pathways_nb.parallel.fsdp.lowering import over_devices
+from pathways_nb.parallel.fsdp.measured import MeasuredStep, last_launch, measured
 from pathways_nb.parallel.fsdp.modes import Mode, mode_of
 from pathways_nb.parallel.fsdp.other_axes import partitions
 from pathways_nb.parallel.fsdp.parameters import Parameter
@@ -21,13 +22,14 @@ from pathways_nb.parallel.fsdp.planner import Planner
 from pathways_nb.parallel.fsdp.report import CompiledStep, compiled_step
 from pathways_nb.parallel.fsdp.state_layout import StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_program import Form, StepComputation, batch_spec, program_of
 from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.parallel.fsdp.tracing import StepOptions, trace_step
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program import context, specs
-from pathways_nb.program.computation import Computation
-from pathways_nb.program.program import program
-from pathways_nb.program.signature import Deferred, Signature, Statics
+from pathways_nb.program import context
+from pathways_nb.program.program import Program
+from pathways_nb.program.signature import Deferred
+from pathways_nb.results.run import Run
 
 
 class FsdpStep:
@@ -46,7 +48,7 @@ class FsdpStep:
         self._shapes = params
         self._graphs: dict[Any, StepGraph] = {}
         self._batch = batch if batch is not None else checks.default_batch(loss)
-        self._computations: dict[Any, Computation] = {}
+        self._programs: dict[Any, Program] = {}
         self.parameters = tuple(parameters)
         self.plan = plan if plan is not None else plans.per_block(self.parameters, mode)
         self.plan.check([one.name for one in self.parameters])
@@ -99,16 +101,16 @@ class FsdpStep:
             *args: arguments of that function, such as a key.
         """
         if callable(params) and not isinstance(params, Deferred):
-            return self._computation("init", params, len(args))(*args)
+            return self._program("init", params, len(args))(*args)
         checks.same_shapes(self._shapes, params)
         leaves = [one.pad(np.asarray(leaf)) if _is_host(leaf) else leaf
                   for one, leaf in zip(self._layout_parameters(), jax.tree.leaves(params), strict=True)]  # fmt: skip
-        return self._computation("lay_out", None, 1)(jax.tree.unflatten(jax.tree.structure(params), leaves))
+        return self._program("lay_out", None, 1)(jax.tree.unflatten(jax.tree.structure(params), leaves))
 
     def __call__(self, params: Any, state: Any, *batch: Any) -> Any:
         """Return new parameters, new state and the loss: ``params, state, value = step(params, state, *batch)``."""
         checks.has_optimizer(self._optimizer)
-        return self._computation("step", None, len(batch))(params, state, *batch)
+        return self._program("step", None, len(batch))(params, state, *batch)
 
     def value_and_grad(self, params: Any, *batch: Any) -> Any:
         """Return the loss and the gradients, as ``jax.value_and_grad`` of the loss for the whole batch would.
@@ -117,11 +119,11 @@ class FsdpStep:
             params: the parameters as they are kept.
             *batch: arrays whose first dimension is split over the data axis.
         """
-        return self._computation("value_and_grad", None, len(batch))(params, *batch)
+        return self._program("value_and_grad", None, len(batch))(params, *batch)
 
     def whole(self, params: Any) -> Any:
         """Return parameters without padding, each whole on every device."""
-        return self._computation("whole", None, 1)(params)
+        return self._program("whole", None, 1)(params)
 
     def graph(self, *batch: Any) -> StepGraph:
         """Return the step as the list of operations that is run, after the passes of its plan.
@@ -155,7 +157,7 @@ class FsdpStep:
         model = chip if isinstance(chip, CostModel) else CostModel.of(chip) if chip else context.runner().cost_model()
         checks.has_model(model)
         sizes = dict(zip(self._on.axes, self._on.shape, strict=True))
-        return Planner(self._traced(known), self._mode, model, sizes, self._state_bytes(), streams)
+        return Planner(self._traced(known), self._mode, model, sizes, self._state_bytes(), streams, self.name)
 
     def search(
         self, memory: float | None = None, batch: Sequence[Any] | None = None, chip: Any = None,
@@ -188,6 +190,20 @@ class FsdpStep:
         """
         return self.planner(batch, chip, streams).timeline(self.plan)
 
+    def measured(self, run: Run, *batch: Any, device: int = 0) -> MeasuredStep:
+        """Return where the collectives of the plan ran inside the last launch of this step in a profiled run.
+
+        Args:
+            run: of ``pw.profile``, with a call of the step or of ``value_and_grad``.
+            *batch: arrays or shapes of a whole batch; by default those of the last call.
+            device: index of the device within its island.
+
+        Raises:
+            UsageError: the run has no ops of this step.
+        """
+        ops, began = last_launch(run, (f"{self.name} step", f"{self.name} value_and_grad"), device)
+        return measured(self.graph(*(batch or self._batch)), ops, began)
+
     def _state_bytes(self) -> int:
         """Return the bytes of the optimizer's state on each device."""
         if self._optimizer is None:
@@ -206,26 +222,29 @@ class FsdpStep:
         Raises:
             UsageError: devices are simulated.
         """
-        call = self._computation("value_and_grad", None, len(batch))
         shapes = jax.tree.unflatten(
             jax.tree.structure(self._shapes),
             [jax.ShapeDtypeStruct(one.padded if spec else one.shape, one.dtype)
              for one, spec in zip(self.parameters, self._kept, strict=True)],
         )  # fmt: skip
-        made = program(lambda *args: call(*args), name=call.name).compiled(shapes, *jax.tree.map(_struct, batch))
+        call = self._program("value_and_grad", None, len(batch))
+        made = call.compiled(shapes, *jax.tree.map(_struct, batch))
         axes = dict(zip(self._on.axes, self._on.shape, strict=True))
         return compiled_step(self.graph(*batch), made[call.name], axes)
 
-    # ---- computations
+    # ---- programs of one computation
 
-    def _computation(self, form: str, init: Any, count: int) -> Computation:
+    def _program(self, form: Form, init: Any, count: int) -> Program:
         key = form, init, count
-        if key not in self._computations:
+        if key not in self._programs:
             makes = {"init": self._initial, "lay_out": self._laid_out, "step": self._stepped,
                      "value_and_grad": self._differentiated, "whole": self._cropped}  # fmt: skip
             fn = makes[form] if init is None else lambda *args: self._laid_out(init(*args))
-            self._computations[key] = _StepComputation(self, fn, form)
-        return self._computations[key]
+            donated = (0, 1) if form == "step" and self._donate else ()
+            layouts = self._layout, self._state_layout
+            made = StepComputation(fn, form, self.name, self._on, self._mode.axes.names, *layouts, donated)
+            self._programs[key] = program_of(made, form, self._optimizer is not None, donated)
+        return self._programs[key]
 
     def _initial(self, *args: Any) -> Any:
         raise AssertionError("made by its function")
@@ -262,7 +281,7 @@ class FsdpStep:
         checks.same_shapes(self._shapes, self._layout.cropped(params))
         graph = plans.applied(self._traced(jax.tree.map(_struct, batch)), self.plan, self._mode)
         axes = self._mode.axes.names
-        pieces = [_batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
+        pieces = [batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
         kept = [self._kept[i] for i in graph.gradients]
         run = over_devices(graph, self._kept, pieces, kept, axes)
         if not self._mode.shards_parameters:  # each device uses them whole, without padding
@@ -290,34 +309,6 @@ class FsdpStep:
 
     def _layout_parameters(self) -> Sequence[Any]:
         return self.parameters
-
-
-class _StepComputation(Computation):
-    """A computation of a step; its arguments are declared in the layout in which they are kept."""
-
-    def __init__(self, step: FsdpStep, fn: Callable[..., Any], form: str):
-        donated = (0, 1) if form == "step" and step._donate else ()
-        super().__init__(fn, "jit", step._on, None, None, Statics.of(fn, (), (), donated, ()))
-        self.name = f"{step.name} {form}" if form not in ("init", "lay_out") else f"init {step.name}"
-        self.compiler_options = KEEP_BARRIERS
-        self._step, self._form_of_step = step, form
-
-    def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
-        step, args = self._step, call.dynamic_args
-        if self._form_of_step == "init":
-            return [PartitionSpec()] * len(call.leaves)
-        found: list[specs.Spec] = list(step._layout.specs(args[0]))
-        if self._form_of_step == "lay_out":
-            fits = zip(found, jax.tree.leaves(args[0]), step.parameters, strict=True)
-            return [spec if leaf.shape == one.padded else PartitionSpec() for spec, leaf, one in fits]
-        if self._form_of_step == "step":
-            found += step._state_layout.specs(args[1])
-        rest = call.leaves[len(found) :]
-        return [*found, *(_batch_spec(leaf, step._mode.axes.names) for leaf in rest)]
-
-
-def _batch_spec(leaf: Any, axes: Sequence[str]) -> PartitionSpec:
-    return PartitionSpec(axes if len(axes) > 1 else axes[0]) if jnp.ndim(leaf) else PartitionSpec()
 
 
 def _part(leaf: Any, parts: int) -> jax.ShapeDtypeStruct:

@@ -17,6 +17,7 @@ from pathways_nb.jaxpr.flat import alive
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable
 from pathways_nb.parallel.fsdp.parameters import Parameter
 
+_REDUCTIONS = {"reduce_scatter": "reduce", "all_reduce": "all-reduce"}
 CollectiveName = Literal["all_gather", "reduce_scatter", "all_reduce"]
 
 
@@ -119,6 +120,12 @@ class StepGraph:
     def names(self, params: Iterable[int]) -> tuple[str, ...]:
         """Return the names of parameters."""
         return tuple(self.parameters[param].name for param in params)
+
+    def label(self, op: Collective) -> str:
+        """Return what a collective does and carries, such as ``"gather layers.3.wq +8"``; none has it twice."""
+        first, *more = self.names(op.carries) or ("the loss",)
+        verb = ("regather" if op.again else "gather") if op.is_gather else _REDUCTIONS[op.name]
+        return f"{verb} {first}" + (f" +{len(more)}" if more else "")
 
     def schedule(self) -> str:
         """Return the order of the list in one line: ``A`` a gather, ``R`` a reduction, ``a`` to gather again.

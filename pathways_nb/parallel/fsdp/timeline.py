@@ -6,59 +6,24 @@ operation that reads its result waits for it: a stall. Every device does the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Literal
 
+from pathways_nb.errors import size
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.costs import TICK, StepCosts
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
+from pathways_nb.parallel.fsdp.planned_run import planned_run
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
+from pathways_nb.parallel.fsdp.spans import UNKNOWN, Span, Stall, StepAbout, Stream
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.results.run import Run
+from pathways_nb.trace.metrics import duration
 
-Stream = Literal["compute", "gather", "reduce"]
-
-
-class Span(NamedTuple):
-    """When an operation, or several in a row, ran.
-
-    Args:
-        name: of the collective, or of what was computed.
-        stream: on which it ran.
-        start: in ticks.
-        end: in ticks.
-        params: positions of the parameters that a collective carries.
-        again: whether it gathers parameters for the backward pass.
-        bytes: of the whole array that a collective exchanges.
-    """
-
-    name: str
-    stream: Stream
-    start: int
-    end: int
-    params: tuple[int, ...] = ()
-    again: bool = False
-    bytes: int = 0
-
-
-class Stall(NamedTuple):
-    """Computation that waits.
-
-    Args:
-        start: in ticks.
-        end: in ticks.
-        cause: the span of the collective that it waits for.
-    """
-
-    start: int
-    end: int
-    cause: Span
-
-    @property
-    def seconds(self) -> float:
-        """How long it waits."""
-        return (self.end - self.start) * TICK
+_VIEWS = ("ops", "categories")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +38,8 @@ class StepTimeline:
         copied: ticks of the copies into and out of buckets, which are part of ``compute``.
         end: ticks of the step, without the optimizer.
         memory: bytes on the device over time.
+        streams: 3 if gathers and reductions have streams of their own, 2 for both on one.
+        about: what was planned.
     """
 
     graph: StepGraph
@@ -82,6 +49,8 @@ class StepTimeline:
     copied: int
     end: int
     memory: MemoryCurve
+    streams: Literal[2, 3] = 2
+    about: StepAbout = UNKNOWN
 
     @property
     def seconds(self) -> float:
@@ -103,12 +72,49 @@ class StepTimeline:
         """Seconds of all collectives of parameters and gradients."""
         return sum(span.end - span.start for span in self.spans if span.stream != "compute") * TICK
 
+    @property
+    def summary(self) -> str:
+        """Step time, exposed communication beside its bound, and peak memory, in one line."""
+        about, least = self.about, self.about.bound
+        where = f"{about.devices} × {about.chip} · " if about.chip else ""
+        bound = "" if least is None else f" (bound {duration(least)})"
+        held = ", ".join(f"{name} {size(amount)}" for name, amount in self.memory.at_peak().items() if amount)
+        return (
+            f"{where}planned {duration(self.seconds)} without the optimizer, {duration(self.exposed)} exposed{bound} · "
+            f"peak {size(self.memory.peak)}: {held}"
+        )
+
+    @cached_property
+    def run(self) -> Run:
+        """The step as a run of one device, which stands for all: to be drawn, saved, and compared with another."""
+        return planned_run(self.about, self.spans, self.stalls, self.memory, self.end, self.streams, self.summary)
+
+    def show(self, *views: str) -> None:
+        """Draw the streams of one device and its memory by category in the current cell.
+
+        Args:
+            *views: as for ``Run.show``; ``"ops"`` and ``"categories"`` by default.
+        """
+        self.run.show(*(views or _VIEWS))
+
+    def _ipython_display_(self) -> None:
+        self.show()
+
+    def savefig(self, path: str | Path, width: str | float = 900, show: Sequence[str] = _VIEWS) -> None:
+        """Write the picture that ``show`` draws; see ``Run.savefig``."""
+        self.run.savefig(path, width, show)
+
+    def __repr__(self) -> str:
+        return "\n".join([f"<{self.about.step}, {self.about.plan}: {self.summary}>", *described(self)])
+
     def longest_stalls(self, count: int = 10) -> list[Stall]:
         """Return the longest waits, the longest first."""
         return sorted(self.stalls, key=lambda stall: stall.start - stall.end)[:count]
 
 
-def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2, state_bytes: int = 0) -> StepTimeline:
+def timeline(
+    graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2, state_bytes: int = 0, about: StepAbout = UNKNOWN
+) -> StepTimeline:
     """Return a step in simulated time.
 
     Args:
@@ -116,6 +122,7 @@ def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2, sta
         costs: of its operations.
         streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
         state_bytes: of the optimizer's state on the device.
+        about: what is planned.
     """
     state = _Streams(graph, costs, streams)
     for op in graph.ops:
@@ -129,6 +136,8 @@ def timeline(graph: StepGraph, costs: StepCosts, streams: Literal[2, 3] = 2, sta
         state.copied,
         state.now,
         MemoryCurve.of(graph, state.times, costs, state_bytes),
+        streams,
+        about,
     )
 
 
@@ -160,16 +169,19 @@ class _Streams:
         self.computed += ticks
         self.copied += ticks if op.name in ("pack", "unpack") else 0
         self.times.append((start, self.now))
-        self._compute(op.name, start)
+        self._compute(op, start)
         if isinstance(op, ShardedScan):
             self._exchange_in(op)
 
-    def _compute(self, name: str, start: int) -> None:
+    def _compute(self, op: Runnable, start: int) -> None:
         """Note an operation; those of one name in a row are one span."""
+        if self.now == start:
+            return
+        name = op.name if op.name in ("pack", "unpack") else "backward" if op in self.graph.backward else "forward"
         last = self.spans[-1] if self.spans else None
-        if last is not None and last.stream == "compute" and last.end == start:
+        if last is not None and (last.name, last.end) == (name, start):
             self.spans[-1] = last._replace(end=self.now)
-        elif self.now > start:
+        else:
             self.spans.append(Span(name, "compute", start, self.now))
 
     def _issue(self, op: Collective, ticks: int) -> None:
@@ -178,7 +190,8 @@ class _Streams:
         made = max((self.arriving[value].end for value in op.inputs if value in self.arriving), default=0)
         start = max(self.now, self.free[lane], made)
         self.free[lane] = start + ticks
-        span = Span(op.name, stream, start, start + ticks, op.carries, op.again, self.costs.bytes_of(self.graph, op))
+        label, size = self.graph.label(op), self.costs.bytes_of(self.graph, op)
+        span = Span(label, stream, start, start + ticks, op.carries, op.again, size)
         self.times.append((self.now, span.end))
         self.arriving.update(dict.fromkeys(op.outputs, span))
         if op.carries:
@@ -191,7 +204,9 @@ class _Streams:
             stream: Stream = "gather" if one.name == "all_gather" else "reduce"
             start = max(self.now, self.free[stream if self.streams == 3 else "gather"])
             again = stream == "gather" and scan in self.graph.backward
-            span = Span(one.name, stream, start, start + ticks, (one.param,), again, one.bytes * scan.length)
+            verb = ("regather" if again else "gather") if stream == "gather" else "reduce"
+            label = f"{verb} {self.graph.parameters[one.param].name}"
+            span = Span(label, stream, start, start + ticks, (one.param,), again, one.bytes * scan.length)
             self.free[stream if self.streams == 3 else "gather"] = span.end
             self.spans.append(span)
             self._wait(span)
@@ -211,6 +226,4 @@ class _Streams:
 def described(timeline: StepTimeline) -> Iterator[str]:
     """Yield a line for each of the longest stalls."""
     for stall in timeline.longest_stalls():
-        names = timeline.graph.names(stall.cause.params)
-        what = f"{names[0]} … {names[-1]}" if len(names) > 1 else next(iter(names), "the loss")
-        yield f"{stall.seconds * 1e3:8.2f} ms for the {stall.cause.name.replace('_', '-')} of {what}"
+        yield f"{stall.seconds * 1e3:8.2f} ms for {stall.cause.name}"

@@ -117,28 +117,6 @@ def test_a_search_is_deterministic_and_names_every_parameter_once() -> None:
     one.check([each.name for each in step().parameters])
 
 
-def test_cell_nine(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    key = jax.random.key(0)
-
-    def init(key):
-        return jax.tree.map(lambda leaf: jax.random.normal(key, leaf.shape, leaf.dtype), llama3.params(SHAPE))
-
-    tokens = jax.ShapeDtypeStruct((128, 1024), jnp.int32)
-
-    def loss_fn(params, tokens=tokens, targets=tokens):
-        return llama3.loss(SHAPE)(params, tokens, targets)
-
-    with pw.attach("sim", chip="gpu_h100_sxm", islands=1, devices_per_island=128):
-        step = pw.fsdp(
-            loss_fn, jax.eval_shape(init, key), on=pw.virtual_slice(128), optimizer=optax.adamw(1e-4), mode="zero3"
-        )
-        plan = step.search(memory=80e9)
-        plan.save("8b.json")
-        assert pw.FsdpPlan.load("8b.json") == plan
-        assert step.with_plan(plan).timeline().seconds < step.timeline().seconds
-
-
 def test_what_is_missing_is_named(controller) -> None:
     bare = pw.fsdp(lambda params, x: (params * x).mean(), jnp.ones(8), on=pw.virtual_slice(2))
     with pytest.raises(pw.UsageError, match=r"the shapes of a whole batch are needed.*batch=\(jax.ShapeDtypeStruct"):

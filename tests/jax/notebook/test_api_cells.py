@@ -10,13 +10,14 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import pathways_nb as pw
 from pathways_nb.session import default_controller
-from tests.support.api_cells import CELLS, PLANNED, cell
+from tests.support.api_cells import CELLS, cell
 from tests.support.measured_machine import forget_calibrations, measured
 from tests.support.notebook import Notebook
 
 CELL_FIVE = cell(5)
 CELL_SIX = cell(6)
 CELL_SEVEN = cell(7)
+CELL_NINE = cell(9)
 CELL_TEN = cell(10)
 CELL_ELEVEN = cell(11)
 CELL_TWELVE = cell(12)
@@ -69,6 +70,17 @@ BEFORE_ELEVEN = """\
 train, _ = train_on(4)
 params, batch = np.full((16, 16), 0.1, np.float32), np.ones((8, 16), np.float32)
 """
+BEFORE_NINE = """\
+import optax
+from pathways_nb.examples import llama3
+pw.attach("sim", chip="gpu_h100_sxm", islands=1, devices_per_island=128)
+shape = llama3.Shape(layers=2, features=512, hidden=1024, heads=8, shared_heads=2, vocabulary=2048)
+tokens, key = jax.ShapeDtypeStruct((128, 512), "int32"), jax.random.key(0)
+def init(key):
+    return jax.tree.map(lambda leaf: jax.random.normal(key, leaf.shape), llama3.params(shape))
+def loss_fn(params, tokens=tokens, targets=tokens):
+    return llama3.loss(shape)(params, tokens, targets)
+"""
 BEFORE_TWELVE = """\
 def at(n, policy):
     program, arguments = train_on(n)
@@ -95,11 +107,8 @@ def notebook(monkeypatch, tmp_path):
         controller.close()
 
 
-def test_there_are_twelve_and_planned_ones_are_not_there_yet() -> None:
+def test_there_are_twelve() -> None:
     assert len(CELLS) == 12
-    for number, name in PLANNED.items():
-        assert f"pw.{name}(" in cell(number)
-        assert not hasattr(pw, name), f"cell {number} can be tested now, and is no longer *planned* in the page"
 
 
 def test_cell_five_two_schedules_and_a_question(notebook, capsys) -> None:
@@ -145,6 +154,13 @@ def test_cell_seven_two_tenants_get_as_much_time_as_each_other(notebook) -> None
     lasts = both["end"] - both["start"]
     had = {name: lasts[both["client"] == name].sum() for name in ("ann", "bob")}
     assert abs(had["ann"] - had["bob"]) <= 5e-3 + 4e-3, "what is enqueued ahead, and a gang"
+
+
+def test_cell_nine_a_plan_of_a_step_that_is_too_large_for_this_machine(notebook) -> None:
+    notebook.ok(BEFORE_NINE + CELL_NINE)
+    step, plan = notebook.names["step"], notebook.names["plan"]
+    assert pw.FsdpPlan.load("8b.json") == plan
+    assert step.with_plan(plan).timeline().exposed <= step.timeline().exposed
 
 
 def test_cells_ten_to_twelve_from_two_thousand_devices_to_a_figure(notebook, tmp_path, capsys) -> None:

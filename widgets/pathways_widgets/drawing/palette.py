@@ -61,7 +61,10 @@ KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 
 CODES = {kind.name: code for code, kind in enumerate(KINDS)}
 
-OPS = {"op compute": "compute", "op collective": "collective", "op copy": "transfer"}
+OPS = {
+    **{"op compute": "compute", "op copy": "transfer", "op wait": "wait"},
+    **dict.fromkeys(("op collective", "op gather", "op reduce"), "collective"),
+}
 """Kinds of ops inside a launch -> the kind of event that they are drawn like."""
 
 
@@ -157,7 +160,8 @@ THEMES: dict[Theme, dict[str, str]] = {
 def code_of(kind: str, name: str) -> int:
     """Return the code of the box of an event or op: that of its kind, or ``backward`` for such a computation's name."""
     backward = name.endswith(BACKWARD_SUFFIX) or (is_action(name) and not FORWARD_ACTION.match(name))
-    return CODES["backward" if kind == "compute" and backward else OPS.get(kind, kind)]
+    backward |= (kind, name) == ("op compute", "backward")
+    return CODES["backward" if OPS.get(kind, kind) == "compute" and backward else OPS.get(kind, kind)]
 
 
 def is_action(name: str) -> bool:

@@ -20,6 +20,8 @@ from pathways_widgets.drawing import palette
 from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, MARGIN, Lanes
 
 _ROWS = ("compute", "collectives")
+_HALVES = {"op gather": (0.0, 0.5), "op reduce": (0.5, 1.0)}
+"""Collectives on streams of their own share the lane: gathers above, reductions below."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,12 @@ class OpLanes(Lanes):
         if kind not in palette.OPS:
             return super().band(kind, island, device, devices)
         (top, bottom), row = self.ops(island), int(palette.OPS[kind] == "collective")
+        first, last = _HALVES.get(kind, (0.0, 1.0))
         size = max(self.islands[island], 1)
         unit = (bottom - top) / (2 * size)
         number = row * size + device if self.grouped else 2 * device + row
         margin = MARGIN * min(1.0, unit)
-        return top + number * unit + margin, top + (number + 1) * unit - margin
+        return top + (number + first) * unit + margin, top + (number + last) * unit - margin
 
     def _height(self, devices: int) -> float:
         return self._grouped_height if self.grouped else devices

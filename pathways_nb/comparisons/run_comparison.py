@@ -15,6 +15,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from pathways_nb.comparisons.run_schedule_comparison import RunScheduleComparison
 from pathways_nb.cost.calibration.this_machine import THIS_MACHINE
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.comparison import ScheduleComparison
@@ -22,9 +23,8 @@ from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.run import Run
-from pathways_nb.results.run_schedule_comparison import RunScheduleComparison
-from pathways_nb.trace.launch_ops import Ops
-from pathways_nb.trace.matching import Difference, compare_events, say, together
+from pathways_nb.trace.launch_ops import Ops, joined
+from pathways_nb.trace.matching import Difference, beginning, compare_events, say, together
 from pathways_nb.trace.record import Events
 from pathways_nb.util.words import a_type_of
 
@@ -80,8 +80,9 @@ class Comparison:
 
     @property
     def ops(self) -> Ops:
-        """Always empty: a comparison draws launches only."""
-        return Ops()
+        """The ops inside the launches of both runs, in seconds since the first dispatch of each run."""
+        both = (self.a.ops, 0, beginning(self.a.events)), (self.b.ops, len(self.a.islands), beginning(self.b.events))
+        return joined(*(ops.moved(islands, -begin) for ops, islands, begin in both))
 
     @property
     def difference(self) -> Difference:
@@ -102,7 +103,7 @@ class Comparison:
         """Display both runs on one axis in the current cell.
 
         Args:
-            *views: ``"timeline"``, ``"memory"`` or both; the timeline if none is named.
+            *views: any of ``"timeline"``, ``"ops"``, ``"memory"`` and ``"categories"``; the timeline if none is named.
         """
         from pathways_widgets.figures.live import LiveDisplay
 

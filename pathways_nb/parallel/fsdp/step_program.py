@@ -1,0 +1,90 @@
+"""The computations of a step as programs: the layout of their arguments, and what the memory is held for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS
+from pathways_nb.parallel.fsdp.state_layout import StateLayout
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import specs
+from pathways_nb.program.computation import Computation
+from pathways_nb.program.program import Program, program
+from pathways_nb.program.signature import Signature, Statics
+
+Form = Literal["init", "lay_out", "step", "value_and_grad", "whole"]
+
+
+class StepComputation(Computation):
+    """A computation of a step; its arguments are declared in the layout in which they are kept.
+
+    Args:
+        fn: what it computes.
+        form: which of the step's computations it is.
+        loss: name of the loss.
+        on: the place.
+        axes: names of the axes that split the batch.
+        layout: of the parameters.
+        state_layout: of the optimizer's state.
+        donated: positions of the arguments whose memory it takes over.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], form: Form, loss: str, on: VirtualSlice, axes: Sequence[str],
+        layout: StateLayout, state_layout: StateLayout, donated: Sequence[int] = (),
+    ):  # fmt: skip
+        super().__init__(fn, "jit", on, None, None, Statics.of(fn, (), (), donated, ()))
+        self.name = f"init {loss}" if form in ("init", "lay_out") else f"{loss} {form}"
+        self.compiler_options = KEEP_BARRIERS
+        self._form_of_step, self._axes, self._layout, self._state_layout = form, axes, layout, state_layout
+
+    def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
+        args = call.dynamic_args
+        if self._form_of_step == "init":
+            return [PartitionSpec()] * len(call.leaves)
+        found: list[specs.Spec] = list(self._layout.specs(args[0]))
+        if self._form_of_step == "lay_out":
+            fits = zip(found, jax.tree.leaves(args[0]), self._layout.parameters, strict=True)
+            return [spec if leaf.shape == one.padded else PartitionSpec() for spec, leaf, one in fits]
+        if self._form_of_step == "step":
+            found += self._state_layout.specs(args[1])
+        rest = call.leaves[len(found) :]
+        return [*found, *(batch_spec(leaf, self._axes) for leaf in rest)]
+
+
+_CATEGORIES: dict[Form, dict[str, str]] = {
+    "init": {"result[0]": "parameters", "result[1]": "optimizer"},
+    "lay_out": {"result[0]": "parameters", "result[1]": "optimizer"},
+    "step": {"args[0]": "parameters", "args[1]": "optimizer", "result[0]": "parameters", "result[1]": "optimizer"},
+    "value_and_grad": {"args[0]": "parameters", "result[1]": "gradients"},
+    "whole": {"args[0]": "parameters"},
+}
+"""What the memory of arguments and results is held for, by path."""
+
+
+def program_of(computation: StepComputation, form: Form, trains: bool, donated: Sequence[int] = ()) -> Program:
+    """Return the program of one computation, which knows what the memory of its arguments and results is held for.
+
+    Args:
+        computation: of a step.
+        form: which it is.
+        trains: whether the step has an optimizer.
+        donated: as for the computation.
+    """
+
+    def call(*args: Any) -> Any:
+        return computation(*args)
+
+    alone = form in ("init", "lay_out") and not trains
+    categories = {"result": "parameters"} if alone else _CATEGORIES[form]
+    return program(call, donate_argnums=donated, name=computation.name, categories=categories)
+
+
+def batch_spec(leaf: Any, axes: Sequence[str]) -> PartitionSpec:
+    """Return how an array of the batch is split over axes: by its first dimension; a scalar is not."""
+    return PartitionSpec(axes if len(axes) > 1 else axes[0]) if jnp.ndim(leaf) else PartitionSpec()
