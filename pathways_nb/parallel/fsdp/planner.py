@@ -18,6 +18,7 @@ from pathways_nb.parallel.fsdp.outline import Outline
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.search import Partition, PlanSearch
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_work import StepWork
 from pathways_nb.parallel.fsdp.timeline import StepTimeline, timeline
 
 _WORK, _LEAST = 120_000, 80
@@ -35,6 +36,7 @@ class Planner:
         sizes: axes of the place and their sizes.
         state_bytes: bytes of the optimizer's state on each device.
         streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
+        work: of the operations of ``traced``, if it is known.
     """
 
     traced: StepGraph
@@ -43,11 +45,12 @@ class Planner:
     sizes: Mapping[str, int]
     state_bytes: int = 0
     streams: Literal[2, 3] = 2
+    work: StepWork | None = None
 
     @cached_property
     def costs(self) -> StepCosts:
         """The costs of the operations."""
-        return StepCosts.of(self.traced, self.model, self.sizes)
+        return StepCosts.of(self.traced, self.model, self.sizes, self.work)
 
     @cached_property
     def outline(self) -> Outline:
