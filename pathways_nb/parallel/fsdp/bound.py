@@ -7,6 +7,9 @@ stream. A bucket of any size pays the latency once, so each of both pays it at l
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
+
 from pathways_nb.parallel.fsdp.costs import TICK
 from pathways_nb.parallel.fsdp.outline import Outline
 
@@ -38,6 +41,7 @@ def _after(outline: Outline, delays: list[tuple[int, int]]) -> list[int]:
         left += one.padded
         (name, axis), *_ = one.kinds
         ticks = outline.costs.exchange(name, left, axis)
-        late = max((delay for at, delay in delays if at <= one.at), default=0)
+        before = bisect_right(delays, one.at, key=itemgetter(0))  # both of a pair rise
+        late = delays[before - 1][1] if before else 0
         found.append(late + ticks - (total - outline.passed[one.at]))
     return found

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pathways_nb.errors import UsageError, did_you_mean
+from pathways_nb.errors import UsageError, did_you_mean, is_index
 from pathways_nb.parallel.fsdp.collectives import DataAxes
-from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
 from pathways_nb.util.words import a_type_of, counted
 
 MODES = ("ddp", "zero1", "zero2", "zero3", "hsdp")
@@ -84,3 +84,36 @@ def _hybrid(on: VirtualSlice, axis: str | None, sizes: dict[str, int]) -> DataAx
         raise UsageError(f'fsdp: axis={axis!r} has no meaning with mode "hsdp", which uses the first two axes.')
     replicate, shard = on.axes[:2]
     return DataAxes((shard, sizes[shard]), (replicate, sizes[replicate]))
+
+
+def elsewhere(on: VirtualSlice, mode: Mode, name: str, devices: int) -> tuple[VirtualSlice, Mode]:
+    """Return a place for a mode on another number of devices, and the mode there; ``on`` itself if it fits.
+
+    Args:
+        on: the place of a step.
+        mode: the mode of that step.
+        name: of the mode to have.
+        devices: number of devices that split the batch.
+
+    Raises:
+        UsageError: as for ``mode_of``, or the number of devices is no multiple of the replicas.
+    """
+    if not is_index(devices) or devices < 1:
+        raise UsageError(f"fsdp: devices={devices!r}: a positive whole number is needed.")
+    sizes, (shard, _) = dict(zip(on.axes, on.shape, strict=True)), mode.axes.shard
+    if name == "hsdp":
+        axes = _hybrid(on, None, sizes)
+        (shard, _), (replicate, replicas) = axes.shard, axes.replicate or ("", 1)
+        if devices % replicas:
+            raise UsageError(
+                f'fsdp: mode "hsdp" with {replicas} replicas ({replicate}={replicas}) splits parameters over equal '
+                f"parts of the devices, and {devices} devices are no multiple of {replicas}."
+            )
+        sizes[shard] = devices // replicas
+    else:
+        if mode.axes.replicate is not None:
+            del sizes[mode.axes.replicate[0]]
+        sizes[shard] = devices
+    if sizes != dict(zip(on.axes, on.shape, strict=True)):
+        on = virtual_slice(tuple(sizes.values()), tuple(sizes), name=on.name)
+    return on, mode_of(name, on, None if name == "hsdp" else shard)

@@ -19,6 +19,7 @@ from pathways_nb.parallel.fsdp.outline import Outline
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.search import Partition, PlanSearch
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_work import StepWork
 from pathways_nb.parallel.fsdp.timeline import StepAbout, StepTimeline, timeline
 
 _WORK, _LEAST = 120_000, 80
@@ -37,6 +38,7 @@ class Planner:
         state_bytes: bytes of the optimizer's state on each device.
         streams: 3 for gathers and reductions on streams of their own, 2 for both on one.
         name: of the loss.
+        work: of the operations of ``traced``, if it is known.
     """
 
     traced: StepGraph
@@ -46,11 +48,12 @@ class Planner:
     state_bytes: int = 0
     streams: Literal[2, 3] = 2
     name: str = "step"
+    work: StepWork | None = None
 
     @cached_property
     def costs(self) -> StepCosts:
         """The costs of the operations."""
-        return StepCosts.of(self.traced, self.model, self.sizes)
+        return StepCosts.of(self.traced, self.model, self.sizes, self.work)
 
     @cached_property
     def outline(self) -> Outline:

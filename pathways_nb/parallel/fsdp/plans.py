@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -42,6 +43,17 @@ def parameters_of(
         dim = split_dimension(leaf.shape, parts, int(stack), tuple(spec))
         found.append(Parameter(name_of(path), tuple(leaf.shape), leaf.dtype, parts, dim, wanted, stack, spec, more))
     return tuple(found)
+
+
+def split_again(parameters: Sequence[Parameter], mode: Mode, sizes: Mapping[str, int]) -> tuple[Parameter, ...]:
+    """Return the same parameters as another mode or another place splits them; arguments as for ``parameters_of``."""
+    parts = mode.axes.shard[1]
+    more = tuple((axis, size) for axis, size in sizes.items() if axis not in mode.axes.names)
+    return tuple(
+        replace(one, parts=parts, other_sizes=more,
+                dim=split_dimension(one.shape, parts, int(one.stacked), tuple(one.others)))
+        for one in parameters
+    )  # fmt: skip
 
 
 def per_parameter(parameters: Sequence[Parameter], mode: Mode, prefetch: int = 0) -> FsdpPlan:

@@ -14,7 +14,7 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import checks, plans
 from pathways_nb.parallel.fsdp.lowering import over_devices
 from pathways_nb.parallel.fsdp.measured import MeasuredStep, last_launch, measured
-from pathways_nb.parallel.fsdp.modes import Mode, mode_of
+from pathways_nb.parallel.fsdp.modes import Mode, elsewhere, mode_of
 from pathways_nb.parallel.fsdp.other_axes import partitions
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
@@ -24,7 +24,7 @@ from pathways_nb.parallel.fsdp.state_layout import StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import Form, StepComputation, batch_spec, program_of
 from pathways_nb.parallel.fsdp.timeline import StepTimeline
-from pathways_nb.parallel.fsdp.tracing import StepOptions, trace_step
+from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, with_collectives
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context
 from pathways_nb.program.program import Program
@@ -42,11 +42,14 @@ class FsdpStep:
     def __init__(
         self, loss: Callable[..., Any], params: Any, on: VirtualSlice, optimizer: Any, mode: Mode,
         parameters: Sequence[Parameter], options: StepOptions, plan: FsdpPlan | None, donate: bool, batch: Any = None,
+        differentiated: dict[Any, tuple[StepGraph, Any]] | None = None,
     ):  # fmt: skip
         self._loss, self._on, self._optimizer, self._mode = loss, on, optimizer, mode
         self._options, self._donate = options, donate
         self._shapes = params
         self._graphs: dict[Any, StepGraph] = {}
+        self._differentiated_graphs = differentiated if differentiated is not None else {}
+        """By shapes of a device's batch, the step without collectives, and the tree of auxiliary outputs."""
         self._batch = batch if batch is not None else checks.default_batch(loss)
         self._programs: dict[Any, Program] = {}
         self.parameters = tuple(parameters)
@@ -88,7 +91,29 @@ class FsdpStep:
         """
         return FsdpStep(
             self._loss, self._shapes, self._on, self._optimizer, self._mode, self.parameters, self._options, plan,
-            self._donate, self._batch,
+            self._donate, self._batch, self._differentiated_graphs,
+        )  # fmt: skip
+
+    def elsewhere(self, mode: str | None = None, devices: int | None = None) -> FsdpStep:
+        """Return the same step in another mode or on other devices, with a bucket for each block; it is traced once.
+
+        Each device keeps as large a part of the batch, so the whole batch grows with the number of devices.
+
+        Args:
+            mode: its name; ``None`` for the same.
+            devices: number of devices that split the batch; ``None`` for as many. For another number, or to leave
+                ``"hsdp"``, it is a place of its own.
+
+        Raises:
+            UsageError: the place has too few axes for ``"hsdp"``, or its replicas do not divide the devices.
+        """
+        parts = self._mode.axes.size
+        on, chosen = elsewhere(self._on, self._mode, mode or self.mode, parts if devices is None else devices)
+        sizes = dict(zip(on.axes, on.shape, strict=True))
+        batch = jax.tree.map(lambda leaf: _part(leaf, parts, chosen.axes.size), self._batch)
+        return FsdpStep(
+            self._loss, self._shapes, on, self._optimizer, chosen, plans.split_again(self.parameters, chosen, sizes),
+            self._options.in_mode(chosen), None, self._donate, batch, self._differentiated_graphs,
         )  # fmt: skip
 
     # ---- what a user calls
@@ -299,8 +324,12 @@ class FsdpStep:
         local = jax.tree.map(lambda leaf: _part(leaf, parts), batch)
         key = str(jax.tree.structure(local)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
         if key not in self._graphs:
-            self._aux_tree = checks.loss(self._loss, self._shapes, local, self._options.has_aux)
-            self._graphs[key] = trace_step(self._loss, self._shapes, self.parameters, local, self._options)
+            if key not in self._differentiated_graphs:
+                aux = checks.loss(self._loss, self._shapes, local, self._options.has_aux)
+                made = differentiated(self._loss, self._shapes, self.parameters, local, self._options)
+                self._differentiated_graphs[key] = made, aux
+            made, self._aux_tree = self._differentiated_graphs[key]
+            self._graphs[key] = with_collectives(made, self.parameters, self._options)
         return self._graphs[key]
 
     def _constrained(self, tree: Any, layout: StateLayout) -> Any:
@@ -311,8 +340,9 @@ class FsdpStep:
         return self.parameters
 
 
-def _part(leaf: Any, parts: int) -> jax.ShapeDtypeStruct:
-    shape = (leaf.shape[0] // parts, *leaf.shape[1:]) if leaf.shape else leaf.shape
+def _part(leaf: Any, parts: int, times: int = 1) -> jax.ShapeDtypeStruct:
+    """Return the shape of some of the equal parts of an array."""
+    shape = (leaf.shape[0] // parts * times, *leaf.shape[1:]) if leaf.shape else leaf.shape
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
@@ -384,8 +414,5 @@ def fsdp(
         shapes, trainable, stacks, others, chosen, dict(zip(on.axes, on.shape, strict=True))
     )
     given = None if batch is None else tuple(jax.tree.map(_struct, tuple(batch)))
-    options = StepOptions(
-        chosen.axes, chosen.shards_parameters, chosen.gathers_again, chosen.shards_parameters, param_dtype,
-        reduce_dtype, accumulate, has_aux,
-    )  # fmt: skip
+    options = StepOptions.of(chosen, param_dtype, reduce_dtype, accumulate, has_aux)
     return FsdpStep(loss_fn, shapes, on, optimizer, chosen, parameters, options, plan, donate, given)

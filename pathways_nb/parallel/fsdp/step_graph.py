@@ -55,6 +55,7 @@ class StepGraph:
         results: the values of the loss and auxiliary outputs.
         gradients: by position of a parameter, the value of its gradient's shard.
         seed: the value of the gradient by the loss, on which every operation of the backward pass depends.
+        traced_values: number of values that were traced, which come before those of collectives and passes.
     """
 
     flat: FlatFunction
@@ -64,6 +65,7 @@ class StepGraph:
     results: tuple[int, ...]
     gradients: Mapping[int, int]
     seed: int
+    traced_values: int
 
     @property
     def ops(self) -> tuple[Runnable, ...]:
@@ -111,6 +113,10 @@ class StepGraph:
     def with_ops(self, ops: Iterable[Runnable]) -> StepGraph:
         """Return the step with other operations, of which those that nothing needs are left out."""
         return replace(self, flat=replace(self.flat, ops=alive(tuple(ops), self.flat.outputs)))
+
+    def reordered(self, ops: Iterable[Runnable]) -> StepGraph:
+        """Return the step with as many operations in another order, or some renamed; all of them are needed."""
+        return replace(self, flat=replace(self.flat, ops=tuple(ops)))
 
     def new(self, aval: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> int:
         """Add a value like ``aval`` and return its number."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax.sharding import AbstractMesh
 from pathways_nb.jaxpr.flat import alive, called
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, RunnableWalk
 from pathways_nb.parallel.fsdp.collectives import DataAxes, all_reduce, gather, scatter
+from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.scan_gathers import gather_in_scans
 from pathways_nb.parallel.fsdp.step_graph import StepGraph, barrier, operation
@@ -51,11 +52,20 @@ class StepOptions:
     accumulate: int = 1
     has_aux: bool = False
 
+    @classmethod
+    def of(cls, mode: Mode, *options: Any) -> StepOptions:
+        """Return what a mode means together with the other options, in their order."""
+        return cls(mode.axes, mode.shards_parameters, mode.gathers_again, mode.shards_parameters, *options)
 
-def trace_step(
+    def in_mode(self, mode: Mode) -> StepOptions:
+        """Return the same options with another mode."""
+        return self.of(mode, self.param_dtype, self.reduce_dtype, self.accumulate, self.has_aux)
+
+
+def differentiated(
     loss: Callable[..., Any], params: Any, parameters: tuple[Parameter, ...], batch: Any, options: StepOptions
 ) -> StepGraph:
-    """Return a step with the collectives that its mode needs: every gather first, every reduction where it can begin.
+    """Return loss and gradients of one device's part of the batch, without collectives: the same in every mode.
 
     Args:
         loss: ``loss(params, *batch)``.
@@ -73,14 +83,26 @@ def trace_step(
     walk = StepWalk([], {})
     seed, *inputs = (walk.new(var.aval) for var in closed.jaxpr.invars)
     outputs = walk.run(closed, [seed, *inputs])
-    walk.constants[seed] = np.ones((), np.float32) / options.axes.size
     count = len(jax.tree.leaves(params))
     wholes, examples = tuple(inputs[:count]), tuple(inputs[count:])
     results = len(jax.tree.leaves(shapes[0]))
     flat = FlatFunction(alive(tuple(walk.ops), outputs), tuple(inputs), tuple(outputs), walk.avals, walk.constants)
     gradients = dict(zip((i for i, t in enumerate(trainable) if t), outputs[results:], strict=True))
-    graph = StepGraph(flat, parameters, wholes, examples, tuple(outputs[:results]), gradients, seed)
-    graph = _with_collectives(graph, options)
+    values = len(walk.avals)
+    return StepGraph(flat, parameters, wholes, examples, tuple(outputs[:results]), gradients, seed, values)
+
+
+def with_collectives(traced: StepGraph, parameters: tuple[Parameter, ...], options: StepOptions) -> StepGraph:
+    """Return a step with the collectives that its mode needs: every gather first, every reduction where it can begin.
+
+    Args:
+        traced: the step without collectives; it stays as it is.
+        parameters: of the model, as they are split.
+        options: what the mode means.
+    """
+    constants = {**traced.flat.constants, traced.seed: np.ones((), np.float32) / options.axes.size}
+    flat = replace(traced.flat, avals=list(traced.flat.avals), constants=constants)
+    graph = _with_collectives(replace(traced, flat=flat, parameters=parameters), options)
     return gather_in_scans(graph, gathers=options.gathers_again) if options.scatters else graph
 
 
@@ -176,7 +198,7 @@ def _with_collectives(graph: StepGraph, options: StepOptions) -> StepGraph:
     flat = FlatFunction(
         tuple(ordered), (*shards, *graph.batch), (*results, *gradients.values()), graph.flat.avals, graph.flat.constants
     )
-    return StepGraph(flat, graph.parameters, tuple(shards), graph.batch, results, gradients, graph.seed)
+    return replace(graph, flat=flat, shards=tuple(shards), results=results, gradients=gradients)
 
 
 def _gathered(graph: StepGraph, options: StepOptions, param: int, whole: int) -> tuple[int, list[Runnable]]:

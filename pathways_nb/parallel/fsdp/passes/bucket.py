@@ -84,6 +84,8 @@ def _members(graph: StepGraph, buckets: Buckets, chosen: Callable[[Collective], 
 
 
 def _replaced(graph: StepGraph, placed: dict[Runnable, list[Runnable]], gone: set[Runnable]) -> StepGraph:
+    if not placed:
+        return graph
     ops = [each for op in graph.ops for each in (*placed.get(op, ()), *(() if op in gone else (op,)))]
     return in_order(graph, ops)
 

@@ -19,7 +19,7 @@ def finish(graph: StepGraph) -> StepGraph:
             after.update(op.outputs)
             last.append(op)
     mine = set(last)
-    return graph.with_ops([*(op for op in graph.ops if op not in mine), *last])
+    return graph.reordered([*(op for op in graph.ops if op not in mine), *last])
 
 
 def _sent(graph: StepGraph) -> set[Runnable]:

@@ -18,7 +18,7 @@ from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, barrier,
 
 def pace(graph: StepGraph) -> StepGraph:
     """Return a step whose gathers all begin where they stand in the list, not before."""
-    return graph.with_ops(_bound(op) if isinstance(op, Collective) and op.is_gather else op for op in graph.ops)
+    return graph.reordered(_bound(op) if isinstance(op, Collective) and op.is_gather else op for op in graph.ops)
 
 
 def _bound(op: Collective) -> Collective:

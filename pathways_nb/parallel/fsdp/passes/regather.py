@@ -6,7 +6,7 @@ would save the first view of a gathered array in its place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 
 from pathways_nb.parallel.flat_function import Runnable
@@ -36,7 +36,7 @@ def regather(graph: StepGraph, keep: Collection[int] = ()) -> StepGraph:
     names: dict[int, int] = {}
     for op in graph.collectives:
         if op.is_gather and not op.again and op not in graph.backward and keep_none(op, keep):
-            views = list(_views(graph, op))
+            views = _views(graph, op)
             at = _first_in_backward(graph, [v for one in (op, *views) for v in one.outputs])
             if at is not None:
                 before.setdefault(at, []).extend(_clones(graph, op, views, names))
@@ -53,14 +53,15 @@ def _rewired(graph: StepGraph, op: Runnable, names: dict[int, int]) -> Runnable:
     return renamed(op, names) if op in graph.backward else op
 
 
-def _views(graph: StepGraph, gather: Collective) -> Iterator[Runnable]:
-    """Yield the operations of the forward pass that only view or convert a gathered parameter, in order."""
-    seen = set(gather.outputs)
-    for op in graph.ops[graph.positions[gather] :]:
-        alone = len(op.inputs) == 1 and op.inputs[0] in seen
-        if alone and _is_view(graph, op) and op not in graph.backward:
-            seen.update(op.outputs)
-            yield op
+def _views(graph: StepGraph, gather: Collective) -> list[Runnable]:
+    """Return the operations of the forward pass that only view or convert a gathered parameter, in order."""
+    found, pending = list[Runnable](), list(gather.outputs)
+    while pending:
+        for op in graph.readers.get(pending.pop(), ()):
+            if len(op.inputs) == 1 and _is_view(graph, op) and op not in graph.backward:
+                found.append(op)
+                pending += op.outputs
+    return sorted(found, key=graph.positions.__getitem__)
 
 
 def _is_view(graph: StepGraph, op: Runnable) -> bool:
