@@ -19,6 +19,9 @@ from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 from pathways_nb.parallel.fsdp.tracing import is_kernel
 
+_STRIDED = frozenset({"transpose", "broadcast_in_dim"})
+"""Operations that eager frameworks do by other strides over the same memory."""
+
 
 @dataclass(frozen=True, eq=False)
 class StepWork:
@@ -44,6 +47,24 @@ class StepWork:
             sizes: axes of the place and their sizes.
         """
         return cls._read(graph, [op for op in graph.ops if _computes(op)], sizes)
+
+    @classmethod
+    def eager(cls, graph: StepGraph, sizes: Mapping[str, int]) -> StepWork:
+        """Return the work of a step whose operations run one by one, as they do without a compiler.
+
+        Nothing is fused: each operation reads and writes memory, except that transposed and repeated arrays are views.
+        """
+        fused = cls.of(graph, sizes)
+        works, views = dict(fused.works), dict(fused.views)
+        for op in graph.ops:
+            if not _computes(op) or isinstance(op, ShardedScan) or is_kernel(op.eqn):
+                continue
+            made = _cost_operation(op, lambda value: value_of(graph.flat.avals[value]), sizes)
+            if made.name in _STRIDED and op.inputs:
+                works[op.outputs[0]], views[op.outputs[0]] = Work(), 0
+            else:
+                (works[op.outputs[0]],) = works_of(Flat((made,), made.inputs, made.outputs, sizes))
+        return cls(works, frozenset(), views)
 
     def carried_to(self, graph: StepGraph, before: StepGraph, sizes: Mapping[str, int]) -> StepWork:
         """Return the work of a step that was traced from the same loss for other devices or another mode.
