@@ -14,6 +14,7 @@ from typing import Any
 from pathways_nb.course import (
     dispatch_questions,
     expert_questions,
+    fsdp_questions,
     memory_questions,
     pipeline_questions,
     quickstart_questions,
@@ -35,6 +36,7 @@ QUESTIONS: dict[str, Question] = {
     **two_thousand_questions.QUESTIONS,
     **pipeline_questions.QUESTIONS,
     **token_slice_questions.QUESTIONS,
+    **fsdp_questions.QUESTIONS,
     **research_questions.QUESTIONS,
 }
 

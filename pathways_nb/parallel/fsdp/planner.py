@@ -62,14 +62,21 @@ class Planner:
 
     @cached_property
     def bound(self) -> float:
-        """Seconds of exposed communication that no order and no buckets can avoid."""
-        return exposed_bound(self.outline)
+        """Seconds of exposed communication that no order and no buckets can avoid, where nothing stays gathered."""
+        return exposed_bound(self.outline, streams=self.streams)
+
+    def bound_of(self, plan: FsdpPlan) -> float:
+        """Return the seconds that no order and no buckets can avoid where the same parameters stay gathered."""
+        if not plan.kept:
+            return self.bound
+        at = {one.name: position for position, one in enumerate(self.traced.parameters)}
+        return exposed_bound(self.outline, frozenset(at[name] for name in plan.kept), self.streams)
 
     def timeline(self, plan: FsdpPlan) -> StepTimeline:
         """Return the step under a plan in simulated time."""
         graph = plans.applied(self.traced, plan, self.mode)
         step = f"{self.name} {self.mode.name}"
-        about = StepAbout(step, plan.name, self.model.chip.name, math.prod(self.sizes.values()), self.bound)
+        about = StepAbout(step, plan.name, self.model.chip.name, math.prod(self.sizes.values()), self.bound_of(plan))
         return timeline(graph, self.costs, self.streams, self.state_bytes, about)
 
     def greedy(self) -> FsdpPlan:

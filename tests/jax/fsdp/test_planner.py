@@ -69,7 +69,9 @@ def test_the_fast_evaluation_and_the_timeline_agree_to_the_last_tick(mode, strea
 def test_no_plan_is_below_the_bound_and_the_search_comes_near() -> None:
     planner = step().planner(chip=CHIP)
     others = [planner.greedy(), planner.per_block(), *(random_plan(planner, seed) for seed in range(8))]
-    exposed = {plan.name: planner.timeline(plan).exposed for plan in others}
+    timelines = {plan.name: planner.timeline(plan) for plan in others}
+    assert all(one.about.bound <= one.exposed for one in timelines.values())
+    exposed = {name: one.exposed for name, one in timelines.items()}
     searched = planner.timeline(planner.search()).exposed
     assert 0 < planner.bound <= searched < min(exposed.values())
     assert searched < 0.9 * exposed["greedy"]

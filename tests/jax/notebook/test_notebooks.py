@@ -29,6 +29,16 @@ ANSWERS: dict[str, dict[str, str]] = {
         "fastest = ...": "fastest = 40",
         "longest = ...": "longest = 1",
     },
+    "09_simple_fsdp": {
+        "received = ...": "received = 70",
+        "held = ...": "held = 7",
+        "gathers_now = ...": "gathers_now = 15",
+        "saved_us = ...": "saved_us = 440",
+        "forward_ms = ...": "forward_ms = 14",
+        "waits_ms = ...": "waits_ms = 2",
+        "compiled_gathers = ...": "compiled_gathers = 8",
+        "exposed_s = ...": "exposed_s = 6.2",
+    },
     "10_research": {
         "at_most = ...": "path = fifth.critical_path()\n"
         "at_most = path.length / sum(one.end - one.start for one in path.segments if one.name != 'add_any')"
@@ -76,6 +86,16 @@ SAID = {
         "uniform, 1 slice of 512",
         "every device kept its order",
         "loss 6.649405, whole sequence 6.649405",
+    ],
+    "09_simple_fsdp": [
+        "gradients agree: True",
+        "AAAAAAAA8|1R2R2R2R2R2R2R2R",
+        "AA2A2A2|a3a2R2a2R2a2R4R",
+        "True that is the step which ran above",
+        "in buckets            8 all-gather, 1 all-reduce, 4 reduce-scatter (as planned)",
+        "regather blocks.0.down",
+        "no plan is below",
+        "exposed (bound",
     ],
     "10_research": [
         "tpu_v3 · simulated makespan",

@@ -1,0 +1,101 @@
+"""Questions of notebook 09: what gathers and reductions cost, and what each pass changes.
+
+The answers are closed forms of the notebook's model, of 4 blocks with two matrices each, and of its small examples.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pathways_nb.course.question import TOLERANCE, Question
+
+_BLOCKS, _MATRICES = 4, 8
+"""Blocks of the model, and their matrices."""
+_LATENCY = 40
+"""Microseconds that an exchange costs before its first byte."""
+
+
+def _is(answer: Any, *values: float) -> bool:
+    """Return whether an answer equals a typical wrong value."""
+    return any(math.isclose(answer, value, rel_tol=TOLERANCE) for value in values)
+
+
+def _why_gather(answer: Any, expected: float) -> str:
+    if _is(answer, 80.0):
+        return "It has an eighth already."
+    if _is(answer, 10.0):
+        return "That is what it sends to each other device, and what it had before."
+    return "It needs the parts of all other devices. How large is each part?"
+
+
+def _why_sink(answer: Any, expected: int) -> str:
+    if answer == _MATRICES:
+        return "Nearly. The first matrix is used for gradients by the first block's input, which is x. Who needs them?"
+    if answer == 0:
+        return "The backward pass multiplies by the same matrices, so they stay until then."
+    return "Which products of the backward pass read a matrix of parameters? Look at the gradient by a block's input."
+
+
+def _why_regather(answer: Any, expected: int) -> str:
+    if answer == 2 * _MATRICES:
+        return "Nearly: one matrix is not needed in the backward pass."
+    if answer == expected - _MATRICES:
+        return "Those are the repeated ones. The forward pass gathers, too."
+    return "Count A and a in the line."
+
+
+def _why_bucket(answer: Any, expected: float) -> str:
+    if _is(answer, _LATENCY * 7):
+        return "Those are the gathers. Reductions are in buckets, too."
+    if _is(answer, _LATENCY * _BLOCKS):
+        return "That is the forward pass, or the reductions, alone."
+    if _is(answer, _LATENCY * 12):
+        return "Nearly: the first block gathers one matrix for the backward pass, so its bucket saves nothing there."
+    return "Count A, a and R in both lines. Each exchange less saves its latency."
+
+
+def _why_prefetch(answer: Any, expected: float) -> str:
+    if _is(answer, 12.0):
+        return "Can the first gather hide behind anything?"
+    if _is(answer, 11.0):
+        return "That is the time of the slower of both, but computation is the slower one."
+    return "All gathers but the first one run while the block in front of theirs computes."
+
+
+def _why_finish(answer: Any, expected: float) -> str:
+    if _is(answer, 8.0):
+        return "That is the time when each reduction holds up the next block."
+    if _is(answer, 0.0):
+        return "What is computed during the last reduction?"
+    return "Three of the four reductions run while the next block computes."
+
+
+def _why_pace(answer: Any, expected: int) -> str:
+    if answer == 4:
+        return "That would be without gathering again. Or does the compiler merge the second gather with the first?"
+    if answer == 15:
+        return "That is one for each parameter; the last variant has buckets."
+    return "Count A and a in the line of the step."
+
+
+def _why_bound(answer: Any, expected: float) -> str:
+    if _is(answer, 7.0):
+        return "That is what the exchanges take; some of it hides behind the computation."
+    if _is(answer, 6.3):
+        return "The exchanges took 0.7 s, not the part of them that was visible."
+    return "Exchanges share one stream. How long do they take, and how much of that can the computation hide?"
+
+
+QUESTIONS = {
+    "09.gather": Question(lambda: 80 * 7 / 8, _why_gather),
+    "09.sink": Question(lambda: _MATRICES - 1, _why_sink),
+    "09.regather": Question(lambda: 2 * _MATRICES - 1, _why_regather),
+    "09.bucket": Question(
+        lambda: _LATENCY * float((2 * _MATRICES - 1 - 2 * _BLOCKS) + _MATRICES - _BLOCKS), _why_bucket
+    ),
+    "09.prefetch": Question(lambda: 2.0 + _BLOCKS * 3, _why_prefetch),
+    "09.finish": Question(lambda: 2.0, _why_finish),
+    "09.pace": Question(lambda: 2 * _BLOCKS, _why_pace),
+    "09.bound": Question(lambda: 10 * 0.7 - 0.8, _why_bound),
+}
