@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pathways_nb.cost.jaxpr.node_work import Amount, Work, work_of, works_of
 from pathways_nb.cost.jaxpr.operations import Flat, Op, ShardedValue
@@ -106,7 +105,7 @@ def _is_apart(graph: StepGraph, op: Runnable) -> bool:
 
 
 def _key(graph: StepGraph, op: Runnable) -> tuple[str, int]:
-    """Return what an operation is known by in every mode; that which converts a gradient makes another value in each."""
+    """Return what an operation is known by in every mode: one that converts a gradient makes another value in each."""
     return ("makes", op.outputs[0]) if op.outputs[0] < graph.traced_values else ("reads", op.inputs[0])
 
 
