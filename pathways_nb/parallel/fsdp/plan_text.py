@@ -1,14 +1,15 @@
 """A plan's buckets as a short text that can be typed: one line for each bucket, or for many alike.
 
-``layers.3`` is everything whose name begins so, ``layers.0-3`` four layers in one bucket, ``layers.3.up, layers.3.gate``
-two parameters. A line with ``*`` is a bucket for each text that the ``*`` may stand for; it takes what lines without
-one leave. ``kept`` at the end of a line keeps the bucket gathered. Lines after ``backward:`` are the buckets of the
-backward pass, if they differ.
+``layers.3`` is everything whose name begins so, ``layers.0-3`` four layers in one bucket, and
+``layers.3.up, layers.3.gate`` two parameters. A line with ``*`` is a bucket for each text that the ``*`` may stand for;
+it takes what lines without one leave. ``kept`` at the end of a line keeps the bucket gathered. Lines after
+``backward:`` are the buckets of the backward pass, if they differ.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,10 +47,9 @@ def plan_of_text(text: str, names: Sequence[str], **options: Any) -> FsdpPlan:
     for number, line in enumerate(re.split(r"[\n;]", text), 1):
         if line.strip() == HEADING and len(sides) == 1:
             sides.append([])
-        elif words := re.findall(r"[^,\s]+", line):
-            keep = words[-1] == KEPT and len(words) > 1
-            sides[-1].append(_Line(number, tuple(tuple(word.split(".")) for word in words[: len(words) - keep]), keep))
-    model = _Model(names)
+        elif line.strip():
+            sides[-1].append(_line(number, line))
+    model = ModelNames(names)
     forward, *backward = (tuple(_buckets(lines, model)) for lines in sides)
     plan = FsdpPlan(forward, backward[0] if backward else None, **options)
     plan.check(names)
@@ -58,18 +58,24 @@ def plan_of_text(text: str, names: Sequence[str], **options: Any) -> FsdpPlan:
 
 def text_of_plan(plan: FsdpPlan, names: Sequence[str]) -> str:
     """Return a plan's buckets as a text that ``plan_of_text`` reads."""
-    lines = _lines_of(plan.buckets, names)
+    model = ModelNames(names)
+    lines = _lines_of(plan.buckets, model)
     if plan.backward is not None:
-        lines += [HEADING, *_lines_of(plan.backward, names)]
+        lines += [HEADING, *_lines_of(plan.backward, model)]
     return "\n".join(lines)
 
 
-class _Model:
-    """The names of a model's parameters, and what begins them."""
+class ModelNames:
+    """The names of a model's parameters, and what begins them.
+
+    Args:
+        names: of the parameters, in their order.
+    """
 
     def __init__(self, names: Sequence[str]):
-        self.names, self.parts = names, {name: tuple(name.split(".")) for name in names}
+        self.names, self.parts = tuple(names), {name: tuple(name.split(".")) for name in names}
         self.beginning: dict[tuple[str, ...], list[str]] = {}
+        self._position = {name: position for position, name in enumerate(names)}
         for name, parts in self.parts.items():
             for count in range(1, len(parts) + 1):
                 self.beginning.setdefault(parts[:count], []).append(name)
@@ -80,8 +86,21 @@ class _Model:
             return [(name, ()) for name in self.beginning[item]]
         return [(name, stars) for name, parts in self.parts.items() if (stars := _stars(item, parts)) is not None]
 
+    def line(self, params: Iterable[str]) -> str:
+        """Return some names as one line, in which whole parts of the model and ranges of numbers are one item each."""
+        mine = sorted(params, key=self._position.__getitem__)
+        found = Counter(beginning for name in mine for beginning in self._beginnings(name))
+        items = dict.fromkeys(
+            next(one for one in self._beginnings(name) if found[one] == len(self.beginning[one])) for name in mine
+        )
+        return ", ".join(_in_ranges(map(".".join, items)))
 
-def _buckets(lines: Sequence[_Line], model: _Model) -> Iterator[Bucket]:
+    def _beginnings(self, name: str) -> list[tuple[str, ...]]:
+        parts = self.parts[name]
+        return [parts[: count + 1] for count in range(len(parts))]
+
+
+def _buckets(lines: Sequence[_Line], model: ModelNames) -> Iterator[Bucket]:
     """Yield the buckets of the lines of one pass, those of lines without ``*`` first."""
     taken = set[str]()
     for line in sorted(lines, key=lambda line: line.starred):
@@ -95,6 +114,13 @@ def _buckets(lines: Sequence[_Line], model: _Model) -> Iterator[Bucket]:
                     found.setdefault(stars, {})[name] = None
         taken.update(name for bucket in found.values() for name in bucket)
         yield from (Bucket(tuple(bucket), line.keep) for bucket in found.values())
+
+
+def _line(number: int, text: str) -> _Line:
+    """Return a line that is not empty."""
+    words = re.findall(r"[^,\s]+", text)
+    keep = words[-1:] == [KEPT] and len(words) > 1
+    return _Line(number, tuple(tuple(word.split(".")) for word in words[: len(words) - keep]), keep)
 
 
 def _stars(item: tuple[str, ...], parts: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -126,39 +152,24 @@ def _unknown(line: _Line, item: str, names: Sequence[str]) -> str:
 # ---- a text from a plan
 
 
-def _lines_of(buckets: Sequence[Bucket], names: Sequence[str]) -> list[str]:
+def _lines_of(buckets: Sequence[Bucket], model: ModelNames) -> list[str]:
     """Return a line for each bucket; those that are alike but for a number are one line with a ``*`` where it fits."""
     wanted = _sets(buckets)
-    lines = {bucket: _line(bucket, names) for bucket in buckets}
+    lines = {bucket: model.line(bucket.params) + (f" {KEPT}" if bucket.keep else "") for bucket in buckets}
     alike: dict[str, list[Bucket]] = {}
     for bucket, line in lines.items():
         alike.setdefault(_template(line), []).append(bucket)
-    for template, members in sorted(alike.items(), key=lambda pair: -len(pair[1])):
+    starred = [pair for pair in alike.items() if "*" in pair[0] and len(pair[1]) > 1]
+    for template, members in sorted(starred, key=lambda pair: -len(pair[1])):
         shorter = lines | dict.fromkeys(members, template)
-        text = "\n".join(dict.fromkeys(shorter.values()))
-        if len(members) > 1 and "*" in template and _sets(plan_of_text(text, names).buckets) == wanted:
+        parsed = [_line(number, line) for number, line in enumerate(dict.fromkeys(shorter.values()))]
+        if _sets(_buckets(parsed, model)) == wanted:
             lines = shorter
     return list(dict.fromkeys(lines.values()))
 
 
 def _sets(buckets: Iterable[Bucket]) -> set[tuple[frozenset[str], bool]]:
     return {(frozenset(bucket.params), bucket.keep) for bucket in buckets}
-
-
-def _line(bucket: Bucket, names: Sequence[str]) -> str:
-    """Return a bucket as one line, in which whole parts of the model and ranges of numbers are one item each."""
-    mine, whole = set(bucket.params), dict[str, bool]()
-    for name in names:
-        for beginning in _beginnings(name):
-            whole[beginning] = whole.get(beginning, True) and name in mine
-    ordered = [name for name in names if name in mine]
-    items = dict.fromkeys(next(one for one in _beginnings(name) if whole[one]) for name in ordered)
-    return ", ".join(_in_ranges(items)) + (f" {KEPT}" if bucket.keep else "")
-
-
-def _beginnings(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def _in_ranges(items: Iterable[str]) -> Iterator[str]:
