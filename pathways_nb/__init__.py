@@ -33,6 +33,7 @@ from pathways_nb.experiments.predict import predict
 from pathways_nb.experiments.sweep import Sweep, sweep
 from pathways_nb.notebook.magics import load_ipython_extension
 from pathways_nb.parallel import terapipe
+from pathways_nb.parallel.fsdp.explorer import FsdpExplorer, explore_fsdp
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.step import FsdpStep, fsdp
 from pathways_nb.parallel.pipelines.context import Context
@@ -110,6 +111,7 @@ __all__ = [
     "chip",
     "client",
     "compare",
+    "explore_fsdp",
     "explore_schedules",
     "fsdp",
     "get",

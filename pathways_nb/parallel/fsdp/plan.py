@@ -113,10 +113,10 @@ def _buckets(found: Any) -> tuple[Bucket, ...] | None:
 
 
 def _check(where: str, buckets: Sequence[Bucket], names: Sequence[str]) -> None:
-    seen: dict[str, int] = {}
+    seen, known = dict[str, int](), set(names)
     for number, bucket in enumerate(buckets):
         for name in bucket.params:
-            if name not in names:
+            if name not in known:
                 raise PlanError(
                     f"the {where} plan's bucket {number} names {name!r}, which the model does not have."
                     f"{did_you_mean(name, names)} Plan for this model: step.plans.per_block()."

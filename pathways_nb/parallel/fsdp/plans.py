@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,13 +82,21 @@ def block_of(name: str) -> str:
 
 def applied(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> StepGraph:
     """Return a traced step after the passes that carry out a plan."""
+    *_, (_, graph) = stages(graph, plan, mode)
+    return graph
+
+
+def stages(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> Iterator[tuple[str, StepGraph]]:
+    """Yield the step after each pass that carries out a plan, with the name of the pass."""
     at = {one.name: position for position, one in enumerate(graph.parameters)}
 
     def positions(buckets: Iterable[Any]) -> list[list[int]]:
         return [[at[name] for name in one.params] for one in buckets]
 
-    graph = sink(graph)
+    yield "sink", (graph := sink(graph))
     if mode.shards_parameters:
-        graph = regather(graph, keep={at[name] for name in plan.kept})
-    graph = bucket(graph, positions(plan.buckets), positions(plan.reduced))
-    return pace(finish(prefetch(graph, plan.prefetch)))
+        yield "regather", (graph := regather(graph, keep={at[name] for name in plan.kept}))
+    yield "bucket", (graph := bucket(graph, positions(plan.buckets), positions(plan.reduced)))
+    yield "prefetch", (graph := prefetch(graph, plan.prefetch))
+    yield "finish", (graph := finish(graph))
+    yield "pace", pace(graph)

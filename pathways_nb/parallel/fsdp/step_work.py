@@ -126,7 +126,7 @@ def _is_apart(graph: StepGraph, op: Runnable) -> bool:
 
 
 def _key(graph: StepGraph, op: Runnable) -> tuple[str, int]:
-    """Return by what an operation is known in every mode; what converts a gradient makes another value in each."""
+    """Return what an operation is known by in every mode: one that converts a gradient makes another value in each."""
     return ("makes", op.outputs[0]) if op.outputs[0] < graph.traced_values else ("reads", op.inputs[0])
 
 
