@@ -13,8 +13,6 @@ import pytest
 import pathways_nb as pw
 from tests.jax.fsdp.test_other_axes import SHARDINGS, batch, loss, model, results
 
-pytest.importorskip("orbax.checkpoint")
-
 
 def close(ours: Any, theirs: Any) -> None:
     for one, other in zip(jax.tree.leaves(results(ours)), jax.tree.leaves(results(theirs)), strict=True):
