@@ -136,6 +136,14 @@ def has_model(model: Any) -> None:
         )
 
 
+def makes_parameters(given: Any, expected: Any) -> bool:
+    """Return whether what was given is a function that makes parameters; a tree of parameters may be callable, too."""
+    like: Any = jax.tree.structure(given)
+    return callable(given) and not hasattr(given, "shape") and (
+        jax.tree_util.all_leaves([given]) or like != jax.tree.structure(expected)
+    )  # fmt: skip
+
+
 def same_shapes(expected: Any, given: Any) -> None:
     """Check that parameters have the tree and the shapes with which the step was made.
 

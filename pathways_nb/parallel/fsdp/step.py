@@ -125,7 +125,7 @@ class FsdpStep:
             params: the parameters, or a function that makes them. With a function no device ever holds all of them.
             *args: arguments of that function, such as a key.
         """
-        if callable(params) and not isinstance(params, Deferred):
+        if checks.makes_parameters(params, self._shapes):
             return self._program("init", params, len(args))(*args)
         checks.same_shapes(self._shapes, params)
         leaves = [one.pad(np.asarray(leaf)) if _is_host(leaf) else leaf

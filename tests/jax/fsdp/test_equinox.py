@@ -1,0 +1,80 @@
+"""A model of Equinox, whose arrays are parameters and whose functions and numbers are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import pathways_nb as pw
+from tests.jax.fsdp.test_modes import close, split
+
+WIDTH, WORDS = 6, 11
+
+
+class Block(eqx.Module):
+    norm: eqx.nn.LayerNorm
+    attention: eqx.nn.MultiheadAttention
+    mlp: eqx.nn.MLP
+
+    def __init__(self, key: jax.Array):
+        one, two = jax.random.split(key)
+        self.norm = eqx.nn.LayerNorm(WIDTH)
+        self.attention = eqx.nn.MultiheadAttention(num_heads=2, query_size=WIDTH, key=one)
+        self.mlp = eqx.nn.MLP(WIDTH, WIDTH, 10, depth=1, activation=jax.nn.gelu, key=two)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        h = jax.vmap(self.norm)(x)
+        x = x + self.attention(h, h, h, mask=jnp.tri(len(x), dtype=bool))
+        return x + jax.vmap(self.mlp)(x)
+
+
+class Transformer(eqx.Module):
+    embed: eqx.nn.Embedding
+    blocks: list[Block]
+    out: eqx.nn.Linear
+
+    def __init__(self, key: jax.Array):
+        first, last, *keys = jax.random.split(key, 3)
+        self.embed = eqx.nn.Embedding(WORDS, WIDTH, key=first)
+        self.blocks = [Block(one) for one in keys]
+        self.out = eqx.nn.Linear(WIDTH, WORDS, use_bias=False, key=last)
+
+    def __call__(self, words: jax.Array) -> jax.Array:
+        x = jax.vmap(self.embed)(words)
+        for block in self.blocks:
+            x = block(x)
+        return jax.vmap(self.out)(x)
+
+
+def loss(model: Transformer, words: jax.Array, targets: jax.Array) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(jax.vmap(model)(words), targets).mean()
+
+
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    words, targets = np.random.default_rng(1).integers(0, WORDS, (2, 8, 5), dtype=np.int32)
+    return words, targets
+
+
+def test_a_model_of_equinox(left: pw.VirtualSlice) -> None:
+    params, static = eqx.partition(Transformer(jax.random.key(0)), eqx.is_inexact_array)
+
+    def loss_fn(params: Any, *batch: Any) -> jax.Array:
+        return loss(eqx.combine(params, static), *batch)
+
+    step = pw.fsdp(loss_fn, params, on=left, optimizer=optax.adam(1e-2))
+    assert [one.params[0] for one in step.plan.buckets][:2] == ["embed.weight", "blocks.0.norm.weight"]
+    kept, state = step.init(params)
+    assert isinstance(kept, Transformer)
+    assert {split(leaf) for leaf in jax.tree.leaves(kept)} == {4}
+    value, gradients = pw.get(step.value_and_grad(kept, *batch()))
+    expected, whole = eqx.filter_jit(eqx.filter_value_and_grad(loss))(eqx.combine(params, static), *batch())
+    close(value, expected)
+    close(gradients, whole)
+    for _ in range(2):
+        kept, state, later = step(kept, state, *batch())
+    assert float(later) < float(expected)

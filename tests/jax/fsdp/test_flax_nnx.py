@@ -1,0 +1,77 @@
+"""A model of Flax NNX, whose parameters are split from its graph; a module used twice has its parameters once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+import pathways_nb as pw
+from tests.jax.fsdp.test_modes import close, split
+
+WIDTH, WORDS = 6, 11
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.norm = nnx.RMSNorm(WIDTH, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(2, WIDTH, decode=False, use_bias=False, rngs=rngs)
+        self.up, self.down = nnx.Linear(WIDTH, 10, rngs=rngs), nnx.Linear(10, WIDTH, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x + self.attention(self.norm(x), mask=nnx.make_causal_mask(x[..., 0]))
+        return x + self.down(nnx.gelu(self.up(x)))
+
+
+class Transformer(nnx.Module):
+    """Its output layer is its embedding."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.embed = nnx.Embed(WORDS, WIDTH, rngs=rngs)
+        self.blocks = nnx.List([Block(rngs)])
+        self.out = self.embed
+
+    def __call__(self, words: jax.Array) -> jax.Array:
+        x = self.embed(words)
+        for block in self.blocks:
+            x = block(x)
+        return self.out.attend(x)
+
+
+def loss(model: Transformer, words: jax.Array, targets: jax.Array) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(model(words), targets).mean()
+
+
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    words, targets = np.random.default_rng(1).integers(0, WORDS, (2, 8, 5), dtype=np.int32)
+    return words, targets
+
+
+def test_a_model_of_flax_nnx(left: pw.VirtualSlice) -> None:
+    graph, *states = nnx.split(Transformer(nnx.Rngs(0)), nnx.Param, ...)
+    params, rest = states
+
+    def loss_fn(params: Any, *batch: Any) -> jax.Array:
+        return loss(nnx.merge(graph, params, rest), *batch)
+
+    def init(key: Any) -> Any:
+        return nnx.split(Transformer(nnx.Rngs(key)), nnx.Param, ...)[1]
+
+    step = pw.fsdp(loss_fn, params, on=left, optimizer=optax.adam(1e-2))
+    assert sum("embed" in one.name or "out.embedding" in one.name for one in step.parameters) == 1, "tied"
+    kept, state = step.init(params)
+    assert {split(leaf) for leaf in jax.tree.leaves(kept)} == {4}
+    value, gradients = pw.get(step.value_and_grad(kept, *batch()))
+    expected, whole = nnx.jit(nnx.value_and_grad(loss))(nnx.merge(graph, params, rest), *batch())
+    close(value, expected)
+    close(gradients, whole)
+    for _ in range(2):
+        kept, state, later = step(kept, state, *batch())
+    assert float(later) < float(expected)
+    trained = nnx.merge(graph, pw.get(step.whole(kept)), rest)
+    assert trained.embed.embedding is trained.out.embedding
+    born, _ = step.init(init, jax.random.key(0))
+    close(pw.get(step.whole(born)), params)
