@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.flat_function import Runnable
@@ -19,7 +18,12 @@ KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 
 
 def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
-    """Return the step of one device: from its shards and its part of the batch to results and gradients' shards."""
+    """Return the step of one device: from its shards and its part of the batch to results and gradients' shards.
+
+    Raises:
+        PlanError: an operation stands in front of one whose result it reads.
+    """
+    graph.check()
     bound = with_barriers(graph)
     return bound.flat.function([*_named(bound)], bound.flat.inputs, bound.flat.outputs)
 
@@ -58,8 +62,3 @@ def over_devices(
         per_device(graph), in_specs=(*shards, *batch), out_specs=[*results, *gradients], axis_names=set(axes),
         check_vma=False,
     )  # fmt: skip
-
-
-def constant_zero(shape: Sequence[int], dtype: Any) -> Any:
-    """Return the gradient of a parameter that has none."""
-    return jnp.zeros(tuple(shape), dtype)

@@ -94,7 +94,7 @@ def stages(graph: StepGraph, plan: FsdpPlan, mode: Mode) -> Iterator[tuple[str, 
         return [[at[name] for name in one.params] for one in buckets]
 
     yield "sink", (graph := sink(graph))
-    if mode.shards_parameters:
+    if mode.gathers_again:
         yield "regather", (graph := regather(graph, keep={at[name] for name in plan.kept}))
     yield "bucket", (graph := bucket(graph, positions(plan.buckets), positions(plan.reduced)))
     yield "prefetch", (graph := prefetch(graph, plan.prefetch))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 
+from pathways_nb.errors import PlanError
 from pathways_nb.jaxpr.flat import alive
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable
 from pathways_nb.parallel.fsdp.parameters import Parameter
@@ -43,7 +44,7 @@ class Collective(Runnable):
         return self.name == "all_gather"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StepGraph:
     """A step: loss and gradients of one device's part of the batch, with the collectives between devices.
 
@@ -117,6 +118,32 @@ class StepGraph:
     def reordered(self, ops: Iterable[Runnable]) -> StepGraph:
         """Return the step with as many operations in another order, or some renamed; all of them are needed."""
         return replace(self, flat=replace(self.flat, ops=tuple(ops)))
+
+    def check(self) -> None:
+        """Check that every operation stands behind those whose results it reads.
+
+        Raises:
+            PlanError: naming the collective that does not, or that stands behind what needs it.
+        """
+        made = {*self.flat.inputs, *self.flat.constants}
+        for op in self.ops:
+            for value in op.inputs:
+                if value not in made:
+                    raise PlanError(
+                        f"{self._what(op)} reads what {self._what(self.makers.get(value))} makes, which stands behind "
+                        f"it. A pass may begin a gather earlier or finish a reduction later, not the other way round."
+                    )
+            made.update(op.outputs)
+
+    def _what(self, op: Runnable | None) -> str:
+        """Return how errors name an operation."""
+        if op is None:
+            return "no operation"
+        label = f'the collective "{self.label(op)}"' if isinstance(op, Collective) else f"the operation {op.name}"
+        return f"{label} at position {self.positions[op]}"
+
+    def __repr__(self) -> str:
+        return f"<step of {len(self.ops)} operations, {len(self.collectives)} collectives: {self.schedule()}>"
 
     def new(self, aval: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> int:
         """Add a value like ``aval`` and return its number."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pathways_nb.errors import PlanError
 from pathways_nb.parallel.flat_function import Runnable
@@ -65,11 +65,23 @@ def in_order(graph: StepGraph, ops: Sequence[Runnable]) -> StepGraph:
             made.update(one.outputs)
             ready += [each for value in one.outputs for each in waiting.pop(value, ())]
     if waiting:
-        raise PlanError(_circle(graph, (op for ops in waiting.values() for op in ops)))
+        raise PlanError(_circle(graph, waiting))
     return graph.with_ops(ordered)
 
 
-def _circle(graph: StepGraph, stuck: Iterable[Runnable]) -> str:
-    params = {param for op in stuck if isinstance(op, Collective) for param in op.carries}
+def _circle(graph: StepGraph, waiting: Mapping[int, Sequence[Runnable]]) -> str:
+    """Return the error of operations that wait for each other.
+
+    Args:
+        graph: the step.
+        waiting: by missing value, the operations that wait for it.
+    """
+    missing = {op: value for value, ops in waiting.items() for op in ops}
+    makers = {value: op for op in missing for value in op.outputs}
+    passed = [next(iter(missing))]
+    while (maker := makers[missing[passed[-1]]]) not in passed:
+        passed.append(maker)
+    circle = passed[passed.index(maker) :]
+    params = {param for op in circle if isinstance(op, Collective) for param in op.carries}
     names = ", ".join(graph.names(sorted(params))) or "operations"
     return f"collectives of {names} wait for each other: one needs what another makes. Put them into different buckets."
