@@ -7,11 +7,18 @@ private and may be missing; then the file name is shown.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from types import FrameType, TracebackType
+from typing import ParamSpec, TypeVar
+
+from pathways_nb.errors import PathwaysError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = (_PACKAGE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>")
@@ -86,6 +93,27 @@ def is_users_error(traceback: TracebackType | None) -> bool:
         users = not filename.startswith(_PACKAGE) and (users or is_users(filename))
         traceback = traceback.tb_next
     return users
+
+
+def users_view(method: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with its errors' tracebacks cut down to the user's lines.
+
+    This concerns the package's own errors and those that the user's functions raise; others are bugs and keep theirs.
+    """
+
+    @functools.wraps(method)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            if not isinstance(error, PathwaysError) and not is_users_error(error.__traceback__):
+                raise
+            if isinstance(error, PathwaysError):
+                drop_notes_of_jax(error)
+            raise error.with_traceback(users_traceback(error.__traceback__))  # noqa: B904  (it is the same error)
+
+    return wrapped
 
 
 def traceback_line(traceback: TracebackType | None) -> str:

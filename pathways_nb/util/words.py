@@ -11,12 +11,12 @@ def plural(count: float, thing: str, ending: str = "s") -> str:
 
     Args:
         count: how many there are.
-        thing: the noun in the singular; a final ``y`` becomes ``ies``.
+        thing: the noun in the singular; a final ``y`` behind a consonant becomes ``ies``.
         ending: appended otherwise.
     """
     if count == 1:
         return thing
-    return f"{thing[:-1]}ies" if thing.endswith("y") else thing + ending
+    return f"{thing[:-1]}ies" if thing.endswith("y") and thing[-2] not in "aeiou" else thing + ending
 
 
 def counted(count: int, thing: str, ending: str = "s") -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.parallel.fsdp.parameters import name_of
+from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -28,6 +29,47 @@ def arguments(loss: Any, optimizer: Any, accumulate: int) -> None:
         )
     if not isinstance(accumulate, int) or accumulate < 1:
         raise UsageError(f"fsdp: accumulate={accumulate!r} must be a positive number of microbatches, such as 4.")
+
+
+def options(plan: Any, param_dtype: Any, reduce_dtype: Any) -> None:
+    """Check what else ``pw.fsdp`` is given.
+
+    Raises:
+        UsageError: the plan is none, or a dtype is none of floating point.
+    """
+    if plan is not None and not isinstance(plan, FsdpPlan):
+        raise UsageError(
+            f"fsdp: plan={plan!r} is {a_type_of(plan)}; pass a pw.FsdpPlan, such as step.search() or "
+            f"pw.FsdpPlan.load(path)."
+        )
+    for argument, dtype in {"param_dtype": param_dtype, "reduce_dtype": reduce_dtype}.items():
+        if dtype is not None and not _is_floating(dtype):
+            raise UsageError(
+                f"fsdp: {argument}={dtype!r} is no dtype of floating point. Give jax.numpy.bfloat16 or another."
+            )
+
+
+def _is_floating(dtype: Any) -> bool:
+    try:
+        return bool(jnp.issubdtype(jnp.dtype(dtype), jnp.floating))
+    except TypeError:
+        return False
+
+
+def arrays(params: Any) -> None:
+    """Check that parameters are arrays or shapes.
+
+    Raises:
+        UsageError: naming the first that is not.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        try:
+            jnp.result_type(leaf)
+        except TypeError:
+            raise UsageError(
+                f"fsdp: parameter {name_of(path)} is {a_type_of(leaf)}; parameters are arrays or shapes. Take what is "
+                f"no array out of the tree: eqx.partition(model, eqx.is_array) or nnx.split(model, nnx.Param, ...)."
+            ) from None
 
 
 def has_optimizer(optimizer: Any) -> None:
@@ -75,26 +117,6 @@ def _truths(argument: str, params: Any, given: Any) -> list[bool]:
             f"fsdp: {argument} has the form {jax.tree.structure(given)}, but params has {jax.tree.structure(params)}. "
             f'Give a tree of truth values like params, or a function of a name: lambda name: "embed" in name.'
         ) from None
-
-
-def loss(fn: Callable[..., Any], params: Any, batch: Any, has_aux: bool) -> Any:
-    """Check that a loss is a scalar, and return the tree of its auxiliary outputs.
-
-    Returns:
-        The structure of the tree; of ``None`` without auxiliary outputs.
-
-    Raises:
-        UsageError: it is not.
-    """
-    found = jax.eval_shape(fn, params, *batch)
-    name = getattr(fn, "__name__", type(fn).__name__)
-    if has_aux and not (isinstance(found, tuple) and len(found) == 2):
-        raise UsageError(f"fsdp: with has_aux=True, {name} must return (loss, aux); it returns {_form(found)}.")
-    value, aux = found if has_aux else (found, None)
-    if not hasattr(value, "shape") or value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
-        hint = " For auxiliary outputs give has_aux=True." if isinstance(value, tuple) else " Return its mean."
-        raise UsageError(f"fsdp: {name} must return a scalar loss; it returns {_form(value)}.{hint}")
-    return jax.tree.structure(aux)
 
 
 def default_batch(fn: Callable[..., Any]) -> Any:
@@ -153,7 +175,7 @@ def same_shapes(expected: Any, given: Any) -> None:
     ours: Any = jax.tree.structure(expected)
     theirs: Any = jax.tree.structure(given)
     if ours != theirs:
-        raise UsageError(f"fsdp: params has the form {theirs}, but the step was made for {ours}.")
+        raise UsageError(f"fsdp: params {_unlike(expected, given)}. Give them as the step was made for: {ours}.")
     pairs = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True)
     for (path, one), leaf in pairs:
         if jnp.shape(leaf) != one.shape:
@@ -163,15 +185,59 @@ def same_shapes(expected: Any, given: Any) -> None:
             )
 
 
+def same_state(expected: Any, given: Any) -> None:
+    """Check that an optimizer's state has the tree with which the optimizer begins.
+
+    Args:
+        expected: the state, as shapes.
+        given: the second argument of a step.
+
+    Raises:
+        UsageError: it has another.
+    """
+    if jax.tree.structure(expected) != jax.tree.structure(given):
+        raise UsageError(
+            f"fsdp: the state {_unlike(expected, given)}, but it must be that of the optimizer. Give the state of "
+            f"step.init(params) or of the step before: params, state, value = step(params, state, *batch)."
+        )
+
+
+def _unlike(expected: Any, given: Any) -> str:
+    """Return in what a tree differs from the one that is expected."""
+    ours, theirs = (
+        {name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(one)} for one in (expected, given)
+    )
+    lacking, more = sorted(ours - theirs), sorted(theirs - ours)
+    if lacking and more:
+        return f"has {more[0]} and lacks {lacking[0]}"
+    if lacking or more:
+        return f"lacks {lacking[0]}" if lacking else f"has {more[0]}, which the step does not know"
+    return f"has the form {jax.tree.structure(given)}"
+
+
+def whole_batch(batch: Any, parts: int, accumulate: int) -> None:
+    """Check that the arrays of a batch can be split.
+
+    Args:
+        batch: a tuple of trees of arrays or shapes.
+        parts: number of devices that split it.
+        accumulate: number of microbatches of each device.
+
+    Raises:
+        ShardingError: naming the array.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if leaf.shape and leaf.shape[0] % (parts * accumulate):
+            by = f"{counted(parts, 'device')}" + (f" × {accumulate} microbatches" if accumulate > 1 else "")
+            enough = -(-leaf.shape[0] // (parts * accumulate)) * parts * accumulate
+            raise ShardingError(
+                f"fsdp: batch{jax.tree_util.keystr(path)} has shape {tuple(leaf.shape)}, whose first dimension is not "
+                f"divisible by {by}. Give a batch of {enough}."
+            )
+
+
 def only_trainable(old: Any, new: Any, wanted: Sequence[bool]) -> Any:
     """Return the new parameters, with the old ones of those that are not trained."""
     leaves, tree = jax.tree.flatten(old)
     pairs = zip(leaves, jax.tree.leaves(new), wanted, strict=True)
     return jax.tree.unflatten(tree, [after if trained else before for before, after, trained in pairs])
-
-
-def _form(found: Any) -> str:
-    if isinstance(found, jax.ShapeDtypeStruct):
-        return f"{found.dtype}{list(found.shape)}"
-    leaves = jax.tree.leaves(found)
-    return f"{a_type_of(found)} of {counted(len(leaves), 'array')}"

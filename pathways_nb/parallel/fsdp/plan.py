@@ -119,7 +119,7 @@ def _check(where: str, buckets: Sequence[Bucket], names: Sequence[str]) -> None:
             if name not in known:
                 raise PlanError(
                     f"the {where} plan's bucket {number} names {name!r}, which the model does not have."
-                    f"{did_you_mean(name, names)} Plan for this model: step.plans.per_block()."
+                    f"{did_you_mean(name, names)} Without plan=, fsdp makes one for this model."
                 )
             if name in seen:
                 raise PlanError(

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from pathways_nb.cost.model import CostModel
-from pathways_nb.parallel.fsdp import checks, plans
+from pathways_nb.parallel.fsdp import checks, loss_checks, plans
 from pathways_nb.parallel.fsdp.lowering import over_devices
 from pathways_nb.parallel.fsdp.measured import MeasuredStep, last_launch, measured
 from pathways_nb.parallel.fsdp.modes import Mode, elsewhere, mode_of
@@ -325,7 +325,7 @@ class FsdpStep:
         key = str(jax.tree.structure(local)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
         if key not in self._graphs:
             if key not in self._differentiated_graphs:
-                aux = checks.loss(self._loss, self._shapes, local, self._options.has_aux)
+                aux = loss_checks.auxiliary_tree(self._loss, self._shapes, local, self._options.has_aux)
                 made = differentiated(self._loss, self._shapes, self.parameters, local, self._options)
                 self._differentiated_graphs[key] = made, aux
             made, self._aux_tree = self._differentiated_graphs[key]

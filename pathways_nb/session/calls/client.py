@@ -7,15 +7,14 @@ through a runner that it registers on import, so that ``program`` can stand belo
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 
 from pathways_nb.cost.model import CostModel
-from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Peak
 from pathways_nb.plan.graph import Graph
@@ -43,31 +42,10 @@ _DRAIN = 5.0
 """Seconds that an interrupted cell waits for its last picture."""
 
 
-def _users_view(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method with its errors' tracebacks cut down to the user's lines.
-
-    This concerns the package's own errors and those that the user's functions raise; others are bugs and keep theirs.
-    """
-
-    @functools.wraps(method)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        try:
-            return method(*args, **kwargs)
-        except Exception as error:
-            if not isinstance(error, PathwaysError) and not source_lines.is_users_error(error.__traceback__):
-                raise
-            if isinstance(error, PathwaysError):
-                source_lines.drop_notes_of_jax(error)
-            raise error.with_traceback(source_lines.users_traceback(error.__traceback__))  # noqa: B904  (it is the same error)
-
-    return wrapped
-
-
 class EagerRunner:
     """Carries out calls made outside any trace, on the current controller."""
 
-    @_users_view
+    @source_lines.users_view
     def call(self, computation: Computation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a computation; inside a recorded cell the call is batched.
 
@@ -84,7 +62,7 @@ class EagerRunner:
                 batcher.flush()
         return result
 
-    @_users_view
+    @source_lines.users_view
     def call_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a program, after dispatching the batched calls that were made before it.
 
@@ -98,7 +76,7 @@ class EagerRunner:
             session.flush()
             return submit.dispatch(session, program, call)
 
-    @_users_view
+    @source_lines.users_view
     def run_program(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
         """Call a program in a recording of its own and wait for it.
 
@@ -110,14 +88,14 @@ class EagerRunner:
         wait(run.outputs)
         return run
 
-    @_users_view
+    @source_lines.users_view
     def graph_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
         """Return the program's graph for these arguments."""
         session, call = default_controller.get(), program.signature(args, kwargs)
         with calling(session, program.name):
             return submit.traced(session, program, call).graph
 
-    @_users_view
+    @source_lines.users_view
     def peaks_of(self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Peak, ...]:
         """Return the memory that the program needs at its peak for these arguments, for each placement."""
         return self._plan_of(program, args, kwargs).peaks
@@ -126,7 +104,7 @@ class EagerRunner:
         """Return the cost model of the attached devices if they are simulated, else ``None``."""
         return getattr(default_controller.get().driver, "model", None)
 
-    @_users_view
+    @source_lines.users_view
     def compiled_of(
         self, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[str, jax.stages.Compiled]:

@@ -11,7 +11,7 @@ from pathways_nb.util.words import a_type_of, counted, plural
 @pytest.mark.parametrize(
     ("count", "thing", "ending", "said"),
     [(0, "device", "s", "0 devices"), (1, "device", "s", "1 device"), (2, "launch", "es", "2 launches"),
-     (1, "entry", "s", "1 entry"), (3, "entry", "s", "3 entries")],
+     (1, "entry", "s", "1 entry"), (3, "entry", "s", "3 entries"), (2, "array", "s", "2 arrays")],
 )  # fmt: skip
 def test_one_thing_and_several(count: int, thing: str, ending: str, said: str) -> None:
     assert counted(count, thing, ending) == said
