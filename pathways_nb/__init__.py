@@ -34,8 +34,9 @@ from pathways_nb.experiments.sweep import Sweep, sweep
 from pathways_nb.notebook.magics import load_ipython_extension
 from pathways_nb.parallel import terapipe
 from pathways_nb.parallel.fsdp.explorer import FsdpExplorer, explore_fsdp
+from pathways_nb.parallel.fsdp.front_end import fsdp
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
-from pathways_nb.parallel.fsdp.step import FsdpStep, fsdp
+from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.pipeline import Pipeline, pipeline
 from pathways_nb.parallel.schedule_explorer import ScheduleExplorer, explore_schedules

@@ -204,6 +204,8 @@ def same_state(expected: Any, given: Any) -> None:
 
 def _unlike(expected: Any, given: Any) -> str:
     """Return in what a tree differs from the one that is expected."""
+    if jax.tree_util.all_leaves([given]):
+        return "is one array"
     ours, theirs = (
         {name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(one)} for one in (expected, given)
     )

@@ -46,7 +46,7 @@ def _of_one_device(fn: Callable[..., Any], name: str, params: Any, batch: Any) -
         with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
             closed, shapes = jax.make_jaxpr(fn, return_shape=True)(params, *batch)
     except (RuntimeError, ValueError, NameError) as error:
-        if not re.search(r"\bmesh\b|axis name|shard_map", str(error)):
+        if not re.search(r"\bmesh\b|unbound axis name|shard_map", str(error)):
             raise
         raise _names_devices(
             name, source_lines.traceback_line(error.__traceback__), re.split(r"\.\s", str(error))[0]

@@ -79,9 +79,15 @@ class Planner:
         about = StepAbout(step, plan.name, self.model.chip.name, math.prod(self.sizes.values()), self.bound_of(plan))
         return timeline(graph, self.costs, self.streams, self.state_bytes, about)
 
-    def greedy(self) -> FsdpPlan:
-        """Return the plan of the paper's greedy rule (SimpleFSDP, section 4.2)."""
-        forward, backward = greedy_buckets(self.outline)
+    def greedy(self, memory: float | None = None) -> FsdpPlan:
+        """Return the plan of the paper's greedy rule (SimpleFSDP, section 4.2).
+
+        Args:
+            memory: bytes that a device has; ``None`` for no limit. The rule estimates what a bucket needs: the plan may
+                need more.
+        """
+        room = math.inf if memory is None else memory - self._without_gathered()
+        forward, backward = greedy_buckets(self.outline, room)
         return self._plan(forward, backward, 1, "greedy")
 
     def per_block(self, prefetch: int = 1) -> FsdpPlan:

@@ -1,0 +1,81 @@
+"""``pw.fsdp``: a loss for one device as a step of sharded data parallelism (SimpleFSDP, arXiv 2411.00284)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from pathways_nb.parallel.fsdp import checks, plans
+from pathways_nb.parallel.fsdp.modes import mode_of
+from pathways_nb.parallel.fsdp.other_axes import partitions
+from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.fsdp.step import FsdpStep
+from pathways_nb.parallel.fsdp.step_functions import StepSpec, struct_of
+from pathways_nb.parallel.fsdp.tracing import StepOptions
+from pathways_nb.plan import source_lines
+from pathways_nb.plan.virtual_slice import VirtualSlice
+
+
+@source_lines.users_view
+def fsdp(
+    loss_fn: Callable[..., Any],
+    params: Any,
+    *,
+    on: VirtualSlice,
+    optimizer: Any = None,
+    mode: str = "zero3",
+    plan: FsdpPlan | None = None,
+    axis: str | None = None,
+    param_dtype: Any = None,
+    reduce_dtype: Any = None,
+    accumulate: int = 1,
+    frozen: Any = None,
+    stacked: Any = None,
+    shardings: Any = None,
+    has_aux: bool = False,
+    donate: bool = False,
+    batch: Sequence[Any] | None = None,
+) -> FsdpStep:
+    """Return a training step that splits parameters, gradients and optimizer state over the devices of a place.
+
+    Args:
+        loss_fn: ``loss_fn(params, *batch)`` for one device: a mean over the batch, as a scalar.
+        params: the parameters or their shapes, as any tree.
+        on: the place.
+        optimizer: an Optax optimizer; without one, only ``value_and_grad`` can be called.
+        mode: what is split, ``"ddp"``, ``"zero1"``, ``"zero2"``, ``"zero3"`` or ``"hsdp"``.
+        plan: what is gathered and reduced together; by default a bucket for each block.
+        axis: the axis of ``on`` that splits the batch; by default the first. Other axes are left to the compiler.
+        param_dtype: dtype in which parameters are gathered and used; by default that in which they are kept.
+        reduce_dtype: dtype in which gradients are added up over devices; by default that in which they are made.
+        accumulate: number of microbatches into which each device splits its part of the batch.
+        frozen: ``frozen(name)`` returns whether a parameter is not trained; or a tree of truth values.
+        stacked: in the same forms, whether a parameter is a stack of layers over which ``loss_fn`` scans
+            (``jax.lax.scan``): each iteration then gathers its layer. By default those of three and more dimensions.
+        shardings: how parameters are split over other axes of ``on``, as in tensor parallelism: a tree of ``pw.P`` or a
+            prefix of it.
+        has_aux: whether ``loss_fn`` returns the loss and auxiliary outputs, of which the mean over devices is returned.
+        donate: whether a step takes over the memory of the parameters and the state it is given.
+        batch: arrays or shapes of a whole batch, to plan with before the first call; by default the defaults of
+            ``loss_fn``'s arguments, if they are arrays or shapes.
+
+    Raises:
+        UsageError: there is no such mode or axis, or an argument has the wrong form.
+        PlanError: the plan does not fit the model.
+        ShardingError: ``shardings`` does not fit the parameters.
+    """
+    checks.arguments(loss_fn, optimizer, accumulate)
+    checks.options(plan, param_dtype, reduce_dtype)
+    checks.arrays(params)
+    chosen = mode_of(mode, on, axis)
+    shapes = jax.tree.map(struct_of, params)
+    trainable, stacks = checks.trainable(shapes, frozen), checks.stacked(shapes, stacked)
+    others = partitions(shapes, shardings, on, chosen.axes.names)
+    parameters = plans.parameters_of(
+        shapes, trainable, stacks, others, chosen, dict(zip(on.axes, on.shape, strict=True))
+    )
+    options = StepOptions.of(chosen, param_dtype, reduce_dtype, accumulate, has_aux)
+    spec = StepSpec(loss_fn, shapes, on, optimizer, chosen, parameters, options, donate)
+    return FsdpStep(spec, plan, None if batch is None else tuple(jax.tree.map(struct_of, tuple(batch))))

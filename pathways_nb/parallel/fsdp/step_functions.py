@@ -1,0 +1,205 @@
+"""What a step computes, as functions that are traced on its place: to lay parameters out, differentiate and update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from pathways_nb.parallel.fsdp import checks, loss_checks, plans
+from pathways_nb.parallel.fsdp.lowering import over_devices
+from pathways_nb.parallel.fsdp.modes import Mode
+from pathways_nb.parallel.fsdp.parameters import Parameter
+from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.fsdp.state_layout import StateLayout
+from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_program import batch_spec
+from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, with_collectives
+from pathways_nb.plan.virtual_slice import VirtualSlice
+
+
+@dataclass(frozen=True, eq=False)
+class StepSpec:
+    """What a user asked for.
+
+    Args:
+        loss: for one device.
+        shapes: of the parameters.
+        on: the place.
+        optimizer: of Optax; ``None`` if there is none.
+        mode: what is split.
+        parameters: the leaves of ``shapes``, with the dimension that is split.
+        options: of the trace.
+        donate: whether a step takes over its arguments' memory.
+        differentiated: by shapes of a device's batch, the step without collectives and the tree of auxiliary outputs.
+            Steps that differ in mode, devices or plan share it.
+    """
+
+    loss: Callable[..., Any]
+    shapes: Any
+    on: VirtualSlice
+    optimizer: Any
+    mode: Mode
+    parameters: tuple[Parameter, ...]
+    options: StepOptions
+    donate: bool = False
+    differentiated: dict[Any, tuple[StepGraph, Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the loss."""
+        return getattr(self.loss, "__name__", type(self.loss).__name__)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The axes of the place and their sizes."""
+        return dict(zip(self.on.axes, self.on.shape, strict=True))
+
+    @cached_property
+    def kept(self) -> list[PartitionSpec]:
+        """The partition of each parameter between steps, over the axes of the batch."""
+        return self._split if self.mode.shards_parameters else [PartitionSpec()] * len(self.parameters)
+
+    @cached_property
+    def layout(self) -> StateLayout:
+        """How parameters are kept, over all axes."""
+        return self._layout(self.kept)
+
+    @cached_property
+    def state_layout(self) -> StateLayout:
+        """How the optimizer's state is kept."""
+        return self._layout(self._split if self.mode.shards_state else self.kept)
+
+    @property
+    def _split(self) -> list[PartitionSpec]:
+        return [one.spec(self.mode.axes.shard[0]) for one in self.parameters]
+
+    def _layout(self, kept: Sequence[PartitionSpec]) -> StateLayout:
+        joined = [one.with_others(spec) for one, spec in zip(self.parameters, kept, strict=True)]
+        return StateLayout(self.shapes, self.parameters, joined)
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the optimizer's state on each device."""
+        if self.optimizer is None:
+            return 0
+        state = jax.eval_shape(self.optimizer.init, self.shapes)
+        parts = self.mode.axes.shard[1]
+        pairs = zip(jax.tree.leaves(state), self.state_layout.specs(state), strict=True)
+        return sum(leaf.size * leaf.dtype.itemsize // (parts if len(spec) else 1) for leaf, spec in pairs)
+
+
+class StepFunctions:
+    """The functions of a step under one plan.
+
+    Args:
+        spec: the step.
+        plan: what is gathered and reduced together.
+        batch: shapes of a whole batch to plan with, if known.
+
+    Attributes:
+        batch: the shapes that were traced last, else those given.
+    """
+
+    def __init__(self, spec: StepSpec, plan: FsdpPlan, batch: Any = None):
+        self.spec, self.plan, self.batch = spec, plan, batch
+        self._graphs: dict[Any, tuple[StepGraph, Any]] = {}
+
+    def laid_out(self, params: Any) -> Any:
+        """Return parameters as they are kept and, if there is an optimizer, its state."""
+        spec = self.spec
+        params = spec.layout.cropped(params)
+        checks.same_shapes(spec.shapes, params)
+        kept = _constrained(spec.layout.padded(params), spec.layout)
+        if spec.optimizer is None:
+            return kept
+        state = spec.state_layout.padded(spec.optimizer.init(params))
+        return kept, _constrained(state, spec.state_layout)
+
+    def whole(self, params: Any) -> Any:
+        """Return parameters without padding, on every device."""
+        return jax.tree.map(lambda leaf: _constrain(leaf, PartitionSpec()), self.spec.layout.cropped(params))
+
+    def value_and_grad(self, params: Any, *batch: Any) -> Any:
+        """Return the loss and the gradients without padding."""
+        value, gradients = self._value_and_shards(params, batch)
+        return value, self.spec.layout.cropped(gradients)
+
+    def step(self, params: Any, state: Any, *batch: Any) -> Any:
+        """Return new parameters, new state and the loss."""
+        spec = self.spec
+        checks.same_state(jax.eval_shape(spec.optimizer.init, spec.shapes), state)
+        value, gradients = self._value_and_shards(params, batch)
+        if spec.mode.shards_state and not spec.mode.shards_parameters:  # each device updates its part
+            gradients, params = (_constrained(tree, spec.state_layout) for tree in (gradients, params))
+        gradients, old, state = map(spec.state_layout.cropped, (gradients, params, state))
+        updates, state = spec.optimizer.update(gradients, state, old)
+        new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), old, updates)
+        new = checks.only_trainable(old, new, [one.trainable for one in spec.parameters])
+        new, state = spec.layout.padded(new), spec.state_layout.padded(state)
+        return _constrained(new, spec.layout), _constrained(state, spec.state_layout), value
+
+    def traced(self, batch: Any) -> StepGraph:
+        """Return the step before any pass, for arrays or shapes of a whole batch."""
+        return self._traced(batch)[0]
+
+    def graph(self, batch: Any) -> StepGraph:
+        """Return the step after the passes of its plan."""
+        return plans.applied(self.traced(batch), self.plan, self.spec.mode)
+
+    def _traced(self, batch: Any) -> tuple[StepGraph, Any]:
+        spec = self.spec
+        checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
+        local = jax.tree.map(lambda leaf: part_of(leaf, spec.mode.axes.size), batch)
+        key = str(jax.tree.structure(local)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
+        if key not in self._graphs:
+            if key not in spec.differentiated:
+                aux = loss_checks.auxiliary_tree(spec.loss, spec.shapes, local, spec.options.has_aux)
+                made = differentiated(spec.loss, spec.shapes, spec.parameters, local, spec.options)
+                spec.differentiated[key] = made, aux
+            made, aux = spec.differentiated[key]
+            self._graphs[key] = with_collectives(made, spec.parameters, spec.options), aux
+        return self._graphs[key]
+
+    def _value_and_shards(self, params: Any, batch: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return the loss and the gradients in the layout of the parameters, with their padding."""
+        spec = self.spec
+        checks.same_shapes(spec.shapes, spec.layout.cropped(params))
+        self.batch = jax.tree.map(struct_of, batch)
+        graph, aux = self.graph(self.batch), self._traced(self.batch)[1]
+        axes = spec.mode.axes.names
+        pieces = [batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
+        run = over_devices(graph, spec.kept, pieces, [spec.kept[i] for i in graph.gradients], axes)
+        if not spec.mode.shards_parameters:  # each device uses them whole, without padding
+            params = spec.layout.cropped(params)
+        made = run(*jax.tree.leaves(params), *jax.tree.leaves(batch))
+        results, shards = made[: len(graph.results)], iter(made[len(graph.results) :])
+        leaves = [next(shards) if i in graph.gradients else jnp.zeros_like(leaf)
+                  for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
+        value = (results[0], jax.tree.unflatten(aux, results[1:])) if spec.options.has_aux else results[0]
+        return value, spec.layout.padded(jax.tree.unflatten(jax.tree.structure(params), leaves))
+
+
+def part_of(leaf: Any, parts: int, times: int = 1) -> jax.ShapeDtypeStruct:
+    """Return the shape of some of the equal parts of an array."""
+    shape = (leaf.shape[0] // parts * times, *leaf.shape[1:]) if leaf.shape else leaf.shape
+    return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+
+def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and type of an array, a number or a future."""
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf)))
+
+
+def _constrained(tree: Any, layout: StateLayout) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, list(map(_constrain, leaves, layout.specs(tree))))
+
+
+def _constrain(leaf: Any, spec: PartitionSpec) -> Any:
+    return jax.lax.with_sharding_constraint(leaf, spec)
