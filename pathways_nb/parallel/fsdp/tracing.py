@@ -102,7 +102,7 @@ def with_collectives(traced: StepGraph, parameters: tuple[Parameter, ...], optio
     """
     constants = {**traced.flat.constants, traced.seed: np.ones((), np.float32) / options.axes.size}
     flat = replace(traced.flat, avals=list(traced.flat.avals), constants=constants)
-    graph = _with_collectives(replace(traced, flat=flat, parameters=parameters), options)
+    graph = added_collectives(replace(traced, flat=flat, parameters=parameters), options)
     return gather_in_scans(graph, gathers=options.gathers_again) if options.scatters else graph
 
 
@@ -173,8 +173,14 @@ def _used(leaf: Any, param_dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, param_dtype if param_dtype is not None and floating else leaf.dtype)
 
 
-def _with_collectives(graph: StepGraph, options: StepOptions) -> StepGraph:
-    """Return the step with a gather of each parameter at the front, and each gradient reduced where it is made."""
+def added_collectives(graph: StepGraph, options: StepOptions, kept: Sequence[int] = ()) -> StepGraph:
+    """Return a graph with a gather of each parameter at the front, and each gradient reduced where it is made.
+
+    Args:
+        graph: without collectives.
+        options: what the mode means.
+        kept: other values that it makes for somebody: each device keeps its own.
+    """
     shards, first = list(graph.shards), list[Runnable]()
     for param, whole in enumerate(graph.shards):
         shards[param], ops = _gathered(graph, options, param, whole)
@@ -196,8 +202,9 @@ def _with_collectives(graph: StepGraph, options: StepOptions) -> StepGraph:
     ordered = [*after.get(None, ()), *(each for op in ops for each in (op, *after.get(op, ()))), *last]
     results = tuple(outputs[value] for value in graph.results)
     flat = FlatFunction(
-        tuple(ordered), (*shards, *graph.batch), (*results, *gradients.values()), graph.flat.avals, graph.flat.constants
-    )
+        tuple(ordered), (*shards, *graph.batch), (*results, *gradients.values(), *kept), graph.flat.avals,
+        graph.flat.constants,
+    )  # fmt: skip
     return replace(graph, flat=flat, shards=tuple(shards), results=results, gradients=gradients)
 
 

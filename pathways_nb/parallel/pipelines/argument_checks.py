@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pathways_nb.errors import UsageError, is_index
+from pathways_nb.errors import UsageError, did_you_mean, is_index
+from pathways_nb.parallel.fsdp.modes import mode_of
+from pathways_nb.parallel.pipelines.sharded_stages import MODES
 from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -133,3 +135,33 @@ def context(stages: Sequence[Callable[..., Any]], token_slices: Sequence[int] | 
             "'context', so attention would see only the tokens of its own slice. Write stage(params, x, context) and "
             "let attention read context.append(key, value) with context.mask."
         )
+
+
+def sharded(
+    fsdp: str | None, on: Sequence[VirtualSlice], stages: Sequence[Callable[..., Any]], shardings: Any, data: Any,
+    slices: Any,
+) -> None:  # fmt: skip
+    """Require that stages can be split as ``fsdp=`` says.
+
+    Raises:
+        UsageError: there is no such mode for stages, a place has too few axes, or another option splits them, too.
+    """
+    if fsdp is None:
+        return
+    if fsdp not in MODES:
+        raise UsageError(
+            f"pipeline: fsdp={fsdp!r} is no mode for stages; choose from {', '.join(map(repr, MODES))}."
+            f"{did_you_mean(fsdp, MODES) if isinstance(fsdp, str) else ''} Gradients of a microbatch are reduced at "
+            f"once, so 'zero1' and 'zero2' would be 'ddp' and 'zero3'."
+        )
+    for place in on:
+        mode_of(fsdp, place, None)
+    for name, given in (("shardings", shardings), ("data_sharding", data), ("token_slices", slices)):
+        if given is not None:
+            raise UsageError(f"pipeline: fsdp={fsdp!r} splits parameters and batch itself; leave {name}= out.")
+    for number, stage in enumerate(stages):
+        if "key" in parameters(stage):
+            raise UsageError(
+                f"pipeline: stage {number} ({name_of(stage)}) takes a key for dropout, and with fsdp={fsdp!r} every "
+                f"device would drop the same positions of its rows. Leave dropout out, or fsdp=."
+            )

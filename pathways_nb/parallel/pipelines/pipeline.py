@@ -157,6 +157,7 @@ def pipeline(
     data_sharding: PartitionSpec | None = None,
     tied: Sequence[Sequence[tuple[Any, ...]]] = (),
     whole_store: bool = False,
+    fsdp: str | None = None,
 ) -> Pipeline:
     """Return a pipeline that runs stages in the order of a schedule, with exact gradients.
 
@@ -177,6 +178,9 @@ def pipeline(
             Each of a group gets the sum of their gradients, and a global norm counts each of them.
         whole_store: whether each token slice attends over the whole sequence, with later tokens masked. Each length of
             a slice is then compiled once; otherwise each slice is, and skips the later tokens.
+        fsdp: ``"zero3"`` splits the parameters, gradients and optimizer state of each stage over the devices of its
+            place, as ``pw.fsdp`` does: each action gathers the parameters that it reads. ``"hsdp"`` repeats them over
+            the first axis of each place, ``"ddp"`` over all. All of them split the rows of each microbatch.
 
     Raises:
         ScheduleError: the schedule cannot be carried out.
@@ -190,11 +194,13 @@ def pipeline(
     found = _schedule(schedule, len(stages), len(on), microbatches, token_slices)
     argument_checks.sizes(found, stages, on, microbatches, token_slices)
     argument_checks.context(stages, token_slices)
+    argument_checks.sharded(fsdp, on, stages, shardings, data_sharding, token_slices)
     found.check()
     given = shardings or [declared_shardings(stage) for stage in stages]
     model = StagedModel(
         tuple(stages), tuple(on), found, loss, has_aux, given, data_sharding or PartitionSpec(),
         None if token_slices is None else tuple(token_slices), tied, whole_store and token_slices is not None,
+        fsdp,
     )  # fmt: skip
     return Pipeline(model)
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from pathways_nb.parallel.pipelines.sharded_stages import StageShards
 from pathways_nb.parallel.pipelines.stage_parts import Part, StageParts
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
@@ -44,6 +45,12 @@ class Placed(NamedTuple):
     """Of each leaf of its parameters."""
     data: Spec
     """Of arrays whose first dimension is the batch."""
+    shards: StageShards | None = None
+    """Where its parameters are split as in sharded data parallelism."""
+
+    def function(self, part: Part, parts: StageParts) -> Callable[..., list[Any]]:
+        """Return what a part computes of whole arrays."""
+        return part.function if self.shards is None else self.shards.over_devices(part, parts)
 
 
 class StageComputations:
@@ -92,17 +99,17 @@ class StageComputations:
 
     def _make(self, operation: str, part: Part, sums: bool) -> PartComputation:
         name, place = f"{self.stage}{operation}", self.placed.place
-        specs = self._specs()
+        specs, function = self._specs(), self.placed.function(part, self.parts)
         inputs = [specs.get(v) for v in part.inputs]
         given_up = self.parts.inputs["store"] if operation == "F" else self.parts.arriving["store"]
         donated = [at for at, v in enumerate(part.inputs) if v in given_up]
         if not sums:
-            return PartComputation(part.function, name, place, inputs, [specs.get(v) for v in part.outputs], donated)
+            return PartComputation(function, name, place, inputs, [specs.get(v) for v in part.outputs], donated)
         kept = [v for v in part.outputs if v not in self._gradients]
         donated += range(len(inputs), len(inputs) + len(self._gradients))
         totals = list(self.placed.params)
         return PartComputation(
-            _adding(part, kept, self._gradients), name, place, inputs + totals,
+            _adding(part._replace(function=function), kept, self._gradients), name, place, inputs + totals,
             [*(specs.get(v) for v in kept), *totals], donated,
         )  # fmt: skip
 

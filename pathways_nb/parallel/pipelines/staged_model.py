@@ -13,11 +13,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from pathways_nb.parallel.pipelines import checks
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.execution import Execution
+from pathways_nb.parallel.pipelines.sharded_stages import StageShards
 from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
 from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
@@ -43,6 +44,7 @@ class StagedModel:
         token_slices: tokens of each slice; ``None`` if sequences are not sliced.
         tied: groups of parameters that are the same, as stage and path.
         whole_store: whether slices read the whole store, so that one executable serves all of the same length.
+        fsdp: the mode in which each stage is split over the devices of its place; ``None`` for none.
     """
 
     stages: tuple[Callable[..., Any], ...]
@@ -55,6 +57,7 @@ class StagedModel:
     token_slices: tuple[int, ...] | None
     tied: Sequence[Sequence[tuple[Any, ...]]]
     whole_store: bool = False
+    fsdp: str | None = None
     _made: dict[Any, StageComputations] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,6 +110,8 @@ class StagedModel:
 
     def specs_of(self, stage: int, params: Any) -> tuple[PartitionSpec, ...]:
         """Return the spec of each leaf of a stage's parameters."""
+        if (shards := self._shards(stage, params)) is not None:
+            return shards.specs
         declared = specs.spread(self.shardings[stage], params, "shardings", f"stage {stage}")
         return tuple(spec or PartitionSpec() for spec in declared)
 
@@ -169,13 +174,23 @@ class StagedModel:
     def _trace(self, stage: int, shapes: Inputs, at: TokenSlice, mesh: Any) -> StageComputations:
         last, place = stage == len(self.stages) - 1, self.place_of(stage)
         share = (at.tokens / at.length if at.length else 1) / self.schedule.size.microbatches
+        shards = self._shards(stage, shapes.params)
+        if shards is not None:  # without a mesh: it is the code of one device
+            shapes, mesh = shards.local(shapes, stage), AbstractMesh((), ())
         try:
             with context.inside(context.Body(f"stage {stage}", place)), jax.sharding.use_abstract_mesh(mesh):
                 parts = trace_stage(self._calls[stage], shapes, at, self._loss if last else None, share, stage > 0)
         except Exception as error:
             checks.explain(error, stage, self.stages, shapes.x)
             raise
+        if shards is not None:
+            return StageComputations(
+                stage, shards.with_collectives(parts), Placed(place, shards.specs, shards.data, shards)
+            )
         return StageComputations(stage, parts, Placed(place, self.specs_of(stage, shapes.params), self.data))
+
+    def _shards(self, stage: int, params: Any) -> StageShards | None:
+        return None if self.fsdp is None else StageShards.of(self.place_of(stage), self.fsdp, params)
 
 
 def _sum(*gradients: Any) -> Any:
