@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import jax
@@ -11,6 +12,9 @@ import optax
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
+from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.parallel.fsdp.report import planned_collectives
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 from tests.jax.fsdp.test_modes import close, keeping_gradients, split, trained
 
@@ -128,25 +132,37 @@ def test_any_transform_of_optax(left: pw.VirtualSlice, name: str) -> None:
     assert all(split(ours) == 4 for ours, whole in moments if whole.shape in shapes)
 
 
-def test_auxiliary_outputs_scalars_and_integers(left: pw.VirtualSlice) -> None:
-    """Positions are integers among the parameters, and the scale is a scalar of the batch."""
+def test_auxiliary_outputs_scalars_keys_and_integers(left: pw.VirtualSlice) -> None:
+    """Positions are integers among the parameters; a scale and a random key are scalars of the batch."""
     params = {**model(), "order": np.arange(WORDS, dtype=np.int32)[::-1].copy()}
 
-    def both(params: Any, words: Any, targets: Any, scale: Any) -> Any:
+    def both(params: Any, words: Any, targets: Any, scale: Any, key: Any) -> Any:
         value = loss(params, params["order"][words], targets, scale)
-        return value, {"even": jnp.mean(words % 2 == 0), "scale": scale}
+        return value, {"even": jnp.mean(words % 2 == 0), "noise": jax.random.normal(key)}
 
     step = pw.fsdp(both, params, on=left, has_aux=True, optimizer=optax.chain(keeping_gradients(), optax.adamw(1e-2)))
     words, targets = batch()
-    kept, state, (value, aux) = step(*step.init(params), words, targets, 2.0)
+    key = jax.random.key(7)
+    kept, state, (value, aux) = step(*step.init(params), words, targets, 2.0, key)
     gradients = pw.get(step.whole(state[0]))
     expected, whole = jax.jit(jax.value_and_grad(loss))(model(), params["order"][words], targets, 2.0)
     close(pw.get(value), expected)
     close({name: leaf for name, leaf in gradients.items() if name != "order"}, whole)
-    close(pw.get(aux), {"even": np.mean(words % 2 == 0), "scale": 2.0})
+    close(pw.get(aux), {"even": np.mean(words % 2 == 0), "noise": jax.random.normal(key)})
     after = pw.get(step.whole(kept))["order"]
     assert after.dtype == np.int32
     np.testing.assert_array_equal(after, params["order"])
+
+
+def test_the_update_of_uneven_parameters_exchanges_nothing(left: pw.VirtualSlice) -> None:
+    step = pw.fsdp(loss, model(), on=left, optimizer=optax.adam(1e-3))
+    whole = pw.program(lambda *args: step(*args), name="whole")
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (*step.init(model()), *batch()))
+    (made,) = whole.compiled(*shapes).values()
+    found = Counter[str]()
+    for one in exchanges_of(parse(made.as_text()), {left.axes[0]: 4}):
+        found[one.kind] += one.times
+    assert found == planned_collectives(step.graph(*batch())), "as many as in value_and_grad"
 
 
 def test_parameters_are_born_in_shards(left: pw.VirtualSlice) -> None:
