@@ -195,7 +195,8 @@ def same_state(expected: Any, given: Any) -> None:
     Raises:
         UsageError: it has another.
     """
-    if jax.tree.structure(expected) != jax.tree.structure(given):
+    ours: Any = jax.tree.structure(expected)
+    if ours != jax.tree.structure(given):
         raise UsageError(
             f"fsdp: the state {_unlike(expected, given)}, but it must be that of the optimizer. Give the state of "
             f"step.init(params) or of the step before: params, state, value = step(params, state, *batch)."

@@ -17,7 +17,7 @@ from pathways_nb.parallel.pipelines.context import Context
 SIZE = llama.Size(features=32, shared_heads=1, hidden=40, vocabulary=44)
 TOKENS, STEPS = 8, 3
 OPTIMIZER = optax.adamw(1e-2, eps=1e-3, weight_decay=0.1)
-PLACES = {"ddp": 4, "zero1": 4, "zero2": 4, "zero3": 8, "hsdp": (2, 4), "zero1, uneven": 3, "zero3, uneven": 3}
+PLACES = {"ddp": 4, "zero2": 4, "zero3": 8, "hsdp": (2, 4), "zero1, uneven": 3, "zero3, uneven": 3}
 
 
 def loss(params: Any, tokens: Any, targets: Any) -> jax.Array:

@@ -17,6 +17,7 @@ from pathways_nb.parallel.fsdp.lowering import per_device
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, regather, sink
 from pathways_nb.parallel.fsdp.passes.pace import with_barriers
+from pathways_nb.parallel.fsdp.plan import plan_of
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation, renamed
 from tests.jax.fsdp.test_modes import close
 from tests.jax.fsdp.test_options import LAYERS, batch, loss, model
@@ -98,6 +99,22 @@ def test_a_pass_computes_the_same_with_the_collectives_it_promises(traced: StepG
     assert counts(graph) == expected
     check_legal(graph)
     check_legal(with_barriers(graph))
+    close(run(graph), plain)
+
+
+PLANS = {
+    "early, one by one": plan_of([[name] for name in NAMES], prefetch=3),
+    "other buckets at the back": pw.FsdpPlan(
+        (pw.Bucket(tuple(NAMES[6:]), keep=True), pw.Bucket(tuple(NAMES[:2])), pw.Bucket(tuple(NAMES[2:6]))),
+        (pw.Bucket((NAMES[0], NAMES[9], NAMES[3])), pw.Bucket((*NAMES[1:3], *NAMES[4:9]))), prefetch=2,
+    ),
+    "backwards": plan_of([NAMES[:4:-1], NAMES[4::-1]], prefetch=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_of_the_user_computes_the_same(plain: Any, name: str) -> None:
+    graph = step_of(plan=PLANS[name]).graph(*batch())
     close(run(graph), plain)
 
 
