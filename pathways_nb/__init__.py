@@ -71,6 +71,7 @@ __all__ = [
     "Context",
     "Controller",
     "CriticalPath",
+    "FsdpExplorer",
     "FsdpPlan",
     "FsdpStep",
     "Future",

@@ -59,6 +59,7 @@ class FsdpExplorer(t.HasTraits):
         self._searched: FsdpPlan | str = ""
         self._searched_for: tuple[Any, ...] = ()
         self._kept: tuple[tuple[Any, ...], StepPicture] | None = None
+        self._told: tuple[StepPicture | None, str] = None, ""
         super().__init__(mode=variants.step.mode, devices=variants.devices, chip=variants.model.name)
         self.observe(self._typed, "buckets")
         self.observe(self._wrapped, "wrapping")
@@ -69,6 +70,11 @@ class FsdpExplorer(t.HasTraits):
     def modes(self) -> tuple[str, ...]:
         """The modes that the place allows."""
         return self._variants.modes
+
+    @property
+    def wrappings(self) -> tuple[str, ...]:
+        """The ways to choose buckets."""
+        return WRAPPINGS
 
     @property
     def chips(self) -> tuple[str, ...]:
@@ -116,8 +122,12 @@ class FsdpExplorer(t.HasTraits):
     @property
     def text(self) -> str:
         """The buckets of the present plan as ``buckets`` takes them; what was typed if the plan is the user's own."""
-        plan = self.picture.plan
-        return self.buckets if plan is None or self.wrapping == "own" else self._text(plan)
+        picture = self.picture
+        if picture.plan is None or self.wrapping == "own":
+            return self.buckets
+        if self._told[0] is not picture:
+            self._told = picture, self._text(picture.plan)
+        return self._told[1]
 
     def search(self) -> None:
         """Search for the best plan for the present choices, and choose it; this takes seconds."""
