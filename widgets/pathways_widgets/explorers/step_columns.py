@@ -5,7 +5,7 @@ Live figure and still picture draw the same columns. Times are in seconds; memor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +31,7 @@ SOURCES = {
     "step_memory": ("left", "right", "base", *CATEGORIES, *(f"{name}_held" for name in CATEGORIES), "bytes"),
     "step_peak": ("x", "y", "text", "align"),
     "step_limit": ("y",),
+    "step_lane_names": ("y", "text"),
 }  # fmt: skip
 _LINE, _GAP = 1.7, 0.7
 """Height of a line of headings, and the gap between rows, in heights of text."""
@@ -137,6 +138,8 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
     bands, height = _bands(picture, height, width, style, headings)
     sources |= bands
     end = max((box.end for box in picture.boxes), default=0.0) or 1.0
+    names = {number + 0.5: name for number, name in enumerate(picture.lanes)}
+    sources["step_lane_names"] = {"y": list(names), "text": list(names.values())}
     sources["step_boxes"] = _boxes(picture, end, width, style)
     total = sum(picture.memory.values(), np.zeros(len(picture.times)))
     highest = max(float(total.max(initial=0.0)), 1.0)
@@ -303,20 +306,20 @@ LETTERS = "A gather, a gather again, R reduction, a digit so many matrix product
 
 def listed(picture: Pictured) -> list[str]:
     """Return a line for each collective: what it carries, its bytes and times, and how long the device waits for it."""
-    rows = [("", "collective", "of", "bytes", "start", "takes", "exposed")]
+    rows = [("", "collective", "bytes", "start", "takes", "exposed", "of")]
     for number, one in enumerate(picture.collectives):
         exposed = duration(one.exposed) if one.exposed else ""
         times = duration(one.start), duration(one.end - one.start), exposed
-        rows.append((str(number), one.kind, one.words, size(one.bytes), *times))
+        rows.append((str(number), one.kind, size(one.bytes), *times, one.words))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(_justified(row, widths)).rstrip() for row in rows]
+    words = rows[0].index("collective"), rows[0].index("of")
+    return ["  ".join(_justified(row, widths, words)).rstrip() for row in rows]
 
 
-def _justified(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return words and then numbers, each as wide as its column."""
-    pairs = list(zip(row, widths, strict=True))
-    return [pairs[0][0].rjust(widths[0]), *(word.ljust(wide) for word, wide in pairs[1:3]),
-            *(word.rjust(wide) for word, wide in pairs[3:])]  # fmt: skip
+def _justified(row: Sequence[str], widths: Sequence[int], words: Sequence[int]) -> Iterator[str]:
+    """Yield the fields of a row, each as wide as its column: words to the left, numbers to the right."""
+    for column, (text, wide) in enumerate(zip(row, widths, strict=True)):
+        yield text.ljust(wide) if column in words else text.rjust(wide)
 
 
 def scheduled(picture: Pictured) -> list[str]:

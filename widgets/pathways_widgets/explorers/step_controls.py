@@ -30,12 +30,12 @@ class _Number(NamedTuple):
 
 
 _NUMBERS = {
-    "bandwidth": _Number("bandwidth, GB/s", 1e-9, "14em"),
-    "latency": _Number("latency, µs", 1e6, "12em"),
-    "memory": _Number("memory, GB", 1e-9, "12em"),
+    "bandwidth": _Number("bandwidth, GB/s", 1e-9, "15em"),
+    "latency": _Number("latency, µs", 1e6, "13em"),
+    "memory": _Number("memory, GB", 1e-9, "13em"),
 }
 _SAYS = {
-    "wrapping": "buckets",
+    "wrapping": "plan",
     "keep": "keep gathered",
     "three_streams": "gather and reduce each on a stream of its own",
 }
@@ -60,7 +60,7 @@ _ROWS = (
 )
 _LINES = 4
 """Lines of the field of buckets."""
-_BOX = '<pre style="max-height: 20em; overflow: auto; line-height: 1.3; font-size: 12px">{}</pre>'
+_BOX = '<pre style="max-height: 20em; overflow: auto; white-space: pre; line-height: 1.3; font-size: 12px">{}</pre>'
 _PLAN, _FILE = "plan.json", "plan.svg"
 
 
@@ -141,8 +141,9 @@ class StepPanel(ControlsPanel):
 
     def _buckets(self) -> w.Textarea:
         """Return the field that shows the buckets of the plan and takes the user's own."""
-        made = w.Textarea(self.explorer.text, continuous_update=False, rows=_LINES, description="own buckets",
-                          tooltip=_HINTS["buckets"], layout=wide("98%"))  # fmt: skip
+        made = w.Textarea(self.explorer.text, continuous_update=False, rows=_LINES, description="buckets",
+                          tooltip=_HINTS["buckets"], layout=wide("98%"),
+                          style={"description_width": "initial"})  # fmt: skip
 
         def typed(change: Any) -> None:
             if change["new"] != self.explorer.text:

@@ -5,6 +5,7 @@ Changing a choice changes columns and ranges only; the browser keeps its models.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -59,6 +60,9 @@ WORDS = {
 """Words on axes and in legends."""
 _TIME = "step_time"
 _BORDER = 90
+_NAMES = "const {y, text} = lanes.data; return text[Array.from(y).indexOf(tick)] ?? ''"
+_NOWHERE = math.nan
+"""Where a box is that is only in the legend; one without rows would not be in it, either."""
 _SIDES: dict[str, Any] = {side: side for side in ("left", "right", "top", "bottom")}
 _TEXT = {"text_color": "text"}
 _ROLES = (
@@ -104,14 +108,12 @@ def _properties(layout: StepLayout, looks: style.Style) -> dict[str, dict[str, A
         return {"start": start, "end": end, "reset_start": start, "reset_end": end}
 
     count = max(len(layout.lanes), 1)
-    names = {str(number + 0.5): name for number, name in enumerate(layout.lanes)}
     return {
         BUCKETS: {"frame_height": max(round(layout.height), 1)},
         f"{BUCKETS}_up": bounds(layout.height, 0.0),
         LANES: {"frame_height": round(count * LANE * looks.lane)},
         f"{LANES}_up": bounds(count, 0.0),
         f"{LANES}_ticks": {"ticks": [number + 0.5 for number in range(len(layout.lanes))]},
-        f"{LANES}_y": {"major_label_overrides": names},
         _TIME: bounds(0.0, layout.end),
         f"{MEMORY}_up": bounds(0.0, layout.highest),
         f"{MEMORY}_y": {"axis_label": layout.unit},
@@ -151,6 +153,7 @@ def _lanes(drawn: StepPlan) -> figure:
     plot.height, plot.frame_height, plot.x_range.name = None, 100, _TIME
     plot.ygrid[0].visible = False
     plot.yaxis[0].ticker = FixedTicker(ticks=[], name=f"{LANES}_ticks")
+    plot.yaxis[0].formatter = CustomJSTickFormatter(args={"lanes": drawn.tables["step_lane_names"]}, code=_NAMES)
     look: dict[str, Any] = {"fill_color": "colour", "line_color": "edge", "line_width": 0.5 * drawn.style.line}
     look |= {"hatch_pattern": "hatch", "hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA}
     boxes = plot.add_glyph(drawn.tables["step_boxes"], Quad(**_SIDES, **look, hatch_scale=6, hatch_weight=0.7))
@@ -180,7 +183,7 @@ def _swatch(plot: figure, colour: str, pattern: str) -> GlyphRenderer:
         "hatch_pattern": palette.HATCHES.get(pattern, " "),
     }
     look |= {"hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA, "hatch_scale": 6, "hatch_weight": 0.7}
-    return plot.add_glyph(ColumnDataSource({side: [] for side in _SIDES}), Quad(**_SIDES, **look))
+    return plot.add_glyph(ColumnDataSource({side: [_NOWHERE] for side in _SIDES}), Quad(**_SIDES, **look))
 
 
 def _memory(drawn: StepPlan, time: Range1d) -> figure:
