@@ -205,6 +205,8 @@ class FsdpExplorer(t.HasTraits):
             plan = (plans.per_block if wrapping == "per block" else plans.per_parameter)(
                 variant.parameters, variant.mode
             )
+        if not variant.mode.shards_parameters:  # nothing is gathered
+            plan = replace(plan, buckets=plan.reduced, backward=None)
         kept = self.keep or not variant.mode.gathers_again
         return replace(plan.keeping(kept) if kept or wrapping != "own" else plan, prefetch=self.prefetch)
 
@@ -213,6 +215,7 @@ class FsdpExplorer(t.HasTraits):
         try:
             variant, model = self._variant(), self._cost_model()
             planner, plan = variant.planner(model), self._plan(self.wrapping)
+            plan.check(variant.names)
             passed = variant.passed(plan)
             found = timeline(passed.graph, planner.costs, self._streams, planner.state_bytes)
             return picture_of(

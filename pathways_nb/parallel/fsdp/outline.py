@@ -79,7 +79,7 @@ class Outline:
         again: the repeated gathers, in order.
         reductions: in order.
         loss: position and ticks of each reduction of the loss.
-        axis: over which parameters are gathered.
+        axis: over which parameters are gathered, or gradients reduced where none are.
         tail: ticks of what completes the loss.
     """
 
@@ -262,7 +262,7 @@ def _outlined(graph: StepGraph, costs: StepCosts) -> Outline:
         costs, tuple(itertools.accumulate(ticks, initial=0)),
         tuple(use(op) for op in gathers if not op.again), tuple(use(op) for op in gathers if op.again),
         tuple(_reduction(graph, op, total(after[op])) for op in reductions if op in after),
-        loss, gathers[0].axis if gathers else "", total(tail),
+        loss, next((op.axis for op in (*gathers, *reductions)), ""), total(tail),
     )  # fmt: skip
 
 

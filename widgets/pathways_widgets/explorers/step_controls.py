@@ -22,17 +22,31 @@ from pathways_widgets.explorers.step_still import scene_of_step
 
 
 class _Number(NamedTuple):
-    """A number that may be left to the chip: its words, how many of its unit are one of the explorer's, its width."""
+    """A number that may be left to the chip: its words, its unit as a power of ten, and the width of its field."""
 
     words: str
-    per_one: float
+    power: int
     width: str
+
+    def written(self, value: float | None) -> str:
+        """Return a value of the explorer in this unit; empty for ``None``."""
+        return "" if value is None else f"{value / 10**self.power if self.power > 0 else value * 10**-self.power:g}"
+
+    def read(self, text: str) -> float | None:
+        """Return the value that a text means; ``None`` for an empty one.
+
+        Raises:
+            ValueError: it is no number.
+        """
+        if not text.strip():
+            return None
+        return float(text) * 10**self.power if self.power > 0 else float(text) / 10**-self.power
 
 
 _NUMBERS = {
-    "bandwidth": _Number("bandwidth, GB/s", 1e-9, "15em"),
-    "latency": _Number("latency, µs", 1e6, "13em"),
-    "memory": _Number("memory, GB", 1e-9, "13em"),
+    "bandwidth": _Number("bandwidth, GB/s", 9, "15em"),
+    "latency": _Number("latency, µs", -6, "13em"),
+    "memory": _Number("memory, GB", 9, "13em"),
 }
 _SAYS = {
     "wrapping": "plan",
@@ -117,26 +131,23 @@ class StepPanel(ControlsPanel):
 
     def _number(self, name: str, number: _Number, look: dict[str, Any]) -> w.Text:
         """Return a field for a number that may be empty; a text that is no number is replaced by the last value."""
-
-        def written(value: float | None) -> str:
-            return "" if value is None else f"{value * number.per_one:g}"
-
         value = getattr(self.explorer, name)
         look |= {"description": number.words, "layout": wide(number.width), "placeholder": "the chip's"}
-        made = w.Text(written(value), continuous_update=False, **look)
+        made = w.Text(number.written(value), continuous_update=False, **look)
 
         def typed(change: Any) -> None:
+            now = number.written(getattr(self.explorer, name))
             try:
-                found = float(change["new"]) / number.per_one if change["new"].strip() else None
+                found = number.read(change["new"])
             except ValueError:
                 self.message.value = f"{number.words}: {change['new']!r} is no number"
-                made.value = written(getattr(self.explorer, name))
+                made.value = now
                 return
-            if written(found) != written(getattr(self.explorer, name)):
+            if number.written(found) != now:
                 setattr(self.explorer, name, found)
 
         made.observe(typed, "value")
-        self.explorer.observe(lambda change: setattr(made, "value", written(change["new"])), name)
+        self.explorer.observe(lambda change: setattr(made, "value", number.written(change["new"])), name)
         return made
 
     def _buckets(self) -> w.Textarea:
