@@ -138,6 +138,7 @@ def picture_of(
     """
     kept = frozenset(number for number, one in enumerate(planner.traced.parameters) if one.name in plan.kept)
     bound = exposed_bound(planner.outline, kept)
+    chosen, plan = plan, plan if planner.mode.gathers_again else plan.keeping(False)  # or it goes without saying
     order = _order(planner)
     parameters = planner.traced.parameters
     names = ModelNames([one.name for one in parameters])
@@ -150,7 +151,7 @@ def picture_of(
         np.array([made.get(param, 0) for param in order], float), bands, _lanes(streams),
         tuple(_boxes(timeline, bands, [names.names[param] for param in order], streams)),
         timeline.memory.times * TICK, {str(name): held for name, held in timeline.memory.bytes.items()}, limit,
-        tuple((name, shortened(line)) for name, line in passes), note, "", plan, timeline, bound,
+        tuple((name, shortened(line)) for name, line in passes), note, "", chosen, timeline, bound,
     )  # fmt: skip
 
 

@@ -133,6 +133,14 @@ def test_a_step_with_a_plan_of_its_own_is_shown_with_it() -> None:
     assert explorer.plan == plan
 
 
+def test_a_plan_that_keeps_some_blocks_is_shown_as_it_is() -> None:
+    step = made()
+    plan = step.plan.keeping(lambda bucket: bucket.params[0].startswith("layers.0"))
+    explorer = pw.explore_fsdp(step.with_plan(plan), chip="gpu_h100_sxm")
+    assert explorer.buckets == "embedding\nhead\nlayers.0 kept\nlayers.*\nnorm"
+    assert set(explorer.plan.buckets) == set(plan.buckets)
+
+
 def test_a_search_finds_a_better_plan_and_says_when_it_is_old(explorer: FsdpExplorer) -> None:
     block = explorer.timeline.exposed
     explorer.wrapping = "searched"

@@ -5,14 +5,13 @@ Live figure and still picture draw the same columns. Times are in seconds; memor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pathways_nb.errors import size
-from pathways_nb.trace.metrics import duration
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import text_width, wrapped
 from pathways_widgets.drawing.style import Style
@@ -297,31 +296,3 @@ def _peak(picture: Pictured, total: np.ndarray, end: float, scale: float) -> Col
     align = "left" if share < 1 / 3 else "right" if share > 2 / 3 else "center"
     return {"x": [float(picture.times[at])], "y": [float(total[at]) / scale], "text": [f"peak {size(total[at])}"],
             "align": [align]}  # fmt: skip
-
-
-# ---- tables in words
-
-LETTERS = "A gather, a gather again, R reduction, a digit so many matrix products, | backward pass"
-
-
-def listed(picture: Pictured) -> list[str]:
-    """Return a line for each collective: what it carries, its bytes and times, and how long the device waits for it."""
-    rows = [("", "collective", "bytes", "start", "takes", "exposed", "of")]
-    for number, one in enumerate(picture.collectives):
-        exposed = duration(one.exposed) if one.exposed else ""
-        times = duration(one.start), duration(one.end - one.start), exposed
-        rows.append((str(number), one.kind, size(one.bytes), *times, one.words))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    words = rows[0].index("collective"), rows[0].index("of")
-    return ["  ".join(_justified(row, widths, words)).rstrip() for row in rows]
-
-
-def _justified(row: Sequence[str], widths: Sequence[int], words: Sequence[int]) -> Iterator[str]:
-    """Yield the fields of a row, each as wide as its column: words to the left, numbers to the right."""
-    for column, (text, wide) in enumerate(zip(row, widths, strict=True)):
-        yield text.ljust(wide) if column in words else text.rjust(wide)
-
-
-def scheduled(picture: Pictured) -> list[str]:
-    """Return the schedule before the passes and after each."""
-    return [f"{name:9} {line}" for name, line in picture.passes]

@@ -16,9 +16,9 @@ import traitlets
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.explorers.controls_panel import WRAP, ControlsPanel, wide
-from pathways_widgets.explorers.step_columns import LETTERS, listed, scheduled
 from pathways_widgets.explorers.step_display import StepFigure
 from pathways_widgets.explorers.step_still import scene_of_step
+from pathways_widgets.explorers.step_tables import LETTERS, listed, scheduled
 
 
 class _Number(NamedTuple):
