@@ -6,7 +6,7 @@ Live figure and still picture draw the same columns. Times are in seconds; memor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -206,14 +206,12 @@ def _parameters(picture: Pictured, band: Band, edges: np.ndarray, rows: tuple[fl
 
 
 def _labels(band: Band, edges: np.ndarray, width: float, style: Style) -> list[tuple[float, str]]:
-    """Return what is written on the parts of a band, where there is room: a bucket's name, or its end."""
+    """Return what is written on the parts of a band, where there is room."""
     found, first = [], 0
     for number, members in groupby(band.numbers.tolist()):
         last = first + len(list(members))
         room = (edges[last] - edges[first]) * width - 4
-        words = band.lines[number], band.lines[number].rpartition(".")[2]
-        text = next((word for word in words if text_width(word, style.font) <= room), "")
-        if text:
+        if text := _fitted(band.lines[number], room, style):
             found.append((float(edges[first] + edges[last]) / 2, text))
         first = last
     return found
@@ -242,7 +240,10 @@ def _boxes(picture: Pictured, end: float, width: float, style: Style) -> Columns
         "exposed": [box.exposed for box in boxes],
         "x": [(box.start + box.end) / 2 for box in boxes],
         "y": [box.lane + 0.5 for box in boxes],
-        "text": [_fitted(box, wide - 4, style) for box, wide in zip(boxes, room, strict=True)],
+        "text": [
+            "" if box.kind in ("compute", "stall") or wide < style.font else _fitted(box.words, wide - 4, style)
+            for box, wide in zip(boxes, room, strict=True)
+        ],
     }
 
 
@@ -255,12 +256,13 @@ def _hatch(kind: str) -> str:
     return palette.HATCHES["level"] if kind == "stall" else palette.HATCHES["upright"] if "reduce" in kind else " "
 
 
-def _fitted(box: Any, room: float, style: Style) -> str:
-    """Return what is written on a collective, where there is room: its bucket's name, or its end."""
-    if box.kind in ("compute", "stall") or room < style.font / 2:
-        return ""
-    words = box.words, box.words.rpartition(".")[2]
-    return next((word for word in words if text_width(word, style.font) <= room), "")
+def _fitted(words: str, room: float, style: Style) -> str:
+    """Return the words for a bucket that fit: all of them, what its parameters have in common, or the end of that."""
+    parts = [item.split(".") for item in words.split(", ")]
+    common = [same[0] for same in takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))]
+    more = "…" if len(parts) > 1 else ""
+    forms = (words, ".".join(common) + more, common[-1] + more) if common and room > style.font / 2 else (words,)
+    return next((form for form in forms if text_width(form, style.font) <= room), "")
 
 
 # ---- memory
