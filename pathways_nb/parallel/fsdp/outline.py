@@ -192,7 +192,7 @@ class _Walk:
         ticks = self.costs.copy(whole) if several else 0
         size, shard = sum(one.padded for one in bucket), sum(one.shard for one in bucket)
         exchange = sum(
-            self.costs.exchange(name, (whole if not several else size) if turn == 0 else shard, axis)
+            self.costs.exchange(name, size if turn == 0 else shard, axis)
             for turn, (name, axis) in enumerate(bucket[0].kinds)
         )
         return [_Event((bucket[-1].at, 1), "reduce", number, ticks, exchange)]
