@@ -83,8 +83,10 @@ class StepCosts:
         return found
 
     def bytes_of(self, graph: StepGraph, op: Collective) -> int:
-        """Return the bytes of the whole array that a collective exchanges."""
-        return graph.flat.bytes(op.outputs[0] if op.is_gather else op.inputs[0])
+        """Return the bytes of the whole array that a collective exchanges, with its padding."""
+        if op.name == "all_reduce":
+            return graph.flat.bytes(op.inputs[0])
+        return graph.flat.bytes(op.inputs[0] if op.is_gather else op.outputs[0]) * self.sizes[op.axis]
 
     def exchange(self, name: str, bytes: int, axis: str) -> int:
         """Return the ticks of a collective over an axis.

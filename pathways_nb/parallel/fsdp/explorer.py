@@ -19,7 +19,7 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import PathwaysError, PlanError, UsageError, three_digits
 from pathways_nb.parallel.fsdp import plans
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
-from pathways_nb.parallel.fsdp.plan_text import plan_of_text, text_of_plan
+from pathways_nb.parallel.fsdp.plan_text import plan_of_text
 from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.fsdp.step_picture import Box, StepPicture, picture_of
 from pathways_nb.parallel.fsdp.timeline import StepTimeline, timeline
@@ -59,16 +59,22 @@ class FsdpExplorer(t.HasTraits):
         self._searched: FsdpPlan | str = ""
         self._searched_for: tuple[Any, ...] = ()
         self._kept: tuple[tuple[Any, ...], StepPicture] | None = None
+        self._told: tuple[StepPicture | None, str] = None, ""
         super().__init__(mode=variants.step.mode, devices=variants.devices, chip=variants.model.name)
         self.observe(self._typed, "buckets")
         self.observe(self._wrapped, "wrapping")
-        for name, value in (self._as_made() | choices).items():
+        for name, value in (self._variant().choices_of(variants.step.plan) | choices).items():
             setattr(self, name, value)
 
     @property
     def modes(self) -> tuple[str, ...]:
         """The modes that the place allows."""
         return self._variants.modes
+
+    @property
+    def wrappings(self) -> tuple[str, ...]:
+        """The ways to choose buckets."""
+        return WRAPPINGS
 
     @property
     def chips(self) -> tuple[str, ...]:
@@ -116,8 +122,12 @@ class FsdpExplorer(t.HasTraits):
     @property
     def text(self) -> str:
         """The buckets of the present plan as ``buckets`` takes them; what was typed if the plan is the user's own."""
-        plan = self.picture.plan
-        return self.buckets if plan is None or self.wrapping == "own" else self._text(plan)
+        picture = self.picture
+        if picture.plan is None or self.wrapping == "own":
+            return self.buckets
+        if self._told[0] is not picture:
+            self._told = picture, self._variant().text(picture.plan)
+        return self._told[1]
 
     def search(self) -> None:
         """Search for the best plan for the present choices, and choose it; this takes seconds."""
@@ -195,6 +205,8 @@ class FsdpExplorer(t.HasTraits):
             plan = (plans.per_block if wrapping == "per block" else plans.per_parameter)(
                 variant.parameters, variant.mode
             )
+        if not variant.mode.shards_parameters:  # nothing is gathered
+            plan = replace(plan, buckets=plan.reduced, backward=None)
         kept = self.keep or not variant.mode.gathers_again
         return replace(plan.keeping(kept) if kept or wrapping != "own" else plan, prefetch=self.prefetch)
 
@@ -203,11 +215,12 @@ class FsdpExplorer(t.HasTraits):
         try:
             variant, model = self._variant(), self._cost_model()
             planner, plan = variant.planner(model), self._plan(self.wrapping)
+            plan.check(variant.names)
             passed = variant.passed(plan)
             found = timeline(passed.graph, planner.costs, self._streams, planner.state_bytes)
             return picture_of(
                 planner, plan, found, streams=self._streams, limit=self._limit(), passes=passed.lines,
-                about=self._about(variant), note=self._note(),
+                about=self._about(variant), note=self._note(variant),
             )  # fmt: skip
         except PathwaysError as refused:
             return StepPicture(error=str(refused))
@@ -220,28 +233,16 @@ class FsdpExplorer(t.HasTraits):
         chip = self.chip if isinstance(self.chip, str) else self.chip.name
         return f"{self.mode} on {sizes} devices, {', '.join([chip, *network])}, each with {self._variants.batch_words}"
 
-    def _note(self) -> str:
+    def _note(self, variant: Variant) -> str:
+        if variant.scans:
+            return (
+                "What a scan reads is gathered, and its gradients are reduced, in its loop: buckets do not change that."
+            )
         if self.wrapping == "searched" and self._searched_for != self._for:
             return "The plan was searched for other choices: search again."
         return ""
 
-    # ---- the text of the buckets
-
-    def _text(self, plan: FsdpPlan) -> str:
-        """Return the buckets of a plan as text; that all are kept is said by the mode or by ``keep``."""
-        every = all(bucket.keep for bucket in plan.buckets)
-        return text_of_plan(plan.keeping(False) if every else plan, self._variant().names)
-
-    def _as_made(self) -> dict[str, Any]:
-        """Return the choices that give the plan with which the step was made."""
-        plan, variant = self._variants.step.plan, self._variant()
-        keep = variant.mode.gathers_again and all(bucket.keep for bucket in plan.buckets)
-        found: dict[str, Any] = {"prefetch": plan.prefetch, "keep": keep}
-        for name, make in (("per block", plans.per_block), ("per parameter", plans.per_parameter)):
-            made = make(variant.parameters, variant.mode)
-            if (made.keeping(True).buckets, made.backward) == (plan.keeping(True).buckets, plan.backward):
-                return found | {"wrapping": name}
-        return found | {"buckets": self._text(plan)}
+    # ---- what follows from a choice
 
     def _typed(self, change: Any) -> None:
         """Choose the buckets that were typed."""
@@ -252,7 +253,7 @@ class FsdpExplorer(t.HasTraits):
         """Begin with the buckets of before if the user's own are chosen; search if that was not done yet."""
         if change["new"] == "own" and not self.buckets:
             try:
-                self.buckets = self._text(self._plan(change["old"]))
+                self.buckets = self._variant().text(self._plan(change["old"]))
             except PathwaysError:  # there were none
                 return
         if change["new"] == "searched" and self._searched == "":

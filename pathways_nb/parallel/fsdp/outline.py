@@ -79,7 +79,7 @@ class Outline:
         again: the repeated gathers, in order.
         reductions: in order.
         loss: position and ticks of each reduction of the loss.
-        axis: over which parameters are gathered.
+        axis: over which parameters are gathered, or gradients reduced where none are.
         tail: ticks of what completes the loss.
     """
 
@@ -192,7 +192,7 @@ class _Walk:
         ticks = self.costs.copy(whole) if several else 0
         size, shard = sum(one.padded for one in bucket), sum(one.shard for one in bucket)
         exchange = sum(
-            self.costs.exchange(name, (whole if not several else size) if turn == 0 else shard, axis)
+            self.costs.exchange(name, size if turn == 0 else shard, axis)
             for turn, (name, axis) in enumerate(bucket[0].kinds)
         )
         return [_Event((bucket[-1].at, 1), "reduce", number, ticks, exchange)]
@@ -262,7 +262,7 @@ def _outlined(graph: StepGraph, costs: StepCosts) -> Outline:
         costs, tuple(itertools.accumulate(ticks, initial=0)),
         tuple(use(op) for op in gathers if not op.again), tuple(use(op) for op in gathers if op.again),
         tuple(_reduction(graph, op, total(after[op])) for op in reductions if op in after),
-        loss, gathers[0].axis if gathers else "", total(tail),
+        loss, next((op.axis for op in (*gathers, *reductions)), ""), total(tail),
     )  # fmt: skip
 
 

@@ -137,7 +137,7 @@ def _stars(item: tuple[str, ...], parts: tuple[str, ...]) -> tuple[str, ...] | N
 
 
 def _in_range(wanted: str, part: str) -> bool:
-    span = re.fullmatch(r"(\d+)-(\d+)", wanted)
+    span = re.fullmatch(r"(\d+)-(\d+)", wanted) if "-" in wanted else None
     return span is not None and part.isdecimal() and int(span[1]) <= int(part) <= int(span[2])
 
 

@@ -98,6 +98,8 @@ class PlanSearch:
         What a bucket gathers lies there twice while it is unpacked.
         """
         most = 0
+        if not self.outline.forward:
+            return most
         for buckets in (candidate.forward, candidate.backward):
             sizes = [sum(self._sizes[p] for p in bucket) for bucket in buckets]
             twice = [size * (2 if len(bucket) > 1 else 1) for size, bucket in zip(sizes, buckets, strict=True)]
@@ -111,7 +113,8 @@ class PlanSearch:
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
-        return {use.param: use.made for use in self.outline.forward}
+        sent = {one.param: one.whole for one in self.outline.reductions}
+        return sent | {use.param: use.made for use in self.outline.forward}
 
     @cached_property
     def _orders(self) -> tuple[list[int], list[int]]:

@@ -193,7 +193,9 @@ def part_of(leaf: Any, parts: int, times: int = 1) -> jax.ShapeDtypeStruct:
 
 def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and type of an array, a number or a future."""
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf), allow_extended_dtype=True))
+    return jax.ShapeDtypeStruct(
+        jnp.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf), allow_extended_dtype=True)
+    )
 
 
 def _constrained(tree: Any, layout: StateLayout) -> Any:

@@ -22,8 +22,10 @@ from pathways_nb.parallel.fsdp.timeline import Span, StepTimeline
 from pathways_nb.trace.metrics import duration
 from pathways_nb.util.words import counted
 
-_REPEATED = re.compile(r"(.{2,40}?)\1{2,}")
-"""Letters of a schedule that come three times or more."""
+_REPEATED, _SHORT = re.compile(r"(.{1,40}?)\1{2,}"), 8
+"""Letters of a schedule that come three times or more, and how many are written out."""
+_SMALL = 1e-3
+"""The share of the memory below which a category is not named."""
 KINDS = {("gather", False): "all-gather", ("gather", True): "all-gather again"}
 
 
@@ -136,6 +138,7 @@ def picture_of(
     """
     kept = frozenset(number for number, one in enumerate(planner.traced.parameters) if one.name in plan.kept)
     bound = exposed_bound(planner.outline, kept)
+    chosen, plan = plan, plan if planner.mode.gathers_again else plan.keeping(False)  # or it goes without saying
     order = _order(planner)
     parameters = planner.traced.parameters
     names = ModelNames([one.name for one in parameters])
@@ -147,14 +150,19 @@ def picture_of(
         headings, tuple(parameters[param].name for param in order),
         np.array([made.get(param, 0) for param in order], float), bands, _lanes(streams),
         tuple(_boxes(timeline, bands, [names.names[param] for param in order], streams)),
-        timeline.memory.times * TICK, dict(timeline.memory.bytes), limit,
-        tuple((name, shortened(line)) for name, line in passes), note, "", plan, timeline, bound,
+        timeline.memory.times * TICK, {str(name): held for name, held in timeline.memory.bytes.items()}, limit,
+        tuple((name, shortened(line)) for name, line in passes), note, "", chosen, timeline, bound,
     )  # fmt: skip
 
 
 def shortened(schedule: str) -> str:
-    """Return a schedule in which what repeats is written once: ``"(7A)×31"``."""
-    return _REPEATED.sub(lambda found: f"({found[1]})×{len(found[0]) // len(found[1])}", schedule)
+    """Return a schedule in which what repeats is written once, as in ``"A (A7)×31 |"``."""
+
+    def once(found: re.Match[str]) -> str:
+        whole, unit = found[0], found[1]
+        return whole if len(whole) < _SHORT else f" ({unit})×{len(whole) // len(unit)} "
+
+    return " ".join(_REPEATED.sub(once, schedule).split())
 
 
 def _order(planner: Planner) -> list[int]:
@@ -250,7 +258,7 @@ def _time_words(timeline: StepTimeline, bound: float) -> str:
 
 
 def _memory_words(timeline: StepTimeline, limit: float) -> str:
-    parts = (f"{name} {size(held)}" for name, held in timeline.memory.at_peak().items() if held)
     peak = timeline.memory.peak
+    parts = (f"{name} {size(held)}" for name, held in timeline.memory.at_peak().items() if held > _SMALL * peak)
     over = f" of {size(limit)}, TOO MUCH" if 0 < limit < peak else f" of {size(limit)}" if limit else ""
     return f"peak memory {size(peak)}{over} · {' · '.join(parts)}"

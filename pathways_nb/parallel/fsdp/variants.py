@@ -16,7 +16,9 @@ from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.fsdp import plans
 from pathways_nb.parallel.fsdp.modes import MODES
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.fsdp.plan_text import text_of_plan
 from pathways_nb.parallel.fsdp.planner import Planner
+from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_work import StepWork
@@ -82,7 +84,25 @@ class Variant:
         self._any = planner
         self.mode, self.sizes, self.parameters = planner.mode, planner.sizes, planner.traced.parameters
         self.names = [one.name for one in self.parameters]
+        self.scans = any(isinstance(op, ShardedScan) for op in planner.traced.ops)
         self.planner, self.passed = lru_cache(4)(self._planner), lru_cache(8)(self._passed)
+
+    def text(self, plan: FsdpPlan) -> str:
+        """Return the buckets of a plan as text; that all are kept is said by the mode or by the explorer's ``keep``."""
+        every = all(bucket.keep for bucket in plan.buckets)
+        return text_of_plan(plan.keeping(False) if every else plan, self.names)
+
+    def choices_of(self, plan: FsdpPlan) -> dict[str, Any]:
+        """Return the explorer's choices that give a plan."""
+        again = self.mode.gathers_again
+        keep = again and all(bucket.keep for bucket in plan.buckets)
+        found: dict[str, Any] = {"prefetch": plan.prefetch, "keep": keep}
+        alike = keep or not (again and plan.kept)
+        for name, make in (("per block", plans.per_block), ("per parameter", plans.per_parameter)):
+            made = make(self.parameters, self.mode)
+            if alike and (made.keeping(True).buckets, made.backward) == (plan.keeping(True).buckets, plan.backward):
+                return found | {"wrapping": name}
+        return found | {"buckets": self.text(plan)}
 
     def _planner(self, model: CostModel) -> Planner:
         """Return what plans and times the step on a kind of chip."""

@@ -66,6 +66,16 @@ def test_the_fast_evaluation_and_the_timeline_agree_to_the_last_tick(mode, strea
         assert fast(planner, plan) == planner.timeline(plan).end, plan
 
 
+@pytest.mark.parametrize("devices", [16, 7, 3000])
+def test_uneven_parameters_are_exchanged_with_their_padding(devices) -> None:
+    there = step().elsewhere(devices=devices)
+    planner = there.planner(chip=CHIP.replace(pod=(4096,)))
+    for plan in (planner.per_parameter(1), planner.per_block(), random_plan(planner, 0)):
+        found = planner.timeline(plan)
+        assert fast(planner, plan) == found.end
+        assert found.exposed >= planner.bound * (1 - 1e-9)
+
+
 def test_no_plan_is_below_the_bound_and_the_search_comes_near() -> None:
     planner = step().planner(chip=CHIP)
     others = [planner.greedy(), planner.per_block(), *(random_plan(planner, seed) for seed in range(8))]

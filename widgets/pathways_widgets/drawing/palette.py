@@ -213,6 +213,11 @@ def device_colour(position: int, count: int) -> str:
     return _between(DEVICES[position // each], WHITE, 0.65 * (position % each) / max(each - 1, 1))
 
 
+def bucket_colour(number: int) -> str:
+    """Return the colour of the bucket with this number; colours repeat after six, so that neighbours differ."""
+    return DEVICES[number % len(DEVICES)]
+
+
 def place_colour(position: int) -> str:
     """Return the colour of the virtual slice at this position among all slices drawn."""
     return PLACES[position % len(PLACES)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import ipywidgets as w
 
+from pathways_nb.errors import PathwaysError
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.figures.output import put_out, show_still
 
@@ -63,9 +64,13 @@ class ControlsPanel(w.VBox):
         return made
 
     def write(self, path: str, write: Callable[[str], None]) -> None:
-        """Write a file and report its name."""
-        write(path)
-        self.message.value = f"wrote {path}"
+        """Write a file and report its name, or why it is not written."""
+        try:
+            write(path)
+        except (PathwaysError, OSError) as refused:
+            self.message.value = str(refused)
+        else:
+            self.message.value = f"wrote {path}"
 
 
 def wide(width: str) -> w.Layout:

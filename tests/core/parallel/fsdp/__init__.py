@@ -1,0 +1,1 @@
+"""Plans of sharded data parallelism as data."""

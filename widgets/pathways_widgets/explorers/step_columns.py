@@ -1,0 +1,300 @@
+"""The columns of the explorer of a sharded step: buckets as a band over the parameters, lanes of one device, memory.
+
+Live figure and still picture draw the same columns. Times are in seconds; memory is in ``StepLayout.unit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from pathways_nb.errors import size
+from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.scene import text_width, wrapped
+from pathways_widgets.drawing.style import Style
+from pathways_widgets.drawing.views import Columns
+
+COMPUTE, STALL = palette.SKY, palette.VERMILION
+"""Colours of computation and of waiting; a collective has the colour of its bucket."""
+CATEGORIES = ("parameters", "optimizer", "gathered", "gradients", "activations", "temporaries")
+"""What memory is held for, in the order in which it is stacked."""
+SOURCES = {
+    "step_band": ("left", "right", "top", "bottom", "colour", "name", "bucket", "bytes"),
+    "step_labels": ("x", "y", "text"),
+    "step_headings": ("x", "y", "text"),
+    "step_boxes": ("left", "right", "top", "bottom", "colour", "edge", "hatch", "kind", "words", "bytes", "seconds",
+                   "exposed", "x", "y", "text"),
+    "step_memory": ("left", "right", "base", *CATEGORIES, *(f"{name}_held" for name in CATEGORIES), "bytes"),
+    "step_peak": ("x", "y", "text", "align"),
+    "step_limit": ("y",),
+    "step_lane_names": ("y", "text"),
+}  # fmt: skip
+_LINE, _GAP = 1.7, 0.7
+"""Height of a line of headings, and the gap between rows, in heights of text."""
+_LEAST = 1.5
+"""Pixels of the narrowest parameter."""
+_EDGED = 6.0
+"""Pixels of the narrowest box with an edge."""
+_STEPS = 370
+"""Steps of the memory, at most: one for every second pixel."""
+_UNITS = (("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0))
+
+
+class Band(Protocol):
+    """The buckets of one pass over the step: ``numbers`` of the buckets of all parameters, ``lines`` of each bucket."""
+
+    heading: str
+    numbers: np.ndarray
+    lines: Sequence[str]
+
+
+class Pictured(Protocol):
+    """What is drawn; ``pathways_nb.parallel.fsdp.step_picture.StepPicture`` has it."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The picture in words: headings and note, or the error."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the parameters."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of each parameter."""
+
+    @property
+    def bands(self) -> Sequence[Any]:
+        """A ``Band``, or one for each pass."""
+
+    @property
+    def lanes(self) -> Sequence[str]:
+        """Names of the lanes."""
+
+    @property
+    def boxes(self) -> Sequence[Any]:
+        """On the lanes: ``lane``, ``kind``, ``start``, ``end``, ``bucket``, ``words``, ``bytes``, ``exposed``."""
+
+    @property
+    def collectives(self) -> Sequence[Any]:
+        """The boxes that are collectives, in order."""
+
+    @property
+    def times(self) -> np.ndarray:
+        """At which the memory changes."""
+
+    @property
+    def memory(self) -> Mapping[Any, np.ndarray]:
+        """By category, bytes from each time to the next."""
+
+    @property
+    def limit(self) -> float:
+        """Bytes that a device has; 0 if that is not known."""
+
+    @property
+    def passes(self) -> Sequence[tuple[str, str]]:
+        """Name and schedule before the passes and after each."""
+
+    @property
+    def error(self) -> str:
+        """Why there is no picture."""
+
+
+class StepLayout(NamedTuple):
+    """Ranges of the axes.
+
+    Args:
+        height: of headings and bands, in pixels.
+        end: seconds of the step.
+        lanes: names of the lanes.
+        highest: of the memory's axis, in units.
+        unit: of the memory.
+    """
+
+    height: float
+    end: float = 1.0
+    lanes: tuple[str, ...] = ()
+    highest: float = 1.0
+    unit: str = "GB"
+
+
+def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str, Columns], StepLayout]:
+    """Return the columns of every source, and the layout.
+
+    Args:
+        picture: what to draw.
+        width: pixels of the axes, to which text is fitted.
+        style: sizes of text.
+    """
+    sources: dict[str, Columns] = {name: {column: [] for column in SOURCES[name]} for name in SOURCES}
+    headings, height = _headings(picture.lines, width, style)
+    sources["step_headings"] = headings
+    if picture.error:
+        return sources, StepLayout(height)
+    bands, height = _bands(picture, height, width, style, headings)
+    sources |= bands
+    end = max((box.end for box in picture.boxes), default=0.0) or 1.0
+    names = {number + 0.5: name for number, name in enumerate(picture.lanes)}
+    sources["step_lane_names"] = {"y": list(names), "text": list(names.values())}
+    sources["step_boxes"] = _boxes(picture, end, width, style)
+    total = sum(picture.memory.values(), np.zeros(len(picture.times)))
+    highest = max(float(total.max(initial=0.0)), 1.0)
+    unit, scale = next((unit, scale) for unit, scale in _UNITS if highest >= scale)
+    sources["step_memory"] = _memory(picture, total, end, scale)
+    sources["step_peak"] = _peak(picture, total, end, scale)
+    shown = 0 < picture.limit < 2 * highest
+    sources["step_limit"] = {"y": [picture.limit / scale] if shown else []}
+    top = 1.12 * max(highest, picture.limit if shown else 0.0) / scale
+    return sources, StepLayout(height, end, tuple(picture.lanes), top, unit)
+
+
+def _headings(lines: Sequence[str], width: float, style: Style) -> tuple[Columns, float]:
+    """Return the words above the band, broken into lines, and their height."""
+    line = _LINE * style.font
+    fitted = [part for text in lines for part in wrapped(text, lambda part: text_width(part, style.font) <= width)]
+    y = [(number + 0.5) * line for number in range(len(fitted))]
+    return {"x": [0.0] * len(fitted), "y": y, "text": fitted}, len(fitted) * line
+
+
+# ---- buckets
+
+
+def _bands(
+    picture: Pictured, y: float, width: float, style: Style, headings: Columns
+) -> tuple[dict[str, Columns], float]:
+    """Return the boxes of parameters and their labels, and the height of all; the bands' headings are added."""
+    edges = _edges(picture.sizes, width)
+    boxes: Columns = {name: [] for name in SOURCES["step_band"]}
+    labels: Columns = {name: [] for name in SOURCES["step_labels"]}
+    for band in picture.bands:
+        line = _LINE * style.font
+        for name, value in (("x", 0.0), ("y", y + line / 2), ("text", band.heading)):
+            headings[name].append(value)
+        y += line
+        for name, values in _parameters(picture, band, edges, (y, y + style.lane)).items():
+            boxes[name] += values
+        for x, text in _labels(band, edges, width, style):
+            for name, value in (("x", x), ("y", y + style.lane / 2), ("text", text)):
+                labels[name].append(value)
+        y += style.lane + _GAP * style.font
+    return {"step_band": boxes, "step_labels": labels}, y
+
+
+def _edges(sizes: np.ndarray, width: float) -> np.ndarray:
+    """Return the edges of parameters from 0 to 1: as wide as their bytes, the smallest so that they can be seen."""
+    least = min(_LEAST / width, 1 / max(len(sizes), 1))
+    wide = np.maximum(sizes / (sizes.sum() or 1.0), least)
+    return np.concatenate([[0.0], np.cumsum(wide / wide.sum())])
+
+
+def _parameters(picture: Pictured, band: Band, edges: np.ndarray, rows: tuple[float, float]) -> Columns:
+    """Return a box for each parameter, in the colour of its bucket."""
+    numbers, count = band.numbers.tolist(), len(band.numbers)
+    return {
+        "left": edges[:-1].tolist(),
+        "right": edges[1:].tolist(),
+        "top": [rows[0]] * count,
+        "bottom": [rows[1]] * count,
+        "colour": [palette.bucket_colour(number) for number in numbers],
+        "name": list(picture.names),
+        "bucket": [f"{number}: {band.lines[number]}" for number in numbers],
+        "bytes": picture.sizes.tolist(),
+    }
+
+
+def _labels(band: Band, edges: np.ndarray, width: float, style: Style) -> list[tuple[float, str]]:
+    """Return what is written on the parts of a band, where there is room."""
+    found, first = [], 0
+    for number, members in groupby(band.numbers.tolist()):
+        last = first + len(list(members))
+        room = (edges[last] - edges[first]) * width - 4
+        if text := _fitted(band.lines[number], room, style):
+            found.append((float(edges[first] + edges[last]) / 2, text))
+        first = last
+    return found
+
+
+# ---- lanes
+
+
+def _boxes(picture: Pictured, end: float, width: float, style: Style) -> Columns:
+    """Return the boxes on the lanes; a reduction has a pattern, and so has waiting."""
+    scale, boxes = width / end, picture.boxes
+    colours = [_colour(box) for box in boxes]
+    room = [scale * (box.end - box.start) for box in boxes]
+    return {
+        "left": [box.start for box in boxes],
+        "right": [box.end for box in boxes],
+        "top": [box.lane + 0.1 for box in boxes],
+        "bottom": [box.lane + 0.9 for box in boxes],
+        "colour": colours,
+        "edge": [palette.BOX_EDGE if wide > _EDGED else colour for wide, colour in zip(room, colours, strict=True)],
+        "hatch": [_hatch(box.kind) for box in boxes],
+        "kind": [box.kind for box in boxes],
+        "words": [box.words for box in boxes],
+        "bytes": [box.bytes for box in boxes],
+        "seconds": [box.end - box.start for box in boxes],
+        "exposed": [box.exposed for box in boxes],
+        "x": [(box.start + box.end) / 2 for box in boxes],
+        "y": [box.lane + 0.5 for box in boxes],
+        "text": [
+            "" if box.kind in ("compute", "stall") or wide < style.font else _fitted(box.words, wide - 4, style)
+            for box, wide in zip(boxes, room, strict=True)
+        ],
+    }
+
+
+def _colour(box: Any) -> str:
+    plain = {"compute": COMPUTE, "stall": STALL}
+    return plain.get(box.kind) or palette.bucket_colour(box.bucket)
+
+
+def _hatch(kind: str) -> str:
+    return palette.HATCHES["level"] if kind == "stall" else palette.HATCHES["upright"] if "reduce" in kind else " "
+
+
+def _fitted(words: str, room: float, style: Style) -> str:
+    """Return the words for a bucket that fit: all of them, what its parameters have in common, or the end of that."""
+    parts = [item.split(".") for item in words.split(", ")]
+    common = [same[0] for same in takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))]
+    more = "…" if len(parts) > 1 else ""
+    forms = (words, ".".join(common) + more, common[-1] + more) if common and room > style.font / 2 else (words,)
+    return next((form for form in forms if text_width(form, style.font) <= room), "")
+
+
+# ---- memory
+
+
+def _memory(picture: Pictured, total: np.ndarray, end: float, scale: float) -> Columns:
+    """Return stacked levels at few enough times; of many, the one of most bytes is drawn."""
+    times, chosen = picture.times, _highest(picture.times, total, end)
+    left = np.append(times[chosen[0]], end) if len(times) else np.zeros(1)
+    columns: Columns = {"left": left[:-1], "right": left[1:], "base": np.zeros(len(left) - 1)}
+    top = np.zeros(len(left) - 1)
+    for name in CATEGORIES:
+        held = np.asarray(picture.memory[name][chosen[1]], float)
+        columns[name], columns[f"{name}_held"] = (top := top + held / scale), held
+    return columns | {"bytes": total[chosen[1]]}
+
+
+def _highest(times: np.ndarray, total: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of the first time, and of the time of most bytes, in each step of the axis."""
+    if len(times) <= _STEPS:
+        return np.arange(len(times)), np.arange(len(times))
+    first = np.unique(np.searchsorted(times, np.linspace(0.0, end, _STEPS + 1)[:-1]).clip(max=len(times) - 1))
+    parts = zip(first, [*first[1:], len(times)], strict=True)
+    return first, np.array([begin + int(total[begin:stop].argmax()) for begin, stop in parts])
+
+
+def _peak(picture: Pictured, total: np.ndarray, end: float, scale: float) -> Columns:
+    """Return where the memory is highest, and what is written there."""
+    if not len(total):
+        return {name: [] for name in SOURCES["step_peak"]}
+    at = int(total.argmax())
+    share = picture.times[at] / end
+    align = "left" if share < 1 / 3 else "right" if share > 2 / 3 else "center"
+    return {"x": [float(picture.times[at])], "y": [float(total[at]) / scale], "text": [f"peak {size(total[at])}"],
+            "align": [align]}  # fmt: skip
