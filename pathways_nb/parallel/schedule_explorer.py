@@ -8,9 +8,6 @@ choice of times, so that returning to an earlier choice is immediate.
 from __future__ import annotations
 
 import csv
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -28,6 +25,7 @@ from pathways_nb.parallel.schedules.run_over_schedule import RunOverSchedule
 from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.parallel.schedules.timing import Timing
 from pathways_nb.trace.record import Events
+from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.words import a_type_of
 
 _KEPT = 8
@@ -244,25 +242,10 @@ def explore_schedules(first: str = "gpipe", second: str = "1f1b", **choices: Any
 @lru_cache(_KEPT)
 def _made(kind: ScheduleKind, sizes: tuple[tuple[str, int], ...]) -> Schedule:
     """Return a schedule of this size, with its dependencies computed."""
-    with _uncollected():
+    with uncollected():
         made = schedule(kind.name, **dict(sizes))
         made.dependencies  # noqa: B018 - which are kept
     return made
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable the garbage collector in a block.
-
-    Creating thousands of actions that stay alive would make it examine the whole process, for 100 ms and more.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @lru_cache(_KEPT)

@@ -25,6 +25,7 @@ from pathways_nb.parallel.fsdp.step_picture import Box, StepPicture, picture_of
 from pathways_nb.parallel.fsdp.timeline import StepTimeline, timeline
 from pathways_nb.parallel.fsdp.variants import Variant, Variants, with_network
 from pathways_nb.trace.metrics import duration
+from pathways_nb.util.collecting import uncollected
 
 WRAPPINGS = ("per parameter", "per block", "greedy", "searched", "own")
 CHOICES = ("mode", "wrapping", "prefetch", "keep", "three_streams", "devices", "chip", "bandwidth", "latency",
@@ -86,7 +87,8 @@ class FsdpExplorer(t.HasTraits):
         """What is drawn for the present choices, or their error."""
         chosen = (*(getattr(self, name) for name in CHOICES), self.searches)
         if self._kept is None or self._kept[0] != chosen:
-            self._kept = chosen, self._made()
+            with uncollected():
+                self._kept = chosen, self._made()
         return self._kept[1]
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import ipywidgets as w
 import traitlets
 
+from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.words import counted
 from pathways_widgets.drawing.scene import Scene
 from pathways_widgets.explorers.controls_panel import WRAP, ControlsPanel, wide
@@ -173,11 +174,11 @@ class StepPanel(ControlsPanel):
 
     def _changed(self, change: Any = None) -> None:
         """Draw the present choice, and clear the message about an earlier one."""
-        picture = self.explorer.picture
-        self.message.value = ""
-        self.figure.draw(picture)
-        self.controls["buckets"].value = self.explorer.text
-        self._tabulate()
+        with uncollected():
+            self.message.value = ""
+            self.figure.draw(self.explorer.picture)
+            self.controls["buckets"].value = self.explorer.text
+            self._tabulate()
         self.renew()
 
     def _tabulate(self) -> None:
