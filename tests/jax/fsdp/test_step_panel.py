@@ -159,6 +159,7 @@ def test_an_error_takes_the_place_of_the_pictures(explorer: FsdpExplorer, panel:
     panel.controls["buckets"].value = "layers.*"
     assert sent(panel, "band")["left"] == sent(panel, "boxes")["left"] == sent(panel, "memory")["left"] == []
     assert " ".join(sent(panel, "headings")["text"]) == explorer.picture.error
+    assert not panel.figure.drawing.properties["step_lanes"]["visible"]
     panel.controls["wrapping"].value = "per block"
     assert len(sent(panel, "band")["left"]) == len(made().parameters)
 

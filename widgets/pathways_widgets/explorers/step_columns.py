@@ -147,7 +147,7 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
     sources["step_peak"] = _peak(picture, total, end, scale)
     shown = 0 < picture.limit < 2 * highest
     sources["step_limit"] = {"y": [picture.limit / scale] if shown else []}
-    top = 1.12 * max(highest, picture.limit if shown else 0.0) / scale
+    top = 1.16 * max(highest, picture.limit if shown else 0.0) / scale
     return sources, StepLayout(height, end, tuple(picture.lanes), top, unit)
 
 

@@ -45,7 +45,7 @@ BUCKETS, LANES, MEMORY = "step_buckets", "step_lanes", "step_held"
 """Names of the three figures."""
 WIDTH = 740.0
 """Pixels of the axes, to which text is fitted."""
-HEIGHT = 170.0
+HEIGHT = 150.0
 """Pixels of the memory."""
 LANE = 1.6
 """Height of a lane, in those of a device's."""
@@ -111,7 +111,9 @@ def _properties(layout: StepLayout, looks: style.Style) -> dict[str, dict[str, A
     return {
         BUCKETS: {"frame_height": max(round(layout.height), 1)},
         f"{BUCKETS}_up": bounds(layout.height, 0.0),
-        LANES: {"frame_height": round(count * LANE * looks.lane)},
+        LANES: {"frame_height": round(count * LANE * looks.lane), "visible": bool(layout.lanes)},
+        MEMORY: {"visible": bool(layout.lanes)},
+        f"{BUCKETS}_x": {"visible": bool(layout.lanes)},
         f"{LANES}_up": bounds(count, 0.0),
         f"{LANES}_ticks": {"ticks": [number + 0.5 for number in range(len(layout.lanes))]},
         _TIME: bounds(0.0, layout.end),
@@ -189,7 +191,7 @@ def _swatch(plot: figure, colour: str, pattern: str) -> GlyphRenderer:
 def _memory(drawn: StepPlan, time: Range1d) -> figure:
     """Return the figure of memory."""
     plot, table = _over_time(MEMORY, HEIGHT, Range1d(0, 1, name=f"{MEMORY}_up"), drawn), drawn.tables["step_memory"]
-    plot.x_range = time
+    plot.x_range, plot.height, plot.frame_height = time, None, int(HEIGHT)
     plot.yaxis[0].ticker.desired_num_ticks = 4
     shown = {}
     for below, name in pairwise(("base", *CATEGORIES)):
