@@ -108,10 +108,11 @@ def test_boxes_are_the_spans_and_the_stalls_of_the_timeline(explorer: FsdpExplor
     waits = [one for one in zip(boxes["kind"], boxes["colour"], boxes["words"], strict=True) if one[0] == "stall"]
     assert {colour for _, colour, _ in waits} == {STALL}
     assert any(words.startswith("waits for the all-gather of ") for *_, words in waits)
-    hatched = {
-        kind for kind, hatch in zip(boxes["kind"], boxes["hatch"], strict=True) if hatch == palette.HATCHES["upright"]
-    }
-    assert hatched == {"reduce-scatter"}
+    kinds = dict(zip(zip(boxes["left"], boxes["top"], strict=True), boxes["kind"], strict=True))
+    over = sent(panel, "hatched")
+    where = zip(over["left"], over["top"], over["hatch"], strict=True)
+    marked = {(kinds[left, top], hatch) for left, top, hatch in where}
+    assert marked == {("stall", palette.HATCHES["level"]), ("reduce-scatter", palette.HATCHES["upright"])}
 
 
 def test_a_parameter_has_the_colour_of_its_bucket_on_the_lanes_too(explorer: FsdpExplorer, panel: StepPanel) -> None:
