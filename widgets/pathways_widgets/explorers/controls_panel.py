@@ -43,7 +43,7 @@ class ControlsPanel(w.VBox):
         raise NotImplementedError
 
     def display(self) -> None:
-        """Show the panel in the current cell, with a still picture beside it; a page without a kernel gets the figure."""
+        """Show the panel in the current cell, with a still picture beside it; a page without kernel gets the figure."""
         found = self._repr_mimebundle_()
         bundle = dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(self.explorer)}
         put_out(bundle | ({ITEM_TYPE: self.figure.json_item_with_data()} if embedding() else {}))
