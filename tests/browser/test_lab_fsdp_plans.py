@@ -60,4 +60,9 @@ def test_typed_buckets_change_the_band_the_lanes_and_the_words(chromium: Browser
     wait_until_painted(page)
     page.screenshot(path=SHOTS / "fsdp-plan-refused.png")
     assert page.evaluate("model('step_band').data.left.length") == 0
+    buckets.fill("embedding, head, layers, norm")
+    buckets.blur()
+    page.wait_for_function("says('own: 1 bucket') && model('step_lanes').visible && model('step_held').visible")
+    wait_until_painted(page)
+    page.screenshot(path=SHOTS / "fsdp-plan-mended.png")
     assert trouble == []

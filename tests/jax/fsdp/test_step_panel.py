@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import Rect, Text, text_width
 from pathways_widgets.drawing.style import current
 from pathways_widgets.explorers.step_columns import CATEGORIES, STALL, columns_of
-from pathways_widgets.explorers.step_controls import StepPanel
+from pathways_widgets.explorers.step_controls import StepPanel, display_explorer
 from pathways_widgets.explorers.step_still import scene_of_step
+from pathways_widgets.figures import output
 from tests.core.widgets.unpacking import columns_sent
 from tests.jax.fsdp.test_step_explorer import NETWORK, made
 
@@ -108,10 +110,11 @@ def test_boxes_are_the_spans_and_the_stalls_of_the_timeline(explorer: FsdpExplor
     waits = [one for one in zip(boxes["kind"], boxes["colour"], boxes["words"], strict=True) if one[0] == "stall"]
     assert {colour for _, colour, _ in waits} == {STALL}
     assert any(words.startswith("waits for the all-gather of ") for *_, words in waits)
-    hatched = {
-        kind for kind, hatch in zip(boxes["kind"], boxes["hatch"], strict=True) if hatch == palette.HATCHES["upright"]
-    }
-    assert hatched == {"reduce-scatter"}
+    kinds = dict(zip(zip(boxes["left"], boxes["top"], strict=True), boxes["kind"], strict=True))
+    over = sent(panel, "hatched")
+    where = zip(over["left"], over["top"], over["hatch"], strict=True)
+    marked = {(kinds[left, top], hatch) for left, top, hatch in where}
+    assert marked == {("stall", palette.HATCHES["level"]), ("reduce-scatter", palette.HATCHES["upright"])}
 
 
 def test_a_parameter_has_the_colour_of_its_bucket_on_the_lanes_too(explorer: FsdpExplorer, panel: StepPanel) -> None:
@@ -159,6 +162,7 @@ def test_an_error_takes_the_place_of_the_pictures(explorer: FsdpExplorer, panel:
     panel.controls["buckets"].value = "layers.*"
     assert sent(panel, "band")["left"] == sent(panel, "boxes")["left"] == sent(panel, "memory")["left"] == []
     assert " ".join(sent(panel, "headings")["text"]) == explorer.picture.error
+    assert not panel.figure.drawing.properties["step_lanes"]["visible"]
     panel.controls["wrapping"].value = "per block"
     assert len(sent(panel, "band")["left"]) == len(made().parameters)
 
@@ -195,3 +199,18 @@ def test_text_of_the_still_picture_stays_on_the_page(explorer: FsdpExplorer, wra
     assert {"compute", "collectives", "activations", "pace"} <= set(words)
     drawn = [one for one in scene.shapes if isinstance(one, Rect) and one.fill in palette.DEVICES]
     assert len(drawn) > len(explorer.picture.names)
+
+
+def test_a_page_without_a_kernel_gets_the_figure_with_its_data(
+    monkeypatch: pytest.MonkeyPatch, explorer: FsdpExplorer
+) -> None:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(output, "display", lambda bundle, **_: shown.append(bundle))
+    display_explorer(explorer)
+    assert all(output.ITEM_TYPE not in bundle for bundle in shown)
+    assert "image/png" in shown[-1]
+    assert all(bundle.get("text/plain", repr(explorer)) == repr(explorer) for bundle in shown)
+    shown.clear()
+    monkeypatch.setenv("PATHWAYS_EMBED_FIGURES", "1")
+    display_explorer(explorer)
+    assert "layers.1" in json.dumps(shown[0][output.ITEM_TYPE])

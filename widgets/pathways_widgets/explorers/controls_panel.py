@@ -13,7 +13,8 @@ import ipywidgets as w
 
 from pathways_nb.errors import PathwaysError
 from pathways_widgets.drawing.scene import Scene
-from pathways_widgets.figures.output import put_out, show_still
+from pathways_widgets.figures.live import Figure
+from pathways_widgets.figures.output import ITEM_TYPE, embedding, put_out, show_still
 
 _QUIET_SECONDS = 1.0
 """Seconds without a change after which the still picture is made again."""
@@ -27,6 +28,9 @@ class ControlsPanel(w.VBox):
         explorer: has the choices as traits, and its state in words as ``repr``.
     """
 
+    figure: Figure
+    """The live figure, which each panel makes."""
+
     def __init__(self, explorer: Any):
         self.explorer = explorer
         self.message = w.Label()
@@ -39,9 +43,10 @@ class ControlsPanel(w.VBox):
         raise NotImplementedError
 
     def display(self) -> None:
-        """Show the panel in the current cell, with a still picture beside it."""
+        """Show the panel in the current cell, with a still picture beside it; a page without kernel gets the figure."""
         found = self._repr_mimebundle_()
-        put_out(dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(self.explorer)})
+        bundle = dict(found[0] if isinstance(found, tuple) else found or {}) | {"text/plain": repr(self.explorer)}
+        put_out(bundle | ({ITEM_TYPE: self.figure.json_item_with_data()} if embedding() else {}))
         self.show_still()
 
     def show_still(self) -> None:

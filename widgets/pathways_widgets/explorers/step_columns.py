@@ -19,14 +19,16 @@ from pathways_widgets.drawing.views import Columns
 
 COMPUTE, STALL = palette.SKY, palette.VERMILION
 """Colours of computation and of waiting; a collective has the colour of its bucket."""
+PLAIN = {"compute": COMPUTE, "stall": STALL}
 CATEGORIES = ("parameters", "optimizer", "gathered", "gradients", "activations", "temporaries")
 """What memory is held for, in the order in which it is stacked."""
 SOURCES = {
     "step_band": ("left", "right", "top", "bottom", "colour", "name", "bucket", "bytes"),
     "step_labels": ("x", "y", "text"),
     "step_headings": ("x", "y", "text"),
-    "step_boxes": ("left", "right", "top", "bottom", "colour", "edge", "hatch", "kind", "words", "bytes", "seconds",
-                   "exposed", "x", "y", "text"),
+    "step_boxes": ("left", "right", "top", "bottom", "colour", "edge", "kind", "words", "bytes", "seconds", "exposed"),
+    "step_hatched": ("left", "right", "top", "bottom", "hatch"),
+    "step_box_labels": ("x", "y", "text"),
     "step_memory": ("left", "right", "base", *CATEGORIES, *(f"{name}_held" for name in CATEGORIES), "bytes"),
     "step_peak": ("x", "y", "text", "align"),
     "step_limit": ("y",),
@@ -37,7 +39,7 @@ _LINE, _GAP = 1.7, 0.7
 _LEAST = 1.5
 """Pixels of the narrowest parameter."""
 _EDGED = 6.0
-"""Pixels of the narrowest box with an edge."""
+"""Pixels of the narrowest box with an edge and a pattern; thousands of patterns would take seconds to draw."""
 _STEPS = 370
 """Steps of the memory, at most: one for every second pixel."""
 _UNITS = (("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0))
@@ -139,7 +141,7 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
     end = max((box.end for box in picture.boxes), default=0.0) or 1.0
     names = {number + 0.5: name for number, name in enumerate(picture.lanes)}
     sources["step_lane_names"] = {"y": list(names), "text": list(names.values())}
-    sources["step_boxes"] = _boxes(picture, end, width, style)
+    sources |= _boxes(picture, width / end, style)
     total = sum(picture.memory.values(), np.zeros(len(picture.times)))
     highest = max(float(total.max(initial=0.0)), 1.0)
     unit, scale = next((unit, scale) for unit, scale in _UNITS if highest >= scale)
@@ -147,7 +149,7 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
     sources["step_peak"] = _peak(picture, total, end, scale)
     shown = 0 < picture.limit < 2 * highest
     sources["step_limit"] = {"y": [picture.limit / scale] if shown else []}
-    top = 1.12 * max(highest, picture.limit if shown else 0.0) / scale
+    top = 1.16 * max(highest, picture.limit if shown else 0.0) / scale
     return sources, StepLayout(height, end, tuple(picture.lanes), top, unit)
 
 
@@ -220,40 +222,67 @@ def _labels(band: Band, edges: np.ndarray, width: float, style: Style) -> list[t
 # ---- lanes
 
 
-def _boxes(picture: Pictured, end: float, width: float, style: Style) -> Columns:
-    """Return the boxes on the lanes; a reduction has a pattern, and so has waiting."""
-    scale, boxes = width / end, picture.boxes
+def _boxes(picture: Pictured, scale: float, style: Style) -> dict[str, Columns]:
+    """Return the boxes on the lanes, patterns over some, and labels.
+
+    Args:
+        picture: what to draw.
+        scale: pixels of a second.
+        style: sizes of text.
+    """
+    boxes = picture.boxes
     colours = [_colour(box) for box in boxes]
     room = [scale * (box.end - box.start) for box in boxes]
-    return {
+    made = {
         "left": [box.start for box in boxes],
         "right": [box.end for box in boxes],
         "top": [box.lane + 0.1 for box in boxes],
         "bottom": [box.lane + 0.9 for box in boxes],
         "colour": colours,
         "edge": [palette.BOX_EDGE if wide > _EDGED else colour for wide, colour in zip(room, colours, strict=True)],
-        "hatch": [_hatch(box.kind) for box in boxes],
         "kind": [box.kind for box in boxes],
         "words": [box.words for box in boxes],
         "bytes": [box.bytes for box in boxes],
         "seconds": [box.end - box.start for box in boxes],
         "exposed": [box.exposed for box in boxes],
-        "x": [(box.start + box.end) / 2 for box in boxes],
-        "y": [box.lane + 0.5 for box in boxes],
-        "text": [
-            "" if box.kind in ("compute", "stall") or wide < style.font else _fitted(box.words, wide - 4, style)
-            for box, wide in zip(boxes, room, strict=True)
-        ],
+    }
+    wide = [(box, pixels) for box, pixels in zip(boxes, room, strict=True) if pixels > _EDGED]
+    return {
+        "step_boxes": made,
+        "step_hatched": _hatched([box for box, _ in wide]),
+        "step_box_labels": _named(wide, style),
+    }
+
+
+def _hatched(boxes: Sequence[Any]) -> Columns:
+    """Return the patterns over boxes."""
+    mine = [(box, _hatch(box.kind)) for box in boxes if _hatch(box.kind)]
+    return {
+        "left": [box.start for box, _ in mine],
+        "right": [box.end for box, _ in mine],
+        "top": [box.lane + 0.1 for box, _ in mine],
+        "bottom": [box.lane + 0.9 for box, _ in mine],
+        "hatch": [hatch for _, hatch in mine],
+    }
+
+
+def _named(boxes: Sequence[tuple[Any, float]], style: Style) -> Columns:
+    """Return what is written on collectives, where there is room; with each box come its pixels."""
+    chosen = [(box, _fitted(box.words, pixels - 4, style)) for box, pixels in boxes if box.kind not in PLAIN]
+    named = [(box, text) for box, text in chosen if text]
+    return {
+        "x": [(box.start + box.end) / 2 for box, _ in named],
+        "y": [box.lane + 0.5 for box, _ in named],
+        "text": [text for _, text in named],
     }
 
 
 def _colour(box: Any) -> str:
-    plain = {"compute": COMPUTE, "stall": STALL}
-    return plain.get(box.kind) or palette.bucket_colour(box.bucket)
+    return PLAIN.get(box.kind) or palette.bucket_colour(box.bucket)
 
 
 def _hatch(kind: str) -> str:
-    return palette.HATCHES["level"] if kind == "stall" else palette.HATCHES["upright"] if "reduce" in kind else " "
+    return palette.HATCHES["level"] if kind == "stall" else palette.HATCHES["upright"] if "reduce" in kind else ""
 
 
 def _fitted(words: str, room: float, style: Style) -> str:

@@ -41,7 +41,7 @@ def scene_of_step(picture: Pictured, width: float = FULL_WIDTH) -> Scene:
     lanes = Frame(left, right, top, top + len(layout.lanes) * LANE * looks.lane, 0.0, layout.end, LANE * looks.lane)
     top = lanes.bottom + 1.6 * AXIS * looks.factor + LEGEND_ROW * looks.factor
     memory = Frame(left, right, top, top + HEIGHT, 0.0, layout.end, HEIGHT / layout.highest)
-    shapes += [*_lanes(lanes, sources["step_boxes"], layout), *_memory(memory, sources, layout)]
+    shapes += [*_lanes(lanes, sources, layout), *_memory(memory, sources, layout)]
     words = list(_passes(picture, margin, memory.bottom + 1.5 * AXIS * looks.factor, right))
     height = max((word.y for word in words), default=memory.bottom + AXIS) + 1.5 * font
     return Scene(width, height, _LIGHT["background"], [*shapes, *words])
@@ -63,20 +63,26 @@ def _band(sources: dict[str, Columns], margin: float, right: float, left: float)
         yield Text((left + right) / 2, below, WORDS["order"], 0.9 * font, _LIGHT["soft"], "middle")
 
 
-def _lanes(frame: Frame, boxes: Columns, layout: StepLayout) -> Iterator[Shape]:
+def _lanes(frame: Frame, sources: dict[str, Columns], layout: StepLayout) -> Iterator[Shape]:
     """Yield the boxes on the lanes, with axis and legend."""
     font = style.current().font
     yield from _legend(
         [Swatch(text, colour, palette.HATCHES.get(mark, "")) for text, (colour, mark) in LOOKS.items()], frame
     )
     yield from frame.time_axis()
-    for one in _records(boxes):
-        x, wide = frame.x(one["left"]), frame.x(one["right"]) - frame.x(one["left"])
-        top, bottom = frame.y(one["top"]), frame.y(one["bottom"])
-        yield Rect(x, top, max(wide, 0.3), bottom - top, one["colour"], one["edge"], 0.3, hatch=one["hatch"].strip())
-        if one["text"]:
-            yield Text(x + wide / 2, frame.y(one["y"]), one["text"], font, palette.INK, "middle")
+    for one in _records(sources["step_boxes"]):
+        yield _box(frame, one, one["colour"], one["edge"])
+    for one in _records(sources["step_hatched"]):
+        yield _box(frame, one, hatch=one["hatch"])
+    for one in _records(sources["step_box_labels"]):
+        yield Text(frame.x(one["x"]), frame.y(one["y"]), one["text"], font, palette.INK, "middle")
     yield from frame.names({number + 0.5: name for number, name in enumerate(layout.lanes)})
+
+
+def _box(frame: Frame, one: dict[str, Any], colour: str = "", edge: str = "", hatch: str = "") -> Rect:
+    """Return a box on a lane."""
+    x, y = frame.x(one["left"]), frame.y(one["top"])
+    return Rect(x, y, max(frame.x(one["right"]) - x, 0.3), frame.y(one["bottom"]) - y, colour, edge, 0.3, hatch=hatch)
 
 
 def _memory(frame: Frame, sources: dict[str, Columns], layout: StepLayout) -> Iterator[Shape]:

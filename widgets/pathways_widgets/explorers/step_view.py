@@ -45,7 +45,7 @@ BUCKETS, LANES, MEMORY = "step_buckets", "step_lanes", "step_held"
 """Names of the three figures."""
 WIDTH = 740.0
 """Pixels of the axes, to which text is fitted."""
-HEIGHT = 170.0
+HEIGHT = 150.0
 """Pixels of the memory."""
 LANE = 1.6
 """Height of a lane, in those of a device's."""
@@ -60,6 +60,8 @@ WORDS = {
 """Words on axes and in legends."""
 _TIME = "step_time"
 _BORDER = 90
+_HATCHING: dict[str, Any] = {"hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA, "hatch_scale": 6,
+                             "hatch_weight": 0.7}  # fmt: skip
 _NAMES = "const {y, text} = lanes.data; return text[Array.from(y).indexOf(tick)] ?? ''"
 _NOWHERE = math.nan
 """Where a box is that is only in the legend; one without rows would not be in it, either."""
@@ -111,7 +113,9 @@ def _properties(layout: StepLayout, looks: style.Style) -> dict[str, dict[str, A
     return {
         BUCKETS: {"frame_height": max(round(layout.height), 1)},
         f"{BUCKETS}_up": bounds(layout.height, 0.0),
-        LANES: {"frame_height": round(count * LANE * looks.lane)},
+        LANES: {"frame_height": round(count * LANE * looks.lane), "visible": bool(layout.lanes)},
+        MEMORY: {"visible": bool(layout.lanes)},
+        f"{BUCKETS}_x": {"visible": bool(layout.lanes)},
         f"{LANES}_up": bounds(count, 0.0),
         f"{LANES}_ticks": {"ticks": [number + 0.5 for number in range(len(layout.lanes))]},
         _TIME: bounds(0.0, layout.end),
@@ -155,9 +159,10 @@ def _lanes(drawn: StepPlan) -> figure:
     plot.yaxis[0].ticker = FixedTicker(ticks=[], name=f"{LANES}_ticks")
     plot.yaxis[0].formatter = CustomJSTickFormatter(args={"lanes": drawn.tables["step_lane_names"]}, code=_NAMES)
     look: dict[str, Any] = {"fill_color": "colour", "line_color": "edge", "line_width": 0.5 * drawn.style.line}
-    look |= {"hatch_pattern": "hatch", "hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA}
-    boxes = plot.add_glyph(drawn.tables["step_boxes"], Quad(**_SIDES, **look, hatch_scale=6, hatch_weight=0.7))
-    _words(plot, drawn, "step_boxes", "step_box_text", "center", text_color=palette.INK)
+    boxes = plot.add_glyph(drawn.tables["step_boxes"], Quad(**_SIDES, **look))
+    look = {"fill_color": None, "line_color": None, "hatch_pattern": "hatch"} | _HATCHING
+    plot.add_glyph(drawn.tables["step_hatched"], Quad(**_SIDES, **look))
+    _words(plot, drawn, "step_box_labels", "step_box_text", "center", text_color=palette.INK)
     _legend(plot, LANES, {text: _swatch(plot, *look) for text, look in LOOKS.items()}, drawn)
     seconds = {"seconds": "takes", "left": "from", "right": "to", "exposed": "exposed"}
     tips = [("", "@kind"), ("of", "@words"), ("bytes", "@bytes{custom}")]
@@ -177,19 +182,14 @@ LOOKS = {
 
 def _swatch(plot: figure, colour: str, pattern: str) -> GlyphRenderer:
     """Return a box that is only in the legend."""
-    look: dict[str, Any] = {
-        "fill_color": colour,
-        "line_color": None,
-        "hatch_pattern": palette.HATCHES.get(pattern, " "),
-    }
-    look |= {"hatch_color": palette.INK, "hatch_alpha": palette.HATCH_ALPHA, "hatch_scale": 6, "hatch_weight": 0.7}
+    look = {"fill_color": colour, "line_color": None, "hatch_pattern": palette.HATCHES.get(pattern, " ")} | _HATCHING
     return plot.add_glyph(ColumnDataSource({side: [_NOWHERE] for side in _SIDES}), Quad(**_SIDES, **look))
 
 
 def _memory(drawn: StepPlan, time: Range1d) -> figure:
     """Return the figure of memory."""
     plot, table = _over_time(MEMORY, HEIGHT, Range1d(0, 1, name=f"{MEMORY}_up"), drawn), drawn.tables["step_memory"]
-    plot.x_range = time
+    plot.x_range, plot.height, plot.frame_height = time, None, int(HEIGHT)
     plot.yaxis[0].ticker.desired_num_ticks = 4
     shown = {}
     for below, name in pairwise(("base", *CATEGORIES)):
