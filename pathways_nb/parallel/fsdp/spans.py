@@ -22,6 +22,7 @@ class Span(NamedTuple):
         params: positions of the parameters that a collective carries.
         again: whether it gathers parameters for the backward pass.
         bytes: of the whole array that a collective exchanges.
+        kind: of a collective, such as ``"all-gather"``.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Span(NamedTuple):
     params: tuple[int, ...] = ()
     again: bool = False
     bytes: int = 0
+    kind: str = ""
 
 
 class Stall(NamedTuple):

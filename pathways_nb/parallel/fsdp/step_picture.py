@@ -26,7 +26,6 @@ _REPEATED, _SHORT = re.compile(r"(.{1,40}?)\1{2,}"), 8
 """Letters of a schedule that come three times or more, and how many are written out."""
 _SMALL = 1e-3
 """The share of the memory below which a category is not named."""
-KINDS = {("gather", False): "all-gather", ("gather", True): "all-gather again"}
 
 
 class Band(NamedTuple):
@@ -43,12 +42,15 @@ class Band(NamedTuple):
     lines: tuple[str, ...]
 
 
+NO_COLLECTIVES = ("compute", "backward", "stall")
+
+
 class Box(NamedTuple):
     """What a device does for some time.
 
     Args:
         lane: number of its lane.
-        kind: ``"compute"``, ``"stall"``, or the kind of a collective.
+        kind: one of ``NO_COLLECTIVES``, or the kind of a collective.
         start: when it begins.
         end: when it ends.
         bucket: number of its bucket, from 0; -1 for none.
@@ -108,7 +110,7 @@ class StepPicture:
     @property
     def collectives(self) -> tuple[Box, ...]:
         """The collectives of parameters and gradients, in the order in which they begin."""
-        found = (box for box in self.boxes if box.kind not in ("compute", "stall"))
+        found = (box for box in self.boxes if box.kind not in NO_COLLECTIVES)
         return tuple(sorted(found, key=lambda box: (box.start, box.end)))
 
     @property
@@ -220,7 +222,7 @@ def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], 
     for span in timeline.spans:
         where, times = _lane(span.stream, streams), (span.start * TICK, span.end * TICK)
         if span.stream == "compute":
-            found.append(Box(where, "compute", *times, -1, f"from {span.name} on"))
+            found.append(Box(where, "backward" if span.name == "backward" else "compute", *times, -1, span.name))
         else:
             found.append(Box(where, _kind(span), *times, *told(span), span.bytes, exposed.get(id(span), 0) * TICK))
     for stall in timeline.stalls:
@@ -231,7 +233,7 @@ def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], 
 
 
 def _kind(span: Span) -> str:
-    return KINDS.get((span.stream, span.again), span.name.replace("_", "-"))
+    return f"{span.kind} again" if span.again else span.kind
 
 
 def _lane(stream: str, streams: int) -> int:

@@ -191,7 +191,7 @@ class _Streams:
         start = max(self.now, self.free[lane], made)
         self.free[lane] = start + ticks
         label, size = self.graph.label(op), self.costs.bytes_of(self.graph, op)
-        span = Span(label, stream, start, start + ticks, op.carries, op.again, size)
+        span = Span(label, stream, start, start + ticks, op.carries, op.again, size, op.name.replace("_", "-"))
         self.times.append((self.now, span.end))
         self.arriving.update(dict.fromkeys(op.outputs, span))
         if op.carries:
@@ -206,7 +206,8 @@ class _Streams:
             again = stream == "gather" and scan in self.graph.backward
             verb = ("regather" if again else "gather") if stream == "gather" else "reduce"
             label = f"{verb} {self.graph.parameters[one.param].name}"
-            span = Span(label, stream, start, start + ticks, (one.param,), again, one.bytes * scan.length)
+            what = (one.param,), again, one.bytes * scan.length, one.name.replace("_", "-")
+            span = Span(label, stream, start, start + ticks, *what)
             self.free[stream if self.streams == 3 else "gather"] = span.end
             self.spans.append(span)
             self._wait(span)

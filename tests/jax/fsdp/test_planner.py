@@ -73,7 +73,7 @@ def test_uneven_parameters_are_exchanged_with_their_padding(devices) -> None:
     for plan in (planner.per_parameter(1), planner.per_block(), random_plan(planner, 0)):
         found = planner.timeline(plan)
         assert fast(planner, plan) == found.end
-        assert found.exposed >= planner.bound * (1 - 1e-9)
+        assert found.exposed >= planner.bound_of(plan) * (1 - 1e-9)
 
 
 def test_no_plan_is_below_the_bound_and_the_search_comes_near() -> None:

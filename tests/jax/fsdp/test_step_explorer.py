@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.cost.model import CostModel
 from pathways_nb.examples import llama3
 from pathways_nb.parallel.fsdp.bound import exposed_bound
 from pathways_nb.parallel.fsdp.explorer import FsdpExplorer
@@ -52,7 +53,7 @@ def planner(mode: str = "zero3", devices: int = 16) -> Any:
         llama3.loss(SHAPE), llama3.params(SHAPE), on=on, mode=mode, optimizer=optax.adamw(1e-4),
         param_dtype=jnp.bfloat16, reduce_dtype=jnp.float32,
     )  # fmt: skip
-    model = with_network(pw.fsdp.__globals__["CostModel"].of("gpu_h100_sxm"), devices, *NETWORK.values())
+    model = with_network(CostModel.of("gpu_h100_sxm"), devices, *NETWORK.values())
     return step.planner(batch=batch, chip=model)
 
 

@@ -17,9 +17,9 @@ from pathways_widgets.drawing.scene import text_width, wrapped
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import Columns
 
-COMPUTE, STALL = palette.SKY, palette.VERMILION
+COMPUTE, BACKWARD, STALL = palette.SKY, palette.GREEN, palette.VERMILION
 """Colours of computation and of waiting; a collective has the colour of its bucket."""
-PLAIN = {"compute": COMPUTE, "stall": STALL}
+PLAIN = {"compute": COMPUTE, "backward": BACKWARD, "stall": STALL}
 CATEGORIES = ("parameters", "optimizer", "gathered", "gradients", "activations", "temporaries")
 """What memory is held for, in the order in which it is stacked."""
 SOURCES = {

@@ -32,6 +32,7 @@ from pathways_widgets.drawing.plane import Axes, frame, roles
 from pathways_widgets.drawing.time_axis import LEGEND_ROLES, TICKS, hover
 from pathways_widgets.drawing.views import CLIPPED, Columns, empty_source
 from pathways_widgets.explorers.step_columns import (
+    BACKWARD,
     CATEGORIES,
     COMPUTE,
     SOURCES,
@@ -53,7 +54,8 @@ WORDS = {
     "order": "parameters in the order of their use",
     "gather": "gather, in its bucket's colour",
     "reduce": "reduction",
-    "compute": "compute",
+    "compute": "forward",
+    "backward": "backward",
     "stall": "waits",
     "limit": "memory of the device",
 }
@@ -173,6 +175,7 @@ def _lanes(drawn: StepPlan) -> figure:
 
 LOOKS = {
     WORDS["compute"]: (COMPUTE, ""),
+    WORDS["backward"]: (BACKWARD, ""),
     WORDS["stall"]: (STALL, "level"),
     WORDS["gather"]: (palette.GREY, ""),
     WORDS["reduce"]: (palette.GREY, "upright"),
