@@ -73,7 +73,8 @@ def typed() -> Iterator[dict[str, Any]]:
     runs = {"run": real, "real": real, "simulated": simulated, "run_a": real, "run_b": simulated}
     schedules = {"a": pw.schedule("gpipe", devices=4, microbatches=8), "b": pw.schedule("1f1b", 4, 8)}
     yield {"pw": pw, "np": np, "controller": controller, "place": place, "x": x, "y": a(x), "tree": [a(x)],
-           "step": pw.fsdp(lambda w, x: (w * x).mean(), x, on=place, batch=(x,)), "program": program, "tenant": pw.client("ann"), "NAME": "train", "fn": lambda n, policy: {"n": n},
+           "step": pw.fsdp(lambda w, x: (w.sum() * x).mean(), x, on=place, batch=(x,)),
+           "program": program, "tenant": pw.client("ann"), "NAME": "train", "fn": lambda n, policy: {"n": n},
            **runs, **schedules}  # fmt: skip
     controller.close()
 
