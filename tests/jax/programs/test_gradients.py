@@ -204,5 +204,7 @@ def test_weights_are_brought_once_for_forward_and_backward(model) -> None:
         f(params, x)
     brought = [row["name"] for row in run.events.of_kind("transfer") if row["route"] == "host"]
     assert sorted(brought) == ["params → left", "params → right", "x → left"]
-    crossed = [row["bytes"] for row in run.events.of_kind("transfer") if row["route"] == "DCN"]
-    assert crossed == [128, 4 * 128], "the activations one way, in shards; their gradient the other, to each device"
+    crossed = {row["name"]: row["bytes"] for row in run.events.of_kind("transfer") if row["route"] == "DCN"}
+    assert crossed == {"left → right": 128, "right → left": 4 * 128}, (
+        "the activations one way, in shards; their gradient the other, to each device"
+    )
