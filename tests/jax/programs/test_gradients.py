@@ -205,6 +205,4 @@ def test_weights_are_brought_once_for_forward_and_backward(model) -> None:
     brought = [row["name"] for row in run.events.of_kind("transfer") if row["route"] == "host"]
     assert sorted(brought) == ["params → left", "params → right", "x → left"]
     crossed = {row["name"]: row["bytes"] for row in run.events.of_kind("transfer") if row["route"] == "DCN"}
-    assert crossed == {"left → right": 128, "right → left": 4 * 128}, (
-        "the activations one way, in shards; their gradient the other, to each device"
-    )
+    assert crossed == {"left → right": 128, "right → left": 4 * 128}, "in shards one way, to each device the other"
