@@ -62,7 +62,7 @@ KINDS = DEVICE_KINDS + CONTROLLER_KINDS
 CODES = {kind.name: code for code, kind in enumerate(KINDS)}
 
 OPS = {
-    **{"op compute": "compute", "op copy": "transfer", "op wait": "wait"},
+    **{"op compute": "compute", "op copy": "transfer", "op wait": "stall"},
     **dict.fromkeys(("op collective", "op gather", "op reduce"), "collective"),
 }
 """Kinds of ops inside a launch -> the kind of event that they are drawn like."""
