@@ -162,8 +162,10 @@ def bucket_scatter(graph: StepGraph, members: Sequence[Collective], then: Sequen
     return [*ops, operation("unpack", (reduced,), [op.outputs[0] for op in then or members], end)]
 
 
-def bucket_all_reduce(graph: StepGraph, members: Sequence[Collective]) -> list[Runnable]:
-    """Return the operations that add up several arrays over all devices at once."""
+def bucket_all_reduce(
+    graph: StepGraph, members: Sequence[Collective], then: Sequence[Collective] = ()
+) -> list[Runnable]:
+    """Return the operations that add up several arrays over all devices at once; arguments as ``bucket_scatter``."""
     first, params = members[0], [param for op in members for param in op.carries]
     avals, packing = [graph.flat.avals[op.inputs[0]] for op in members], _Packing.of(graph, params)
     shapes = [graph.parameters[param].piece_of(aval.shape) for param, aval in zip(params, avals, strict=True)]
@@ -176,11 +178,13 @@ def bucket_all_reduce(graph: StepGraph, members: Sequence[Collective]) -> list[R
     def unpack(row: Any) -> list[Any]:
         return [part.reshape(shape) for shape, part in zip(shapes, _columns(row[None], sizes), strict=True)]
 
-    inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in members]
-    collective = all_reduce(graph, first.axis, params, packed, total, packing.row)
+    inputs, outputs = [op.inputs[0] for op in members], [op.outputs[0] for op in then or members]
     begin = operation("pack", inputs, (packed,), packing.manual(pack, packing.others, [packing.row]))
-    end = operation("unpack", (total,), outputs, packing.manual(unpack, [packing.row], packing.others))
-    return [begin, collective, end]
+    ops: list[Runnable] = [begin, all_reduce(graph, first.axis, params, packed, total, packing.row)]
+    if then:
+        before, total = total, graph.new(avals[0], (sum(sizes) * packing.copies,))
+        ops.append(all_reduce(graph, then[0].axis, params, before, total, packing.row))
+    return [*ops, operation("unpack", (total,), outputs, packing.manual(unpack, [packing.row], packing.others))]
 
 
 class _Packing(NamedTuple):

@@ -9,21 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.jaxpr.exchange import Collective as Exchange
 from pathways_nb.cost.jaxpr.node_work import Amount, Work
 from pathways_nb.cost.model import CostModel
 from pathways_nb.parallel.flat_function import Runnable
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, kind_of
 from pathways_nb.parallel.fsdp.step_work import StepWork
 
 TICK = 1e-12
 """Seconds of one tick."""
-_KINDS: dict[str, Any] = {
-    "all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "all_reduce": "all-reduce",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +94,7 @@ class StepCosts:
         """
         key = name, bytes, axis
         if key not in self._known:
-            work = Work(collectives=(Exchange(_KINDS[name], bytes, (axis,), self.sizes[axis]),))
+            work = Work(collectives=(Exchange(kind_of(name), bytes, (axis,), self.sizes[axis]),))
             self._known[key] = _ticks(self.model.node(work, self.topology, self.sizes).collective)
         return self._known[key]
 

@@ -117,7 +117,7 @@ class FsdpExplorer(t.HasTraits):
 
     @property
     def step(self) -> FsdpStep:
-        """The step with the mode and the plan that are chosen, on its own place, to be run; raises as ``plan`` does."""
+        """The step with the mode and plan that are chosen, to be run: on its own place, unless it leaves ``"hsdp"``."""
         plan, step = self.plan, self._variants.step
         return (step if self.mode == step.mode else step.elsewhere(self.mode)).with_plan(plan)
 

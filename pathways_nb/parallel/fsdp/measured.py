@@ -6,9 +6,10 @@ collectives that it merges, one name is left.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -125,11 +126,13 @@ def measured(graph: StepGraph, ops: Ops, began: float) -> MeasuredStep:
 
 def _moved(collectives: tuple[MeasuredCollective, ...]) -> tuple[str, ...]:
     """Return the fewest names without which the others ran in the planned order."""
-    planned = [one.name for one in collectives if one.start is not None]
-    ran = [one.name for one in sorted(collectives, key=lambda one: one.start or 0.0) if one.start is not None]
-    kept = SequenceMatcher(None, planned, ran, autojunk=False).get_matching_blocks()
-    same = {name for block in kept for name in planned[block.a : block.a + block.size]}
-    return tuple(name for name in planned if name not in same)
+    there = [(one.start, one.name) for one in collectives if one.start is not None]
+    chains: list[tuple[float, tuple[str, ...]]] = []  # by length, the rising chain that ends first
+    for start, name in there:
+        at = bisect_right(chains, start, key=itemgetter(0))
+        chains[at : at + 1] = [(start, (*(chains[at - 1][1] if at else ()), name))]
+    same = set(chains[-1][1]) if chains else set()
+    return tuple(name for _, name in there if name not in same)
 
 
 def _times(one: MeasuredCollective) -> tuple[str, str]:

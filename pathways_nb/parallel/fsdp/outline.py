@@ -1,7 +1,8 @@
 """The outline of a step: when each parameter is used and each gradient is made, in ticks of computation.
 
 It evaluates thousands of plans a second, because it adds up whole stretches of computation where ``timeline`` walks
-through single operations. Both find the same step time to the last tick (tested).
+through single operations. Both find the same step time to the last tick (tested), except for collectives inside loops,
+which are the same in every plan and are left out here.
 """
 
 from __future__ import annotations
@@ -165,7 +166,12 @@ class _Walk:
         return self._walked(events, [self._after(bucket) for bucket in reductions])
 
     def _reductions(self, buckets: Buckets) -> list[list[Reduction]]:
-        return sorted(_chosen(buckets, self.outline.reduced, frozenset()), key=lambda bucket: bucket[-1].at)
+        """Return what is reduced together: of a bucket, gradients with the same collectives."""
+        chosen = _chosen(buckets, self.outline.reduced, frozenset())
+        kinds = ({one.kinds for one in bucket} for bucket in chosen)
+        groups = [[one for one in bucket if one.kinds == kind]
+                  for bucket, each in zip(chosen, kinds, strict=True) for kind in each]  # fmt: skip
+        return sorted(groups, key=lambda bucket: bucket[-1].at)
 
     def _gather_events(self, gathers: list[list[Use]], prefetch: int) -> list[_Event]:
         waits: list[Key] = [(bucket[0].at, 1) if len(bucket) > 1 else (bucket[0].read, 1) for bucket in gathers]

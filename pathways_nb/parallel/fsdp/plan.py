@@ -84,15 +84,17 @@ class FsdpPlan:
 
         Raises:
             PlanError: the file is no plan.
+            FileNotFoundError: there is no such file.
         """
         try:
             found = json.loads(Path(path).read_text())
             if found.pop("format") != FORMAT:
                 raise ValueError("unknown format")
             buckets, backward = (_buckets(found.pop(key)) for key in ("buckets", "backward"))
-            assert buckets is not None
+            if buckets is None or not isinstance(found["prefetch"], int) or not isinstance(found["name"], str):
+                raise ValueError("a part is missing or of another type")
             return cls(buckets, backward, **found)
-        except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PlanError(f"{path} is no plan that FsdpPlan.save wrote ({type(error).__name__}: {error}).") from None
 
     def __str__(self) -> str:
@@ -109,7 +111,12 @@ def plan_of(groups: Iterable[Iterable[str]], **options: Any) -> FsdpPlan:
 
 
 def _buckets(found: Any) -> tuple[Bucket, ...] | None:
-    return None if found is None else tuple(Bucket(tuple(one["params"]), bool(one["keep"])) for one in found)
+    if found is None:
+        return None
+    for one in found:
+        if not isinstance(one["params"], list) or not all(isinstance(name, str) for name in one["params"]):
+            raise ValueError("a bucket has a list of names")
+    return tuple(Bucket(tuple(one["params"]), bool(one["keep"])) for one in found)
 
 
 def _check(where: str, buckets: Sequence[Bucket], names: Sequence[str]) -> None:

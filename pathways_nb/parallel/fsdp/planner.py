@@ -65,12 +65,15 @@ class Planner:
         """Seconds of exposed communication that no order and no buckets can avoid, where nothing stays gathered."""
         return exposed_bound(self.outline, streams=self.streams)
 
-    def bound_of(self, plan: FsdpPlan) -> float:
-        """Return the seconds that no order and no buckets can avoid where the same parameters stay gathered."""
-        if not plan.kept:
-            return self.bound
+    def bound_of(self, plan: FsdpPlan, streams: Literal[2, 3] | None = None) -> float:
+        """Return the seconds that no order and no buckets can avoid where the same parameters stay gathered.
+
+        Args:
+            plan: says which stay gathered.
+            streams: ``None`` for those of the planner.
+        """
         at = {one.name: position for position, one in enumerate(self.traced.parameters)}
-        return exposed_bound(self.outline, frozenset(at[name] for name in plan.kept), self.streams)
+        return exposed_bound(self.outline, frozenset(at[name] for name in plan.kept), streams or self.streams)
 
     def timeline(self, plan: FsdpPlan) -> StepTimeline:
         """Return the step under a plan in simulated time."""

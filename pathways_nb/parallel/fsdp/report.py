@@ -11,9 +11,7 @@ from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.errors import size
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
-from pathways_nb.parallel.fsdp.step_graph import StepGraph
-
-_KINDS = {"all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "all_reduce": "all-reduce"}
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, kind_of
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,11 @@ class CompiledStep:
 
 def planned_collectives(graph: StepGraph) -> dict[str, int]:
     """Return the number of collectives of each kind in a step, those of the loss and those in loops included."""
-    found = Counter(_KINDS[op.name] for op in graph.ops if op.name in _KINDS)
+    found = Counter[str](op.kind for op in graph.ops if isinstance(op, Collective))
     for op in graph.ops:
         if isinstance(op, ShardedScan):
             for one in op.exchanges:
-                found[_KINDS[one.name]] += op.length
+                found[kind_of(one.name)] += op.length
     return dict(found)
 
 

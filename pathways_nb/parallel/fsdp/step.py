@@ -138,7 +138,7 @@ class FsdpStep:
         """Return the step as the list of operations that is run, after the passes of its plan.
 
         Args:
-            *batch: arrays or shapes of a whole batch.
+            *batch: arrays or shapes of a whole batch; by default those of the last call.
         """
         return self._functions.graph(self._remembered(batch))
 
@@ -147,7 +147,7 @@ class FsdpStep:
         """Return the step as it was traced, before any pass: all gathers in front.
 
         Args:
-            *batch: arrays or shapes of a whole batch.
+            *batch: arrays or shapes of a whole batch; by default those of the last call.
         """
         return self._functions.traced(self._remembered(batch))
 
@@ -213,17 +213,17 @@ class FsdpStep:
             device: index of the device within its island.
 
         Raises:
-            UsageError: the run has no ops of this step.
+            UsageError: the run has no ops of this step, or no batch is known.
         """
         ops, began = last_launch(run, (f"{self.name} step", f"{self.name} value_and_grad"), device)
-        return measured(self.graph(*(batch or self._functions.batch)), ops, began)
+        return measured(self.graph(*batch), ops, began)
 
     @source_lines.users_view
     def compiled(self, *batch: Any) -> CompiledStep:
         """Return the collectives of ``value_and_grad`` as they are planned and as they were compiled.
 
         Args:
-            *batch: arrays or shapes of a whole batch.
+            *batch: arrays or shapes of a whole batch; by default those of the last call.
 
         Raises:
             UsageError: devices are simulated.
@@ -239,7 +239,10 @@ class FsdpStep:
         return compiled_step(self._functions.graph(batch), made[call.name], spec.sizes)
 
     def _remembered(self, batch: Any) -> Any:
-        """Return the shapes of a batch, which are planned with from now on."""
+        """Return the shapes of a batch, which are planned with from now on; without one, those known before."""
+        if not batch:
+            checks.has_batch(self._functions.batch, self._spec.loss)
+            return self._functions.batch
         self._functions.batch = jax.tree.map(struct_of, batch)
         return self._functions.batch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import batch_spec
 from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, with_collectives
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.specs import axes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +91,12 @@ class StepSpec:
         if self.optimizer is None:
             return 0
         state = jax.eval_shape(self.optimizer.init, self.shapes)
-        parts = self.mode.axes.shard[1]
+
+        def parts(spec: PartitionSpec) -> int:
+            return math.prod(self.sizes[axis] for entry in spec for axis in axes_of(entry))
+
         pairs = zip(jax.tree.leaves(state), self.state_layout.specs(state), strict=True)
-        return sum(leaf.size * leaf.dtype.itemsize // (parts if len(spec) else 1) for leaf, spec in pairs)
+        return sum(leaf.size * leaf.dtype.itemsize // parts(spec) for leaf, spec in pairs)
 
 
 class StepFunctions:

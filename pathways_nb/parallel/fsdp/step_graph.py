@@ -22,6 +22,11 @@ _REDUCTIONS = {"reduce_scatter": "reduce", "all_reduce": "all-reduce"}
 CollectiveName = Literal["all_gather", "reduce_scatter", "all_reduce"]
 
 
+def kind_of(name: str) -> Any:
+    """Return the word in HLO for a collective of JAX."""
+    return name.replace("_", "-")
+
+
 @dataclass(frozen=True, eq=False)
 class Collective(Runnable):
     """An exchange of parameters or gradients between the devices of an axis.
@@ -37,6 +42,11 @@ class Collective(Runnable):
     carries: tuple[int, ...] = ()
     again: bool = False
     bound: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The word for it in HLO, such as ``"all-gather"``."""
+        return kind_of(self.name)
 
     @property
     def is_gather(self) -> bool:
@@ -158,7 +168,13 @@ class StepGraph:
         """Return what a collective does and carries, such as ``"gather layers.3.wq +8"``; none has it twice."""
         first, *more = self.names(op.carries) or ("the loss",)
         verb = ("regather" if op.again else "gather") if op.is_gather else _REDUCTIONS[op.name]
-        return f"{verb} {first}" + (f" +{len(more)}" if more else "")
+        over = f" over {op.axis}" if op.name == "all_reduce" and self._reduces_twice else ""
+        return f"{verb} {first}" + (f" +{len(more)}" if more else "") + over
+
+    @cached_property
+    def _reduces_twice(self) -> bool:
+        """Whether reductions go over two axes, as in hybrid sharding."""
+        return len({op.axis for op in self.collectives if op.name == "all_reduce"}) > 1
 
     def schedule(self) -> str:
         """Return the order of the list in one line: ``A`` a gather, ``R`` a reduction, ``a`` to gather again.

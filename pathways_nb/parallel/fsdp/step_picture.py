@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pathways_nb.errors import size
-from pathways_nb.parallel.fsdp.bound import exposed_bound
 from pathways_nb.parallel.fsdp.costs import TICK
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.plan_text import ModelNames
@@ -123,7 +122,7 @@ class StepPicture:
 
 
 def picture_of(
-    planner: Planner, plan: FsdpPlan, timeline: StepTimeline, *, streams: int, limit: float = 0.0,
+    planner: Planner, plan: FsdpPlan, timeline: StepTimeline, *, streams: Literal[2, 3], limit: float = 0.0,
     passes: Sequence[tuple[str, str]] = (), about: str = "", note: str = "",
 ) -> StepPicture:  # fmt: skip
     """Return the picture of a step under a plan.
@@ -138,8 +137,7 @@ def picture_of(
         about: where the step runs, in words.
         note: what else is to be known.
     """
-    kept = frozenset(number for number, one in enumerate(planner.traced.parameters) if one.name in plan.kept)
-    bound = exposed_bound(planner.outline, kept)
+    bound = planner.bound_of(plan, streams)
     chosen, plan = plan, plan if planner.mode.gathers_again else plan.keeping(False)  # or it goes without saying
     order = _order(planner)
     parameters = planner.traced.parameters
@@ -199,11 +197,11 @@ def _band(what: str, buckets: Sequence[Bucket], order: Sequence[str], names: Mod
     return Band(heading, np.array([numbers[of[name]] for name in order]), tuple(lines))
 
 
-def _lanes(streams: int) -> tuple[str, ...]:
+def _lanes(streams: Literal[2, 3]) -> tuple[str, ...]:
     return ("compute", "gathers", "reductions") if streams == 3 else ("compute", "collectives")
 
 
-def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], streams: int) -> list[Box]:
+def _boxes(timeline: StepTimeline, bands: Sequence[Band], order: Sequence[str], streams: Literal[2, 3]) -> list[Box]:
     """Return the spans and the stalls of a step."""
     exposed: dict[int, int] = {}
     for stall in timeline.stalls:
@@ -236,7 +234,7 @@ def _kind(span: Span) -> str:
     return f"{span.kind} again" if span.again else span.kind
 
 
-def _lane(stream: str, streams: int) -> int:
+def _lane(stream: str, streams: Literal[2, 3]) -> int:
     return 0 if stream == "compute" else 2 if stream == "reduce" and streams == 3 else 1
 
 

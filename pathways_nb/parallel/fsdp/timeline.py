@@ -19,7 +19,7 @@ from pathways_nb.parallel.fsdp.memory import MemoryCurve
 from pathways_nb.parallel.fsdp.planned_run import planned_run
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.spans import UNKNOWN, Span, Stall, StepAbout, Stream
-from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, kind_of
 from pathways_nb.results.run import Run
 from pathways_nb.trace.metrics import duration
 
@@ -191,7 +191,7 @@ class _Streams:
         start = max(self.now, self.free[lane], made)
         self.free[lane] = start + ticks
         label, size = self.graph.label(op), self.costs.bytes_of(self.graph, op)
-        span = Span(label, stream, start, start + ticks, op.carries, op.again, size, op.name.replace("_", "-"))
+        span = Span(label, stream, start, start + ticks, op.carries, op.again, size, op.kind)
         self.times.append((self.now, span.end))
         self.arriving.update(dict.fromkeys(op.outputs, span))
         if op.carries:
@@ -206,7 +206,7 @@ class _Streams:
             again = stream == "gather" and scan in self.graph.backward
             verb = ("regather" if again else "gather") if stream == "gather" else "reduce"
             label = f"{verb} {self.graph.parameters[one.param].name}"
-            what = (one.param,), again, one.bytes * scan.length, one.name.replace("_", "-")
+            what = (one.param,), again, one.bytes * scan.length, kind_of(one.name)
             span = Span(label, stream, start, start + ticks, *what)
             self.free[stream if self.streams == 3 else "gather"] = span.end
             self.spans.append(span)

@@ -59,7 +59,7 @@ class Variants:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes that the place allows."""
+        """The modes to choose from: hybrid sharding where the place has two axes and both split the batch."""
         two = len(self.sizes) == 2 and not any(one.others for one in self.step.parameters)
         return MODES if two else tuple(mode for mode in MODES if mode != "hsdp")
 

@@ -15,7 +15,6 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.cost.model import CostModel
 from pathways_nb.examples import llama3
-from pathways_nb.parallel.fsdp.bound import exposed_bound
 from pathways_nb.parallel.fsdp.explorer import FsdpExplorer
 from pathways_nb.parallel.fsdp.step_picture import shortened
 from pathways_nb.parallel.fsdp.step_work import StepWork
@@ -73,7 +72,9 @@ def test_a_step_elsewhere_is_that_of_a_step_made_there(explorer: FsdpExplorer, m
         assert explorer.plan == plan
         assert (found.end, found.compute, found.copied) == (there.end, there.compute, there.copied)
         assert found.memory.at_peak() == there.memory.at_peak()
-        assert explorer.bound == (expected.bound if mode == "zero3" else exposed_bound(expected.outline))
+        assert explorer.bound == expected.bound_of(plan)
+    explorer.three_streams = True
+    assert explorer.bound == expected.bound_of(plan, 3) <= explorer.timeline.exposed
     assert explorer.picture is explorer.picture, "it is planned once"
 
 

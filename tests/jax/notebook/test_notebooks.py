@@ -94,7 +94,7 @@ SAID = {
         "True that is the step which ran above",
         "in buckets            8 all-gather, 1 all-reduce, 4 reduce-scatter (as planned)",
         "regather blocks.0.down",
-        "no plan is below",
+        "no order is below",
         "exposed (bound",
     ],
     "10_research": [

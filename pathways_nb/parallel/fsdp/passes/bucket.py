@@ -47,17 +47,23 @@ def _gathered(graph: StepGraph, buckets: Buckets, again: bool) -> StepGraph:
 
 
 def _reduced(graph: StepGraph, buckets: Buckets, name: str) -> StepGraph:
-    """Return the step with the reductions of each bucket merged, at the position of the last."""
+    """Return the step with the reductions of each bucket merged, at the position of the last.
+
+    With hybrid sharding, the second reductions of what is merged are merged with it, and no others.
+    """
     placed: dict[Runnable, list[Runnable]] = {}
     gone: set[Runnable] = set()
-    for members in _members(graph, buckets, lambda op: op.name == name):
+    merged = bucket_scatter if name == "reduce_scatter" else bucket_all_reduce
+    for members in _members(graph, buckets, lambda op: op.name == name and not _is_second(graph, op)):
         then = _followers(graph, members)
-        if name == "reduce_scatter":
-            placed[members[-1]] = bucket_scatter(graph, members, then)
-        else:
-            placed[members[-1]] = bucket_all_reduce(graph, members)
+        placed[members[-1]] = merged(graph, members, then)
         gone.update(members, then)
     return _replaced(graph, placed, gone)
+
+
+def _is_second(graph: StepGraph, op: Collective) -> bool:
+    """Return whether a collective reads what another one made: the second step of hybrid sharding."""
+    return isinstance(graph.makers.get(op.inputs[0]), Collective)
 
 
 def _followers(graph: StepGraph, members: Sequence[Collective]) -> list[Collective]:
