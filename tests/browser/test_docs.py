@@ -33,7 +33,6 @@ print("kernel of", sys.executable)
 
 DEEPER = {f"pathways_nb.parallel.fsdp.{name}" for name in (
     "planner.Planner", "timeline.StepTimeline", "measured.MeasuredStep",
-    "plan_text.plan_of_text", "plan_text.text_of_plan",
 )}  # fmt: skip
 """Documented names that a user meets and rarely writes."""
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pathways_nb.errors import ShardingError, UsageError
-from pathways_nb.parallel.fsdp.parameters import name_of
+from pathways_nb.parallel.fsdp.parameters import Parameter, name_of
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.util.words import a_type_of, counted
 
@@ -31,17 +31,27 @@ def arguments(loss: Any, optimizer: Any, accumulate: int) -> None:
         raise UsageError(f"fsdp: accumulate={accumulate!r} must be a positive number of microbatches, such as 4.")
 
 
-def options(plan: Any, param_dtype: Any, reduce_dtype: Any) -> None:
-    """Check what else ``pw.fsdp`` is given.
+def plan(given: Any) -> None:
+    """Check that something is a plan.
 
     Raises:
-        UsageError: the plan is none, or a dtype is none of floating point.
+        UsageError: it is none.
     """
-    if plan is not None and not isinstance(plan, FsdpPlan):
+    if not isinstance(given, FsdpPlan):
         raise UsageError(
-            f"fsdp: plan={plan!r} is {a_type_of(plan)}; pass a pw.FsdpPlan, such as step.search() or "
+            f"fsdp: plan={given!r} is {a_type_of(given)}; pass a pw.FsdpPlan, such as step.search() or "
             f"pw.FsdpPlan.load(path)."
         )
+
+
+def options(given: Any, param_dtype: Any, reduce_dtype: Any) -> None:
+    """Check a plan and dtypes.
+
+    Raises:
+        UsageError: the plan is none, or a dtype is not a floating-point dtype.
+    """
+    if given is not None:
+        plan(given)
     for argument, dtype in {"param_dtype": param_dtype, "reduce_dtype": reduce_dtype}.items():
         if dtype is not None and not _is_floating(dtype):
             raise UsageError(
@@ -185,6 +195,25 @@ def same_shapes(expected: Any, given: Any) -> None:
             )
 
 
+def laid_out(parameters: Sequence[Parameter], kept: Sequence[Any], params: Any) -> None:
+    """Check that parameters are in the layout of the step, where it can be seen from their shapes.
+
+    Args:
+        parameters: of the step.
+        kept: the partition of each between steps.
+        params: what was given; another tree is refused elsewhere.
+
+    Raises:
+        UsageError: a parameter has no padding.
+    """
+    for one, spec, leaf in zip(parameters, kept, jax.tree.leaves(params), strict=False):
+        if spec and jnp.shape(leaf) == one.shape != one.padded:
+            raise UsageError(
+                f"fsdp: parameter {one.name} has the shape {list(one.shape)}, and a step on {one.parts} devices keeps "
+                f"it padded to {list(one.padded)}. Call step.init(params) first, and give what it returns."
+            )
+
+
 def same_state(expected: Any, given: Any) -> None:
     """Check that an optimizer's state has the tree with which the optimizer begins.
 
@@ -229,8 +258,16 @@ def whole_batch(batch: Any, parts: int, accumulate: int) -> None:
     Raises:
         ShardingError: naming the array.
     """
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-        if leaf.shape and leaf.shape[0] % (parts * accumulate):
+    leaves = [pair for pair in jax.tree_util.tree_leaves_with_path(batch) if pair[1].shape]
+    for (path, leaf), (other, first) in zip(leaves, leaves[:1] * len(leaves), strict=True):
+        if leaf.shape[0] != first.shape[0]:
+            raise ShardingError(
+                f"fsdp: batch{jax.tree_util.keystr(path)} has {leaf.shape[0]} rows and batch"
+                f"{jax.tree_util.keystr(other)} has {first.shape[0]}: the first dimension of every array is the "
+                f"batch. Put other arrays into params (frozen=), or close over them; give a key as jax.random.key(0)."
+            )
+    for path, leaf in leaves:
+        if leaf.shape[0] % (parts * accumulate):
             by = f"{counted(parts, 'device')}" + (f" × {accumulate} microbatches" if accumulate > 1 else "")
             enough = -(-leaf.shape[0] // (parts * accumulate)) * parts * accumulate
             raise ShardingError(

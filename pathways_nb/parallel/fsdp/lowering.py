@@ -28,6 +28,21 @@ def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
     return bound.flat.function([*_named(bound)], bound.flat.inputs, bound.flat.outputs)
 
 
+def _with_own_keys(run: Callable[..., list[Any]], graph: StepGraph, axes: tuple[str, ...]) -> Callable[..., list[Any]]:
+    """Return the step of one device that draws its own numbers from the random keys in the batch, as its rows need."""
+    avals = (graph.flat.avals[value] for value in graph.flat.inputs)
+    keys = [jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in avals]
+    if not any(keys):
+        return run
+
+    def folded(*arrays: Any) -> list[Any]:
+        at = jax.lax.axis_index(axes)
+        own = (jax.random.fold_in(array, at) if key else array for array, key in zip(arrays, keys, strict=True))
+        return run(*own)
+
+    return folded
+
+
 def _named(graph: StepGraph) -> Iterator[Runnable]:
     """Yield the operations; collectives run under their label, by which an op of the compiled step is known."""
     for op in graph.ops:
@@ -59,6 +74,6 @@ def over_devices(
     """
     results = [PartitionSpec()] * len(graph.results)
     return jax.shard_map(
-        per_device(graph), in_specs=(*shards, *batch), out_specs=[*results, *gradients], axis_names=set(axes),
-        check_vma=False,
+        _with_own_keys(per_device(graph), graph, tuple(axes)), in_specs=(*shards, *batch),
+        out_specs=[*results, *gradients], axis_names=set(axes), check_vma=False,
     )  # fmt: skip

@@ -30,6 +30,10 @@ class Bucket:
     params: tuple[str, ...]
     keep: bool = False
 
+    def __post_init__(self) -> None:
+        if isinstance(self.params, str):
+            raise PlanError(f"Bucket({self.params!r}): give a tuple of names, such as ({self.params!r},).")
+
 
 @dataclass(frozen=True)
 class FsdpPlan:
@@ -88,14 +92,18 @@ class FsdpPlan:
         """
         try:
             found = json.loads(Path(path).read_text())
-            if found.pop("format") != FORMAT:
-                raise ValueError("unknown format")
+            if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+                raise ValueError(f"it does not say format {FORMAT}")
             buckets, backward = (_buckets(found.pop(key)) for key in ("buckets", "backward"))
             if buckets is None or not isinstance(found["prefetch"], int) or not isinstance(found["name"], str):
                 raise ValueError("a part is missing or of another type")
             return cls(buckets, backward, **found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PlanError(f"{path} is no plan that FsdpPlan.save wrote ({type(error).__name__}: {error}).") from None
+            why = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise PlanError(f"{path} is no plan that FsdpPlan.save wrote: {why}.") from None
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
     def __str__(self) -> str:
         rows = [f"{self.name}: {counted(len(self.buckets), 'bucket')}, prefetch {self.prefetch}"]

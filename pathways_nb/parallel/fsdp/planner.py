@@ -26,7 +26,7 @@ _WORK, _LEAST = 120_000, 80
 """Evaluations of a search times parameters, and the fewest evaluations."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Planner:
     """The plans of one step on one kind of chip.
 
@@ -49,6 +49,12 @@ class Planner:
     streams: Literal[2, 3] = 2
     name: str = "step"
     work: StepWork | None = None
+
+    def __repr__(self) -> str:
+        devices = math.prod(self.sizes.values())
+        return (
+            f"<planner of {self.name} {self.mode.name} on {devices} × {self.model.chip.name}, {self.streams} streams>"
+        )
 
     @cached_property
     def costs(self) -> StepCosts:
@@ -76,7 +82,12 @@ class Planner:
         return exposed_bound(self.outline, frozenset(at[name] for name in plan.kept), streams or self.streams)
 
     def timeline(self, plan: FsdpPlan) -> StepTimeline:
-        """Return the step under a plan in simulated time."""
+        """Return the step under a plan in simulated time.
+
+        Raises:
+            PlanError: the plan is for another model.
+        """
+        plan.check([one.name for one in self.traced.parameters])
         graph = plans.applied(self.traced, plan, self.mode)
         step = f"{self.name} {self.mode.name}"
         about = StepAbout(step, plan.name, self.model.chip.name, math.prod(self.sizes.values()), self.bound_of(plan))

@@ -71,6 +71,7 @@ class FsdpStep:
         Raises:
             PlanError: the plan is for another model.
         """
+        checks.plan(plan)
         return FsdpStep(self._spec, plan, self._functions.batch)
 
     @source_lines.users_view
@@ -116,6 +117,7 @@ class FsdpStep:
     def __call__(self, params: Any, state: Any, *batch: Any) -> Any:
         """Return new parameters, new state and the loss: ``params, state, value = step(params, state, *batch)``."""
         checks.has_optimizer(self._spec.optimizer)
+        checks.laid_out(self.parameters, self._spec.kept, params)
         return self._program("step", None, len(batch))(params, state, *batch)
 
     @source_lines.users_view
@@ -126,6 +128,7 @@ class FsdpStep:
             params: the parameters as they are kept.
             *batch: arrays whose first dimension is split over the data axis.
         """
+        checks.laid_out(self.parameters, self._spec.kept, params)
         return self._program("value_and_grad", None, len(batch))(params, *batch)
 
     @source_lines.users_view
@@ -140,7 +143,7 @@ class FsdpStep:
         Args:
             *batch: arrays or shapes of a whole batch; by default those of the last call.
         """
-        return self._functions.graph(self._remembered(batch))
+        return self._functions.graph(self._shapes_of(batch))
 
     @source_lines.users_view
     def traced(self, *batch: Any) -> StepGraph:
@@ -149,7 +152,7 @@ class FsdpStep:
         Args:
             *batch: arrays or shapes of a whole batch; by default those of the last call.
         """
-        return self._functions.traced(self._remembered(batch))
+        return self._functions.traced(self._shapes_of(batch))
 
     @source_lines.users_view
     def planner(self, batch: Sequence[Any] | None = None, chip: Any = None, streams: Literal[2, 3] = 2) -> Planner:
@@ -163,7 +166,7 @@ class FsdpStep:
         Raises:
             UsageError: neither is known.
         """
-        known = self._functions.batch if batch is None else self._remembered(tuple(batch))
+        known = self._functions.batch if batch is None else self._shapes_of(tuple(batch))
         checks.has_batch(known, self._spec.loss)
         model = chip if isinstance(chip, CostModel) else CostModel.of(chip) if chip else context.runner().cost_model()
         checks.has_model(model)
@@ -228,7 +231,7 @@ class FsdpStep:
         Raises:
             UsageError: devices are simulated.
         """
-        spec, batch = self._spec, self._remembered(batch)
+        spec, batch = self._spec, self._shapes_of(batch)
         shapes = jax.tree.unflatten(
             jax.tree.structure(spec.shapes),
             [jax.ShapeDtypeStruct(one.padded if kept else one.shape, one.dtype)
@@ -238,13 +241,12 @@ class FsdpStep:
         made = call.compiled(shapes, *batch)
         return compiled_step(self._functions.graph(batch), made[call.name], spec.sizes)
 
-    def _remembered(self, batch: Any) -> Any:
-        """Return the shapes of a batch, which are planned with from now on; without one, those known before."""
+    def _shapes_of(self, batch: Any) -> Any:
+        """Return the shapes of a batch; without one, those known before."""
         if not batch:
             checks.has_batch(self._functions.batch, self._spec.loss)
             return self._functions.batch
-        self._functions.batch = jax.tree.map(struct_of, batch)
-        return self._functions.batch
+        return jax.tree.map(struct_of, batch)
 
     def _program(self, form: Form, init: Any, count: int) -> Program:
         """Return one of the step's programs, for so many arguments."""

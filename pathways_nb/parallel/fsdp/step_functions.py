@@ -169,14 +169,15 @@ class StepFunctions:
                 spec.differentiated[key] = made, aux
             made, aux = spec.differentiated[key]
             self._graphs[key] = with_collectives(made, spec.parameters, spec.options), aux
+        self.batch = batch  # not before: a batch that cannot be traced is forgotten
         return self._graphs[key]
 
     def _value_and_shards(self, params: Any, batch: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return the loss and the gradients in the layout of the parameters, with their padding."""
         spec = self.spec
         checks.same_shapes(spec.shapes, spec.layout.cropped(params))
-        self.batch = jax.tree.map(struct_of, batch)
-        graph, aux = self.graph(self.batch), self._traced(self.batch)[1]
+        shapes = jax.tree.map(struct_of, batch)
+        graph, aux = self.graph(shapes), self._traced(shapes)[1]
         axes = spec.mode.axes.names
         pieces = [batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
         run = over_devices(graph, spec.kept, pieces, [spec.kept[i] for i in graph.gradients], axes)

@@ -172,8 +172,54 @@ def test_an_error_of_the_loss_shows_the_line_of_the_loss(left: pw.VirtualSlice) 
 
 def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    path.write_text('{"format": 7}')
-    with pytest.raises(
-        pw.PlanError, match=r"plan.json is no plan that FsdpPlan.save wrote \(ValueError: unknown format"
-    ):
-        pw.FsdpPlan.load(path)
+    for text, why in {
+        '{"format": 7}': "it does not say format 1",
+        "[]": "it does not say format 1",
+        '{"format": 1}': "it has no 'buckets'",
+        '{"format": 1, "buckets": [{"params": "w", "keep": false}], "backward": null}': "a bucket has a list of names",
+        '{"format": 1, "buckets": [], "backward": null, "prefetch": "x", "name": ""}': "a part is missing or of another",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(pw.PlanError, match=rf"plan.json is no plan that FsdpPlan.save wrote: {why}"):
+            pw.FsdpPlan.load(path)
+
+
+def test_a_name_alone_is_no_bucket() -> None:
+    with pytest.raises(pw.PlanError, match=r"Bucket\('embed'\): give a tuple of names, such as \('embed',\)"):
+        pw.Bucket("embed")
+
+
+def sum_of(params: Any, x: Any, y: Any) -> Any:
+    return ((x * params["w"].sum()).sum() * y.mean()).astype(jnp.float32)
+
+
+def test_arrays_of_a_batch_have_the_same_rows(left: pw.VirtualSlice) -> None:
+    step = pw.fsdp(sum_of, {"w": np.ones(8, np.float32)}, on=left)
+    with pytest.raises(pw.ShardingError, match=r"batch\[1\] has 4 rows and batch\[0\] has 8: the first dimension"):
+        step.traced(np.ones(8), np.ones(4))
+    with pytest.raises(pw.ShardingError, match=r"give a key as jax.random.key\(0\)"):
+        step.value_and_grad(step.init({"w": np.ones(8, np.float32)}), np.ones((8, 2)), np.ones(4))
+
+
+def test_a_batch_that_was_refused_is_forgotten(left: pw.VirtualSlice) -> None:
+    params = {"w": np.ones(8, np.float32)}
+    step = pw.fsdp(sum_of, params, on=left)
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        step.value_and_grad(step.init(params), np.ones(8, np.float32))
+    step.value_and_grad(step.init(params), np.ones(8, np.float32), np.ones(8, np.float32))
+    assert len(step.graph().collectives) == 2
+
+
+def test_parameters_without_their_padding_were_not_laid_out(left: pw.VirtualSlice) -> None:
+    params = {"w": np.ones(7, np.float32)}
+    step = pw.fsdp(sum_of, params, on=left)
+    with pytest.raises(pw.UsageError, match=r"w has the shape \[7\], and a step on 4 devices keeps it padded to \[8\]"):
+        step.value_and_grad(params, np.ones(8, np.float32), np.ones(8, np.float32))
+
+
+def test_what_is_no_plan_of_this_step(left: pw.VirtualSlice) -> None:
+    step = pw.fsdp(sum_of, {"w": np.ones(8, np.float32)}, on=left, batch=(np.ones(8), np.ones(8)))
+    with pytest.raises(pw.UsageError, match=r"plan=\{\} is a dict; pass a pw.FsdpPlan"):
+        step.with_plan({})
+    with pytest.raises(pw.PlanError, match=r"'z', which the model does not have"):
+        step.planner(chip="gpu_h100_sxm").timeline(pw.FsdpPlan((pw.Bucket(("z",)),)))
