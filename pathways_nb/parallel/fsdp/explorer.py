@@ -158,7 +158,7 @@ class FsdpExplorer(t.HasTraits):
         """
         from pathways_widgets.explorers.step_display import write
 
-        write(self.picture, path, width)
+        write(self._drawn, path, width)
 
     # ---- what the choices mean
 

@@ -16,6 +16,7 @@ from pathways_nb.parallel.fsdp.costs import StepCosts
 from pathways_nb.parallel.fsdp.greedy import greedy_buckets
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.outline import Outline
+from pathways_nb.parallel.fsdp.outlining import outline_of
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
 from pathways_nb.parallel.fsdp.search import Partition, PlanSearch
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
@@ -64,7 +65,7 @@ class Planner:
     @cached_property
     def outline(self) -> Outline:
         """What the time of the step depends on, apart from its plan."""
-        return Outline.of(self.traced, self.costs, self.mode.gathers_again)
+        return outline_of(self.traced, self.costs, self.mode.gathers_again)
 
     @cached_property
     def bound(self) -> float:

@@ -104,14 +104,19 @@ class FsdpStep:
 
         Args:
             params: the parameters, or a function that makes them. With a function no device ever holds all of them.
-            *args: arguments of that function, such as a key.
+            *args: arguments of that function, such as a key; beside parameters, a state without padding to go on with,
+                as ``whole`` returns it.
+
+        Raises:
+            UsageError: the parameters or the state are those of another model or optimizer.
         """
         if checks.makes_parameters(params, self._spec.shapes):
             return self._program("init", params, len(args))(*args)
         checks.same_shapes(self._spec.shapes, params)
         leaves = [one.pad(np.asarray(leaf)) if _is_host(leaf) else leaf
                   for one, leaf in zip(self.parameters, jax.tree.leaves(params), strict=True)]  # fmt: skip
-        return self._program("lay_out", None, 1)(jax.tree.unflatten(jax.tree.structure(params), leaves))
+        whole = jax.tree.unflatten(jax.tree.structure(params), leaves)
+        return self._program("lay_out", None, 1 + len(args))(whole, *args)
 
     @source_lines.users_view
     def __call__(self, params: Any, state: Any, *batch: Any) -> Any:
@@ -133,7 +138,7 @@ class FsdpStep:
 
     @source_lines.users_view
     def whole(self, params: Any) -> Any:
-        """Return parameters without padding, each whole on every device."""
+        """Return parameters, or parameters and state, without padding, each array whole on every device."""
         return self._program("whole", None, 1)(params)
 
     @source_lines.users_view

@@ -115,15 +115,18 @@ class StepFunctions:
         self.spec, self.plan, self.batch = spec, plan, batch
         self._graphs: dict[Any, tuple[StepGraph, Any]] = {}
 
-    def laid_out(self, params: Any) -> Any:
-        """Return parameters as they are kept and, if there is an optimizer, its state."""
+    def laid_out(self, params: Any, state: Any = None) -> Any:
+        """Return parameters as they are kept and, if there is an optimizer, its state: the given one, or a new one."""
         spec = self.spec
         params = spec.layout.cropped(params)
         checks.same_shapes(spec.shapes, params)
         kept = _constrained(spec.layout.padded(params), spec.layout)
         if spec.optimizer is None:
             return kept
-        state = spec.state_layout.padded(spec.optimizer.init(params))
+        fresh = spec.optimizer.init(params)
+        if state is not None:
+            checks.same_state(fresh, state)
+        state = spec.state_layout.padded(fresh if state is None else spec.state_layout.cropped(state))
         return kept, _constrained(state, spec.state_layout)
 
     def whole(self, params: Any) -> Any:

@@ -50,7 +50,8 @@ class StepComputation(Computation):
         found: list[specs.Spec] = list(self._layout.specs(args[0]))
         if self._form_of_step == "lay_out":
             fits = zip(found, jax.tree.leaves(args[0]), self._layout.parameters, strict=True)
-            return [spec if leaf.shape == one.padded else PartitionSpec() for spec, leaf, one in fits]
+            specs_of = [spec if leaf.shape == one.padded else PartitionSpec() for spec, leaf, one in fits]
+            return [*specs_of, *[PartitionSpec()] * (len(call.leaves) - len(specs_of))]
         if self._form_of_step == "step":
             found += self._state_layout.specs(args[1])
         rest = call.leaves[len(found) :]

@@ -38,3 +38,25 @@ def test_a_state_of_four_devices_goes_on_two(left: pw.VirtualSlice, tmp_path: Pa
     close(two(kept, state, *batch()), expected)
     shard = kept["layers"][0]["w1"].array().sharding.shard_shape((32, 64))
     assert shard == ((32, 32) if tensor_parallel else (16, 64))
+
+
+def test_an_uneven_state_goes_on_another_number_of_devices(controller: Any, tmp_path: Path) -> None:
+    params = {"w": np.random.default_rng(0).normal(size=(5, 7)).astype("f4"), "b": np.zeros(7, np.float32)}
+
+    def uneven(params: Any, x: Any) -> Any:
+        return ((x @ params["w"] + params["b"]) ** 2).mean()
+
+    x, optimizer = np.random.default_rng(1).normal(size=(12, 5)).astype("f4"), optax.adam(1e-2)
+    four, three = (pw.fsdp(uneven, params, on=pw.virtual_slice(size), optimizer=optimizer) for size in (4, 3))
+    trained = four(*four.init(params), x)[:2]
+    pw.save_state(tmp_path / "state", four.whole(trained))
+    saved = pw.restore_state(tmp_path / "state", like=three.whole(three.init(params)))
+    kept, state = three.init(*saved)
+    assert kept["w"].shape == (6, 7), "with padding for three devices"
+    ours, theirs = three(kept, state, x), four(*trained, x)
+    for one, other in zip(
+        *(jax.tree.leaves(pw.get(step.whole(made[:2]))) for step, made in ((three, ours), (four, theirs))), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    with pytest.raises(pw.UsageError, match="the state"):
+        three.init(params, {"no": np.zeros(1)})

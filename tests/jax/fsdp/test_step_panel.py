@@ -15,8 +15,9 @@ from pathways_nb.parallel.fsdp.variants import Variants
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import Rect, Text, text_width
 from pathways_widgets.drawing.style import current
-from pathways_widgets.explorers.step_columns import CATEGORIES, STALL, columns_of
+from pathways_widgets.explorers.step_columns import STALL, columns_of
 from pathways_widgets.explorers.step_controls import StepPanel, display_explorer
+from pathways_widgets.explorers.step_memory_columns import CATEGORIES
 from pathways_widgets.explorers.step_still import scene_of_step
 from pathways_widgets.figures import output
 from tests.core.widgets.unpacking import columns_sent

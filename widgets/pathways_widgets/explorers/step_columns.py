@@ -11,17 +11,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pathways_nb.errors import size
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.scene import text_width, wrapped
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.views import Columns
+from pathways_widgets.explorers.step_memory_columns import MEMORY_SOURCES, memory_columns
 
 COMPUTE, BACKWARD, STALL = palette.SKY, palette.GREEN, palette.VERMILION
 """Colours of computation and of waiting; a collective has the colour of its bucket."""
 PLAIN = {"compute": COMPUTE, "backward": BACKWARD, "stall": STALL}
-CATEGORIES = ("parameters", "optimizer", "gathered", "gradients", "activations", "temporaries")
-"""What memory is held for, in the order in which it is stacked."""
 SOURCES = {
     "step_band": ("left", "right", "top", "bottom", "colour", "name", "bucket", "bytes"),
     "step_labels": ("x", "y", "text"),
@@ -29,9 +27,7 @@ SOURCES = {
     "step_boxes": ("left", "right", "top", "bottom", "colour", "edge", "kind", "words", "bytes", "seconds", "exposed"),
     "step_hatched": ("left", "right", "top", "bottom", "hatch"),
     "step_box_labels": ("x", "y", "text"),
-    "step_memory": ("left", "right", "base", *CATEGORIES, *(f"{name}_held" for name in CATEGORIES), "bytes"),
-    "step_peak": ("x", "y", "text", "align"),
-    "step_limit": ("y",),
+    **MEMORY_SOURCES,
     "step_lane_names": ("y", "text"),
 }  # fmt: skip
 _LINE, _GAP = 1.7, 0.7
@@ -40,9 +36,6 @@ _LEAST = 1.5
 """Pixels of the narrowest parameter."""
 _EDGED = 6.0
 """Pixels of the narrowest box with an edge and a pattern; thousands of patterns would take seconds to draw."""
-_STEPS = 370
-"""Steps of the memory, at most: one for every second pixel."""
-_UNITS = (("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0))
 
 
 class Band(Protocol):
@@ -142,14 +135,8 @@ def columns_of(picture: Pictured, width: float, style: Style) -> tuple[dict[str,
     names = {number + 0.5: name for number, name in enumerate(picture.lanes)}
     sources["step_lane_names"] = {"y": list(names), "text": list(names.values())}
     sources |= _boxes(picture, width / end, style)
-    total = sum(picture.memory.values(), np.zeros(len(picture.times)))
-    highest = max(float(total.max(initial=0.0)), 1.0)
-    unit, scale = next((unit, scale) for unit, scale in _UNITS if highest >= scale)
-    sources["step_memory"] = _memory(picture, total, end, scale)
-    sources["step_peak"] = _peak(picture, total, end, scale)
-    shown = 0 < picture.limit < 2 * highest
-    sources["step_limit"] = {"y": [picture.limit / scale] if shown else []}
-    top = 1.16 * max(highest, picture.limit if shown else 0.0) / scale
+    columns, top, unit = memory_columns(picture.times, picture.memory, end, picture.limit)
+    sources |= columns
     return sources, StepLayout(height, end, tuple(picture.lanes), top, unit)
 
 
@@ -292,38 +279,3 @@ def _fitted(words: str, room: float, style: Style) -> str:
     more = "…" if len(parts) > 1 else ""
     forms = (words, ".".join(common) + more, common[-1] + more) if common and room > style.font / 2 else (words,)
     return next((form for form in forms if text_width(form, style.font) <= room), "")
-
-
-# ---- memory
-
-
-def _memory(picture: Pictured, total: np.ndarray, end: float, scale: float) -> Columns:
-    """Return stacked levels at few enough times; of many, the one of most bytes is drawn."""
-    times, chosen = picture.times, _highest(picture.times, total, end)
-    left = np.append(times[chosen[0]], end) if len(times) else np.zeros(1)
-    columns: Columns = {"left": left[:-1], "right": left[1:], "base": np.zeros(len(left) - 1)}
-    top = np.zeros(len(left) - 1)
-    for name in CATEGORIES:
-        held = np.asarray(picture.memory[name][chosen[1]], float)
-        columns[name], columns[f"{name}_held"] = (top := top + held / scale), held
-    return columns | {"bytes": total[chosen[1]]}
-
-
-def _highest(times: np.ndarray, total: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the first time, and of the time of most bytes, in each step of the axis."""
-    if len(times) <= _STEPS:
-        return np.arange(len(times)), np.arange(len(times))
-    first = np.unique(np.searchsorted(times, np.linspace(0.0, end, _STEPS + 1)[:-1]).clip(max=len(times) - 1))
-    parts = zip(first, [*first[1:], len(times)], strict=True)
-    return first, np.array([begin + int(total[begin:stop].argmax()) for begin, stop in parts])
-
-
-def _peak(picture: Pictured, total: np.ndarray, end: float, scale: float) -> Columns:
-    """Return where the memory is highest, and what is written there."""
-    if not len(total):
-        return {name: [] for name in SOURCES["step_peak"]}
-    at = int(total.argmax())
-    share = picture.times[at] / end
-    align = "left" if share < 1 / 3 else "right" if share > 2 / 3 else "center"
-    return {"x": [float(picture.times[at])], "y": [float(total[at]) / scale], "text": [f"peak {size(total[at])}"],
-            "align": [align]}  # fmt: skip

@@ -14,7 +14,8 @@ from pathways_widgets.drawing.scene import Align, Curve, Rect, Scene, Shape, Tex
 from pathways_widgets.drawing.still_frame import AXIS, LABELS, LEGEND_ROW, Frame, Swatch, legend
 from pathways_widgets.drawing.time_axis import round_steps
 from pathways_widgets.drawing.views import FULL_WIDTH, Columns
-from pathways_widgets.explorers.step_columns import CATEGORIES, Pictured, StepLayout, columns_of
+from pathways_widgets.explorers.step_columns import Pictured, StepLayout, columns_of
+from pathways_widgets.explorers.step_memory_columns import CATEGORIES
 from pathways_widgets.explorers.step_tables import LETTERS
 from pathways_widgets.explorers.step_view import HEIGHT, LANE, LOOKS, WORDS
 

@@ -33,7 +33,6 @@ from pathways_widgets.drawing.time_axis import LEGEND_ROLES, TICKS, hover
 from pathways_widgets.drawing.views import CLIPPED, Columns, empty_source
 from pathways_widgets.explorers.step_columns import (
     BACKWARD,
-    CATEGORIES,
     COMPUTE,
     SOURCES,
     STALL,
@@ -41,6 +40,7 @@ from pathways_widgets.explorers.step_columns import (
     StepLayout,
     columns_of,
 )
+from pathways_widgets.explorers.step_memory_columns import CATEGORIES
 
 BUCKETS, LANES, MEMORY = "step_buckets", "step_lanes", "step_held"
 """Names of the three figures."""
