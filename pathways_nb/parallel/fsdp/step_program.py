@@ -88,4 +88,9 @@ def program_of(computation: StepComputation, form: Form, trains: bool, donated: 
 
 def batch_spec(leaf: Any, axes: Sequence[str]) -> PartitionSpec:
     """Return how an array of the batch is split over axes: by its first dimension; a scalar is not."""
-    return PartitionSpec(axes if len(axes) > 1 else axes[0]) if jnp.ndim(leaf) else PartitionSpec()
+    return split_over(axes) if jnp.ndim(leaf) else PartitionSpec()
+
+
+def split_over(axes: Sequence[str]) -> PartitionSpec:
+    """Return the partition of a first dimension over one or several axes."""
+    return PartitionSpec(tuple(axes) if len(axes) > 1 else axes[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 from pathways_nb.errors import UsageError, did_you_mean, is_index
 from pathways_nb.parallel.fsdp.modes import mode_of
-from pathways_nb.parallel.pipelines.sharded_stages import MODES
+from pathways_nb.parallel.pipelines.sharded_stages import STAGE_MODES
 from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -148,10 +148,10 @@ def sharded(
     """
     if fsdp is None:
         return
-    if fsdp not in MODES:
+    if fsdp not in STAGE_MODES:
         raise UsageError(
-            f"pipeline: fsdp={fsdp!r} is no mode for stages; choose from {', '.join(map(repr, MODES))}."
-            f"{did_you_mean(fsdp, MODES) if isinstance(fsdp, str) else ''} Gradients of a microbatch are reduced at "
+            f"pipeline: fsdp={fsdp!r} is no mode for stages; choose from {', '.join(map(repr, STAGE_MODES))}."
+            f"{did_you_mean(fsdp, STAGE_MODES) if isinstance(fsdp, str) else ''} Gradients of a microbatch are reduced at "
             f"once, so 'zero1' and 'zero2' would be 'ddp' and 'zero3'."
         )
     for place in on:

@@ -22,11 +22,12 @@ from pathways_nb.parallel.fsdp.modes import Mode, mode_of
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.passes import bucket, sink
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.fsdp.step_program import split_over
 from pathways_nb.parallel.fsdp.tracing import StepOptions, added_collectives
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, Part, StageParts
 from pathways_nb.plan.virtual_slice import VirtualSlice
 
-MODES = ("ddp", "zero3", "hsdp")
+STAGE_MODES = ("ddp", "zero3", "hsdp")
 """Modes in which the gradients of a microbatch are reduced at once; the optimizer's state is split like parameters."""
 
 
@@ -71,8 +72,7 @@ class StageShards:
     @property
     def data(self) -> PartitionSpec:
         """The partition of arrays whose first dimension is the batch."""
-        axes = self.mode.axes.names
-        return PartitionSpec(axes if len(axes) > 1 else axes[0])
+        return split_over(self.mode.axes.names)
 
     def local(self, shapes: Inputs, stage: int) -> Inputs:
         """Return what one device reads of a microbatch.
