@@ -149,10 +149,10 @@ def sharded(
     if fsdp is None:
         return
     if fsdp not in STAGE_MODES:
+        meant = did_you_mean(fsdp, STAGE_MODES) if isinstance(fsdp, str) else ""
         raise UsageError(
-            f"pipeline: fsdp={fsdp!r} is no mode for stages; choose from {', '.join(map(repr, STAGE_MODES))}."
-            f"{did_you_mean(fsdp, STAGE_MODES) if isinstance(fsdp, str) else ''} Gradients of a microbatch are reduced at "
-            f"once, so 'zero1' and 'zero2' would be 'ddp' and 'zero3'."
+            f"pipeline: fsdp={fsdp!r} is no mode for stages; choose from {', '.join(map(repr, STAGE_MODES))}.{meant} "
+            f"Gradients of a microbatch are reduced at once, so 'zero1' and 'zero2' would be 'ddp' and 'zero3'."
         )
     for place in on:
         mode_of(fsdp, place, None)
