@@ -131,3 +131,14 @@ def test_levels_of_memory_end_before_the_profile_is_read(controller, left, monke
     levels = run.events.of_kind("memory")
     assert len(levels)
     assert levels["end"].max() + run.record.origin <= stamps[0]
+
+
+def test_a_call_that_is_under_way_ends_before_the_profile_begins(controller, left) -> None:
+    slow = pw.jit(lambda x: jax.lax.fori_loop(0, 200, lambda _, y: jnp.tanh(y @ x), x), on=left)
+    slow(matrix).wait()
+    under_way = slow(matrix)
+    with pw.profile() as run:
+        assert under_way.done()
+        slow(matrix)
+    assert run.stamps is not None
+    assert run.stamps.matched == run.stamps.launches == 1
