@@ -45,7 +45,9 @@ from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 from pathways_nb.parallel.stage_cuts import Stages, stages
 from pathways_nb.plan.graph import Graph
 from pathways_nb.plan.virtual_slice import VirtualSlice, virtual_slice
+from pathways_nb.program.all_reduce import all_reduce
 from pathways_nb.program.computation import Computation, jit, shard_map
+from pathways_nb.program.host import HostFunction, host
 from pathways_nb.program.program import Program, program
 from pathways_nb.program.timed_work import work
 from pathways_nb.results.run import Run, load, runs, style
@@ -77,6 +79,7 @@ __all__ = [
     "FsdpStep",
     "Future",
     "Graph",
+    "HostFunction",
     "Idle",
     "Layout",
     "LostError",
@@ -105,6 +108,7 @@ __all__ = [
     "UsageError",
     "VirtualSlice",
     "WhatIf",
+    "all_reduce",
     "attach",
     "calibrate",
     "calibration",
@@ -117,6 +121,7 @@ __all__ = [
     "explore_schedules",
     "fsdp",
     "get",
+    "host",
     "inject_fault",
     "jit",
     "load",

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 import pathways_nb as pw
 from pathways_nb.controller.invariants import check_invariants
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.session import default_controller
 from tests.support.waiting import LIMIT
@@ -81,7 +82,8 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for controller in {id(one): one for one in (*made, *filter(None, [found]))}.values():
         if not controller.closed:
             settled(controller)
-        check_invariants(controller.machine)
+        if isinstance(controller.machine, StateMachine):  # else it stands for a core that several kernels share
+            check_invariants(controller.machine)
 
 
 @pytest.fixture

@@ -27,19 +27,19 @@ from pathways_nb.runtime import islands as islands_module
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.session import default_controller
-from pathways_nb.session.attach_options import AttachOptions, SimulatorOptions
+from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks, limits
 from pathways_nb.util.json_text import shortened
 
-KINDS = ("auto", "cpu", "gpu", "tpu", "sim")
+KINDS = ("auto", "cpu", "gpu", "tpu", "sim", "ray")
 # Shared by all controllers of the process: attaching other devices and coming back compiles nothing again.
 _executables = Executables(time.perf_counter)
 
 
 def attach(
-    kind: Literal["auto", "cpu", "gpu", "tpu", "sim"] | str = "auto",
+    kind: Literal["auto", "cpu", "gpu", "tpu", "sim", "ray"] | str = "auto",
     *,
     islands: int | Sequence[Sequence[int]] | None = None,
     devices_per_island: int | None = None,
@@ -55,6 +55,8 @@ def attach(
     noise: float = 0.0,
     seed: int = 0,
     values: bool = False,
+    address: str | None = None,
+    name: str | None = None,
 ) -> Controller:
     """Attach devices and make their controller the current one.
 
@@ -62,11 +64,13 @@ def attach(
         kind: ``"cpu"`` makes virtual devices, ``"gpu"`` and ``"tpu"`` take the devices that JAX lists, ``"auto"`` takes
             accelerators if there are any and prints its choice. ``"sim"`` simulates any number of devices of ``chip``
             with the same controller; ``"sim:tpu_v3:4x32"`` gives chip, islands and devices of each, and ``"sim:here"``
-            simulates the devices that are attached now, as ``pw.calibrate`` has measured them.
+            simulates the devices that are attached now, as ``pw.calibrate`` has measured them. ``"ray"`` takes hosts
+            of a Ray cluster, each a process with its own JAX devices.
         islands: number of islands (default 2 on CPU, 1 simulated), or on accelerators a list of device positions for
             each island.
         devices_per_island: number of devices of each island, on CPU (default 4) or simulated (default 8).
-        devices_per_host: number of devices of each simulated host; ``None`` takes that of the chip.
+        devices_per_host: number of devices of each simulated host; ``None`` takes that of the chip. On a Ray cluster,
+            those of each host: an island of 4 devices on hosts of 2 is two hosts, which fail together.
         dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: a node is sent when the one before it is done
             (Pathways, Fig. 4).
         pin: whether each CPU island gets cores of its own.
@@ -87,6 +91,9 @@ def attach(
             with several client threads too: they take turns, and time advances only while all of them wait.
         values: whether to compute simulated values on CPU devices as well, so that they can be fetched; for small
             programs only.
+        address: ``host:port`` of a running Ray cluster; ``None`` makes one on this machine, for this process.
+        name: of a controller on a Ray cluster that several notebooks share: the first one makes it, with these
+            options, and others attach by its name alone.
 
     Returns:
         The current controller: the one that was attached before if its options were equal, else a new one.
@@ -98,10 +105,12 @@ def attach(
     forks.refuse()
     before = default_controller.peek()
     shape = None if topology is None else _shape(topology)
-    simulated = SimulatorOptions(chip, network, devices_per_host, shape, noise, seed, values)
+    on_hosts = kind == "ray"
+    simulated = SimulatorOptions(chip, network, None if on_hosts else devices_per_host, shape, noise, seed, values)
     if not simulator.is_simulated(kind):
         _check_choice("kind", kind, KINDS)
         _refuse_for_real(kind, simulated)
+    _refuse_elsewhere(kind, address=address, name=name)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     policy_of(policy)
     limits.check_memory(hbm)
@@ -111,6 +120,12 @@ def attach(
             kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), simulated
         )
         return _simulate(simulator.spelled_out(asked_for, before), before)
+    if on_hosts:
+        options = ClusterOptions(address, name, devices_per_host)
+        asked_for = AttachOptions(
+            kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), cluster=options
+        )
+        return _attach_cluster(asked_for, before)
     found, devices = islands_module.accelerators() if kind != "cpu" else (None, [])
     chosen = _choose(kind, found)
     if chosen == "cpu":
@@ -145,6 +160,36 @@ def _simulate(asked: AttachOptions, before: Session | None) -> Controller:
         )
     default_controller.replace(made)
     return made
+
+
+def _attach_cluster(asked: AttachOptions, before: Session | None) -> Controller:
+    """Return a controller on a Ray cluster: the attached one if its options are equal, else a new current one."""
+    from pathways_nb.attach import cluster  # late: most processes never need it
+
+    spelled = cluster.spelled_out(asked)
+    name = asked.cluster.name if asked.cluster is not None else None
+    wanted = spelled if name is None else asked
+    if isinstance(before, Controller) and before.attach_options == wanted:
+        return before
+    if name is None:
+        made = cluster.controller(spelled)
+    else:
+        from pathways_nb.attach import shared
+
+        made = shared.controller(asked, spelled)
+    default_controller.replace(made)
+    return made
+
+
+def _refuse_elsewhere(kind: str, **options: Any) -> None:
+    """Refuse options of a cluster for other kinds, naming the first one.
+
+    Raises:
+        UsageError: an option is given.
+    """
+    for option, value in options.items():
+        if kind != "ray" and value is not None:
+            raise UsageError(f'attach({kind!r}, {option}={value!r}): {option} is for a Ray cluster, pw.attach("ray").')
 
 
 def _shape(topology: Sequence[int]) -> tuple[int, ...]:

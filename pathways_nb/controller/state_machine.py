@@ -53,6 +53,7 @@ from pathways_nb.controller.state import ClientState, GangEstimates, IslandQueue
 from pathways_nb.controller.store import Store
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Gang, Plan
+from pathways_nb.plan.run_numbers import shown
 
 NOTABLE = 1e-3
 """Seconds of waiting from which on a wait is recorded."""
@@ -414,6 +415,6 @@ _HANDLERS: dict[type, Callable[[Any, Any, float], list[Instruction]]] = {
 
 def _read_too_late(event: Submitted) -> LostError:
     return LostError(
-        f"{event.plan.graph.name}, run {event.run}, reads what belonged to a client that closed while it was called. "
-        f"Fetch what you need before it does."
+        f"{event.plan.graph.name}, run {shown(event.run)}, reads what belonged to a client that closed while it was "
+        f"called. Fetch what you need before it does."
     )

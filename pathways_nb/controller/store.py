@@ -18,6 +18,7 @@ from pathways_nb.controller.held_memory import DeviceMemory
 from pathways_nb.controller.messages import Free, Instruction, Lose, Stored, Submitted
 from pathways_nb.plan.footprint import Allocation, overlap
 from pathways_nb.plan.plan import Placement
+from pathways_nb.plan.run_numbers import shown
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Store:
             self.buffers[buffer].runs += 1
         name = event.plan.graph.name
         for number, (buffer, size) in enumerate(zip(event.results, event.result_bytes, strict=True)):
-            title = f"{name}, run {event.run}" + (f", result {number}" if len(event.results) > 1 else "")
+            title = f"{name}, run {shown(event.run)}" + (f", result {number}" if len(event.results) > 1 else "")
             self.buffers[buffer] = Buffer(event.client, title, size, runs=1)
         for buffer in _of_one_array(event):
             self.buffers[buffer].shared = True

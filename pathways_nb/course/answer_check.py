@@ -12,6 +12,7 @@ from numbers import Number
 from typing import Any
 
 from pathways_nb.course import (
+    cluster_questions,
     dispatch_questions,
     expert_questions,
     fsdp_questions,
@@ -38,6 +39,8 @@ QUESTIONS: dict[str, Question] = {
     **token_slice_questions.QUESTIONS,
     **fsdp_questions.QUESTIONS,
     **research_questions.QUESTIONS,
+    **cluster_questions.QUESTIONS,
+    **cluster_questions.QUESTIONS,
 }
 
 

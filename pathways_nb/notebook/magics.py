@@ -134,7 +134,11 @@ def _add_simulated(parser: _Parser) -> None:
     """Add the options that only simulated devices have."""
     parser.option("chip", metavar="NAME", help="simulated: tpu_v5p, a file, or here for this machine as calibrated")
     parser.option("network", metavar="NAME", help="simulated: network between islands, a name or a file")
-    parser.option("devices-per-host", type=int, metavar="N", help="simulated: how many share a host")
+    parser.option(
+        "devices-per-host", type=int, metavar="N", help="simulated, and on a Ray cluster: how many share a host"
+    )
+    parser.option("address", metavar="HOST:PORT", help="of a running Ray cluster; one is made here if left out")
+    parser.option("name", metavar="NAME", help="of a controller on a Ray cluster that several notebooks share")
     parser.option("topology", type=_shape, metavar="4x4x4", help="simulated: chips of an island along each axis")
     parser.option("noise", type=float, default=0.0, metavar="SIGMA", help="simulated: spread of the log of durations")
     parser.option("seed", type=int, default=0, metavar="N", help="simulated: seed of that noise")

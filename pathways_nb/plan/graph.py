@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.util.words import counted
 
-NodeKind = Literal["argument", "computation", "operations", "result"]
+NodeKind = Literal["argument", "computation", "operations", "host", "result"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class ActionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One sharded computation, one group of ordinary operations, one argument, or the result.
+    """One sharded computation, one group of ordinary operations, host work, one argument, or the result.
 
     Args:
         id: position in the program's order, which respects every dependency.
         kind: one of ``NodeKind``.
         name: name of the computation, as the user wrote it.
-        place: the virtual slice it runs on; ``None`` for arguments and the result.
+        place: the virtual slice it runs on, or of host work, beside; ``None`` for arguments and the result.
         inputs: ids of the values it reads.
         outputs: ids of the values it produces.
         line: where the user wrote it, such as ``"Cell In[3], line 4"`` or ``"train.py:12"``.
@@ -103,6 +103,8 @@ class Graph:
     values: tuple[Value, ...]
     copies: tuple[tuple[int, int], ...] = ()
     """Small results that another place computes as well: position of the result, and id of the value on that place."""
+    exchanged: tuple[tuple[int, ...], ...] = ()
+    """Values that are added at several places (``pw.all_reduce``): each is sent as soon as all of them are made."""
     categories: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
     """By value: what its memory is held for, where the program says so; see ``memory_categories``."""
 

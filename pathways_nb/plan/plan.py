@@ -4,6 +4,9 @@ A plan is a list of steps in the program's order, and for each island the part o
 brings an argument, moves a value from another place, or launches a node; it names slots, one for each value at each
 place. The order never changes once a plan is lowered, so the controller can name *ranges* of it instead of nodes.
 
+Each island has a host, a place without devices, on which host work runs. What reads or makes host values is a step of
+the island's order like any other, and a driver runs the steps at a host beside the others, in their order.
+
 Plans are plain data: the controller decides about them, drivers carry them out. Lowering is cheap, and is repeated when
 a virtual slice gets other devices.
 """
@@ -15,24 +18,32 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from pathways_nb.plan.graph import Graph
+from pathways_nb.plan.exchange_order import Exchanges, interleaved
+from pathways_nb.plan.graph import Graph, Node
 from pathways_nb.plan.virtual_slice import VirtualSlice
 
 SMALL = 4096
 """Bytes up to which a value is kept at each place that needs it, from one call to the next: a counter, a seed, a few
 coefficients."""
-StepKind = Literal["bring", "move", "launch"]
+StepKind = Literal["bring", "move", "launch", "host"]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The devices of a virtual slice: ``count`` devices of ``island`` from ``first`` on."""
+    """The devices of a virtual slice: ``count`` devices of ``island`` from ``first`` on; none for an island's host."""
 
     island: int
     first: int
     count: int
 
+    @property
+    def is_host(self) -> bool:
+        """Whether it is an island's host."""
+        return not self.count
+
     def __str__(self) -> str:
+        if self.is_host:
+            return f"island {self.island}, host"
         last = self.first + self.count - 1
         devices = f"dev {self.first}" if self.count == 1 else f"dev {self.first}–{last}"
         return f"island {self.island}, {devices}"
@@ -40,7 +51,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One value at one place; ``place`` is a virtual slice's serial."""
+    """One value at one place; ``place`` is a virtual slice's serial, or ``host_of`` an island."""
 
     value: int
     place: int
@@ -51,9 +62,10 @@ class Step:
     """One entry of an island's order.
 
     Args:
-        kind: ``"bring"`` an argument to its place, ``"move"`` a value between places, ``"launch"`` a node.
+        kind: ``"bring"`` an argument to its place, ``"move"`` a value between places, ``"launch"`` a node on devices,
+            run a node on a ``"host"``.
         node: the node it belongs to; for bring and move, the node that needs the value first.
-        place: serial of the virtual slice it runs on or delivers to.
+        place: serial of the virtual slice it runs on or delivers to; ``host_of`` its island for the island's host.
         island: index of the island.
         inputs: slots it reads; a bring has none.
         outputs: slots it produces.
@@ -73,6 +85,16 @@ class Step:
     route: str = ""
     producers: tuple[int, ...] = ()
     """Indices of the steps that produce the inputs."""
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it runs on its island's host or delivers to it."""
+        return self.place == host_of(self.island)
+
+    @property
+    def reader(self) -> int:
+        """Who carries it out: its island, or as a negative number the island's host, at a pace of its own."""
+        return ~self.island if self.on_host else self.island
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +125,12 @@ class Plan:
 
     Args:
         graph: what was lowered.
-        placements: devices of each virtual slice, by serial.
+        placements: devices of each virtual slice, by serial, and the hosts that it uses.
         slots: the table of slots.
         steps: in program order, which respects every dependency.
         orders: for each island, the indices of its steps, in that order.
         results: slot of each result leaf, then of the copies of small ones at other places.
-        readers: for slots read on several islands, which islands.
+        readers: for slots with several readers (see ``Step.reader``), which.
         arguments: number of argument leaves.
         again: small arguments that are brought to a further place, as arguments of their own: leaf, and place.
         copies: for each result beyond the leaves, the position of the result that it is a copy of.
@@ -129,6 +151,11 @@ class Plan:
     def leaves(self) -> tuple[int, ...]:
         """For each argument, its position among the leaves of a call."""
         return (*range(self.arguments), *(leaf for leaf, _ in self.again))
+
+    @cached_property
+    def has_host_work(self) -> bool:
+        """Whether any of its nodes runs on a host."""
+        return any(placement.is_host for placement in self.placements.values())
 
     @property
     def islands(self) -> tuple[int, ...]:
@@ -157,7 +184,7 @@ class Plan:
         """Yield the gangs of an island: each is a launch with the transfers that are made for it."""
         order, start = self.orders[island], 0
         for stop, index in enumerate(order, 1):
-            if self.steps[index].kind == "launch" or stop == len(order):
+            if self.steps[index].kind in ("launch", "host") or stop == len(order):
                 yield self._gang(island, start, stop)
                 start = stop
 
@@ -182,25 +209,43 @@ class Plan:
 
     def routes(self) -> dict[tuple[int, int], str]:
         """Return how values travel along each edge of the graph, for figures."""
-        place_of = {node.id: node.place for node in self.graph.nodes}
+        place_of = {node.id: self.location(node) for node in self.graph.nodes}
         found = {}
         for edge in self.graph.edges():
             source, target = place_of[edge.source], place_of[edge.target]
             if source is None or target is None:
                 found[edge.source, edge.target] = "host" if source is not target else "local"
             else:
-                found[edge.source, edge.target] = route(self.placements[source.serial], self.placements[target.serial])
+                found[edge.source, edge.target] = route(source, target)
         return found
+
+    def location(self, node: Node) -> Placement | None:
+        """Return the devices or the host that a node runs on; ``None`` for arguments and the result."""
+        if node.place is None:
+            return None
+        where = self.placements[node.place.serial]
+        return self.placements[host_of(where.island)] if node.kind == "host" else where
 
     def where(self) -> dict[int, str]:
         """Return the devices of each place in words, by serial."""
-        return {serial: str(placement) for serial, placement in self.placements.items()}
+        return {serial: str(placement) for serial, placement in self.placements.items() if not placement.is_host}
+
+
+def host_of(island: int) -> int:
+    """Return what stands for an island's host where else a virtual slice's serial does."""
+    return -2 - island  # -1 is the default place of a program without computations
 
 
 def route(source: Placement, target: Placement) -> str:
-    """Return the network between two placements: ``"local"``, the island's ``"ICI"`` or the data centre's ``"DCN"``."""
+    """Return how values travel between two placements.
+
+    Returns:
+        ``"local"``, ``"host"`` between an island's devices and its host, its ``"ICI"``, or the data centre's ``"DCN"``.
+    """
     if source == target:
         return "local"
+    if source.island == target.island and (source.is_host or target.is_host):
+        return "host"
     return "ICI" if source.island == target.island else "DCN"
 
 
@@ -216,14 +261,18 @@ class _PlanBuilder:
     """
 
     def __init__(self, graph: Graph, placements: Mapping[int, Placement], arguments: tuple[int, ...]):
-        self.graph, self.placements = graph, placements
+        self.graph, self.placements = graph, {**placements, **_hosts(graph, placements)}
         self.position = {value: i for i, value in enumerate(arguments)}
         self.brought: set[int] = set()
         self.again: list[tuple[int, int]] = []
         self.home = {v: node.place.serial for node in graph.nodes if node.place is not None for v in node.outputs}
+        """The place to which each value belongs; one that a host makes is put there only for its readers."""
+        self.made_at: dict[int, int] = {}
+        """The place, or the host, at which a node makes each value."""
         self.slots: dict[Slot, int] = {}
         self.made_by: dict[int, int] = {}
         self.steps: list[Step] = []
+        self.exchanges = Exchanges(graph, self.home.__contains__)
 
     def slot(self, value: int, place: int, node: int) -> int:
         """Return the slot of a value at a place; add the step that brings or moves the value to it if there is none."""
@@ -232,9 +281,16 @@ class _PlanBuilder:
             self._deliver(value, place, node)
         return self.slots[key]
 
-    def launch(self, node: int, place: int, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        slots = tuple(self.slot(value, place, node) for value in inputs)
-        self._append(Step("launch", node, place, self.placements[place].island, slots, ()), outputs)
+    def run(self, node: Node) -> None:
+        """Add the step that runs a node, after those that deliver what it reads."""
+        assert node.place is not None
+        where, on_host = self.placements[node.place.serial], node.kind == "host"
+        place = host_of(where.island) if on_host else node.place.serial
+        slots = tuple(self.slot(value, place, node.id) for value in node.inputs)
+        self.made_at.update(dict.fromkeys(node.outputs, place))
+        self._append(Step("host" if on_host else "launch", node.id, place, where.island, slots, ()), node.outputs)
+        for value, reader, first in self.exchanges.after(node.outputs):
+            self.slot(value, reader, first)
 
     def _deliver(self, value: int, place: int, node: int) -> None:
         target = self.placements[place]
@@ -242,9 +298,9 @@ class _PlanBuilder:
             argument = self._argument(value, place)
             step = Step("bring", node, place, target.island, (), (), argument=argument, route="host")
         else:
-            home = self.home[value]
-            network = route(self.placements[home], target)
-            step = Step("move", node, place, target.island, (self.slots[Slot(value, home)],), (), route=network)
+            source = self.made_at[value]
+            network = route(self.placements[source], target)
+            step = Step("move", node, place, target.island, (self.slots[Slot(value, source)],), (), route=network)
         self._append(step, (value,))
 
     def _argument(self, value: int, place: int) -> int:
@@ -253,6 +309,8 @@ class _PlanBuilder:
         A small one has a position for each place, so that the driver may keep a copy at that place between calls.
         """
         position = self.position[value]
+        if self.placements[place].is_host:
+            return position
         if value in self.brought and self.graph.values[value].bytes <= SMALL:
             self.again.append((position, place))
             return len(self.position) + len(self.again) - 1
@@ -265,7 +323,11 @@ class _PlanBuilder:
             yield position, self.slots[Slot(value, self.home[value])]
         for position, (value, slot) in enumerate(zip(self.graph.nodes[-1].inputs, results, strict=True)):
             if value in self.position and self.graph.values[value].bytes <= SMALL:
-                yield from ((position, s) for key, s in self.slots.items() if key.value == value and s != slot)
+                yield from (
+                    (position, s)
+                    for key, s in self.slots.items()
+                    if key.value == value and s != slot and not self.placements[key.place].is_host
+                )
 
     def _append(self, step: Step, outputs: tuple[int, ...]) -> None:
         made = []
@@ -286,9 +348,10 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
         default: place of arguments that are returned unread.
     """
     builder = _PlanBuilder(graph, placements, arguments)
-    for node in graph.nodes:
+    island_of = {serial: placement.island for serial, placement in placements.items()}
+    for node in interleaved(graph, island_of) if graph.exchanged else graph.nodes:
         if node.place is not None:
-            builder.launch(node.id, node.place.serial, node.inputs, node.outputs)
+            builder.run(node)
     result = graph.nodes[-1]
     homes = [builder.home.get(value, _reader(builder, value, default.serial)) for value in result.inputs]
     results = tuple(builder.slot(v, home, result.id) for v, home in zip(result.inputs, homes, strict=True))
@@ -300,7 +363,7 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
         orders.setdefault(step.island, []).append(index)
     return Plan(
         graph,
-        dict(placements),
+        builder.placements,
         tuple(builder.slots),
         tuple(steps),
         {island: tuple(order) for island, order in sorted(orders.items())},
@@ -314,13 +377,21 @@ def lower(graph: Graph, placements: Mapping[int, Placement], arguments: tuple[in
 
 def _reader(builder: _PlanBuilder, value: int, default: int) -> int:
     """Return a place where an argument that is returned unchanged is anyway, or the default place."""
-    return next((slot.place for slot in builder.slots if slot.value == value), default)
+    found = (slot.place for slot in builder.slots if slot.value == value)
+    return next((place for place in found if not builder.placements[place].is_host), default)
+
+
+def _hosts(graph: Graph, placements: Mapping[int, Placement]) -> dict[int, Placement]:
+    """Return the placements of the hosts on which a graph has nodes."""
+    islands = {placements[n.place.serial].island for n in graph.nodes if n.kind == "host" and n.place is not None}
+    return {host_of(island): Placement(island, 0, 0) for island in sorted(islands)}
 
 
 def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step], dict[int, frozenset[int]]]:
-    """Return the steps with the last uses of slots marked, and the islands of slots that several islands read.
+    """Return the steps with the last uses of slots marked, and the readers of slots that have several.
 
-    Slots of results are never marked. Each island marks its own last use, since islands run at their own pace.
+    Slots of results are never marked. Each reader marks its own last use, since islands and hosts run at their own
+    pace.
     """
     kept = set(results)
     islands: dict[int, set[int]] = {}
@@ -330,9 +401,9 @@ def _lifetimes(steps: list[Step], results: tuple[int, ...]) -> tuple[list[Step],
     for step in reversed(steps):
         last = []
         for slot in dict.fromkeys(step.inputs):
-            islands.setdefault(slot, set()).add(step.island)
-            if slot not in kept and (slot, step.island) not in marked:
-                marked.add((slot, step.island))
+            islands.setdefault(slot, set()).add(step.reader)
+            if slot not in kept and (slot, step.reader) not in marked:
+                marked.add((slot, step.reader))
                 last.append(slot)
         unread = [slot for slot in step.outputs if slot not in islands and slot not in kept]
         found.append(replace(step, last=(*last, *unread)))

@@ -19,7 +19,9 @@ from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.plan import SMALL
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.action_marks import numbered
+from pathways_nb.program.exchange_groups import check_place, grouped, part_of
 from pathways_nb.program.fuse import fuse
+from pathways_nb.program.host_work import HostWork
 from pathways_nb.program.items import Const, FlatProgram, Group, Item, Operand, constant
 
 
@@ -49,8 +51,15 @@ class Code:
         return sum(declared) if len(declared) == len(self.items) else None
 
     @property
+    def host(self) -> HostWork | None:
+        """The Python function that it runs on a host; ``None`` of what runs on devices."""
+        return self.items[0].host
+
+    @property
     def kind(self) -> str:
-        """The kind of its events: ``"collective"`` if devices only exchange values, else ``"compute"``."""
+        """The kind of its events: ``"host"``, ``"collective"`` if devices only exchange values, else ``"compute"``."""
+        if self.host is not None:
+            return "host"
         return "collective" if len(self.items) == 1 and self.items[0].is_collective else "compute"
 
 
@@ -77,6 +86,10 @@ class Builder:
         """The number that such a value has at a place where its item was repeated, by value and place."""
         self.home: dict[int, int] = dict(homes)
         """The place of each value that has one."""
+        self.sums: list[Item] = []
+        """The sums of an exchange that are not in groups yet."""
+        self.exchanged: dict[tuple[int, ...], None] = {}
+        """The values that an exchange adds, leaf by leaf."""
         self.results: tuple[int, ...] = ()
         """The placed values that the program returns."""
         self.kept: list[tuple[int, int]] = []
@@ -91,6 +104,11 @@ class Builder:
         default = next((item.place for item in self.flat.ops if item.place is not None), min(self.places))
         assert default is not None
         for item in self.flat.ops:
+            if self.sums and (item.part is None or item.part.exchange != part_of(self.sums[0]).exchange):
+                self._end_exchange()
+            if item.part is not None:
+                self.sums.append(item)
+                continue
             place = item.place if item.place is not None else self._place_by_operands(item)
             if place is None and item.has_effects:
                 place = default
@@ -100,9 +118,21 @@ class Builder:
                 self._new_group(place, self._bring(item, place))
             else:
                 self._join(place, self._bring(item, place))
+        self._end_exchange()
         self.results = tuple(self._result(operand, default) for operand in self.flat.outputs)
         self.kept += self._computed_elsewhere(self.flat.outputs, default)
         return self.groups
+
+    def _end_exchange(self) -> None:
+        """Add the collected sums of an exchange as groups."""
+        for item in self.sums:
+            check_place(item, self.home, self.places, self.flat.avals)
+            self.exchanged[tuple(item.values())] = None
+        for items in list(grouped(self.sums, self.made_in, self.flat.avals)) if self.sums else ():
+            place = items[0].place
+            assert place is not None
+            self._new_group(place, *(self._bring(item, place) for item in items))
+        self.sums = []
 
     def _computed_elsewhere(self, operands: Sequence[Operand], default: int) -> Iterator[tuple[int, int]]:
         """Yield the small results that another place can compute as well, each with its value at that place.
@@ -169,10 +199,11 @@ class Builder:
             return output
         return self._copy(operand, default)
 
-    def _new_group(self, place: int, item: Item) -> None:
-        """Add a computation as a group of its own, which no operation joins."""
+    def _new_group(self, place: int, *items: Item) -> None:
+        """Add computations as a group of their own, which no operation joins."""
         self.groups.append(Group(place))
-        self._add(len(self.groups) - 1, item)
+        for item in items:
+            self._add(len(self.groups) - 1, item)
 
     def _join(self, place: int, item: Item) -> None:
         """Add an ordinary operation to the open group of its place, or open a new group for it."""
@@ -224,7 +255,7 @@ def build(
     codes = {}
     for group in groups:
         code = _code(group, used, kept)
-        kind = "computation" if group.is_computation else "operations"
+        kind = "host" if group.host else "computation" if group.is_computation else "operations"
         line = next((item.line for item in group.items if item.line), "")
         parts = tuple(item.title for item in group.items)
         place = places[group.place]
@@ -234,7 +265,7 @@ def build(
         codes[nodes[-1].id] = code
     nodes.append(Node(len(nodes), "result", "result", None, builder.results, ()))
     values = tuple(Value(i, aval.shape, str(aval.dtype), aval.bytes) for i, aval in enumerate(flat.avals))
-    return Graph(name, tuple(nodes), values, tuple(builder.kept)), codes
+    return Graph(name, tuple(nodes), values, tuple(builder.kept), tuple(builder.exchanged)), codes
 
 
 def _code(group: Group, used: Counter[int], results: set[Any]) -> Code:

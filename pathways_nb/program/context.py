@@ -40,6 +40,8 @@ class Tracing:
     """Returns the name of the variable that holds a captured object, for errors."""
     places: dict[int, VirtualSlice] = field(default_factory=dict)
     inside: list[Body] = field(default_factory=list)
+    host_work: list[str] = field(default_factory=list)
+    """Names of the host functions that were called so far."""
 
     def refuse_futures(self, call: Signature) -> None:
         """Refuse futures captured from outside: a program takes them as arguments.

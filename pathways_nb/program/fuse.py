@@ -7,7 +7,7 @@ groups in program order. Therefore a group may join the group before it at its p
 - every group at another place that reads from that group begins only after this group has ended anyway.
 
 The actions of a pipeline never join a group, because the schedule says which launches there are; nor do groups with
-different compiler options.
+different compiler options. Host work is never fused: it runs beside its place, as if it were at a place of its own.
 
 It follows that the graph stays free of cycles, that the order of groups still respects all dependencies, and that the
 makespan stays the same if the duration of a fused node is the sum of its parts (tested with random graphs).
@@ -36,13 +36,13 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
     """For each group, the groups at other places that read from it."""
     for i, producers in enumerate(needs):
         for producer in producers:
-            if groups[producer].place != groups[i].place:
+            if _lane(groups[producer]) != _lane(groups[i]):
                 readers[producer].append(i)
 
     def may_join(i: int, members: list[int]) -> bool:
         """Return whether group ``i`` may join the ``members`` of the newest fused group at its place."""
         first = groups[members[0]]
-        if groups[i].action or first.action or groups[i].compiler_options != first.compiler_options:
+        if groups[i].host or groups[i].action or first.action or groups[i].compiler_options != first.compiler_options:
             return False
         there = earlier[members[0]] | sum(1 << member for member in members)
         return all(there >> need & 1 for need in needs[i]) and all(
@@ -50,14 +50,15 @@ def fuse(groups: Sequence[Group]) -> list[Group]:
         )
 
     # A group joins the newest fused group of its place or starts one, so the place's own order never changes.
-    newest: dict[int, list[int]] = {}
+    newest: dict[tuple[int, bool], list[int]] = {}
     fused: list[list[int]] = []
     for i, group in enumerate(groups):
-        if group.place in newest and may_join(i, newest[group.place]):
-            newest[group.place].append(i)
+        lane = _lane(group)
+        if lane in newest and may_join(i, newest[lane]):
+            newest[lane].append(i)
         else:
-            newest[group.place] = [i]
-            fused.append(newest[group.place])
+            newest[lane] = [i]
+            fused.append(newest[lane])
     return [_together([groups[i] for i in members]) for members in fused]
 
 
@@ -68,14 +69,19 @@ def _earlier(groups: Sequence[Group], needs: Sequence[set[int]]) -> list[int]:
     With integers as bit sets, a union is one operation whatever the number of groups.
     """
     found: list[int] = []
-    before: dict[int, int] = {}
+    before: dict[tuple[int, bool], int] = {}
     for i, group in enumerate(groups):
-        bits = 0
-        for other in needs[i] | ({before[group.place]} if group.place in before else set()):
+        bits, lane = 0, _lane(group)
+        for other in needs[i] | ({before[lane]} if lane in before else set()):
             bits |= found[other] | 1 << other
         found.append(bits)
-        before[group.place] = i
+        before[lane] = i
     return found
+
+
+def _lane(group: Group) -> tuple[int, bool]:
+    """Return what runs its groups one after another: the devices of a place, or its host."""
+    return group.place, group.host is not None
 
 
 def _together(groups: Sequence[Group]) -> Group:

@@ -24,6 +24,8 @@ from pathways_nb.program import specs
 from pathways_nb.program.action_marks import mark_of
 from pathways_nb.program.computation import Named, named
 from pathways_nb.program.edge import without_edges
+from pathways_nb.program.exchange import Part, part_of
+from pathways_nb.program.host_work import HostWork, host_work
 from pathways_nb.program.one_equation import one_equation
 from pathways_nb.program.signature import Aval
 from pathways_nb.util.primitives import CALLS, CARRIERS, COLLECTIVES
@@ -63,8 +65,15 @@ class Item(Operation[Operand]):
     """The declared duration in seconds (``pw.work``); ``None`` if none is declared."""
     action: ActionKey | None = None
     """The action of a pipeline that it is; ``None`` of other items."""
+    part: Part | None = None
+    """The sum of an exchange that it is (``pw.all_reduce``); ``None`` of other items."""
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of XLA that its computation declares."""
+
+    @property
+    def host(self) -> HostWork | None:
+        """The Python function that it runs on a host; ``None`` of what runs on devices."""
+        return host_work(self.eqn) if self.eqn is not None else None
 
     @property
     def is_collective(self) -> bool:
@@ -90,6 +99,11 @@ class Group:
     def is_computation(self) -> bool:
         """Whether a computation is among its items."""
         return any(item.place is not None for item in self.items)
+
+    @property
+    def host(self) -> HostWork | None:
+        """The Python function that it runs on a host; ``None`` of other groups."""
+        return self.items[0].host
 
     @property
     def action(self) -> ActionKey | None:
@@ -161,6 +175,8 @@ class _ProgramWalk(Walk[Operand]):
         carried = _named(eqn)
         if carried is not None:
             outputs = self._computation(eqn, carried, tuple(inputs))
+        elif (work := host_work(eqn)) is not None:
+            outputs = self._host(eqn, work, inputs)
         elif _is_nest(eqn):
             outputs = self.run(called(eqn), inputs)
         else:
@@ -190,6 +206,7 @@ class _ProgramWalk(Walk[Operand]):
         """Append a call of a computation as an item and return its outputs, some of which may be its inputs."""
         again = "rematted" in str(eqn.source_info.name_stack)
         action = mark_of(str(eqn.source_info.name_stack))
+        part = None if self.backward else part_of(str(eqn.source_info.name_stack), len(inputs))
         suffix = "" if action else " (again)" if again else " (bwd)" if self.backward else ""
         # A residual that is an input or another output has no output of its own once the edges are removed.
         body, kept, found_at = without_edges(called(eqn))
@@ -209,10 +226,32 @@ class _ProgramWalk(Walk[Operand]):
                 line=_line(eqn),
                 seconds=carried.seconds,
                 action=action,
+                part=part,
                 compiler_options=carried.compiler_options,
             )
         )
         return [(*inputs, *outputs)[at] for at in found_at]
+
+    def _host(self, eqn: Any, work: HostWork, inputs: list[Operand]) -> list[Operand]:
+        """Append host work as an item and return its outputs."""
+        outputs = tuple(self.new(var.aval) for var in eqn.outvars)
+        self.items.append(
+            Item(
+                eqn.primitive.name,
+                tuple(inputs),
+                outputs,
+                eqn,
+                title=work.name,
+                jaxpr=one_equation(eqn).jaxpr,
+                place=work.place,
+                in_specs=(None,) * len(inputs),
+                out_specs=work.specs,
+                donated=(False,) * len(inputs),
+                line=_line(eqn),
+                seconds=work.seconds if isinstance(work.seconds, float) else None,
+            )
+        )
+        return list(outputs)
 
 
 def _is_nest(eqn: Any) -> bool:
@@ -286,7 +325,7 @@ def _computations_in(params: dict[str, Any]) -> Iterator[str]:
     """Yield the names of the computations inside an equation's parameters, at any depth."""
     for jaxpr in _jaxprs(params):
         for eqn in (jaxpr.jaxpr if isinstance(jaxpr, jex.ClosedJaxpr) else jaxpr).eqns:
-            carried = _named(eqn)
+            carried = _named(eqn) or host_work(eqn)
             if carried is not None:
                 yield carried.name
             else:

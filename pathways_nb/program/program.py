@@ -157,7 +157,7 @@ class Program(Unique):
 
         try:
             with context.under(trace), _apart(platform):
-                closed = self._make_jaxpr(flat_fn, avals)
+                closed = self._make_jaxpr(trace, flat_fn, avals)
         except Exception as error:
             call.explain(error, f"the program {self.name!r}")
             raise
@@ -197,9 +197,16 @@ class Program(Unique):
         found = {value: category_of(path, self.categories) for path, value in paths}
         return {value: category for value, category in found.items() if category is not None}
 
-    def _make_jaxpr(self, flat_fn: Callable[..., Any], avals: tuple[Aval, ...]) -> Any:
+    def _make_jaxpr(self, trace: context.Tracing, flat_fn: Callable[..., Any], avals: tuple[Aval, ...]) -> Any:
         try:
             return jax.make_jaxpr(flat_fn)(*(aval.struct for aval in avals))
+        except NotImplementedError as error:
+            if not trace.host_work or "checkpoint" not in str(error):
+                raise
+            raise UsageError(
+                f"the program {self.name!r} calls {trace.host_work[-1]}, which is host work, inside jax.checkpoint, "
+                f"which would call it again for the backward pass. Call it outside, and pass what it returns."
+            ) from None
         except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError, AttributeError) as error:
             does = _needs_value(error)
             if not does:

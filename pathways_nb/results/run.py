@@ -23,6 +23,7 @@ from pathways_nb.trace.causality.breakdown import Idle, idle
 from pathways_nb.trace.causality.critical_path import CriticalPath, Slack, critical_path, slack
 from pathways_nb.trace.causality.what_if import WhatIf, what_if
 from pathways_nb.trace.exact_stamps import Stamps
+from pathways_nb.trace.exchange_hiding import Exchange, exchange
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.memory_history import Division, MemoryHistory, memory_of
 from pathways_nb.trace.metrics import Summary, summarise
@@ -118,7 +119,11 @@ class Run:
             return
         plan = execution.compiled_plan.plan
         step = plan.steps[entry.step]
-        node = step.node if step.kind == "launch" else plan.graph.nodes[-1].id  # the program returns an argument
+        if step.kind == "move":  # a host made it, and it was put onto devices
+            step = plan.steps[step.producers[0]]
+        node = (
+            step.node if step.kind in ("launch", "host") else plan.graph.nodes[-1].id
+        )  # the program returns an argument
         if (execution.serial, node) not in self._fetched:
             self._fetched.add((execution.serial, node))
             self._programs[plan].need(node, line)
@@ -206,6 +211,13 @@ class Run:
     def idle(self) -> Idle:
         """Return where the time of every device went: busy, or idle by cause; the parts add up to the makespan."""
         return idle(self.events, self.islands)
+
+    def exchange(self) -> Exchange:
+        """Return how long transfers between islands took, and how much of that lies under computation.
+
+        ``run.exchange().hidden_share`` is a share of the seconds.
+        """
+        return exchange(self.events)
 
     def what_if(
         self,

@@ -22,7 +22,7 @@ MOST_SECONDS = 1e12
 """Largest distance of a time from the beginning of its run (30,000 years): sums and differences keep their digits."""
 _POSITION = 2**31 - 1
 """Largest node id, microbatch and the like: they are columns of 32 bits."""
-_ON_DEVICES = frozenset({"compute", "collective", "transfer", "memory"})
+_ON_DEVICES = frozenset({"compute", "collective", "transfer", "memory", "host"})
 
 
 def events_of(labels: Field, columns: dict[str, np.ndarray], islands: Sequence[int]) -> Events:
@@ -106,9 +106,9 @@ def _misplaced(label: Label, islands: Sequence[int]) -> str:
     return ""
 
 
-_ABSENT: tuple[Any, ...] = ([], 0.0, "")
-"""What the last columns are in an older file, which lacks ``category``, or ``links`` and ``latency`` as well."""
-_OLDER = (LABEL_COLUMNS.index("links"), LABEL_COLUMNS.index("category"))
+_ABSENT: tuple[Any, ...] = ([], 0.0, "", -1)
+"""What the last columns are in an older file: it lacks ``host``, and may lack ``category``, ``links``, ``latency``."""
+_OLDER = tuple(map(LABEL_COLUMNS.index, ("links", "category", "host")))
 _TUPLE_POSITIONS = tuple(map(LABEL_COLUMNS.index, TUPLES))
 
 
@@ -127,7 +127,7 @@ _FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda value: value in KINDS, f"one of {', '.join(KINDS)}"),
     **dict.fromkeys(("name", "program", "client", "place", "line", "basis"), (is_text, "text")),
     "route": (lambda value: value in ("", "host", "local", "ICI", "DCN"), "one of host, local, ICI, DCN or empty"),
-    **dict.fromkeys(("node", "stage", "microbatch", "token_slice", "island"), _whole(-1, _POSITION)),
+    **dict.fromkeys(("node", "stage", "microbatch", "token_slice", "island", "host"), _whole(-1, _POSITION)),
     **dict.fromkeys(("device", "devices"), _whole(0, _POSITION)),
     "bytes": _whole(0, LARGEST),
     "flops": (_is_amount, "a number from 0 on"),

@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
+
 from pathways_nb.controller.messages import (
     Added,
     Cancelled,
@@ -38,13 +40,15 @@ from pathways_nb.controller.messages import (
     Waited,
 )
 from pathways_nb.controller.state_machine import NOTABLE, StateMachine
-from pathways_nb.errors import CancelledError, LostError
+from pathways_nb.errors import CancelledError, LostError, UsageError
 from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
+from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
 from pathways_nb.runtime.run_state import Condition, Entry, Execution, will_read
@@ -180,6 +184,21 @@ class Driver(ABC):
     def spend(self, budget: float) -> None:  # noqa: B027  (most have no watchers)
         """Limit the share of time for which a watcher may keep a core busy; 0 looks only as flow control needs it."""
 
+    def wait_for_devices(self) -> bool:
+        """Wait for devices that are on their way back, and return whether there were any."""
+        return False
+
+    def wait_for_island(self, island: int) -> int:
+        """Wait until an island has been added by another process, and return its index."""
+        return island
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Return a row for each host that is a process of its own; none if the devices are this process's."""
+        return []
+
+    def _prepare(self, run: Execution, arguments: Sequence[int]) -> None:  # noqa: B027
+        """Take note of a run, whose arguments are in these logical buffers, before the controller knows it."""
+
     @property
     @abstractmethod
     def sampled(self) -> float:
@@ -276,7 +295,8 @@ class Driver(ABC):
             moved = tuple(
                 position
                 for position, argument in enumerate(compiled_plan.brought)
-                if not self._is_at(entries[argument], compiled_plan, position)
+                if compiled_plan.targets[position] is not HOST
+                and not self._is_at(entries[argument], compiled_plan, position)
             )
             self._bind_results(run, buffers)
             will_read(run.arguments[argument] for argument in compiled_plan.brought)
@@ -284,6 +304,7 @@ class Driver(ABC):
             with self._queuing:
                 self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
             sizes = compiled_plan.result_bytes
+            self._prepare(run, arguments)
             self.event_loop.submit(
                 Submitted(
                     run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, compiled_plan.footprint, moved
@@ -458,3 +479,17 @@ class Driver(ABC):
         for buffer, slot, step in zip(buffers, compiled_plan.plan.results, compiled_plan.result_steps, strict=True):
             entry = self.entries[buffer] = Entry(run=run, step=step, sharding=compiled_plan.shardings[slot])
             run.results.setdefault(slot, []).append(entry)
+
+
+def taken(leaf: Any, name: str) -> Any:
+    """Return a value from outside for real devices: a copy of what its owner may change, or the value itself.
+
+    Raises:
+        UsageError: it has a shape but no values.
+    """
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        raise UsageError(
+            f"{name} is a jax.ShapeDtypeStruct, which has a shape but no values, and these are real devices. Pass "
+            f'an array, or simulate them: pw.attach("sim", chip="tpu_v5p").'
+        )
+    return leaf.result() if isinstance(leaf, Deferred) else snapshot(leaf)

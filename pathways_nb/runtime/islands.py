@@ -161,8 +161,13 @@ def attach_accelerators(kind: Kind, devices: Sequence[Any], groups: int | Sequen
 
 def capacity(island: Island) -> int:
     """Return the bytes of memory of an island's smallest device; 0 where devices do not report it."""
+    return capacity_of(island.devices)
+
+
+def capacity_of(devices: Sequence[Any]) -> int:
+    """Return the bytes of memory of the smallest of some devices; 0 where they do not report it."""
     try:
-        return min((device.memory_stats() or {}).get("bytes_limit", 0) for device in island.devices)
+        return min((device.memory_stats() or {}).get("bytes_limit", 0) for device in devices)
     except Exception as error:  # of whatever class a backend without it raises
         fall_back(
             "The memory of the attached devices cannot be read",
@@ -215,7 +220,7 @@ def _make_client(maker: Callable[..., Any], devices: int, cores: tuple[int, ...]
     before, threads = os.environ.get("PJRT_NPROC"), _threads()
     os.environ["PJRT_NPROC"] = str(4 * devices + 2)
     try:
-        with _on_cores(cores):
+        with on_cores(cores):
             client = maker(num_devices=devices, node_id=next(_ids))
     finally:
         if before is None:
@@ -227,7 +232,7 @@ def _make_client(maker: Callable[..., Any], devices: int, cores: tuple[int, ...]
 
 
 @contextlib.contextmanager
-def _on_cores(cores: tuple[int, ...]) -> Iterator[None]:
+def on_cores(cores: tuple[int, ...]) -> Iterator[None]:
     """Yield with this thread's affinity set to ``cores``: new threads inherit that of the thread that makes them."""
     if not cores:
         yield

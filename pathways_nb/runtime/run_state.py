@@ -14,6 +14,7 @@ from typing import Any
 
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.plan import Placement
+from pathways_nb.plan.run_numbers import shown
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Record
@@ -194,6 +195,9 @@ class Execution:
     """Why it was stopped, if not by a cancel."""
     finished: bool = False
     remaining_readers: dict[int, set[int]] = field(init=False)
+    """By slot that is not dropped by its only reader: the islands, and the late steps (``~step``), still to read it."""
+    late: set[int] = field(default_factory=set)
+    """Steps that are carried out after steps behind them."""
 
     def __post_init__(self) -> None:
         plan = self.compiled_plan.plan
@@ -281,23 +285,36 @@ class Execution:
         steps = zip(self.buffers, self.compiled_plan.result_steps, strict=True)
         return tuple(buffer for buffer, step in steps if step in self.errors)
 
+    def hold_inputs(self, step: int, island: int) -> None:
+        """Keep the inputs of a step that is carried out late, even if a step behind it reads them for the last time."""
+        self.late.add(step)
+        for slot in self.compiled_plan.plan.steps[step].inputs:
+            self.remaining_readers.setdefault(slot, {island}).add(~step)
+
     def let_go(self, step: int, island: int) -> None:
         """Drop the slots that no later step on any island reads."""
-        for slot in self.compiled_plan.plan.steps[step].last:
-            others = self.remaining_readers.get(slot)
-            if others is not None:
-                others.discard(island)
-            if not others:
-                self.slots[slot] = None
+        made = self.compiled_plan.plan.steps[step]
+        for slot in made.last:
+            self._has_been_read(slot, island)
+        for slot in made.inputs if step in self.late else ():
+            self._has_been_read(slot, ~step)
+
+    def _has_been_read(self, slot: int, reader: int) -> None:
+        others = self.remaining_readers.get(slot)
+        if others is not None:
+            others.discard(reader)
+        if not others:
+            self.slots[slot] = None
 
     def node_error(self, step: int, cause: BaseException) -> NodeError:
         """Return the error for the user about a node that failed: which, where, and why."""
         label = self.compiled_plan.actions[step].label
         last = label.device + label.devices - 1
         devices = f"device {label.device}" if label.devices == 1 else f"devices {label.device}–{last}"
+        devices = devices if label.devices else "its host"
         at = f" ({label.line})" if label.line else ""
         error = NodeError(
-            f"{label.name} of {label.program}, run {self.serial}, failed on {label.place} "
+            f"{label.name} of {label.program}, run {shown(self.serial)}, failed on {label.place} "
             f"(island {label.island}, {devices}){at}: {_reason(cause)}"
         )
         error.__cause__ = cause.with_traceback(None)  # its frames would keep the run alive
@@ -309,7 +326,7 @@ class Execution:
             return self.reason
         label = self.compiled_plan.actions[step].label
         return CancelledError(
-            f"{label.name} of {label.program}, run {self.serial}, was cancelled before it was dispatched. "
+            f"{label.name} of {label.program}, run {shown(self.serial)}, was cancelled before it was dispatched. "
             f"Call the program again to compute it."
         )
 
@@ -319,6 +336,8 @@ def _reason(cause: BaseException) -> str:
     text = str(cause)
     if "CpuCallback error" in text:
         return f"{text.strip().splitlines()[-1]} (in a host callback)"
+    if isinstance(cause, StopIteration) and not text:
+        text = "the iterator that it reads has no more items"
     return f"{type(cause).__name__}: {text}"
 
 

@@ -26,6 +26,15 @@ class SimulatorOptions:
 
 
 @dataclass(frozen=True)
+class ClusterOptions:
+    """Options of hosts of a Ray cluster only, as given to ``pw.attach("ray", …)``."""
+
+    address: str | None = None
+    name: str | None = None
+    devices_per_host: int | None = None
+
+
+@dataclass(frozen=True)
 class AttachOptions:
     """All options of one ``pw.attach`` call; attaching with equal options again keeps the controller."""
 
@@ -39,13 +48,15 @@ class AttachOptions:
     dcn_latency: float = 0.0
     simulated: SimulatorOptions | None = None
     """Further options of simulated devices; ``None`` on real ones."""
+    cluster: ClusterOptions | None = None
+    """Further options of hosts of a cluster; ``None`` on other devices."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options as JSON-ready data, with a user's policy, a chip and a network replaced by their names."""
-        parts = (self, self.simulated) if self.simulated is not None else (self,)
+        parts = [part for part in (self, self.simulated, self.cluster) if part is not None]
         plain = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
         plain |= {name: _named(plain[name]) for name in ("policy", "chip", "network") if name in plain}
-        return {name: value for name, value in plain.items() if name != "simulated"}
+        return {name: value for name, value in plain.items() if name not in ("simulated", "cluster")}
 
 
 def _named(value: Any) -> str | None:

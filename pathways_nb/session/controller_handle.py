@@ -6,6 +6,9 @@ It is a subclass of ``Session`` so that the modules which carry these methods ou
 
 from __future__ import annotations
 
+from typing import Any
+
+from pathways_nb.errors import UsageError
 from pathways_nb.session import default_controller, elasticity, tenant_scope
 from pathways_nb.session.session import Session
 from pathways_nb.session.status import as_html, status_of
@@ -60,6 +63,34 @@ class Controller(Session):
             UsageError: there is no such client.
         """
         tenant_scope.cancel(self, client)
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Return the hosts of all islands, which are processes of a Ray cluster.
+
+        Events of a host are on the controller's clock: its own clock's offset is estimated from the time of a question
+        and its answer, again every half minute while programs run.
+
+        Returns:
+            For each host: ``island``, ``host`` (its number within the island), ``machine`` (name), ``process`` (id),
+            ``devices`` (range within the island), ``clock_offset`` (seconds added to its clock) and ``clock_error``
+            (seconds by which that may be wrong, at most).
+
+        Raises:
+            UsageError: the islands' devices are of this process, or simulated.
+
+        Example:
+            >>> pw.attach("ray", islands=1, devices_per_island=4, devices_per_host=2)  # doctest: +SKIP
+            >>> [host["devices"] for host in pw.controller().hosts()]  # doctest: +SKIP
+            [range(0, 2), range(2, 4)]
+        """
+        found = self.driver.hosts()
+        if not found:
+            raise UsageError(
+                f"hosts(): {self!r} has no hosts, because its devices are "
+                f"{'simulated' if self.attach_options.kind == 'sim' else 'of this process'}. Islands of hosts are made "
+                f'by pw.attach("ray", islands=2, devices_per_island=4, devices_per_host=2).'
+            )
+        return found
 
     def status(self) -> str:
         """Return islands, devices, places, clients and memory as text."""

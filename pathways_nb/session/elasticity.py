@@ -6,7 +6,9 @@ begins a new epoch: compiled plans name physical devices, and programs compile a
 
 from __future__ import annotations
 
+import contextlib
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError, is_index, is_number
@@ -31,6 +33,68 @@ def remove(session: Session, island: int, first: int, count: int | None) -> None
         session.begin_epoch()
 
 
+def withdraw(session: Session, island: int) -> None:
+    """Let no further call use an island whose hosts died, before those under way fail: the next one waits for it."""
+    session.resources.remove(Placement(island, 0, session.islands[island]))
+    session.begin_epoch()
+
+
+def lose(session: Session, island: int) -> None:
+    """Take an island out whose hosts died: what was only there is lost, and its places move or wait."""
+    with _living(session) as lives:
+        if lives:
+            where = Placement(island, 0, session.islands[island])
+            session.resources.remove(where)
+            session.driver.remove(where)
+            session.begin_epoch()
+
+
+def give_back(session: Session, island: int) -> None:
+    """Take an island in again that has new hosts."""
+    with _living(session) as lives:
+        if lives:
+            _add(session, None, island)
+
+
+@contextlib.contextmanager
+def _living(session: Session) -> Iterator[bool]:
+    """Hold a session's life unless it is being reset or closed, which wait for the thread that asks.
+
+    Yields:
+        Whether it is held.
+    """
+    driver = session.driver_or_none
+    while not (held := session.life.acquire(timeout=0.05)):
+        if driver is None or session.driver_or_none is not driver:
+            break
+    try:
+        yield held and driver is not None and session.driver_or_none is driver
+    finally:
+        if held:
+            session.life.release()
+
+
+def follow_loss(session: Session, where: Placement) -> None:
+    """Take devices out that a shared controller has removed."""
+    with session.life:
+        session.resources.remove(where)
+        session.begin_epoch()
+
+
+def follow_return(session: Session, island: int) -> None:
+    """Take an island's devices in again that a shared controller has restored."""
+    with session.life:
+        session.resources.restore(island)
+        session.begin_epoch()
+
+
+def follow_joining(session: Session, made: Any, budget: int) -> None:
+    """Take in an island that a shared controller has added."""
+    with session.life:
+        _take_in(session, made, len(made.devices), budget)
+        session.begin_epoch()
+
+
 def add(session: Session, devices: int | None, island: int | None) -> int:
     """Add an island, or return removed devices to one; see ``pw.Controller.add``.
 
@@ -39,7 +103,8 @@ def add(session: Session, devices: int | None, island: int | None) -> int:
     """
     forks.refuse()
     with session.life:
-        return _add(session, devices, island)
+        added = _add(session, devices, island)
+    return session.driver.wait_for_island(added)  # without the lock, which whoever takes it in needs
 
 
 def _add(session: Session, devices: int | None, island: int | None) -> int:
@@ -54,7 +119,7 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
         session.driver.restore(island, session.budgets[island])
         session.resources.restore(island)
     else:
-        if session.attach_options.kind not in ("cpu", "sim"):
+        if session.attach_options.kind not in ("cpu", "sim", "ray"):
             raise UsageError(
                 f"add(): {session!r} has all devices that JAX shows. Give back removed ones with add(island=…)."
             )
@@ -62,14 +127,20 @@ def _add(session: Session, devices: int | None, island: int | None) -> int:
         _check_added(session, count)
         count = operator.index(count)  # a NumPy number could not be saved
         island = len(session.islands)
-        budget = session.budgets[0]
-        session.driver.add(_made(session, island, count), budget)
-        session.islands, session.budgets = (*session.islands, count), (*session.budgets, budget)
-        session.resources.add(count)
+        made = _made(session, island, count)
+        if made is None:  # a shared controller has added it, and tells all kernels
+            return island
+        _take_in(session, made, count, session.budgets[0])
         if session.twin is not None:
             add(session.twin, count, None)
     session.begin_epoch()
     return island
+
+
+def _take_in(session: Session, made: Any, devices: int, budget: int) -> None:
+    session.driver.add(made, budget)
+    session.islands, session.budgets = (*session.islands, devices), (*session.budgets, budget)
+    session.resources.add(devices)
 
 
 def _check_added(session: Session, count: int) -> None:
@@ -80,7 +151,7 @@ def _check_added(session: Session, count: int) -> None:
 
 
 def _made(session: Session, island: int, devices: int) -> Any:
-    if session.attach_options.kind == "sim":
+    if session.attach_options.kind in ("sim", "ray"):
         return session.driver.attachment.one_more(devices)
     return islands_module.one_more(island, devices, session.attach_options.pin)
 

@@ -19,6 +19,7 @@ from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
 from pathways_nb.program.signature import Aval, Deferred
+from pathways_nb.runtime.cluster.remote_array import RemoteArray
 from pathways_nb.runtime.run_state import Entry, lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import default_controller, tenant_scope
@@ -143,7 +144,7 @@ class Future(Unique, NotAnArray, Deferred):
         if self._flush is not None:
             self._flush()
         where = self._entry.placement if self._entry is not None and self._session is session else None
-        if where is not None and session.attach_options.simulated is None:
+        if where is not None and session.attach_options.kind not in ("sim", "ray"):
             island = session.driver.attachment.islands[where.island]
             where = where if self._sharding.device_set <= set(island.devices) else None
         return self._sharding, where
@@ -256,11 +257,21 @@ class Future(Unique, NotAnArray, Deferred):
         __tracebackhide__ = True
         line = self._line()
         array = self._wait(line, needed=True)
+        if isinstance(array, RemoteArray):
+            raise UsageError(
+                f"{self._name}.array(): the value lies on hosts of a cluster, whose devices are not this process's. "
+                f"Fetch it, y.result(), or pass the future to a computation."
+            )
         if not isinstance(array, Abstract):
             return array
         if isinstance(self.shadow, Future):
             return self.shadow.array()
         raise _no_value(self, line)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its devices are those of hosts of a cluster, so that this process has no array of it."""
+        return self._session.attach_options.cluster is not None
 
     def _line(self) -> str:
         """Return the user's line that asks for the value; empty where no recording would show it."""
@@ -437,12 +448,16 @@ def _to_host(array: Any, future: Future, line: str) -> Any:
         if shadow is None:
             raise _no_value(future, line)
         return shadow.result() if isinstance(shadow, Future) else np.array(shadow)[()]
+    if isinstance(array, RemoteArray):
+        value: Any = array.host_value()
+        future._note("fetch", began, line)
+        return value
     if not isinstance(array, jax.Array):
         return np.array(array)[()]
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         # The private base array is only read; the public key_data would launch on the island from this thread.
         data: Any = np.array(array._base_array if hasattr(array, "_base_array") else jax.random.key_data(array))
-        value: Any = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+        value = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
     else:
         value = np.array(array)[()]  # a copy: the island's memory may be donated later
     future._note("fetch", began, line)

@@ -11,14 +11,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from jax.sharding import AbstractMesh, Mesh
 
 from pathways_nb.controller.policies import policy_of
 from pathways_nb.controller.resources import Resources
 from pathways_nb.controller.state_machine import StateMachine
-from pathways_nb.errors import NotAttachedError
+from pathways_nb.errors import NotAttachedError, PlaceError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
@@ -66,6 +66,7 @@ class Session(Unique):
         devices: number of devices of each island.
         budgets: bytes of memory per device of each island; 0 where the size is unknown.
         clock: returns seconds; the time base of every recorded event.
+        machine: makes what stands for a core that is elsewhere; by default the core is here.
     """
 
     _not_pickled = "cannot be pickled: its devices are this process's. Call pw.attach(...) in the other process."
@@ -77,8 +78,9 @@ class Session(Unique):
         devices: tuple[int, ...],
         budgets: tuple[int, ...] = (),
         clock: Clock = time.perf_counter,
+        machine: Callable[[], Any] | None = None,
     ):
-        self.attach_options, self._start_driver = attach_options, start
+        self.attach_options, self._start_driver, self._elsewhere = attach_options, start, machine
         self.clock = clock
         self.islands = devices
         self.budgets = budgets or (0,) * len(devices)
@@ -92,6 +94,8 @@ class Session(Unique):
         self._pauses: Pauses | None = None
         self._interval: ShortInterval | None = None
         self.closed = False
+        self.on_close: Callable[[], None] = lambda: None
+        """Called once, when the devices are released for good."""
         self.twin: Session | None = None
         """Only of a simulated session attached with ``values=True``: the real devices that compute the values."""
         self.recordings: list[tuple[Run, Pending]] = []
@@ -104,6 +108,8 @@ class Session(Unique):
 
     def _machine(self) -> StateMachine:
         asked = self.attach_options
+        if self._elsewhere is not None:
+            return cast(StateMachine, self._elsewhere())
         return StateMachine(asked.dispatch, policy_of(asked.policy), self.islands, self.budgets)  # type: ignore[arg-type]
 
     # ---- devices
@@ -167,7 +173,12 @@ class Session(Unique):
             if place not in self._placed:
                 self._placed.add(place)
                 weakref.finalize(place, self.resources.forget, place.serial).atexit = False
-        return self.resources.place(places)
+        try:
+            return self.resources.place(places)
+        except PlaceError:
+            if not self.driver.wait_for_devices():
+                raise
+            return self.resources.place(places)
 
     def begin_epoch(self) -> None:
         """Make every compiled plan invalid, because the devices changed; programs compile again at their next call."""
@@ -250,6 +261,7 @@ class Session(Unique):
                 self._close_driver()
                 if self.twin is not None:
                     self.twin.close()
+                self.on_close()
 
     def _close_driver(self) -> None:
         driver, self.driver_or_none = self.driver_or_none, None

@@ -11,6 +11,7 @@ from pathways_nb.controller.store import Buffer
 from pathways_nb.errors import size
 from pathways_nb.plan.virtual_slice import by_serial
 from pathways_nb.session.session import Session
+from pathways_nb.trace.metrics import duration
 from pathways_nb.util.intervals import joined
 from pathways_nb.util.words import counted
 
@@ -27,6 +28,7 @@ def status_of(session: Session) -> str:
         devices = _ranges([device.id for device in island.devices])
         rows.append(f"  island {island.index}: {len(island.devices)} × {island.devices[0].device_kind}, "
                     f"ids {devices}{island.about}{_in_use(island.devices)}")  # fmt: skip
+    rows += [_host(row) for row in driver.hosts()]
     rows += [f"  lost: {where}" for where in session.resources.lost]
     for serial, placement in sorted(session.resources.placements.items()):
         with contextlib.suppress(KeyError):  # a place that was let go just now
@@ -36,6 +38,13 @@ def status_of(session: Session) -> str:
     watched = "" if driver.quality == "simulated" else f"; {driver.sampled:.0%} of ends watched"
     rows.append(f"  {counted(len(driver.runs), 'program')} under way{watched}")
     return "\n".join(rows)
+
+
+def _host(row: dict[str, Any]) -> str:
+    """Return the line of a host: its devices, and how exact the times of its events are."""
+    where = f"  host {row['host']} of island {row['island']}: {row['machine']}, process {row['process']}"
+    clock = f"clock {row['clock_offset']:+.6f} s of this process's, known to {duration(row['clock_error'])}"
+    return f"{where}, devices {_ranges(list(row['devices']))}; {clock}"
 
 
 def as_html(status: str) -> str:

@@ -1,7 +1,8 @@
 """Events for other tools: CSV, a pandas table, and Chrome's trace format, which Perfetto opens.
 
-A Chrome trace has a process for the controller and one for each device. Perfetto requires that bars of one track do not
-overlap, so work that overlaps (compiling, transfers) gets tracks of its own. Every bar carries its whole event in
+A Chrome trace has a process for the controller, one for each device, and one for the host of each island with host
+work. Perfetto requires that bars of one track do not overlap, so work that overlaps (compiling, transfers) gets tracks
+of its own. Every bar carries its whole event in
 ``args``, so ``from_chrome`` reads back exactly what was written. Levels of memory are counters of their devices; the
 events behind them are in the format's ``otherData``, since a counter holds only numbers.
 
@@ -20,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from pathways_nb.errors import UsageError
+from pathways_nb.trace.host_parts import devices_per_host
 from pathways_nb.trace.memory_history import memory_of
-from pathways_nb.trace.record import COLUMNS, GAUGE_KINDS, LABEL_COLUMNS, TUPLES, Events, Label, Row
+from pathways_nb.trace.record import COLUMNS, GAUGE_KINDS, HOST_KIND, LABEL_COLUMNS, TUPLES, Events, Label, Row
 
 MICROSECONDS = 1e6
 """Chrome's unit of time, per second."""
@@ -63,9 +65,17 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
     """
     bars = sorted(_bars(events, islands), key=lambda bar: (bar["pid"], bar["ts"], -bar["dur"]))
     tracks = _without_overlap(bars)
-    names = ["controller", *(f"island {i} · dev {d}" for i, count in enumerate(islands) for d in range(count))]
-    metadata = [_named("process_name", pid, 0, name) for pid, name in enumerate(names)]
-    metadata += [_sorted(pid) for pid in range(len(names))]
+    sizes = devices_per_host(events.labels, islands)
+    devices = (
+        f"island {i}{f' · host {d // size}' if size else ''} · dev {d}"
+        for i, (count, size) in enumerate(zip(islands, sizes, strict=True))
+        for d in range(count)
+    )
+    names = dict(enumerate(["controller", *devices]))
+    hosts = {bar["pid"]: bar["args"]["island"] for bar in bars if bar["cat"] == HOST_KIND}
+    names |= {pid: f"island {island} · host" for pid, island in sorted(hosts.items()) if pid not in names}
+    metadata = [_named("process_name", pid, 0, name) for pid, name in names.items()]
+    metadata += [_sorted(pid) for pid in names]
     metadata += [_named("thread_name", pid, tid, name) for (pid, tid), name in sorted(tracks.items())]
     counters = list(_counters(events, islands))
     levels = {"levels": [_plainly(event) for event in events.of_kind(*GAUGE_KINDS)]}
@@ -96,6 +106,8 @@ def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:
         island, device = plain["island"], plain["device"]
         on_devices = 0 <= island < len(islands) and plain["kind"] in ("compute", "collective", "transfer")
         first = first_pid[island] + device if on_devices else _CONTROLLER
+        if plain["kind"] == HOST_KIND and 0 <= island < len(islands):
+            first = 1 + sum(islands) + island
         for pid in range(first, first + (max(plain["devices"], 1) if on_devices else 1)):
             yield {
                 "ph": "X",

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pathways_nb.trace.metrics import BUSY, duration, makes_span, summarise
+from pathways_nb.trace.metrics import WORK, duration, makes_span, summarise
 from pathways_nb.trace.record import GAUGE_KINDS, STORED, Events, Label
 from pathways_nb.util.words import counted
 
@@ -28,7 +28,6 @@ TIMES = ("start_a", "start_b", "takes_a", "takes_b", "longer")
 """Columns of seconds: starts and durations in both records, and by how much the second duration is longer."""
 ORIGINS = ("origin_a", "origin_b")
 """Columns that say how the times of each record are known."""
-_ON_DEVICES = (*BUSY, "transfer")
 _SAME = 1e-9
 """Seconds by which two simulated runs may differ because of rounding."""
 
@@ -104,7 +103,7 @@ def together(first: Events, second: Events, islands: int) -> Events:
     labels: list[Label] = []
     parts = []
     for offset, events in ((0, first), (islands, second)):
-        ours, begin = events.of_kind(*_ON_DEVICES, *GAUGE_KINDS), beginning(events)
+        ours, begin = events.of_kind(*WORK, *GAUGE_KINDS), beginning(events)
         shifted = {"label": ours.label + len(labels), "start": ours["start"] - begin, "end": ours["end"] - begin}
         parts.append({name: ours.stored(name) for name in STORED} | shifted)
         labels += [
@@ -140,17 +139,22 @@ def say(names: Sequence[str], first: Events, second: Events, islands: Sequence[S
 
 
 def _known(events: Events) -> dict[tuple[Any, ...], tuple[float, float, str]]:
-    """Return start since the beginning, duration and origin of each event, by key and occurrence."""
-    ours, begin = events.of_kind(*_ON_DEVICES), beginning(events)
+    """Return start since the beginning, duration and origin of each event, by key and occurrence.
+
+    What several hosts of an island did together is one event, from the first start to the last end.
+    """
+    ours, begin = events.of_kind(*WORK), beginning(events)
     order = np.argsort(ours["start"], kind="stable")
     seen: Counter[Any] = Counter()
-    found = {}
+    found: dict[tuple[Any, ...], tuple[float, float, str]] = {}
     columns = (ours[name][order].tolist() for name in ("start", "end", "quality"))
     for number, start, end, quality in zip(ours.label[order].tolist(), *columns, strict=True):
         label = ours.labels[number]
         key = tuple(getattr(label, name) for name in KEYS)
-        found[(*key, seen[key])] = (start - begin, end - start, _origin(label, quality))
-        seen[key] += 1
+        occurrence = (*key, seen[key, label.host])
+        first, last = found.get(occurrence, (start - begin, 0.0, ""))[:2]
+        found[occurrence] = (first, max(first + last, end - begin) - first, _origin(label, quality))
+        seen[key, label.host] += 1
     return found
 
 

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from pathways_nb.errors import size, three_digits
+from pathways_nb.trace.host_parts import once
 from pathways_nb.trace.memory_history import HighWaterMark, peak_of
-from pathways_nb.trace.record import Events
+from pathways_nb.trace.record import HOST_KIND, Events
 from pathways_nb.util.intervals import pieces, union
 from pathways_nb.util.words import counted
 
 BUSY = ("compute", "collective")
 """Kinds of events that keep a device busy."""
+WORK = (*BUSY, "transfer", HOST_KIND)
+"""Kinds of events on devices, between them and beside them: all that a program consists of."""
 COMPILING = ("trace", "lower", "compile")
 """Kinds of events before a program's first launch."""
 
@@ -30,13 +33,13 @@ class Summary:
     """Totals of one run.
 
     Args:
-        makespan: seconds from the first event on a device, its dispatch or its message, to the last end.
+        makespan: seconds from the first event on a device or a host, its dispatch or its message, to the last end.
         utilisation: for each island, busy device-seconds over devices times makespan.
         dispatch: seconds during which at least one island's dispatcher was launching.
         compile: seconds during which programs were traced, lowered or compiled.
         transfers: number of transfers.
         transfer_bytes: bytes that crossed in all transfers, each copy counted.
-        launches: number of nodes launched.
+        launches: number of nodes launched; one on several hosts counts once.
         interpolated: number of launches whose ends were not watched.
         failed: number of events that ended with an error, and of programs that failed as a whole.
         clients: by client, its part of all busy device-seconds, without clients that had none; ``""`` is work for no
@@ -44,7 +47,8 @@ class Summary:
         waits: by client and reason, seconds during which at least one of its programs waited for that reason.
         peak: when the fullest device held most, if levels of memory were recorded.
         hbm: bytes of each device of that device's island; 0 if unknown.
-        messages: seconds during which messages from the controller to islands were on their way, if that is emulated.
+        messages: seconds during which messages from the controller to islands were on their way, over a network or
+            emulated.
         simulated: whether devices were simulated.
         taken: number of abstract arguments that simulated calls took as already in place.
         taken_bytes: total size of these arguments.
@@ -117,6 +121,7 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
     """
     busy = events.of_kind(*BUSY)
     moves = events.of_kind("transfer")
+    launches = busy.select(once(busy))
     messages = sent(events)
     spans = events.select(makes_span(events))
     makespan = float(spans["end"].max() - spans["start"].min()) if len(spans) else 0.0
@@ -128,10 +133,10 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
         tuple(float(share) for share in shares),
         covered(events.of_kind("enqueue")),
         covered(events.of_kind(*COMPILING)),
-        len(moves),
+        int(once(moves).sum()),
         int(moves["bytes"].sum()),
-        len(busy),
-        int(busy.is_("quality", "interpolated").sum()),
+        len(launches),
+        int(launches.is_("quality", "interpolated").sum()),
         int(events.is_("status", "failed").sum()),
         _shares(busy, islands),
         _waits(events.select(events.is_("kind", "stall") & events.is_("status", "ok") & ~messages)),
@@ -152,7 +157,7 @@ def makes_span(events: Events) -> np.ndarray:
 
     Compiling, and Python's waiting for values, do not count.
     """
-    return events.is_("kind", *BUSY, "transfer", "enqueue") | sent(events)
+    return events.is_("kind", *WORK, "enqueue") | sent(events)
 
 
 def clients_of(events: Events) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from pathways_nb.util.words import counted
 
 KINDS = (
     *("trace", "lower", "compile", "enqueue", "wait", "compute", "collective", "transfer", "stall", "fetch"),
-    "memory",
+    *("memory", "host"),
 )
 """Kinds of events, in the order in which a program meets them."""
 QUALITIES = ("exact", "estimated", "interpolated", "simulated")
@@ -29,7 +29,9 @@ QUALITIES = ("exact", "estimated", "interpolated", "simulated")
 STATUSES = ("ok", "draining", "failed")
 """How an event ended; see ``Row.status``. Columns store positions in this tuple."""
 CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"})
-"""Kinds that are drawn on the controller's lane; the others happen on devices."""
+"""Kinds that are drawn on the controller's lane; the others happen on devices, or on an island's host (``"host"``)."""
+HOST_KIND = "host"
+"""The kind of host work: it happens on an island's host, on no device."""
 GAUGE_KINDS = frozenset({"memory"})
 """Kinds that are levels and not happenings: ``client`` holds ``bytes`` for ``category`` on each device meanwhile."""
 
@@ -64,6 +66,7 @@ class Label:
         latency: seconds of a simulated transfer's duration in which it no longer occupies its links.
         category: of ``"memory"``, what the bytes are held for, such as ``"parameters"`` or ``"temporaries"``; see
             ``plan.memory_categories``.
+        host: number of the host within its island, where the island has several; -1 if it has one or none is meant.
     """
 
     kind: str
@@ -87,6 +90,7 @@ class Label:
     links: tuple[str, ...] = ()
     latency: float = 0.0
     category: str = ""
+    host: int = -1
 
 
 label_of = lru_cache(maxsize=4096)(Label)
@@ -116,7 +120,7 @@ class Row(NamedTuple):
 
 
 _NUMBERS: dict[str, type] = {
-    **dict.fromkeys(("node", "island", "device", "devices", "stage", "microbatch", "token_slice"), np.int32),
+    **dict.fromkeys(("node", "island", "device", "devices", "stage", "microbatch", "token_slice", "host"), np.int32),
     **{"bytes": np.int64, "flops": np.float64, "latency": np.float64},
 }
 STORED: dict[str, type] = {  # what is kept for each event

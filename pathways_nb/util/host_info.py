@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import psutil
@@ -28,3 +28,14 @@ def machine() -> dict[str, Any]:
         "jaxlib": version("jaxlib"),
         "platform": platform.platform(),
     }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that processes which share programs must agree on, by name."""
+    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for package in ("jax", "jaxlib", "pathways_nb"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from a folder
+            found[package] = "not installed"
+    return found

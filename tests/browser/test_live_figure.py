@@ -81,11 +81,12 @@ def test_new_islands_make_a_new_picture() -> None:
     run = fake_run()
     figure = LiveFigure(run)
     figure.push()
-    before = figure.get_state("_item")["_item"]
+    before = list(columns_sent(figure, "timeline_labels")["text"])
     run.islands = (4, 4, 4)
     assert figure.push()
-    assert "island 2" in figure.get_state("_item")["_item"]
-    assert "island 2" not in before
+    after = list(columns_sent(figure, "timeline_labels")["text"])
+    assert "island 2 · dev 0" in after
+    assert not any("island 2" in label for label in before)
 
 
 def test_the_item_holds_the_data() -> None:

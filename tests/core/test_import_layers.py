@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 ROOMS = [
     *"errors util jaxpr plan trace trace.causality cost.hardware cost.collectives cost.jaxpr cost.hlo cost cost.calibration".split(),
-    *"program controller runtime.lowering runtime runtime.local runtime.sim".split(),
+    *"program controller runtime.lowering runtime runtime.local runtime.sim runtime.hosts runtime.cluster runtime.shared".split(),
     *"widgets.drawing widgets.graph widgets.timeline widgets.memory widgets.figures widgets.schedules".split(),
     *"widgets.shardings widgets.explorers widgets results parallel comparisons shardings session session.calls session.checkpoints".split(),
     *"attach calibration experiments notebook course".split(),
@@ -46,6 +46,9 @@ NEVER = {
     "runtime": ("bokeh", "IPython"),
     "runtime.local": ("bokeh", "IPython"),
     "runtime.sim": ("bokeh", "IPython"),
+    "runtime.hosts": ("bokeh", "IPython"),
+    "runtime.cluster": ("bokeh", "IPython"),
+    "runtime.shared": ("bokeh", "IPython"),
     "widgets": ("jax", "jaxlib"),
 }
 """What a room never imports."""

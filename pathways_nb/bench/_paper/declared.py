@@ -85,6 +85,7 @@ POINTS = (
     *(Point("figure 11", f"{count} clients", "predicted", "dispatch") for count in (4, 8, 16)),
     *(Point("figure 12", f"{model}, {how}", "inverse") for model in ("64B", "136B")
       for how in ("not hidden, 25 GB/s", "hidden, 25 GB/s", "hidden, 12.5 GB/s")),
+    *(Point("figure 12, share", model, "predicted", "work") for model in ("64B", "136B")),
     *_table_2(FITS[1]),
     *_table_2(FITS[2]),
 )  # fmt: skip

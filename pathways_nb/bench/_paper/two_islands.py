@@ -1,7 +1,8 @@
 """Figure 12: data parallelism over two islands, which exchange gradients over DCN in every step.
 
-The duration of a step is not published, so nothing can be predicted. The question is reversed: how long must a step be
-for two islands to reach the published share of one island of twice the devices, if this many bytes are exchanged?
+The duration of a step is not published. So the question is reversed: how long must a step be for two islands to reach
+the published share of one island of twice the devices, if this many bytes are exchanged? Beside it stands the share for
+the duration that the work fitted on Table 2 gives, with an assumed batch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 
 import pathways_nb as pw
 from pathways_nb.bench._paper.found import Found
+from pathways_nb.bench._paper.pipelines import CoreWork
 from pathways_nb.bench._paper.pods import CHIP, PAPER, PodSetting
 from pathways_nb.util.words import counted
 
@@ -24,6 +26,13 @@ CASES = (("not hidden", 1, 25e9), ("hidden", 8, 25e9), ("hidden", 8, 12.5e9))
 """Name, number of buckets into which gradients are cut, each sent as soon as it is computed, and bytes/s of a host."""
 _FORWARD = 1 / 3
 """Share of the forward pass in a step."""
+TOKENS = 2**20
+"""Tokens of a step of both islands, assumed."""
+_PARAMETERS = {"64B": 64e9, "136B": 136e9}
+_FITTED_PARAMETERS = 3e9
+"""Parameters of Table 2's model, on which the work is fitted; the work grows with them."""
+_BUCKETS, _BANDWIDTH = 8, 25e9
+"""Buckets and bytes/s of a host with which the share is predicted."""
 _NO_LIMIT = 1e13
 """Bytes of memory on each device: no limit, since activations and parameters are left out as well."""
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
@@ -41,7 +50,6 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
     size, each = math.ceil(bytes / buckets), seconds * (1 - _FORWARD) / buckets
     forward = [pw.work(seconds * _FORWARD, on=place, name="forward") for place in places]
     backward = [pw.work(each, on=place, output_bytes=size, name="backward") for place in places]
-    sums = [_sum(place, len(places)) for place in places]
 
     def gradients(island: int, x: Any) -> list[Any]:
         """Return the gradients of one island, one array for each bucket."""
@@ -53,15 +61,9 @@ def step_of(places: list[pw.VirtualSlice], seconds: float, bytes: float, buckets
 
     def step(x: Any) -> list[Any]:
         made = [gradients(island, x) for island in range(len(places))]
-        return [add(*bucket) for bucket in zip(*made, strict=True) for add in sums]
+        return jax.tree.leaves(pw.all_reduce(made, across=places, bucket_mb=size / 1e6))
 
     return pw.program(step, name="data parallel")
-
-
-def _sum(place: pw.VirtualSlice, count: int) -> pw.Computation:
-    """Return a computation that adds arrays of all islands on one place."""
-    parts = pw.P("x")
-    return pw.shard_map(lambda *arrays: sum(arrays), on=place, in_specs=(parts,) * count, out_specs=parts)
 
 
 def step_seconds(seconds: float, bytes: float, buckets: int, bandwidth: float) -> float:
@@ -135,4 +137,24 @@ def figure_12() -> dict[str, Found]:
                 f"s a step, or more; {bytes / POD.hosts / 1e9:.1f} GB a host and direction are {wait * 1e3:.0f} ms, "
                 f"sent in {counted(buckets, 'part')}",
             )
+    return found
+
+
+def figure_12_share(work: CoreWork) -> dict[str, Found]:
+    """Return two islands' share of the throughput of one with twice the devices; the baseline hides nothing.
+
+    Args:
+        work: of Table 2's model.
+    """
+    found = {}
+    for model, parameters in _PARAMETERS.items():
+        bytes = PAPER["figure 12"][f"{model} bytes"]["value"] / 2
+        cores = POD.devices * POD.islands
+        seconds = work.per_token * parameters / _FITTED_PARAMETERS * TOKENS / cores
+        wait = bytes / POD.hosts / _BANDWIDTH
+        found[model] = Found(
+            seconds / step_seconds(seconds, bytes, _BUCKETS, _BANDWIDTH),
+            seconds / (seconds + wait),
+            f"a step of {seconds:.0f} s on {cores} cores, for an assumed batch of {TOKENS} tokens",
+        )
     return found

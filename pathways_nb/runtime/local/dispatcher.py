@@ -2,6 +2,9 @@
 
 A new thread per call would let two islands take turns instead of running side by side (measured). Launching from the
 user's thread would stall it whenever the host is oversubscribed.
+
+A step that cannot be carried out yet does not hold up the steps behind it if it is a transfer: a ``LateTransfers``
+thread carries it out later. Only a launch that needs the value waits, and the launches behind it, which keep the order.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from collections.abc import Callable, Sequence
 
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
+from pathways_nb.runtime.local.host_lane import HostLane
+from pathways_nb.runtime.local.late_transfers import LateTransfers
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
 from pathways_nb.runtime.local.watcher import Launched, LaunchRange, owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
-from pathways_nb.runtime.lowering.transfers import bring, send
+from pathways_nb.runtime.lowering.transfers import bring, delivered
 from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.trace.record import Row, label_of
 
@@ -52,27 +57,42 @@ class Dispatcher(threading.Thread):
         self.gone: set[int] = set()
         """Devices that are lost."""
         self.on_done: Callable[[LaunchRange], None] = lambda launch_range: on_done(launch_range, island)
-        self.inbox: queue.SimpleQueue[tuple[Execution, int, int, float] | None] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[tuple[LaunchRange, float] | None] = queue.SimpleQueue()
         self.window = threading.Semaphore(IN_FLIGHT)
         self._waited = 0.0
         """Seconds that the step under way has waited."""
+        self.late = LateTransfers(f"pathways-late-{island}", self._is_ready, self._carry_out)
         self.computing = LaunchWatcher(f"pathways-watch-{island}", clock, self._ended, devices)
         self.moving = TransferWatcher(f"pathways-watch-moves-{island}", clock)
+        self.host = HostLane(island, clock, faults)
 
     def start(self) -> None:
-        """Start this thread and its watchers."""
+        """Start this thread and those that belong to it."""
         super().start()
+        self.late.start()
         self.computing.start()
         self.moving.start()
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
-        """This thread and its watchers."""
-        return self, self.computing, self.moving
+        """This thread and those that belong to it; the host lane if that has begun."""
+        return self, self.late, self.computing, self.moving, *([self.host] if self.host.begun else [])
 
-    def send(self, run: Execution, start: int, stop: int) -> None:
-        """Queue steps ``start`` to ``stop`` of the run's order on this island, after everything sent before."""
-        self.inbox.put((run, start, stop, self.clock()))
+    def send(self, run: Execution, start: int, stop: int, sent: float | None = None) -> None:
+        """Queue steps ``start`` to ``stop`` of the run's order on this island, after everything sent before.
+
+        Args:
+            run: the run.
+            start: position of the first step.
+            stop: position after the last step.
+            sent: when the message is sent, on the clock; now if left out.
+        """
+        # One more than its steps: the range is over when its own enqueue is recorded, too.
+        launch_range = LaunchRange(run, start, stop, stop - start + 1, self.on_done, threading.Lock())
+        sent = self.clock() if sent is None else sent
+        if run.compiled_plan.plan.has_host_work:  # at once: it runs ahead of what the dispatcher still waits for
+            self.host.hand(launch_range, sent + self.latency)
+        self.inbox.put((launch_range, sent))
 
     def stop(self) -> None:
         """End after what was sent before."""
@@ -82,8 +102,11 @@ class Dispatcher(threading.Thread):
         """Carry out ranges until stopped."""
         while self._next():
             pass
+        self.late.stop()
+        self.late.join()  # it still hands transfers to the watcher
         self.computing.inbox.put(None)
         self.moving.inbox.put(None)
+        self.host.stop()
 
     def _next(self) -> bool:
         """Carry out one range.
@@ -95,10 +118,10 @@ class Dispatcher(threading.Thread):
         """
         order = self.inbox.get()
         if order is not None:
-            run, start, stop, sent = order
+            launch_range, sent = order
             if self.latency:
-                self._arrive(run, sent)
-            self._launch_range(run, start, stop)
+                self._arrive(launch_range.run, sent)
+            self._launch_range(launch_range)
         return order is not None
 
     def _arrive(self, run: Execution, sent: float) -> None:
@@ -108,17 +131,18 @@ class Dispatcher(threading.Thread):
                          island=self.island, route="DCN")  # fmt: skip
         run.record.add(Row(label, sent, min(sent + self.latency, self.clock()), run.serial, "exact"))
 
-    def _launch_range(self, run: Execution, start: int, stop: int) -> None:
-        # One more than its steps: the range is over when its own enqueue is recorded, too.
-        launch_range = LaunchRange(run, start, stop, stop - start + 1, self.on_done, threading.Lock())
+    def _launch_range(self, launch_range: LaunchRange) -> None:
+        run = launch_range.run
         name = run.compiled_plan.name
         label = label_of("enqueue", name, name, run.client, island=self.island)
         began = self.clock()
         at_once = 0
-        for step in run.compiled_plan.plan.orders[self.island][start:stop]:
+        for step in run.compiled_plan.plan.orders[self.island][launch_range.start : launch_range.stop]:
             if self._is_there(run, step):
                 at_once += 1
                 continue
+            if run.compiled_plan.plan.steps[step].on_host:
+                continue  # the host lane has it
             waited = self._step(launch_range, step)
             if waited > _LONG_WAIT:  # waiting is not dispatching: it is left out of the lane
                 now = self.clock()
@@ -150,11 +174,48 @@ class Dispatcher(threading.Thread):
         return True
 
     def _step(self, launch_range: LaunchRange, step: int) -> float:
-        """Carry out one step and return the seconds it waited."""
+        """Carry out one step, or leave it to the thread of late transfers, and return the seconds it waited."""
+        run, self._waited = launch_range.run, 0.0
+        if not self._is_ready(run, step):
+            if self._may_be_late(run, step):
+                run.hold_inputs(step, self.island)
+                self.late.add(launch_range, step)
+                return 0.0
+            began = self.clock()
+            run.launched.wait(lambda: self._is_ready(run, step))
+            self._waited = self.clock() - began
+        self._carry_out(launch_range, step)
+        return self._waited
+
+    def _is_ready(self, run: Execution, step: int) -> bool:
+        """Return whether all that a step reads exists, or never will; other threads call it, too."""
+        action = run.compiled_plan.actions[step]
+        if action.step.kind == "bring":
+            entry = run.arguments[action.step.argument]
+            exists = entry.array is not None or entry.error is not None
+            taken_over = action.step.argument in run.compiled_plan.taken_over
+            return run.stopped or (exists and (not taken_over or entry.pending_reads <= 1))
+        for slot in action.step.inputs:
+            if run.slots[slot] is None:
+                return run.stopped or any(producer in run.errors for producer in action.step.producers)
+        return True
+
+    def _may_be_late(self, run: Execution, step: int) -> bool:
+        """Return whether steps behind a step that is not ready may go first: it brings a value from elsewhere.
+
+        A launch keeps its place, and so does a move among the island's devices: a launch behind it may take its
+        source's memory.
+        """
+        steps = run.compiled_plan.plan.steps
+        if steps[step].kind == "move":
+            return all(steps[producer].reader != self.island for producer in steps[step].producers)
+        return steps[step].kind == "bring"
+
+    def _carry_out(self, launch_range: LaunchRange, step: int) -> None:
+        """Carry out a step that is ready, or record why it fails."""
         run = launch_range.run
         action = run.compiled_plan.actions[step]
         carry_out = {"bring": self._bring, "move": self._move, "launch": self._launch}[action.step.kind]
-        self._waited = 0.0
         try:
             error = carry_out(launch_range, step, action)
         except Exception as cause:  # whatever it raised is the user's to see; JAX may raise what an input got earlier
@@ -167,7 +228,6 @@ class Dispatcher(threading.Thread):
             run.fail(step, error)
             run.let_go(step, self.island)
             launch_range.step_done()
-        return self._waited
 
     def _record_failed(self, run: Execution, action: CompiledStep) -> None:
         """Record a step that was never launched as an event without duration."""
@@ -187,7 +247,7 @@ class Dispatcher(threading.Thread):
         if not self.window.acquire(blocking=False):
             began = self.clock()
             self.window.acquire()
-            self._waited = self.clock() - began
+            self._waited += self.clock() - began
         dispatched = self.clock()
         try:
             arrays = list(action.call(*inputs))
@@ -205,12 +265,6 @@ class Dispatcher(threading.Thread):
         argument = action.step.argument
         entry = run.arguments[argument]
         taken_over = argument in run.compiled_plan.taken_over
-
-        def ready() -> bool:
-            exists = entry.array is not None or entry.error is not None
-            return run.stopped or (exists and (not taken_over or entry.pending_reads <= 1))
-
-        self._wait(run, ready)
         try:
             error = entry.error or run.reason_to_skip(step)
             if error is not None:
@@ -239,14 +293,12 @@ class Dispatcher(threading.Thread):
         """Send a value from another place, and return the error that prevents it, if any."""
         run = launch_range.run
         (slot,) = action.step.inputs
-        (producer,) = action.step.producers
-        self._wait(run, lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
         try:
             if (error := run.reason_to_skip(step)) is not None:
                 return error
             check_devices(action.label, self.gone)
             dispatched = self.clock()
-            array = send(run.slots[slot], action.target)
+            array = delivered(run.slots[slot], action.target)
         finally:  # a result's memory may be taken over now
             run.has_read(run.results.get(slot, ()))
         run.fill(step, [array])
@@ -265,12 +317,6 @@ class Dispatcher(threading.Thread):
             self.moving.note_now(launched)  # behind longer transfers in the queue its end would be seen late
         else:
             self.moving.inbox.put(launched)
-
-    def _wait(self, run: Execution, ready: Callable[[], bool]) -> None:
-        if not ready():
-            began = self.clock()
-            run.launched.wait(ready)
-            self._waited += self.clock() - began
 
     def _ended(self, count: int) -> None:
         self.window.release(count)

@@ -11,17 +11,16 @@ import jax
 
 from pathways_nb.controller.messages import Completed, Launch, Voided
 from pathways_nb.controller.state_machine import StateMachine
-from pathways_nb.errors import UsageError
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.program.program import Traced
-from pathways_nb.program.signature import Deferred, snapshot
-from pathways_nb.runtime.driver import Driver
+from pathways_nb.runtime.driver import Driver, taken
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.islands import Attachment, Island
 from pathways_nb.runtime.local.dispatcher import Dispatcher
 from pathways_nb.runtime.local.watcher import LaunchRange
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.executables import Executables
+from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.lowering.transfers import lies_at, prepare
@@ -73,8 +72,8 @@ class LocalDriver(Driver):
         """Return a plan with executables, compiling what is not compiled yet."""
         made = PlanCompiler(traced, plan, targets, self.attachment.islands, self.executables).lower(record, say)
         for action in made.actions:
-            if action.step.kind == "move":
-                (slot,) = action.step.inputs
+            (slot,) = action.step.inputs if action.step.kind == "move" else (None,)
+            if slot is not None and HOST not in (made.shardings[slot], action.target):
                 prepare(made.shardings[slot], action.target, traced.avals[plan.slots[slot].value].struct)
         return made
 
@@ -92,12 +91,7 @@ class LocalDriver(Driver):
 
     def take(self, leaf: Any, name: str) -> Any:
         """Return a copy of what its owner may change, or the value itself."""
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            raise UsageError(
-                f"{name} is a jax.ShapeDtypeStruct, which has a shape but no values, and these are real devices. Pass "
-                f'an array, or simulate them: pw.attach("sim", chip="tpu_v5p").'
-            )
-        return leaf.result() if isinstance(leaf, Deferred) else snapshot(leaf)
+        return taken(leaf, name)
 
     def put(self, value: Any, sharding: Any) -> Any:
         """Put a value onto devices and return the array."""

@@ -14,7 +14,9 @@ import jax
 from pathways_nb.cost.model import NodeCost
 from pathways_nb.plan.footprint import Footprint, Peak
 from pathways_nb.plan.plan import Plan, Step
+from pathways_nb.program.host_work import Seconds
 from pathways_nb.program.signature import Aval
+from pathways_nb.runtime.lowering.host_steps import HostCall
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
 from pathways_nb.trace.record import Label
 
@@ -34,6 +36,10 @@ class CompiledStep:
     """The output whose readiness shows that the step has ended."""
     reader: int = -1
     """The first launch on the same island that reads its outputs; -1 if there is none."""
+    host: HostCall | None = None
+    """Of a node on a host: runs it."""
+    seconds: Seconds = None
+    """Of a node on a host: how long it is declared to take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +108,8 @@ class CompiledPlan:
     def crossing(self, index: int, source: Located | None = None, devices_per_host: int | None = None) -> int:
         """Return the bytes that cross in a transfer; see ``bytes_crossing``."""
         value = self.plan.graph.values[self.plan.slots[self.plan.steps[index].outputs[0]].value]
+        if self.plan.steps[index].on_host:
+            return value.bytes
         return bytes_crossing(value, self.target(index), source, devices_per_host)
 
     @property

@@ -7,10 +7,11 @@ recorded, and shown to the user once it has taken two seconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -107,18 +108,35 @@ class Executables:
 
 
 def _lower(request: CompileRequest) -> Any:
+    node = jitted(request)
+    with quietly():
+        return node.lower(*request.structs)
+
+
+def jitted(request: CompileRequest) -> Any:
+    """Return the node as a jitted function of its inputs, not traced yet."""
     node = emit(request.code, request.mesh, request.arriving)
-    jitted = jax.jit(
+    return jax.jit(
         node,
         in_shardings=request.arriving,
         out_shardings=out_shardings(request.code, request.mesh),
         donate_argnums=request.donated,
         keep_unused=True,
     )
-    # The filters are the whole process's: threads that changed them at once would restore each other's.
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Lower in this block, one thread at a time, without the warning about donated memory that is of no use.
+
+    The filters are the whole process's: threads that changed them at once would restore each other's.
+
+    Yields:
+        Nothing.
+    """
     with _lowering, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        return jitted.lower(*request.structs)
+        yield
 
 
 def _types(lowered: Any) -> str:
@@ -136,12 +154,12 @@ def _compile(lowered: Any, request: CompileRequest) -> Executable:
     shardings = tuple(jax.tree.leaves(compiled.output_shardings))
     cost = compiled.cost_analysis() or {}
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
-    temporary, reused = _memory(compiled)
+    temporary, reused = memory_of(compiled)
     kept = request.code if has_callbacks(request.code) else None
     return Executable(compiled, shardings, max(flops, 0.0), temporary, reused, kept)
 
 
-def _memory(compiled: Any) -> tuple[int, int]:
+def memory_of(compiled: Any) -> tuple[int, int]:
     """Return the temporary and the reused bytes per device; 0 where a backend does not report them."""
     found, reason = None, None
     try:

@@ -64,7 +64,7 @@ class Layouts:
             The layouts, with no compiled plan yet.
         """
         places = {place.serial: place for place in traced.places}
-        brought = [(step.argument, step.place) for step in plan.steps if step.kind == "bring"]
+        brought = [(step.argument, step.place) for step in plan.steps if step.kind == "bring" and not step.on_host]
         declared = _declared(traced, plan)
         guesses: dict[int, Propagation] = {}
         fixed, undeclared = {}, []

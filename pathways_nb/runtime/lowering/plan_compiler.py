@@ -18,10 +18,13 @@ from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.plan.footprint import Sizes, footprint_of
 from pathways_nb.plan.graph import Node
 from pathways_nb.plan.plan import Plan, Step
+from pathways_nb.program.build import Code
 from pathways_nb.program.emit import out_shardings
+from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
+from pathways_nb.runtime.lowering.host_steps import HOST, host_call
 from pathways_nb.runtime.lowering.layouts import Targets
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
 from pathways_nb.runtime.lowering.transfers import analogous, translated
@@ -51,7 +54,8 @@ class PlanCompiler:
         self.traced, self.plan, self.targets, self.executables = traced, plan, targets, executables
         self.nodes: Mapping[int, Node] = {node.id: node for node in traced.graph.nodes}
         self.places = {place.serial: place for place in traced.places}
-        self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in plan.placements.items()}
+        placed = ((s, p) for s, p in plan.placements.items() if not p.is_host)
+        self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in placed}
         self.shardings: list[Any] = [None] * len(plan.slots)
         self.repeats: dict[Any, Future[Executable]] = {}
         self.compiling: dict[int, Future[Executable]] = {}
@@ -60,6 +64,7 @@ class PlanCompiler:
         """The step that makes each slot."""
         self.labels: dict[int, Label] = {}
         self.readers = _first_readers(plan)
+        self.slots = {(slot.value, slot.place): index for index, slot in enumerate(plan.slots)}
         self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
         # An argument that several places read is given up all the same, but its memory is nobody's to take over.
         leaves = [plan.leaves[argument] for argument in self.brought]
@@ -83,6 +88,9 @@ class PlanCompiler:
         for index, step in enumerate(self.plan.steps):
             if step.kind == "launch":
                 self._start(index, step, record)
+            elif step.kind == "host":
+                for slot in step.outputs:
+                    self.shardings[slot] = HOST
             else:
                 self._transfer(index, step)
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
@@ -109,7 +117,10 @@ class PlanCompiler:
     def _sizes(self) -> Sizes:
         """Return the bytes that each slot and each launch takes on a device."""
         values = [self.traced.avals[slot.value] for slot in self.plan.slots]
-        slots = tuple(bytes_on_device(aval, sharding) for aval, sharding in zip(values, self.shardings, strict=True))
+        slots = tuple(
+            0 if sharding is HOST else bytes_on_device(aval, sharding)
+            for aval, sharding in zip(values, self.shardings, strict=True)
+        )
         temporary, reused = {}, {}
         for index, compiling in self.compiling.items():
             executable = compiling.result()
@@ -121,7 +132,7 @@ class PlanCompiler:
 
     def _awaited(self) -> frozenset[int]:
         steps, results = self.plan.steps, set(self.plan.results)
-        abroad = {p for step in steps for p in step.producers if steps[p].island != step.island}
+        abroad = {p for step in steps for p in step.producers if steps[p].reader != step.reader}
         return frozenset(abroad | {i for i, step in enumerate(steps) if results.intersection(step.outputs)})
 
     def _start(self, index: int, step: Step, record: Record) -> None:
@@ -169,6 +180,8 @@ class PlanCompiler:
         return self.shardings[slot]
 
     def _action(self, index: int, step: Step) -> CompiledStep:
+        if step.kind == "host":
+            return self._host_action(step)
         if step.kind != "launch":
             return CompiledStep(step, self.labels[index], target=self._sharding(step.outputs[0]))
         for slot in step.outputs:
@@ -186,6 +199,15 @@ class PlanCompiler:
             witness=self._witness(step),
             reader=self.readers.get(index, -1),
         )
+
+    def _host_action(self, step: Step) -> CompiledStep:
+        code = self.traced.codes[step.node]
+        work = code.host
+        assert work is not None
+        size = sum(self.traced.avals[self.plan.slots[slot].value].bytes for slot in step.outputs)
+        basis = "" if work.seconds is None else "declared"
+        label = self._label(step, code.kind, size, basis=basis)
+        return CompiledStep(step, label, host=host_call(code), seconds=work.seconds)
 
     def _donated(self, index: int, step: Step) -> tuple[int, ...]:
         """Return the positions of inputs whose memory the node may take over.
@@ -210,29 +232,63 @@ class PlanCompiler:
     def _transfer(self, index: int, step: Step) -> None:
         (slot,) = step.outputs
         source = None
-        if step.kind == "bring":
-            target: Any = self.targets[step.argument, step.place]
+        if step.on_host:
+            target: Any = HOST
+        elif step.kind == "bring":
+            target = self.targets[step.argument, step.place]
+        elif (held := self._sharding(step.inputs[0])) is HOST:
+            target = self._from_host(step)
         else:
-            held = self._sharding(step.inputs[0])
             source = Located(held, self.plan.placements[self.plan.slots[step.inputs[0]].place])
             target = self._arriving(step, held)
         self.shardings[slot] = target
         value = self.plan.graph.values[self.plan.slots[slot].value]
-        size = bytes_crossing(value, Located(target, self.plan.placements[step.place]), source)
+        where = self.plan.placements[step.place]
+        size = value.bytes if target is HOST else bytes_crossing(value, Located(target, where), source)
         self.labels[index] = self._label(step, "transfer", size)
 
     def _arriving(self, step: Step, held: Any) -> NamedSharding:
         """Return the layout in which a moved value arrives."""
         mesh, value = self.meshes[step.place], self.plan.slots[step.outputs[0]].value
+        if (own := self._own_part(step, value)) is not None:
+            return own
         if (same := translated(held, mesh)) is not None:
             return same
         if (spec := self._wanted(step.node, value)) is not None:
             return NamedSharding(mesh, spec)
         return analogous(held, mesh, self.traced.avals[value].shape) or NamedSharding(mesh, PartitionSpec())
 
+    def _from_host(self, step: Step) -> NamedSharding:
+        """Return the layout in which a host node's output is put onto devices."""
+        value, mesh = self.plan.slots[step.outputs[0]].value, self.meshes[step.place]
+        (maker,) = step.producers
+        node = self.nodes[self.plan.steps[maker].node]
+        assert node.place is not None
+        declared = self._declared(self.traced.codes[node.id], value) if node.place.serial == step.place else None
+        return NamedSharding(mesh, declared or self._wanted(step.node, value) or PartitionSpec())
+
+    @staticmethod
+    def _declared(code: Code, value: int) -> PartitionSpec | None:
+        """Return the spec in which a host node declares that an output is put onto its place, if any."""
+        return next((dict(zip(i.outputs, i.out_specs, strict=True)).get(value) for i in code.computations), None)
+
+    def _own_part(self, step: Step, value: int) -> NamedSharding | None:
+        """Return the layout of the value at the step's place to which a moved value is added (``pw.all_reduce``)."""
+        code = self.traced.codes.get(step.node)  # the result has none
+        for item in code.computations if code is not None else ():
+            if item.part is not None and value in item.inputs:
+                part = item.inputs[item.part.own]
+                own = None if isinstance(part, Const) else self.slots.get((part, step.place))
+                if own is None or (self.shardings[own] is None and own not in self.made_by):
+                    return None  # it is brought later, as the first reader wants it
+                found = self._sharding(own)
+                return found if isinstance(found, NamedSharding) else None
+        return None
+
     def _wanted(self, node: int, value: int) -> PartitionSpec | None:
         """Return the spec that the first node which needs a moved value declares for it, if any."""
-        for item in self.traced.codes[node].computations:
+        code = self.traced.codes.get(node)  # the result has none
+        for item in code.computations if code is not None else ():
             for operand, spec in zip(item.inputs, item.in_specs, strict=True):
                 if operand == value and spec is not None:
                     return spec
@@ -241,13 +297,13 @@ class PlanCompiler:
     def _label(self, step: Step, kind: str, size: int, flops: float = 0.0, basis: str = "") -> Label:
         node, placement = self.nodes[step.node], self.plan.placements[step.place]
         parents = tuple(sorted({self.plan.steps[p].node for p in step.producers}))
-        name = node.name if step.kind == "launch" else self._transfer_name(step)
+        name = node.name if step.kind in ("launch", "host") else self._transfer_name(step)
         return Label(
             kind,
             name,
             self.traced.name,
             node=step.node,
-            place=self.places[step.place].label,
+            place=node.place.label if step.kind == "host" and node.place is not None else self._place_name(step.place),
             island=step.island,
             device=placement.first,
             devices=placement.count,
@@ -261,12 +317,16 @@ class PlanCompiler:
         )
 
     def _transfer_name(self, step: Step) -> str:
-        target = self.places[step.place].label
+        target = self._place_name(step.place)
         if step.kind == "bring":
             value = self.plan.slots[step.outputs[0]].value
             argument = next(n for n in self.traced.graph.nodes if n.kind == "argument" and value in n.outputs)
             return f"{argument.name} → {target}"
-        return f"{self.places[self.plan.slots[step.inputs[0]].place].label} → {target}"
+        return f"{self._place_name(self.plan.slots[step.inputs[0]].place)} → {target}"
+
+    def _place_name(self, place: int) -> str:
+        where = self.plan.placements[place]
+        return f"host {where.island}" if where.is_host else self.places[place].label
 
     def _waits_for(self, step: Step) -> tuple[int, ...]:
         def elsewhere(producer: Step) -> bool:

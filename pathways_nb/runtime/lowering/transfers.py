@@ -9,6 +9,7 @@ waits for an array.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -84,6 +85,11 @@ def send(array: Any, target: Any) -> Any:
     return _way(array.sharding, target, array.ndim)(array, target)
 
 
+def delivered(value: Any, target: Any) -> Any:
+    """Copy a value from other devices, or from the host, without waiting for it to be ready."""
+    return send(value, target) if isinstance(value, jax.Array) else jax.device_put(value, target)
+
+
 @lru_cache(maxsize=1024)
 def _way(sharding: Any, target: Any, rank: int) -> Callable[[Any, Any], Any]:
     """Return the function that sends an array of this rank from one sharding to another."""
@@ -99,13 +105,25 @@ def _way(sharding: Any, target: Any, rank: int) -> Callable[[Any, Any], Any]:
     return reshard if own and list(devices.flat) == list(target.mesh.devices.flat) else _send_pieces
 
 
+def shards_of(array: Any) -> dict[Any, Any]:
+    """Return the shards of an array in this process, by device.
+
+    JAX makes the list when it is first asked for, and would give another thread that asks meanwhile a part of it.
+    """
+    with _listing:
+        return {shard.device: shard.data for shard in array.addressable_shards}
+
+
+_listing = threading.Lock()
+
+
 def _send_pieces(array: Any, target: Any) -> Any:
     """Send each device of ``target`` the pieces of its shard that it lacks, and join them there."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         sent = _send_pieces(jax.random.key_data(array), target)
         return jax.random.wrap_key_data(sent, impl=jax.random.key_impl(array))
     crossing = _crossing(array.sharding, target, array.shape)
-    shards = {shard.device: shard.data for shard in array.addressable_shards}
+    shards = shards_of(array)
     cuts = [_cutter(boxes)(shards[device]) for device, boxes in crossing.cuts]
     arrived = iter(jax.device_put([cuts[cut][at] for cut, at in crossing.sent], list(crossing.to)))
     parts = [_joiner(counts)(*(next(arrived) for _ in range(math.prod(counts)))) for counts in crossing.joins]

@@ -33,7 +33,8 @@ class MakespanSimulator:
 
     def submit(self, plan: Plan) -> None:
         """Submit a run of a plan at the current time."""
-        lasts = [self.seconds[step.node] if step.kind == "launch" else 0.0 for step in plan.steps]
+        runs = ("launch", "host")
+        lasts = [self.seconds[step.node] if step.kind in runs else 0.0 for step in plan.steps]
         self._runs.append(VirtualRun(len(self._runs), TimedPlan(plan, lasts)))
         self._tell(Submitted(self._runs[-1].serial, "", plan, (), (), ()))
 

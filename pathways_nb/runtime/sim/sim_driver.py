@@ -22,21 +22,22 @@ from pathways_nb.controller.messages import Cancelled, Completed, Launch, Opened
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.cost.model import CostModel
 from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.program.host import check_seconds
 from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, aval_of
+from pathways_nb.runtime import abstract_places
 from pathways_nb.runtime.driver import QUEUED, Driver
 from pathways_nb.runtime.local.watcher import owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
-from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
-from pathways_nb.runtime.lowering.transfers import lies_at
 from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.runtime.sim.held_up import Say
 from pathways_nb.runtime.sim.node_estimates import NodeEstimator
 from pathways_nb.runtime.sim.sim_failures import Failures
 from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, VirtualRun
 from pathways_nb.runtime.sim.simulated_pod import Abstract, SimulatedPod
-from pathways_nb.runtime.sim.step_costs import StepCosts, beside_others, brought, links_of
+from pathways_nb.runtime.sim.step_costs import StepCosts, beside_others, brought, check_host_work, links_of
 from pathways_nb.runtime.sim.thread_turns import Turns
 from pathways_nb.runtime.sim.virtual_event_loop import VirtualEventLoop
 from pathways_nb.trace.record import Record, Row, label_of
@@ -98,6 +99,7 @@ class SimDriver(Driver):
     ) -> CompiledPlan:
         """Return a plan whose steps have costs instead of executables; see ``Driver``."""
         compiled_plan = PlanCompiler(traced, plan, targets, self.attachment.islands, self.estimates).lower(record, say)
+        check_host_work(compiled_plan)
         compiled_plan = self.costs.based(compiled_plan)
         self.costs.timed(compiled_plan)
         return compiled_plan
@@ -107,13 +109,11 @@ class SimDriver(Driver):
 
         Both are needed, because a sharding on an abstract mesh does not name devices.
         """
-        where = value.placement if isinstance(value, Entry) else None
-        return None if where is None else (where, value.sharding)
+        return abstract_places.location(value)
 
     def sharding_for(self, location: Any, argument: Undeclared) -> Any:
         """Return the argument's own sharding if it is on the place's devices, else the default one."""
-        there = location is not None and location[0] == argument.where and location[1] is not None
-        return (kept(location[1], argument.otherwise.mesh) if there else None) or argument.otherwise
+        return abstract_places.sharding_for(location, argument)
 
     def take(self, leaf: Any, name: str) -> Any:
         """Return an argument as an abstract value; its contents are never read.
@@ -189,9 +189,7 @@ class SimDriver(Driver):
         self.ended.wait(lambda: self.broken, timeout=max(self.reached_by(event.client) - self.clock(), 0.0))
 
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
-        where = compiled_plan.plan.placements[compiled_plan.plan.steps[compiled_plan.brings[position]].place]
-        at_home = entry.placement == where
-        return at_home and lies_at(entry.sharding, compiled_plan.targets[position], compiled_plan.ranks[position])
+        return abstract_places.is_at(entry, compiled_plan, position)
 
     # ---- launches
 
@@ -240,9 +238,11 @@ class SimDriver(Driver):
         run: Execution = task.ongoing.run.execution
         task.label = run.compiled_plan.actions[task.index].label
         seconds = task.ongoing.run.timed.seconds[task.index]
+        if callable(declared := run.compiled_plan.actions[task.index].seconds):
+            seconds = 0.0 if run.stopped or run.errors else check_seconds(task.label.name, declared())
         if run.stopped or run.errors or self._failures.gone or self.faults or not task.queues:
             seconds = self._hindered(run, task, seconds)
-        if self._interferes and task.queues:
+        if self._interferes and self._on_devices(task):
             if seconds and self._is_interfered(task.ongoing.launch.island):
                 seconds, task.label = seconds + self.model.host.interference, beside_others(task.label)
             self._at_work[task.ongoing.launch.island] += 1
@@ -257,6 +257,11 @@ class SimDriver(Driver):
             return self._bring(run, task)
         task.label = label
         return seconds
+
+    @staticmethod
+    def _on_devices(task: Task) -> bool:
+        """Return whether a step is a launch."""
+        return bool(task.queues) and task.ongoing.run.timed.plan.steps[task.index].kind == "launch"
 
     def _is_interfered(self, island: int) -> bool:
         """Return whether all other islands work.
@@ -274,7 +279,7 @@ class SimDriver(Driver):
         """Record a step that ends now, and fill the entries of its results."""
         run, index = task.ongoing.run.execution, task.index
         label = task.label
-        if self._interferes and task.queues:
+        if self._interferes and self._on_devices(task):
             self._at_work[task.ongoing.launch.island] -= 1
         if label is not None:
             start, end = task.start, self.agenda.now
@@ -323,6 +328,8 @@ class SimDriver(Driver):
         is_copied = is_there and entry.shared and step.argument in compiled_plan.taken_over
         if (is_there and not is_copied) or (isinstance(entry.array, Abstract) and entry.array.anywhere):
             return 0.0
+        if where.is_host and entry.placement is None:
+            return 0.0  # it is on the host already
         route, source = _route(entry, where)
         size = compiled_plan.crossing(task.index, None if is_copied else entry.located)
         cost = self.costs.transfer(compiled_plan, task.index, route, entry.located, is_copied)

@@ -2,7 +2,7 @@
 
 Islands follow the rules of real ones: a host enqueues launches in the controller's order, a device runs its launches in
 the order of enqueues, a launch begins when all its devices are free and its inputs exist, and transfers over the same
-link take turns.
+link take turns. A host runs its host work one piece after another, beside its devices.
 
 A launch over many devices is one event, not one per shard, and devices that all launches treat alike share one queue.
 So the cost of a simulated step does not grow with the number of devices. Nothing here knows JAX, threads or the
@@ -87,6 +87,10 @@ class EventQueue:
         return False
 
 
+HOST = (-1, 0)
+"""What stands for an island's host where else an interval of devices does."""
+
+
 @dataclass(frozen=True, eq=False)
 class TimedPlan:
     """A plan with the duration of each of its steps in seconds."""
@@ -96,11 +100,15 @@ class TimedPlan:
 
     @cached_property
     def wants(self) -> tuple[tuple[tuple[int, ...], tuple[int, int] | None], ...]:
-        """By step: the producers that it must wait for, and for a launch its devices as a half-open interval."""
-        where = {serial: (p.first, p.first + p.count) for serial, p in self.plan.placements.items()}
-        return tuple(
-            (self._awaited(step), where[step.place] if step.kind == "launch" else None) for step in self.plan.steps
-        )
+        """By step: the producers that it must wait for, and what runs it.
+
+        That is for a launch its devices as a half-open interval, for host work ``HOST``, and nothing for a transfer.
+        """
+        return tuple((self._awaited(step), self._runs_on(step)) for step in self.plan.steps)
+
+    def _runs_on(self, step: Step) -> tuple[int, int] | None:
+        where = self.plan.placements[step.place]
+        return {"launch": (where.first, where.first + where.count), "host": HOST}.get(step.kind)
 
     def _awaited(self, step: Step) -> tuple[int, ...]:
         """Return the producers of a step that it must wait for explicitly.
@@ -167,7 +175,7 @@ class Task:
         index: of the step in its plan.
         lacks: number of conditions it still waits for: producers, the head of each queue, those its owner counts.
         earliest: when its host has enqueued it, in seconds.
-        queues: those of its devices; empty for a transfer.
+        queues: those of its devices, or of its host; empty for a transfer.
         start: when it began, in seconds; -1 before.
     """
 
@@ -214,10 +222,13 @@ class _Island:
         self.host_free = 0.0
         """When the host has enqueued all launches that have arrived, in seconds."""
         self.queues: Intervals[deque[Task]] = Intervals(deque(), self._split)
+        self._host: Sequence[deque[Task]] = (deque(),)
         self._known: dict[tuple[int, int], Sequence[deque[Task]]] = {}
 
     def queues_of(self, devices: tuple[int, int]) -> Sequence[deque[Task]]:
-        """Return the queues of the devices in a half-open interval, and cut intervals at its ends."""
+        """Return the queues of the devices in a half-open interval, and cut intervals at its ends; or the host's."""
+        if devices == HOST:
+            return self._host
         found = self._known.get(devices)
         if found is None:
             where = self.queues.between(*devices)
@@ -275,7 +286,8 @@ class Islands:
         if devices is None:
             task.lacks += self.owner.prepared(task)
         else:
-            task.earliest = island.host_free = island.host_free + self.launch
+            if devices != HOST:  # nothing is enqueued on devices for host work
+                task.earliest = island.host_free = island.host_free + self.launch
             task.queues = island.queues_of(devices)
             for queue in task.queues:
                 if queue:

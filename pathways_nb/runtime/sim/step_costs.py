@@ -16,6 +16,7 @@ from pathways_nb.controller.messages import Launch
 from pathways_nb.cost.collectives.formulas import FREE, Cost
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
+from pathways_nb.errors import UsageError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
@@ -65,7 +66,7 @@ class StepCosts:
             steps = plan.orders[launch.island][launch.start : launch.stop]
             places = [plan.placements[place] for place in {plan.steps[index].place for index in steps}]
             spans = [range(p.first // each, (p.first + p.count - 1) // each + 1) for p in places]
-            known[key] = len({host for span in spans for host in span})
+            known[key] = len({host for span in spans for host in span}) or 1  # host work needs a message, too
         return known[key]
 
     def move(self, compiled_plan: CompiledPlan, index: int) -> Cost:
@@ -74,7 +75,8 @@ class StepCosts:
         if step.kind != "move":
             return FREE
         (slot,) = step.inputs
-        source = Located(compiled_plan.shardings[slot], plan.placements[plan.slots[slot].place])
+        where = plan.placements[plan.slots[slot].place]
+        source = None if where.is_host else Located(compiled_plan.shardings[slot], where)
         return self.transfer(compiled_plan, index, step.route, source)
 
     def transfer(
@@ -92,6 +94,8 @@ class StepCosts:
             copied: whether parts that are where they are wanted are copied, too.
         """
         target = compiled_plan.target(index)
+        if target.where.is_host:
+            return self._to_host(compiled_plan, index, route, source)
         topology = self.topology_of(target.where.island)
         held = None if copied else source
         size = compiled_plan.crossing(index, held, topology.devices_per_host if route == "DCN" else None)
@@ -99,8 +103,18 @@ class StepCosts:
             return FREE  # all devices hold their parts
         return self.model.transfer(size, route, topology, source.where.count if source else 1, target.where.count)
 
+    def _to_host(self, compiled_plan: CompiledPlan, index: int, route: str, source: Located | None) -> Cost:
+        """Return the cost of bringing a value to an island's host, over the same way as from there."""
+        if source is None:
+            return FREE
+        topology = self.topology_of(compiled_plan.target(index).where.island)
+        sends = max(source.where.count, 1)
+        return self.model.transfer(compiled_plan.crossing(index), route, topology, sends, sends)
+
     def _seconds(self, compiled_plan: CompiledPlan, index: int) -> float:
         action = compiled_plan.actions[index]
+        if action.step.kind == "host":
+            return action.seconds if isinstance(action.seconds, float) else 0.0
         if action.step.kind == "launch":
             assert action.cost is not None
             return action.cost.seconds
@@ -114,6 +128,23 @@ class StepCosts:
         cost, source = self.move(compiled_plan, index), plan.placements[plan.slots[step.inputs[0]].place]
         links = links_of(label.route, source, plan.placements[step.place]) if cost.seconds else ()
         return replace(label, basis=cost.formula, links=links, latency=cost.latency)
+
+
+def check_host_work(compiled_plan: CompiledPlan) -> None:
+    """Refuse host work without a declared duration.
+
+    Raises:
+        UsageError: naming the node and how to declare it.
+    """
+    for action in compiled_plan.actions:
+        if action.step.kind == "host" and action.seconds is None:
+            label = action.label
+            line = f" ({label.line})" if label.line else ""
+            raise UsageError(
+                f"{label.name} of {label.program}{line} is host work, whose function simulated devices do not call, "
+                f"and nothing says how long it takes. Declare that: "
+                f"pw.host(on={label.place}, out=…, seconds=2e-3), or seconds= a function that returns it for each call."
+            )
 
 
 @lru_cache(maxsize=4096)
@@ -136,4 +167,5 @@ def links_of(route: str, source: Placement | None, target: Placement) -> tuple[s
     """
     if route == "DCN":
         return f"out of {source}", f"into {target}"
-    return (f"{route} from {source or 'host'} to {target}",)
+    sender = source if source is not None and not source.is_host else "host"
+    return (f"{route} from {sender} to {target}",)

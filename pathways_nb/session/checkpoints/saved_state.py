@@ -99,7 +99,7 @@ def _stored(path: str, leaf: Any) -> tuple[Leaf, Any]:
     Raises:
         UsageError: it is no array, or has no value.
     """
-    value = leaf.array() if isinstance(leaf, Future) else leaf
+    value = _live(leaf) if isinstance(leaf, Future) else leaf
     if type(value) in NUMBERS.values():
         array = np.asarray(value)
         if array.dtype != object:
@@ -113,6 +113,11 @@ def _stored(path: str, leaf: Any) -> tuple[Leaf, Any]:
         f"save_state: the leaf {path or 'itself'} is {a_type_of(value)}, which has no values that can be saved. Leaves "
         f"are futures, arrays, numbers and typed PRNG keys; take others out of the tree, as equinox.filter does."
     )
+
+
+def _live(future: Future) -> Any:
+    """Return a future's array; if its shards lie on hosts of a cluster, its values."""
+    return future.result() if future.is_remote else future.array()
 
 
 def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:
@@ -138,18 +143,24 @@ def _restored(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], w
 def _placed(session: Session, folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
     """Return the values of leaves of which some lie on places."""
     simulated = session.attach_options.simulated is not None
+    elsewhere = simulated or session.attach_options.cluster is not None
     with _reserved(session, leaves, targets, what) as rooms:
         shardings = [
-            None if room and simulated else target.sharding for room, target in zip(rooms, targets, strict=True)
+            None if room and elsewhere else target.sharding for room, target in zip(rooms, targets, strict=True)
         ]
         known = [room is None or not simulated or session.twin is not None for room in rooms]
         read = _read(folder, leaves, shardings, known)
         values = [_value(*one) for one in zip(leaves, targets, read, strict=True)]
         arrays = [_array(session, room, value) if room else value for room, value in zip(rooms, values, strict=True)]
-    return [
-        room.fill(array, "restore", target.serial, value) if room else value
-        for room, array, target, value in zip(rooms, arrays, targets, values, strict=True)
-    ]
+    filled: list[Any] = []
+    try:
+        for room, array, target, value in zip(rooms, arrays, targets, values, strict=True):
+            filled.append(room.fill(array, "restore", target.serial, value) if room else value)
+    except BaseException:  # the devices were lost meanwhile
+        for room in filter(None, rooms[len(filled) + 1 :]):
+            room.give_up()
+        raise
+    return filled
 
 
 @contextlib.contextmanager
@@ -211,8 +222,10 @@ def _value(leaf: Leaf, target: Target, stored: Any) -> Any:
 
 
 def _array(session: Session, room: Reservation, value: Any) -> Any:
-    """Return what a place holds: the array, or on simulated devices its shape, after the time that sending it takes."""
+    """Return what a place holds: the array; its value on the way to hosts; or of simulated devices its shape."""
+    driver = session.driver
+    if session.attach_options.cluster is not None:
+        return driver.put(value, room.sharding)
     if session.attach_options.simulated is None:
         return value
-    driver = session.driver
     return driver.put(driver.take(room.aval.struct, "the saved array"), room.sharding)

@@ -6,7 +6,7 @@ from an earlier to a later one, so the graph has no cycles by construction.
 
 - *Data*: from what produced or brought a node's inputs in the same run.
 - *Link*: from the transfer before it on any of its links.
-- *Order*: from what ran before it on any of its devices.
+- *Order*: from what ran before it on any of its devices, or on its host.
 - *Dispatch*: from the message or enqueue that brought it to its island. Before those come what held the run back (a
   stall, compiling, Python waiting for a value) and, under sequential dispatch, the producers and whatever else it was
   held for.
@@ -22,12 +22,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.metrics import BUSY, COMPILING, sent
-from pathways_nb.trace.record import Events, Label
+from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, sent
+from pathways_nb.trace.record import HOST_KIND, Events, Label
 from pathways_nb.util.intervals import Intervals
 
 DISPATCH, ORDER, LINK, DATA = range(4)
 """Sorts of edges. Of several sources that end at the same time, the one of the highest sort counts as waited for."""
+_HOST = 1 << 30
+"""What stands for an island's host among the numbers of its devices."""
 _STREAMS = 4
 """Number of events that may run side by side on a device."""
 
@@ -65,7 +67,7 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
         answers: when Python began to wait for a value and when it got the value, in seconds, in two rows; the ends
             rise.
     """
-    rows = np.flatnonzero(events.is_("kind", *BUSY, "transfer"))
+    rows = np.flatnonzero(events.is_("kind", *WORK))
     data, order = _data(events, rows), Edges.joined(_device_order(events), _link_order(events))
     dispatch, brought_by = _dispatch(events, rows, Edges.joined(data, order))
     heads = _heads(events, rows, brought_by)
@@ -90,12 +92,12 @@ def _pairs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
     """Yield pairs of labels: a node or transfer, and one of its producers, of the same microbatch if possible."""
     makers: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, label in enumerate(labels):
-        if label.node >= 0 and label.kind in (*BUSY, "transfer"):
+        if label.node >= 0 and label.kind in WORK:
             node = label.program, label.client, label.node
             makers[node].append(number)
             makers[*node, label.microbatch, label.token_slice].append(number)
     for number, label in enumerate(labels):
-        for parent in label.parents if label.kind in (*BUSY, "transfer") else ():
+        for parent in label.parents if label.kind in WORK else ():
             node = label.program, label.client, parent
             found = makers.get((*node, label.microbatch, label.token_slice)) or makers.get(node, [])
             yield from ((number, maker) for maker in found if maker != number)
@@ -130,13 +132,13 @@ def _each(rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarr
 
 
 def _device_order(events: Events) -> Edges:
-    """Return the edges from the last event before each event on each of its devices.
+    """Return the edges from the last event before each event on each of its devices, and on its host.
 
     Two events that overlap by more than half of the shorter one ran side by side; then the one before both counts.
     """
     start, end = events["start"].tolist(), events["end"].tolist()
-    rows = np.flatnonzero(events.is_("kind", *BUSY))
-    low = events["device"][rows]
+    rows = np.flatnonzero(events.is_("kind", *BUSY, HOST_KIND))
+    low = np.where(events.is_("kind", HOST_KIND)[rows], _HOST, events["device"][rows])
     columns = (rows, events["island"][rows], low, low + np.maximum(events["devices"][rows], 1))
     latest: dict[int, Intervals[int]] = defaultdict(lambda: Intervals(-1))
     """By island: the last event so far on each device; -1 for none."""
@@ -158,15 +160,16 @@ def _device_order(events: Events) -> Edges:
 def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np.ndarray]:
     """Return the edges from messages and enqueues, and for each event what brought it to its island, -1 for nothing.
 
-    An event was brought by the last message or enqueue of its run and island that was over when it began. If nothing
-    explains why it began when it did, it was brought by one that was still under way: an enqueue may launch many nodes.
+    An event was brought by the last message or enqueue of its run, island and host that was over when it began. If
+    nothing explains why it began when it did, it was brought by one that was still under way: an enqueue may launch
+    many nodes.
 
     Args:
         events: all events.
         rows: positions of the events on devices.
         known: data, order and link edges, which may explain a start without dispatch.
     """
-    start, end, where = events["start"], events["end"], (events["run"], events["island"])
+    start, end, where = events["start"], events["end"], (events["run"], events["island"], events["host"])
     messages, enqueues = np.flatnonzero(sent(events)), np.flatnonzero(events.is_("kind", "enqueue"))
     brought_by = np.full(len(start), -1)
     brought_by[enqueues] = _last_over(messages, enqueues, start, end, *where)
@@ -184,7 +187,7 @@ def _dispatch(events: Events, rows: np.ndarray, known: Edges) -> tuple[Edges, np
     brought_by[late] = begun
     parts = [(over, rows), (begun, late), (brought_by[enqueues], enqueues)]
     # A host enqueues one range after another, for all runs.
-    parts.append((_last_over(enqueues, enqueues, start, end, events["island"]), enqueues))
+    parts.append((_last_over(enqueues, enqueues, start, end, *where[1:]), enqueues))
     return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts)), brought_by
 
 
@@ -216,7 +219,9 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
     compiled = _last_over(np.flatnonzero(events.is_("kind", *COMPILING)), heads, start, end, program)
     # The first of each run on each island: only these may have waited for the call itself.
-    _, first = np.unique(np.stack([run[heads], events["island"][heads]]), axis=1, return_index=True)
+    _, first = np.unique(
+        np.stack([run[heads], events["island"][heads], events["host"][heads]]), axis=1, return_index=True
+    )
     freed = np.where(sent(events)[heads], _last_over(rows, heads, start, end, events["island"]), -1)
     freed[~_held(start[heads], run[heads], first, answers) & ~(end[freed] > start[stalled])] = -1
     at_once = _at_once(events, heads, rows)

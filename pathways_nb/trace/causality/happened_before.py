@@ -17,12 +17,13 @@ from functools import cached_property
 import numpy as np
 
 from pathways_nb.trace.causality.dependencies import LINK, edges_of
-from pathways_nb.trace.metrics import BUSY, COMPILING, makes_span
+from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, makes_span
 from pathways_nb.trace.record import Events
 
-CAUSES = ("dependency", "transfer", "dispatch", "memory", "scheduling", "compile", "other")
-"""What an event can have waited for: work on devices, a transfer, its dispatch, memory or its turn among other programs
-(both as the controller recorded them), compiling; *other* is what nothing in the record explains."""
+CAUSES = ("dependency", "host", "transfer", "dispatch", "memory", "scheduling", "compile", "other")
+"""What an event can have waited for: work on devices, work on a host, a transfer, its dispatch, memory or
+its turn among other programs (both as the controller recorded them), compiling; *other* is what nothing in the record
+explains."""
 _SAME = 1e-9
 """Seconds up to which two ends count as equal."""
 
@@ -69,8 +70,8 @@ class Dag:
 
     @cached_property
     def on_devices(self) -> np.ndarray:
-        """Which of the events happened on devices."""
-        return self.events.is_("kind", *BUSY, "transfer")
+        """Which of the events happened on devices, or on a host for them."""
+        return self.events.is_("kind", *WORK)
 
     @cached_property
     def span(self) -> tuple[float, float]:
@@ -163,7 +164,8 @@ class Dag:
         for label in self.events.labels:
             held = "memory" if "memory" in label.name or "back-pressure" in label.name else "scheduling"
             stall = held if label.kind == "stall" and label.route != "DCN" else "dispatch"
-            known = {**dict.fromkeys(BUSY, "dependency"), "transfer": "transfer", "stall": stall, "enqueue": "dispatch"}
+            known = {**dict.fromkeys(BUSY, "dependency"), "stall": stall, "enqueue": "dispatch"}
+            known |= {kind: kind for kind in ("host", "transfer")}
             words.append(CAUSES.index(known.get(label.kind, "compile" if label.kind in COMPILING else "other")))
         return np.array(words, np.int8)[self.events.label]
 

@@ -25,7 +25,7 @@ class Sample:
 
 @st.composite
 def samples(draw: st.DrawFn) -> Sample:
-    """A random DAG over up to four places on up to three islands."""
+    """A random DAG over up to four places on up to three islands, with work on devices and on their hosts."""
     places = [pw.virtual_slice(2) for _ in range(draw(st.integers(1, 4)))]
     where = {p.serial: Placement(draw(st.integers(0, 2)), draw(st.sampled_from([0, 2])), 2) for p in places}
     arguments = tuple(range(draw(st.integers(0, 3))))
@@ -35,7 +35,8 @@ def samples(draw: st.DrawFn) -> Sample:
         inputs = tuple(draw(st.lists(st.sampled_from(values), max_size=3))) if values else ()
         outputs = tuple(range(len(values), len(values) + draw(st.integers(1, 2))))
         values += outputs
-        nodes.append(Node(index + 1, "computation", f"n{index}", draw(st.sampled_from(places)), inputs, outputs))
+        kind = draw(st.sampled_from(["computation", "host"]))
+        nodes.append(Node(index + 1, kind, f"n{index}", draw(st.sampled_from(places)), inputs, outputs))  # type: ignore[arg-type]
     results = tuple(draw(st.lists(st.sampled_from(values), max_size=4)))
     nodes.append(Node(len(nodes), "result", "result", None, results, ()))
     graph = Graph("sample", tuple(nodes), tuple(Value(i, (2,), "float32", 8) for i in range(len(values))))
@@ -66,10 +67,12 @@ def test_each_launch_reads_its_own_places_values_in_the_nodes_order(sample: Samp
     nodes = {node.id: node for node in sample.graph.nodes}
     launched = []
     for step in sample.plan.steps:
-        if step.kind == "launch":
+        if step.kind in ("launch", "host"):
             launched.append(step.node)
             node = nodes[step.node]
-            assert step.place == node.place.serial  # type: ignore[union-attr]
+            assert (step.kind == "host") == (node.kind == "host") == step.on_host
+            assert sample.plan.placements[step.place] == sample.plan.location(node)
+            assert step.on_host or step.place == node.place.serial  # type: ignore[union-attr]
             assert tuple(sample.plan.slots[s].value for s in step.inputs) == node.inputs
             assert tuple(sample.plan.slots[s].value for s in step.outputs) == node.outputs
             assert all(sample.plan.slots[s].place == step.place for s in step.inputs)
@@ -77,6 +80,7 @@ def test_each_launch_reads_its_own_places_values_in_the_nodes_order(sample: Samp
     results = tuple(sample.plan.slots[slot].value for slot in sample.plan.results)
     inputs = sample.graph.nodes[-1].inputs
     assert results == (*inputs, *(inputs[position] for position in sample.plan.copies))
+    assert all(sample.plan.slots[slot].place >= 0 for slot in sample.plan.results), "results lie on devices"
     copies = list(zip(sample.plan.copies, sample.plan.results[len(inputs) :], strict=True))
     assert len(set(copies)) == len(copies), "each copy lies at a place of its own"
 
@@ -86,7 +90,7 @@ def test_each_launch_reads_its_own_places_values_in_the_nodes_order(sample: Samp
 def test_values_travel_once_per_place_and_only_between_places(sample: Sample) -> None:
     seen = set()
     for step in sample.plan.steps:
-        if step.kind == "launch":
+        if step.kind in ("launch", "host"):
             continue
         (slot,) = step.outputs
         value = sample.plan.slots[slot].value
@@ -99,7 +103,8 @@ def test_values_travel_once_per_place_and_only_between_places(sample: Sample) ->
             source = sample.plan.slots[step.inputs[0]]
             assert source.value == value
             assert source.place != step.place
-            assert step.route == route(sample.placements[source.place], sample.placements[step.place])
+            places = sample.plan.placements
+            assert step.route == route(places[source.place], places[step.place])
 
 
 @given(samples())
@@ -110,17 +115,17 @@ def test_orders_are_the_programs_order_split_by_island(sample: Sample) -> None:
     for island, order in sample.plan.orders.items():
         assert list(order) == sorted(order)
         assert {sample.plan.steps[i].island for i in order} == {island}
-    assert all(sample.placements[s.place].island == s.island for s in sample.plan.steps)
+    assert all(sample.plan.placements[s.place].island == s.island for s in sample.plan.steps)
 
 
 @given(samples())
 @checked
-def test_each_slot_is_let_go_after_its_last_reader_on_each_island_and_results_never(sample: Sample) -> None:
+def test_each_slot_is_let_go_after_its_last_reader_on_each_island_and_host_and_results_never(sample: Sample) -> None:
     steps, results = sample.plan.steps, set(sample.plan.results)
     readers: dict[int, dict[int, int]] = {}
     for index, step in enumerate(steps):
         for slot in step.inputs:
-            readers.setdefault(slot, {})[step.island] = index
+            readers.setdefault(slot, {})[step.reader] = index
     freed: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
         assert len(set(step.last)) == len(step.last)
@@ -138,14 +143,14 @@ def test_each_slot_is_let_go_after_its_last_reader_on_each_island_and_results_ne
 @given(samples())
 @checked
 def test_edges_have_the_routes_of_their_places(sample: Sample) -> None:
-    place = {node.id: node.place for node in sample.graph.nodes}
+    place = {node.id: sample.plan.location(node) for node in sample.graph.nodes}
     found = sample.plan.routes()
     assert set(found) == {(e.source, e.target) for e in sample.graph.edges()}
     for (source, target), name in found.items():
         one, other = place[source], place[target]
         if one is not None and other is not None:
-            a, b = sample.placements[one.serial], sample.placements[other.serial]
-            assert name == ("local" if a == b else "ICI" if a.island == b.island else "DCN")
+            inside = "host" if one.is_host or other.is_host else "ICI"
+            assert name == ("local" if one == other else inside if one.island == other.island else "DCN")
         else:
             assert name == ("local" if one is other else "host")
 
@@ -153,3 +158,31 @@ def test_edges_have_the_routes_of_their_places(sample: Sample) -> None:
 def test_routes_have_the_papers_names() -> None:
     here, beside, away = Placement(0, 0, 2), Placement(0, 2, 2), Placement(1, 0, 2)
     assert (route(here, here), route(here, beside), route(here, away)) == ("local", "ICI", "DCN")
+    host, other = Placement(0, 0, 0), Placement(1, 0, 0)
+    assert (route(host, here), route(here, host), route(host, host)) == ("host", "host", "local")
+    assert (route(host, away), route(host, other)) == ("DCN", "DCN")
+    assert str(host) == "island 0, host"
+
+
+def test_host_work_is_a_gang_of_its_own_between_what_it_reads_and_its_readers() -> None:
+    """An argument and a computation's output go to the host; what comes back goes to devices once."""
+    place = pw.virtual_slice(2)
+    nodes = (
+        Node(0, "argument", "x", None, (), (0,)),
+        Node(1, "computation", "f", place, (0,), (1,)),
+        Node(2, "host", "prepare", place, (0, 1), (2,)),
+        Node(3, "host", "again", place, (2,), (3,)),
+        Node(4, "computation", "g", place, (3, 2), (4,)),
+        Node(5, "result", "result", None, (4, 3), ()),
+    )
+    graph = Graph("p", nodes, tuple(Value(i, (2,), "float32", 8) for i in range(5)))
+    where = Placement(1, 0, 2)
+    plan = lower(graph, {place.serial: where}, (0,), place)
+    assert [(step.kind, step.on_host) for step in plan.steps] == [
+        ("bring", False), ("launch", False), ("bring", True), ("move", True), ("host", True), ("host", True),
+        ("move", False), ("move", False), ("launch", False),
+    ]  # fmt: skip
+    assert [(gang.node, gang.devices) for gang in plan.gangs[1]] == [(1, 2), (2, 0), (3, 0), (4, 2)]
+    assert plan.again == ()
+    assert plan.has_host_work
+    assert plan.where() == {place.serial: "island 1, dev 0–1"}

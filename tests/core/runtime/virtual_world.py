@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pathways_nb.controller.messages import Launch
 from pathways_nb.plan.graph import Graph
-from pathways_nb.plan.plan import Placement, Plan, Slot, Step
+from pathways_nb.plan.plan import Placement, Plan, Slot, Step, host_of
 from pathways_nb.runtime.sim.simulated_islands import EventQueue, Islands, OngoingLaunch, Task, TimedPlan, VirtualRun
 
 ISLANDS, DEVICES = 3, 4
@@ -51,6 +51,7 @@ def random_world(seed: int) -> World:
     """Runs whose places overlap; their launches take turns, in orders that all islands agree on."""
     rng = random.Random(seed)
     places = {number: _random_place(rng) for number in range(6)}
+    places |= {host_of(island): Placement(island, 0, 0) for island in range(ISLANDS)}
     plans = [_random_plan(rng, places) for _ in range(rng.randint(1, 4))]
     seconds = [[_random_seconds(rng, step) for step in plan.steps] for plan in plans]
     late = {
@@ -75,14 +76,15 @@ def _random_place(rng: random.Random) -> Placement:
 def _random_plan(rng: random.Random, places: Mapping[int, Placement]) -> Plan:
     steps: list[tuple[str, int, Sequence[int]]] = []
     for at in range(rng.randint(1, 9)):
-        launched = [other for other, (kind, *_) in enumerate(steps) if kind == "launch"]
-        kind = rng.choice(("launch", "launch", "bring", "move") if launched else ("launch", "bring"))
+        launched = [other for other, (kind, *_) in enumerate(steps) if kind in ("launch", "host")]
+        kind = rng.choice(("launch", "launch", "host", "bring", "move") if launched else ("launch", "host", "bring"))
         reads: Sequence[int] = ()
         if kind != "bring":
             reads = (
                 [rng.choice(launched)] if kind == "move" else sorted(rng.sample(range(at), rng.randint(0, min(at, 3))))
             )
-        steps.append((kind, rng.randrange(len(places)), reads))
+        place = host_of(rng.randrange(ISLANDS)) if kind == "host" else rng.randrange(6)
+        steps.append((kind, place, reads))
     return plan_of(steps, places)
 
 
@@ -160,8 +162,8 @@ def worked_out(world: World) -> dict[Key, tuple[float, float]]:
     """Start and end of every step, from nothing but the rules.
 
     A host takes launches one by one. A step starts when its host has come to it, its producers have ended, and all that
-    was enqueued before it on any of its devices; among transfers that are ready, the
-    first takes the link: of equals, the one that came first.
+    was enqueued before it on any of its devices; host work, when all host work of its island before it has ended. Among
+    transfers that are ready, the first takes the link: of equals, the one that came first.
     """
     enqueued, before = _enqueued(world)
     spans: dict[Key, tuple[float, float]] = {}
@@ -173,7 +175,7 @@ def worked_out(world: World) -> dict[Key, tuple[float, float]]:
         key = min(able, key=ready.__getitem__)
         start, lasts = ready[key], world.seconds[key[0]][key[1]]
         step = world.plans[key[0]].steps[key[1]]
-        if step.kind != "launch" and lasts:
+        if step.kind in ("bring", "move") and lasts:
             start = max(start, links[step.place])
             links[step.place] = start + max(lasts - world.leaves, 0.0)
         spans[key] = start, start + lasts
@@ -195,9 +197,10 @@ def _enqueued(world: World) -> tuple[dict[Key, float], dict[Key, list[Key]]]:
             when[key] = time
             if step.kind == "launch":
                 when[key] = host[launch.island] = host[launch.island] + world.launch
-                place = plan.placements[step.place]
-                for device in range(place.first, place.first + place.count):
-                    queue = queues[step.island, device]
-                    before[key] += queue[-1:]
-                    queue.append(key)
+            place = plan.placements[step.place]
+            devices = range(place.first, place.first + place.count) if step.kind == "launch" else ()
+            for device in (-1,) if step.kind == "host" else devices:
+                queue = queues[step.island, device]
+                before[key] += queue[-1:]
+                queue.append(key)
     return when, before

@@ -79,6 +79,24 @@ def test_a_training_step_is_drawn_once_with_its_runs() -> None:
     assert sources["graph_nodes"]["line"][2] == "Cell In[3], line 4"
 
 
+def test_host_work_is_drawn_as_what_it_is() -> None:
+    place = VirtualSlice((4,), ("x",), 0, "left")
+    nodes = (
+        Node(0, "host", "load", place, (), (0,)),
+        Node(1, "computation", "step", place, (0,), (1,)),
+        Node(2, "result", "result", None, (1,), ()),
+    )
+    values = tuple(Value(i, (4,), "float32", 16) for i in range(2))
+    where = {place.serial: "island 0, dev 0–3"}
+    program = FakeProgram(Graph("epoch", nodes, values), where, {(0, 1): "host", (1, 2): "host"})
+    drawn_nodes = sources_of(program)["graph_nodes"]
+    assert drawn_nodes["kind"] == ["host", "computation", "result"]
+    assert drawn_nodes["sub"][:2] == ["left\nisland 0, host", "left\nisland 0, dev 0–3"]
+    assert drawn_nodes["place"][0] == "left · island 0, host"
+    assert drawn_nodes["outline"][0] == drawn_nodes["outline"][1]
+    assert drawn_nodes["fill"][0] != drawn_nodes["fill"][1]
+
+
 def test_columns_of_a_source_are_equally_long_and_boxes_do_not_overlap() -> None:
     sources = sources_of(training_step(), unrolled())
     for columns in sources.values():

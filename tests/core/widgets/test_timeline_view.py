@@ -51,6 +51,36 @@ def test_a_gang_is_one_box_over_its_devices() -> None:
     assert columns["place"] == ["island 1, dev 1–2"]
 
 
+def test_host_work_has_a_lane_under_its_islands_devices_once_there_is_any() -> None:
+    label = Label("host", "load", "p", place="left", island=0)
+    labels = list(dict(sorted(Lanes((2, 1), hosts=(0,)).labels.items())).values())
+    devices = ["island 0 · dev 0", "island 0 · dev 1", "island 0 · host", "busy", "island 1 · dev 0", "busy"]
+    assert labels == ["controller", *devices, "transfers"]
+    columns = boxes_of(one_event(label))
+    top = CONTROLLER_HEIGHT + 4
+    assert top <= columns["top"][0] < columns["bottom"][0] <= top + 1
+    assert (columns["code"][0], columns["place"], columns["kind"]) == (
+        palette.CODES["host"], ["left · island 0, host"], ["host"]
+    )  # fmt: skip
+
+
+def test_the_lane_of_a_host_appears_while_a_run_is_recorded() -> None:
+    """Boxes that were drawn before it move, and the names of the lanes with them."""
+    below = Label("compute", "f", island=1, device=0, devices=4)
+    rows = [Row(below, 1, 2), Row(Label("host", "load", island=0), 2, 3), Row(below, 3, 4)]
+    view = Timeline((4, 4))
+    first = view.update(FakeRun([], Events.from_rows(rows[:1])))
+    assert "timeline_y" not in view.properties
+    assert "island 0 · host" not in first["timeline_labels"]["text"]
+    before = float(first["timeline_boxes"]["top"][0])
+    second = view.update(FakeRun([], Events.from_rows(rows)))
+    assert [float(top) for top in second["timeline_boxes"]["top"][[0, 2]]] == pytest.approx([before + 1] * 2)
+    assert "island 0 · host" in second["timeline_labels"]["text"]
+    assert view.properties["timeline_ticks"]["ticks"] == second["timeline_labels"]["y"]
+    assert view.properties["timeline_y"] == {"start": view.lanes.bounds[-1]}
+    assert view.properties["timeline"]["height"] > Timeline((4, 4)).root.height
+
+
 @pytest.mark.parametrize("kind", ["trace", "lower", "compile", "enqueue", "wait", "stall", "fetch"])
 def test_the_controllers_work_is_in_its_lane(kind: str) -> None:
     columns = boxes_of(one_event(Label(kind, "f")))
@@ -214,3 +244,22 @@ def test_what_is_waited_for_and_who_waits_are_rows_of_their_own() -> None:
     rows = [lanes.band(kind, -1, -1, 0) for kind in ("enqueue", "stall", "wait")]
     assert all(above[1] <= below[0] for above, below in pairwise(rows))
     assert lanes.band("fetch", -1, -1, 0) == rows[2]
+
+
+def test_lanes_of_an_island_of_several_hosts_are_grouped_by_host() -> None:
+    parts = [Label("compute", "f", "p", island=1, host=host, device=2 * host, devices=2) for host in range(2)]
+    view = Timeline((2, 4))
+    found = view.update(FakeRun([], Events.from_rows([Row(label, 1, 2) for label in parts])))
+    first = view.lanes.devices(1)[0]
+    named = dict(zip(found["timeline_labels"]["y"], found["timeline_labels"]["text"], strict=True))
+    assert [named[first + n + 0.5] for n in range(4)] == [f"island 1 · host {n // 2} · dev {n}" for n in range(4)]
+    assert view.lanes.edges_of_hosts == [first + 2]
+    assert first + 2 in view.properties["timeline_islands_ticks"]["ticks"]
+    assert list(found["timeline_boxes"]["place"]) == ["island 1, host 0, dev 0–1", "island 1, host 1, dev 2–3"]
+    assert "island 0 · dev 0" in named.values()
+
+
+def test_hosts_are_not_told_apart_where_an_island_is_one_lane() -> None:
+    lanes = Lanes((32, 32), per_host=(16, 16))
+    assert lanes.edges_of_hosts == []
+    assert list(lanes.labels.values())[2:] == ["busy", "island 0 · 32 dev", "busy", "island 1 · 32 dev"]

@@ -107,6 +107,7 @@ RIGHT = {
     "09.pace": 8,
     "09.bound": 6.2,
     "10.at_most": 4 / 3,
+    "11.messages": 6,
 }
 WRONG = {
     "01.crossings": {5: "from the place", 4: "counts computations", 7: "from the place"},
@@ -227,6 +228,7 @@ WRONG = {
         4: "the whole with the additions",
         2: "the row add_any",
     },
+    "11.messages": {128: "one message for each node", 3: "Every host", 12: "How many hosts"},
 }
 
 

@@ -344,7 +344,7 @@ def test_every_option_of_attach_is_one_of_the_line_magic() -> None:
     ("sim --chip tpu_v3 --topology round", "argument --topology: 'round': write how many chips there are along each"),
     ("sim --chip tpu_v3 --noise much", "argument --noise: invalid float value: 'much'"),
     ("sim --chip tpu_v5", "tpu_v5p"),
-    ("smi --chip tpu_v3", "attach(kind='smi'): choose one of 'auto', 'cpu', 'gpu', 'tpu', 'sim'. Did you mean 'sim'?"),
+    ("smi --chip tpu_v3", "'gpu', 'tpu', 'sim', 'ray'. Did you mean 'sim'?"),
     ("cpu --chip tpu_v3", "attach('cpu', chip='tpu_v3'): chip is for simulated devices"),
     ("cpu --dispatch sequentially", "Did you mean 'sequential'?"), ("cpu --policy fif", "Did you mean 'fifo'?"),
 ])  # fmt: skip

@@ -43,6 +43,7 @@ ANSWERS: dict[str, dict[str, str]] = {
         "at_most = ...": "path = fifth.critical_path()\n"
         "at_most = path.length / sum(one.end - one.start for one in path.segments if one.name != 'add_any')"
     },
+    "11_cluster": {"messages = ...": "messages = 6"},
 }
 """What to write in place of each blank; 01 and 05 have tests of their own."""
 SAID = {
@@ -106,6 +107,15 @@ SAID = {
         "<chip tpu_v3, changed: hbm_bw>",
         "events matched",
         "fifth.run",
+    ],
+    "11_cluster": [
+        "second kernel: <controller ray: 2 islands × 2 devices",
+        "bob, share 2: ",
+        "ann, share 1: ",
+        "client kernel 2: share 1",
+        "failed on right (island 1, devices 0–1)",
+        "the left island still has 256.0",
+        "the same program",
     ],
 }
 """Words of their outputs."""

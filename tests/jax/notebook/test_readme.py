@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -98,5 +100,9 @@ def test_what_the_readme_says_to_type_runs(
         pw.save_state("step100", typed["tree"])
     if code.startswith('pw.attach("sim"'):  # else it would stay attached
         code = f"with {code}:"
+    if code.startswith('pw.attach("ray"'):  # its processes are the cluster's tests' to start
+        called = ast.parse(code, mode="eval").body
+        assert {keyword.arg for keyword in called.keywords} <= inspect.signature(pw.attach).parameters.keys()
+        return
     exec(f"{code} pass" if code.endswith(":") else f"{code}: pass" if code.startswith("if ") else code, dict(typed))
     pw.style("screen")

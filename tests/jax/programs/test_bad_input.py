@@ -519,7 +519,8 @@ def test_an_execution_that_fails_frees_what_it_held(controller, left, quiet, qui
 
 def test_an_unknown_kind_or_mode() -> None:
     assert refused(pw.UsageError, lambda: pw.attach("cpus")) == (
-        "attach(kind='cpus'): choose one of 'auto', 'cpu', 'gpu', 'tpu', 'sim'. Did you mean 'cpu' or 'tpu' or 'gpu'?"
+        "attach(kind='cpus'): choose one of 'auto', 'cpu', 'gpu', 'tpu', 'sim', 'ray'. "
+        "Did you mean 'cpu' or 'tpu' or 'gpu'?"
     )
     assert refused(pw.UsageError, lambda: pw.attach("cpu", dispatch="fast")) == (
         "attach(dispatch='fast'): choose one of 'parallel', 'sequential'."

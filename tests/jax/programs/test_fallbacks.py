@@ -40,7 +40,7 @@ def test_a_backend_that_does_not_tell_what_programs_need(analysis: Any, why: str
     with pytest.warns(
         RuntimeWarning, match=rf"need while they run cannot be read here \({why}\)\. Only inputs, .* too low"
     ):
-        assert executables._memory(SimpleNamespace(memory_analysis=analysis)) == (0, 0)
+        assert executables.memory_of(SimpleNamespace(memory_analysis=analysis)) == (0, 0)
 
 
 def test_devices_that_refuse_to_tell_their_memory() -> None:

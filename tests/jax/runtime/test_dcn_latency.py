@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def sent_at_one_time(controller: pw.Controller) -> Iterator[None]:
     """All messages are taken to be sent now, however long this thread stands still between two of them."""
     now = controller.clock()
     for one in dispatchers(controller):
-        one.send = lambda run, start, stop, one=one: one.inbox.put((run, start, stop, now))
+        one.send = partial(type(one).send, one, sent=now)
     yield
     for one in dispatchers(controller):
         del one.send

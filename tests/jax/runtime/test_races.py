@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import pathways_nb as pw
 from pathways_nb.controller.messages import Closed, Opened, Submitted, Wake, Woke
+from pathways_nb.plan.plan import Placement
+from pathways_nb.runtime.lowering.transfers import shards_of
 from tests.conftest import settled
 from tests.support.computations import on
 from tests.support.waiting import LIMIT, Unseen, dispatchers, until, until_freed
@@ -293,3 +297,33 @@ def test_slices_come_and_go_in_many_threads(controller) -> None:
     del last
     until_freed(lambda: controller.resources.placements == {})
     assert [load.total for load in controller.resources._load] == [0, 0]
+
+
+def test_threads_that_list_the_shards_of_one_array_all_find_all(controller) -> None:
+    """Without a lock, one in ten of these arrays gave some thread a part of its shards."""
+    mesh = controller.driver.attachment.islands[0].mesh(*placed(controller))
+    sharding = jax.sharding.NamedSharding(mesh, pw.P("x"))
+    make = jax.jit(lambda v: v + 1, out_shardings=sharding)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for start in range(60):
+            array, ready, found = make(jax.device_put(np.arange(8.0) + start, sharding)), threading.Barrier(4), []
+
+            def look(array: Any = array, ready: Any = ready, found: list[int] = found) -> None:
+                ready.wait()
+                found.append(len(shards_of(array)))
+
+            threads = [threading.Thread(target=look) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found == [mesh.size] * 4
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def placed(controller: pw.Controller) -> tuple[Placement, pw.VirtualSlice]:
+    place = pw.virtual_slice(2)
+    return controller.place([place])[place.serial], place

@@ -22,7 +22,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("sim:tpu_v3", {"network": "no"}, pw.UsageError, "attach(network='no'): there is none of this name. Known: tpu_d"),
     ("sim:tpu_v3:4y32", {}, pw.UsageError, "attach('sim:tpu_v3:4y32'): write \"sim\", \"sim:CHIP\" or \"sim:CHIP:ISLANDSx"),
     ("sim:", {}, pw.UsageError, "attach('sim:'): write "),
-    ("simulated", {}, pw.UsageError, "attach(kind='simulated'): choose one of 'auto', 'cpu', 'gpu', 'tpu', 'sim'."),
+    ("simulated", {}, pw.UsageError, "attach(kind='simulated'): choose one of 'auto', 'cpu', 'gpu', 'tpu', 'sim', 'ray'."),
     ("sim:tpu_v3", {"chip": "tpu_v4"}, pw.UsageError, "attach('sim:tpu_v3', chip='tpu_v4'): 'sim:tpu_v3' says chip='tpu_"),
     ("sim:tpu_v3:2x4", {"islands": 2}, pw.UsageError, "islands=2): 'sim:tpu_v3:2x4' says islands=2."),
     ("sim:tpu_v3:0x4", {}, pw.PlaceError, "attach(islands=0): a whole number of at least 1 is needed."),

@@ -2,8 +2,8 @@
 
 The colours of events are those of Okabe and Ito, which people with colour-blindness can tell apart, without black.
 Their dark blue is replaced by a light grey, because dark text on it would fall below a contrast of 4.5:1. Work on
-devices has capital letters, work of the controller small letters. A hue may stand for one kind of each, since these are
-in different lanes, but never for two kinds in one lane.
+devices and hosts has capital letters, work of the controller small letters. A hue may stand for one kind of each, since
+these are in different lanes, but never for two kinds in one lane.
 
 Sizes are in ``style``.
 """
@@ -46,6 +46,7 @@ DEVICE_KINDS = (
     EventStyle("backward", "B", GREEN),
     EventStyle("collective", "C", ORANGE, "upright"),
     EventStyle("transfer", "T", PURPLE),
+    EventStyle("host", "H", GREY, "level"),
 )
 CONTROLLER_KINDS = (
     EventStyle("trace", "r", PURPLE, "level"),

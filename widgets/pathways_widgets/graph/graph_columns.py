@@ -170,8 +170,15 @@ def _box(node: DrawnNode, program: DrawnProgram, with_place: bool) -> _Box:
         return _Box(_short(base), ending, tab)
     if place is None:
         return _Box(_short(node.title), "", tab)
-    where = program.where.get(place.serial, "")
+    where = _where(node, program)
     return _Box(_short(node.title), _short(place.label) + (f"\n{_short(where)}" if where else ""), tab)
+
+
+def _where(node: DrawnNode, program: DrawnProgram) -> str:
+    """Return the devices that a node runs on as text; of host work, its island's host."""
+    place = node.node.place
+    where = program.where.get(place.serial, "") if place else ""
+    return f"{where.partition(',')[0]}, host" if where and node.node.kind == "host" else where
 
 
 def _needed(node: DrawnNode, program: DrawnProgram) -> tuple[str, int]:
@@ -201,10 +208,11 @@ def _short(text: str) -> str:
 def _details(node: DrawnNode, program: DrawnProgram, colours: Mapping[int, str]) -> dict[str, str]:
     """Return the colours of a box, and what a tooltip and the links between views need."""
     place = node.node.place
-    where = program.where.get(place.serial, "") if place else ""
+    where = _where(node, program)
     outline = colours[place.serial] if place else palette.NEUTRAL
+    filled = palette.KINDS[palette.CODES["host"]].colour if node.node.kind == "host" else outline
     return {
-        "fill": palette.pale(outline),
+        "fill": palette.pale(filled),
         "outline": outline,
         "title": node.title,
         "kind": node.node.kind,

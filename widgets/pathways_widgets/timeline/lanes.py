@@ -1,9 +1,10 @@
 """The position of an event on the vertical axis.
 
-From the top: one lane for the controller; for each island one lane per device and one for the curve of busy devices;
-one lane for transfers. The controller's lane has three rows (its work, waiting programs, waiting Python), so that these
-do not cover each other. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one lane,
-in which each device has its share of the height: 2048 lanes would be thinner than a pixel.
+From the top: one lane for the controller; for each island one lane per device, one for host work if there is any, and
+one for the curve of busy devices; one lane for transfers. The lanes of an island of several hosts are grouped by host.
+The controller's lane has three rows (its work, waiting programs, waiting Python), so that these do not cover each
+other. Transfers are stacked by island. Above ``MOST_DEVICE_LANES`` devices each island is one lane, in which each
+device has its share of the height: 2048 lanes would be thinner than a pixel.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 
-from pathways_nb.trace.record import CONTROLLER_KINDS
+from pathways_nb.trace.record import CONTROLLER_KINDS, HOST_KIND
 
 MOST_DEVICE_LANES = 32
 CONTROLLER_ROWS = {"stall": 1, "wait": 2, "fetch": 2}
 """Row of a kind of event in the controller's lane; kinds that are not listed are in row 0."""
 CONTROLLER_HEIGHT = 2.1
 """Height in device lanes: three rows that can hold a word each."""
-BUSY_HEIGHT = 1.0
+BUSY_HEIGHT = HOST_HEIGHT = 1.0
 MARGIN = 0.08
 
 
@@ -36,6 +37,10 @@ class Lanes:
     names: tuple[str, ...] = ()
     lane: float = 24.0
     """Height in pixels of a device's lane, where there is room."""
+    hosts: tuple[int, ...] = ()
+    """The islands that have a lane for host work."""
+    per_host: tuple[int, ...] = ()
+    """By island, the devices of each of its hosts; 0, or no entry, where it has one host."""
 
     @property
     def grouped(self) -> bool:
@@ -46,11 +51,21 @@ class Lanes:
     def bounds(self) -> tuple[float, ...]:
         """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
         heights = [self._grouped_height] * len(self.islands) if self.grouped else self.islands
-        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *(height + BUSY_HEIGHT for height in heights), 1.0]))
+        whole = (height + self.below(island) for island, height in enumerate(heights))
+        return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *whole, 1.0]))
 
     def devices(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's devices."""
-        return self.bounds[island + 1], self.bounds[island + 2] - BUSY_HEIGHT
+        return self.bounds[island + 1], self.bounds[island + 2] - self.below(island)
+
+    def below(self, island: int) -> float:
+        """Return the height of an island's lanes below those of its devices."""
+        return BUSY_HEIGHT + (HOST_HEIGHT if island in self.hosts else 0.0)
+
+    def host(self, island: int) -> tuple[float, float]:
+        """Return the upper and lower edge of an island's lane for host work."""
+        bottom = self.bounds[island + 2] - BUSY_HEIGHT
+        return bottom - HOST_HEIGHT + MARGIN, bottom - MARGIN
 
     def busy(self, island: int) -> tuple[float, float]:
         """Return the upper and lower edge of an island's curve of busy devices."""
@@ -74,11 +89,30 @@ class Lanes:
         for island, devices in enumerate(self.islands):
             top, bottom = self.devices(island)
             found[self.bounds[island + 2] - BUSY_HEIGHT / 2] = "busy"
+            if island in self.hosts:
+                found[sum(self.host(island)) / 2] = f"{self.name(island)} · host"
             if self.grouped:
                 found[(top + bottom) / 2] = f"{self.name(island)} · {devices} dev"
             else:
-                found |= {top + device + 0.5: f"{self.name(island)} · dev {device}" for device in range(devices)}
+                found |= {top + device + 0.5: self._device_name(island, device) for device in range(devices)}
         return found
+
+    @property
+    def edges_of_hosts(self) -> list[float]:
+        """Where the lanes of one host end and those of the next begin, on islands of several hosts."""
+        if self.grouped:
+            return []
+        sizes = zip(self.islands, self.per_host, strict=False)
+        return [
+            self.devices(island)[0] + edge
+            for island, (devices, size) in enumerate(sizes)
+            for edge in (range(size, devices, size) if size else ())
+        ]
+
+    def _device_name(self, island: int, device: int) -> str:
+        size = self.per_host[island] if island < len(self.per_host) else 0
+        host = f" · host {device // size}" if size else ""
+        return f"{self.name(island)}{host} · dev {device}"
 
     def name(self, island: int) -> str:
         """Return the name of an island."""
@@ -98,6 +132,8 @@ class Lanes:
             return self._share(self.bounds[-2], 1.0, island if placed else 0, max(len(self.islands), 1))
         if kind in CONTROLLER_KINDS or not placed:
             return self._share(0.0, CONTROLLER_HEIGHT, CONTROLLER_ROWS.get(kind, 0), 3)
+        if kind == HOST_KIND:
+            return self.host(island)
         (top, bottom), size = self.devices(island), max(self.islands[island], 1)
         unit = (bottom - top) / size
         last = min(device + devices, size) if devices else size

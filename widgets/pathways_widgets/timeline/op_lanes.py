@@ -17,7 +17,7 @@ from pathways_nb.trace.launch_ops import OpLabel, Ops
 from pathways_nb.trace.metrics import BUSY
 from pathways_nb.trace.record import QUALITIES, STATUSES, STORED, Events, Label
 from pathways_widgets.drawing import palette
-from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, MARGIN, Lanes
+from pathways_widgets.timeline.lanes import CONTROLLER_HEIGHT, MARGIN, Lanes
 
 _ROWS = ("compute", "collectives")
 _HALVES = {"op gather": (0.0, 0.5), "op reduce": (0.5, 1.0)}
@@ -31,7 +31,10 @@ class OpLanes(Lanes):
     @property
     def bounds(self) -> tuple[float, ...]:
         """Upper edges of the controller's lane, each island and the transfers, then the lower edge of the whole."""
-        heights = [self._height(devices) + self._op_height(devices) + BUSY_HEIGHT for devices in self.islands]
+        heights = [
+            self._height(devices) + self._op_height(devices) + self.below(island)
+            for island, devices in enumerate(self.islands)
+        ]
         return tuple(accumulate([0.0, CONTROLLER_HEIGHT, *heights, 1.0]))
 
     def devices(self, island: int) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.record import QUALITIES, STATUSES, Events, Label
+from pathways_nb.trace.record import HOST_KIND, QUALITIES, STATUSES, Events, Label
 from pathways_nb.util.words import plural
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns, Words, node_id
@@ -53,6 +53,7 @@ SOURCES = {
         "id",
     ],
     "timeline_busy": list(BUSY_COLUMNS),
+    "timeline_labels": ["y", "text"],
     "timeline_marks": ["x", "y", "text", "code", "client"],
     **{f"timeline_{name}": [*SIDES, "code", "client"] for name in palette.HATCHES},
 }
@@ -196,6 +197,8 @@ def _where(label: Label) -> str:
     """Return virtual slice, island and devices as text."""
     last = f"–{label.device + label.devices - 1}" if label.devices > 1 else ""
     devices = f", dev {label.device}{last}" if label.devices else ""
+    devices = ", host" if label.kind == HOST_KIND else devices
+    devices = f", host {label.host}{devices}" if label.host >= 0 and label.kind != HOST_KIND else devices
     where = f"island {label.island}{devices}" if label.island >= 0 else "controller"
     return f"{label.place} · {where}" if label.place else where
 

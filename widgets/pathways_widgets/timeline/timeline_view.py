@@ -1,5 +1,7 @@
 """The timeline: a lane for the controller, one for each device, one for transfers; time runs to the right.
 
+A lane for the host work of an island appears with the first such work.
+
 An event of a gang is one box over all its devices. Gaps are drawn as gaps: nothing is stretched to fill them. Colour,
 letter and pattern show the kind, so that it can be read in grey; slanted hatching a bad end; a strip along a box its
 client where there are several. Times are in seconds since the start of the run.
@@ -11,6 +13,7 @@ Which boxes are drawn is decided in ``level_of_detail``, their columns are made 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -21,6 +24,7 @@ from bokeh.models import (
     ColumnDataSource,
     CustomJS,
     CustomJSFilter,
+    CustomJSTickFormatter,
     FixedTicker,
     GlyphRenderer,
     Grid,
@@ -34,7 +38,8 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from pathways_nb.trace.record import GAUGE_KINDS
+from pathways_nb.trace.host_parts import devices_per_host
+from pathways_nb.trace.record import GAUGE_KINDS, HOST_KIND, Events
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
@@ -55,6 +60,7 @@ from pathways_widgets.timeline.level_of_detail import PIXELS, Digest, choose_box
 from pathways_widgets.timeline.timeline_columns import SIDES, SOURCES, TimelineScale, columns_of, title_of
 
 _AT: dict[str, Any] = {side: side for side in SIDES}
+_LABELS = "const {y, text} = labels.data; return text[Array.from(y).indexOf(tick)] ?? ''"
 _SEEN = """
     const kinds = new Set(swatches.flatMap((swatch, code) => swatch.visible ? [] : [code]))
     const clients = new Set(hidden.data.client), whose = source.data.client
@@ -85,14 +91,14 @@ class Timeline(View):
 
     def __init__(self, islands: tuple[int, ...], pixels: float = PIXELS, names: tuple[str, ...] = ()):
         super().__init__(SOURCES, _roles())
-        self.lanes = Lanes(islands, names, self.style.lane)
+        self.lanes: Lanes = Lanes(islands, names, self.style.lane)
         self._pixels = pixels
         self._digest = Digest(self.lanes)
 
     @cached_property
     def root(self) -> figure:
         """The Bokeh figure; made when first needed."""
-        made = _frame(self.lanes, self.style)
+        made = _frame(self.lanes, self.tables["timeline_labels"], self.style)
         _draw_boxes(made, self.tables, self.style, self.tooltips)
         _draw_lines(made, self.lanes, self.style)
         _draw_legend(made, self.style)
@@ -107,6 +113,7 @@ class Timeline(View):
         """
         everything = run.events
         events, span = everything.without(GAUGE_KINDS), time_span(everything)
+        self._add_lanes(events)
         self._digest.extend(events)
         visible, around = shown((0.0, last_end(everything)), window)
         boxes = choose_boxes(self._digest, around)
@@ -120,15 +127,52 @@ class Timeline(View):
             "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
         }
+        self._lay_out()
         return self.sources
 
+    def _add_lanes(self, events: Events) -> None:
+        """Add what lanes have none yet: one for an island's host work, groups for its hosts; then place events anew."""
+        working = {label.island for label in events.labels if label.kind == HOST_KIND}
+        hosts = tuple(island for island in range(len(self.lanes.islands)) if island in working)
+        per_host = devices_per_host(events.labels, self.lanes.islands)
+        if any(per_host) and per_host != self.lanes.per_host:
+            self.lanes = replace(self.lanes, per_host=per_host)
+        if set(hosts) - set(self.lanes.hosts):
+            self.lanes = replace(self.lanes, hosts=hosts)
+            self._digest = Digest(self.lanes)
 
-def _frame(lanes: Lanes, style: Style) -> figure:
+    def _lay_out(self) -> None:
+        """Name the lanes; with host work or several hosts, also set what depends on the number of lanes."""
+        labels = self.lanes.labels
+        self.sources["timeline_labels"] = {"y": list(labels), "text": list(labels.values())}
+        if self.lanes.hosts or any(self.lanes.per_host):
+            inner, bounds = _lines(self.lanes)
+            self.properties["timeline"]["height"] = _height(self.lanes, self.style)
+            self.properties |= {
+                "timeline_y": {"start": self.lanes.bounds[-1]},
+                "timeline_ticks": {"ticks": list(labels)},
+                "timeline_lanes_ticks": {"ticks": inner},
+                "timeline_islands_ticks": {"ticks": bounds},
+            }
+
+
+def _height(lanes: Lanes, style: Style) -> int:
+    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor)
+
+
+def _lines(lanes: Lanes) -> tuple[list[float], list[float]]:
+    """Return where the lines between lanes are, and the heavier ones between islands and hosts."""
+    bounds = list(lanes.bounds[1:-1])
+    inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom - 1) if not lanes.grouped]
+    return inner, sorted([*bounds, *lanes.edges_of_hosts])
+
+
+def _frame(lanes: Lanes, labels: ColumnDataSource, style: Style) -> figure:
     """Return an empty figure with a label for each lane."""
-    height = max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor)
-    fig = time_figure("timeline", height, Range1d(lanes.bounds[-1], 0), style)
-    fig.yaxis[0].ticker = FixedTicker(ticks=list(lanes.labels))
-    fig.yaxis[0].major_label_overrides = lanes.labels
+    fig = time_figure("timeline", _height(lanes, style), Range1d(lanes.bounds[-1], 0, name="timeline_y"), style)
+    labels.data = {"y": list(lanes.labels), "text": list(lanes.labels.values())}
+    fig.yaxis[0].ticker = FixedTicker(ticks=list(lanes.labels), name="timeline_ticks")
+    fig.yaxis[0].formatter = CustomJSTickFormatter(args={"labels": labels}, code=_LABELS)
     fig.ygrid[0].visible = False
     return fig
 
@@ -178,10 +222,11 @@ def _draw_boxes(
 
 def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
     """Add lines between lanes, over the boxes of gangs; heavier ones between islands."""
-    bounds = list(lanes.bounds[1:-1])
-    inner = [float(y) for top, bottom in pairwise(bounds) for y in np.arange(top + 1, bottom - 1) if not lanes.grouped]
+    inner, bounds = _lines(lanes)
     for name, ticks, width in (("timeline_lanes", inner, 0.6), ("timeline_islands", bounds, 1.0)):
-        grid = Grid(axis=None, dimension=1, ticker=FixedTicker(ticks=ticks), name=name, level="guide")
+        grid = Grid(
+            axis=None, dimension=1, ticker=FixedTicker(ticks=ticks, name=f"{name}_ticks"), name=name, level="guide"
+        )
         grid.grid_line_width = width * style.line
         fig.add_layout(grid)
 

@@ -1,0 +1,142 @@
+"""``pw.attach("ray", …)``: the same controller on islands of hosts of a Ray cluster (see ``runtime.cluster``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.runtime.cluster import ray_cluster
+from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
+from pathways_nb.runtime.cluster.host_island import HostAttachment
+from pathways_nb.runtime.cluster.island_maker import IslandMaker
+from pathways_nb.session import elasticity
+from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
+from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.session import Session
+from pathways_nb.util import limits
+from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.words import counted
+
+_MOST_HOSTS = 64
+"""Largest number of hosts on a cluster made here: each is a process of 230 MB."""
+
+
+def spelled_out(asked: AttachOptions) -> AttachOptions:
+    """Return the options with every count given, so that equal requests compare equal.
+
+    Raises:
+        PlaceError: a number is no count, devices do not divide into hosts, or there would be too many.
+        UsageError: an option means nothing here.
+    """
+    options = asked.cluster or ClusterOptions()
+    islands = 2 if asked.islands is None else asked.islands
+    devices = 4 if asked.devices_per_island is None else asked.devices_per_island
+    per_host = devices if options.devices_per_host is None else options.devices_per_host
+    limits.check_counts("attach", islands=islands, devices_per_island=devices, devices_per_host=per_host)
+    if devices % per_host:
+        raise PlaceError(
+            f"attach('ray', devices_per_island={devices}, devices_per_host={per_host}): an island of {devices} devices "
+            f"does not divide into hosts of {per_host}. Make devices_per_island a multiple of devices_per_host."
+        )
+    hosts = islands * devices // per_host
+    if options.address is None and hosts > _MOST_HOSTS:
+        raise PlaceError(
+            f"attach('ray', islands={islands}, …): {counted(hosts, 'host')} on this machine, each a process of its "
+            f"own; at most {_MOST_HOSTS} are made. Ask for fewer, or give the address of a cluster."
+        )
+    if asked.dcn_latency:
+        raise UsageError(
+            f"attach('ray', dcn_latency={asked.dcn_latency:g}): messages take the time that they take here. Emulated "
+            f"latency is for one machine: pw.attach('cpu', dcn_latency={asked.dcn_latency:g})."
+        )
+    found = ClusterOptions(options.address, options.name, int(per_host))
+    return AttachOptions(
+        "ray", int(islands), int(devices), asked.dispatch, asked.pin, asked.policy, asked.hbm, cluster=found
+    )
+
+
+def controller(asked: AttachOptions) -> Controller:
+    """Return a controller on a Ray cluster; its hosts are started at once.
+
+    Args:
+        asked: the options, as ``spelled_out`` returns them.
+
+    Raises:
+        UsageError: Ray is not installed.
+        PlaceError: the cluster does not answer, or its hosts do not fit this process.
+    """
+    options = asked.cluster or ClusterOptions()
+    connection = ray_cluster.connect(options.address, say_line)
+    try:
+        maker = _maker(connection, asked, options)
+        attachment = _attachment(maker, asked)
+    except BaseException:
+        connection.release()
+        raise
+    budget = int(asked.hbm or min(link.facts.memory for i in attachment.islands for link in i.links))
+    counts = (asked.devices_per_island or 0,) * asked.islands
+    made = Controller(asked, lambda session: _driver(session, attachment, maker), counts, (budget,) * asked.islands)
+
+    def end() -> None:
+        maker.end()
+        connection.release()
+
+    made.on_close = end
+    return made
+
+
+def _maker(connection: ray_cluster.Connection, asked: AttachOptions, options: ClusterOptions) -> IslandMaker:
+    platform = platform_of(connection.ray, asked.islands * (asked.devices_per_island or 0))
+    return IslandMaker(connection.ray, options.devices_per_host or 1, platform, cores_of(asked, platform), say_line)
+
+
+def platform_of(ray: Any, devices: int) -> str:
+    """Return the platform of a cluster's devices, as JAX calls it: GPUs if there are enough of them."""
+    return "cuda" if ray.cluster_resources().get("GPU", 0) >= devices else "cpu"
+
+
+def cores_of(asked: AttachOptions, platform: str) -> Callable[[int], Sequence[int]]:
+    """Return a function that chooses the cores of each host."""
+    here = asked.cluster is None or asked.cluster.address is None
+    return _cores if asked.pin and platform == "cpu" and here else _no_cores
+
+
+def _no_cores(host: int) -> Sequence[int]:
+    return ()
+
+
+def _attachment(maker: IslandMaker, asked: AttachOptions) -> HostAttachment:
+    try:
+        islands = maker.make_all(dict.fromkeys(range(asked.islands), asked.devices_per_island or 0))
+    except BaseException:
+        maker.end()
+        raise
+    return HostAttachment(tuple(islands), maker)
+
+
+def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) -> ClusterDriver:
+    maker.say = session.say
+    made = ClusterDriver(
+        attachment,
+        session.machine,
+        session.clock,
+        session.note,
+        lambda island: elasticity.lose(session, island),
+        lambda island: elasticity.give_back(session, island),
+    )
+    made.on_losing = lambda island: elasticity.withdraw(session, island)
+    return made
+
+
+def say_line(line: str) -> None:
+    """Show a line of progress; none if it is empty."""
+    if line:
+        to_standard_error(line)
+
+
+def _cores(host: int) -> Sequence[int]:
+    """Return the core of a host on this machine; none if there is only one."""
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return (usable[host % len(usable)],) if len(usable) > 1 else ()

@@ -1,0 +1,131 @@
+"""``pw.attach("ray", name=…)``: a controller in an actor, which several notebooks find by its name and share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pathways_nb.attach.cluster import cores_of, platform_of, say_line
+from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.runtime.cluster import ray_cluster
+from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
+from pathways_nb.runtime.hosts.travel import by_value
+from pathways_nb.runtime.shared.controller_actor import Terms
+from pathways_nb.runtime.shared.controller_link import RayControllerLink, ask, create, find
+from pathways_nb.runtime.shared.remote_core import RemoteMachine
+from pathways_nb.runtime.shared.shared_driver import SharedDriver
+from pathways_nb.session import elasticity
+from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
+from pathways_nb.session.controller_handle import Controller
+from pathways_nb.session.session import Session
+
+
+@dataclass(eq=False)
+class Guest:
+    """Stands for the maker of islands, which is the shared controller: its islands are not this kernel's to end."""
+
+    ray: Any
+    actor: Any
+
+    def make(self, index: int, devices: int) -> None:
+        """Have an island added for all kernels."""
+        ask(self.ray, self.actor, "add", devices)
+
+    def rebuild(self, island: Any) -> None:
+        """Do nothing: the shared controller does."""
+
+    @property
+    def clocks(self) -> Any:
+        """How far the hosts' clocks are from the shared controller's, by island and host."""
+        return ask(self.ray, self.actor, "clocks")
+
+    def synchronise(self) -> None:
+        """Have the shared controller compare the hosts' clocks with its own."""
+        ask(self.ray, self.actor, "synchronise")
+
+    def release(self) -> None:
+        """Do nothing: other kernels go on."""
+
+
+def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
+    """Return this kernel's handle of a shared controller, which is made if there is none of that name.
+
+    Args:
+        asked: the options as given; what is left out is as the controller has it.
+        spelled: the options with every count given, for a new controller.
+
+    Raises:
+        UsageError: the controller has other islands or terms than asked for.
+        PlaceError: it did not start.
+    """
+    options = asked.cluster or ClusterOptions()
+    name = options.name or ""
+    connection = ray_cluster.connect(options.address, say_line, shared=True)
+    try:
+        actor = find(connection.ray, name) or _made(connection.ray, name, spelled)
+        terms, sizes, budgets = ask(connection.ray, actor, "about")
+        _check_same(asked, terms, name)
+    except HostDied as died:
+        connection.release()
+        raise PlaceError(f"attach('ray', name={name!r}): the controller did not start: {died}.") from None
+    except BaseException:
+        connection.release()
+        raise
+
+    def start(session: Session) -> SharedDriver:
+        """Return the driver of this kernel, which joins the controller."""
+        link = RayControllerLink(connection.ray, actor)
+        for where in link.welcome.gone:
+            session.resources.remove(where)
+        islands = tuple(link.island(view) for view in link.welcome.islands)
+        driver = SharedDriver(
+            HostAttachment(islands, Guest(connection.ray, actor)),
+            session.machine,  # type: ignore[arg-type]
+            session.clock,
+            link,
+            session.note,
+            lambda where: elasticity.follow_loss(session, where),
+            lambda island: elasticity.follow_return(session, island),
+            lambda island, budget: elasticity.follow_joining(session, island, budget),
+        )
+        driver.on_losing = lambda island: elasticity.withdraw(session, island)
+        return driver
+
+    made = Controller(asked, start, tuple(sizes), tuple(budgets), machine=RemoteMachine)
+    made.on_close = connection.release
+    _ = made.driver  # join now: a shared controller ends when no kernel joins it for a while
+    return made
+
+
+def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:
+    options = spelled.cluster or ClusterOptions()
+    per_host, devices = options.devices_per_host or 1, spelled.devices_per_island or 0
+    platform = platform_of(ray, spelled.islands * devices)
+    say_line(f"starting the controller {name!r} with {spelled.islands} islands of hosts …")
+    terms = Terms(
+        spelled.islands, devices, per_host, spelled.dispatch, by_value(spelled.policy), spelled.hbm, platform,
+        spelled.pin,
+    )  # fmt: skip
+    return create(ray, name, terms, cores_of(spelled, platform))
+
+
+def _check_same(asked: AttachOptions, terms: Terms, name: str) -> None:
+    """Refuse options that differ from those of the controller, naming the first.
+
+    Raises:
+        UsageError: one differs.
+    """
+    options = asked.cluster or ClusterOptions()
+    pairs = (
+        ("islands", asked.islands, terms.islands),
+        ("devices_per_island", asked.devices_per_island, terms.devices),
+        ("devices_per_host", options.devices_per_host, terms.per_host),
+        ("dispatch", None if asked.dispatch == "parallel" else asked.dispatch, terms.dispatch),
+        ("hbm", asked.hbm, terms.hbm),
+    )
+    for option, wanted, has in pairs:
+        if wanted is not None and wanted != has:
+            raise UsageError(
+                f"attach('ray', name={name!r}, {option}={wanted!r}): the controller {name!r} has {option}={has!r}. "
+                f"Leave {option} out to share it, or choose another name."
+            )

@@ -1,0 +1,60 @@
+"""The sums of an exchange as groups of items: one for each bucket and place, in the order in which leaves are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pathways_nb.errors import UsageError
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.exchange import Part, buckets
+from pathways_nb.program.items import Const, Item
+from pathways_nb.program.signature import Aval
+
+
+def part_of(item: Item) -> Part:
+    """Return which sum an item is that is one."""
+    assert item.part is not None
+    return item.part
+
+
+def grouped(sums: Sequence[Item], made_in: Mapping[int, int], avals: Sequence[Aval]) -> Iterator[list[Item]]:
+    """Yield the items of each group.
+
+    Args:
+        sums: of one exchange; those that nothing reads may be missing.
+        made_in: by value, the position of what makes it; arguments are absent.
+        avals: shape and dtype of each value.
+    """
+    leaves: dict[int, list[Item]] = {}
+    for item in sums:
+        leaves.setdefault(part_of(item).leaf, []).append(item)
+    made = sorted(leaves.values(), key=lambda leaf: max((made_in.get(v, -1) for v in leaf[0].values()), default=-1))
+    for bucket in buckets([avals[leaf[0].outputs[0]].bytes for leaf in made], part_of(sums[0]).bucket):
+        together = [item for at in bucket for item in made[at]]
+        for own in sorted({part_of(item).own for item in together}):
+            yield [item for item in together if part_of(item).own == own]
+
+
+def check_place(
+    item: Item, homes: Mapping[int, int], places: Mapping[int, VirtualSlice], avals: Sequence[Aval]
+) -> None:
+    """Refuse a sum whose own part is made at another place.
+
+    Args:
+        item: the sum.
+        homes: the place of each value that has one.
+        places: the virtual slices by serial.
+        avals: shape and dtype of each value.
+
+    Raises:
+        UsageError: naming the part and both places.
+    """
+    own, position = item.inputs[part_of(item).own], part_of(item).own
+    if isinstance(own, Const) or item.place is None or homes.get(own, item.place) == item.place:
+        return
+    aval = avals[own]
+    raise UsageError(
+        f"all_reduce: a leaf of tree {position}, {aval.dtype}[{','.join(map(str, aval.shape))}], is computed on "
+        f"{places[homes[own]].label}, but across[{position}] is {places[item.place].label}"
+        f"{f' ({item.line})' if item.line else ''}. Give the trees in the order of across=, each computed at its place."
+    )

@@ -1,0 +1,491 @@
+"""The cluster driver: carries out the controller's instructions on hosts of a Ray cluster.
+
+A program travels once, known by its content, and each call sends every host one message for a range of steps. The core
+that decides is the same as on local and simulated devices. Values stay on their hosts: here they are entries without
+arrays, until somebody fetches them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from pathways_nb.controller.messages import Completed, Fail, Finish, Free, Instruction, Launch, Stop, Voided
+from pathways_nb.controller.state_machine import StateMachine
+from pathways_nb.errors import LostError
+from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.program.program import Traced
+from pathways_nb.program.signature import aval_of
+from pathways_nb.runtime import abstract_places
+from pathways_nb.runtime.cluster.exported_nodes import RemoteCompiler
+from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland, wait
+from pathways_nb.runtime.cluster.messenger import Beginning, Messenger, RangeLost
+from pathways_nb.runtime.cluster.remote_array import Placing, RemoteArray
+from pathways_nb.runtime.cluster.run_ledger import RunOnHosts, given, sources_of
+from pathways_nb.runtime.driver import Driver, taken
+from pathways_nb.runtime.event_loop import Clock
+from pathways_nb.runtime.faults import InjectedFault
+from pathways_nb.runtime.hosts import messages
+from pathways_nb.runtime.hosts.crossings import key_impl, numbers
+from pathways_nb.runtime.hosts.host_run import plain
+from pathways_nb.runtime.hosts.messages import Argument, Call, Coming, Held, NodeFacts, PortableNode
+from pathways_nb.runtime.hosts.portable_plan import PortablePlan, located, packed
+from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.lowering.host_steps import HOST
+from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
+from pathways_nb.runtime.lowering.pieces import Located
+from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
+from pathways_nb.runtime.run_state import Condition, Entry, Execution
+from pathways_nb.trace.record import Label, Record, Row, label_of
+from pathways_nb.util import forks
+
+_open: weakref.WeakSet[ClusterDriver] = weakref.WeakSet()
+
+_SYNCHRONISE = 30.0
+"""Seconds after which a run has the hosts' clocks compared with this process's again."""
+
+
+@cache
+def _closed_at_exit() -> None:
+    """Have all drivers closed at exit; called when Ray is imported, whose own end at exit must come later."""
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    for driver in () if forks.is_child() else list(_open):
+        driver.close(patience=5.0)
+
+
+class ClusterDriver(Driver):
+    """Carries out one controller's instructions on islands of hosts.
+
+    Args:
+        attachment: the islands.
+        machine: the controller's pure core.
+        clock: returns seconds.
+        note: receives events that belong to no program in particular.
+        on_lost: called in a thread of its own with an island and the reason when its hosts died.
+        on_rebuilt: called likewise when the island has new hosts.
+        messenger: makes what sends messages to hosts; by default it does so itself.
+    """
+
+    attachment: HostAttachment
+    on_losing: Callable[[int], None] = staticmethod(lambda island: None)
+    """Called with an island whose hosts died, before anything fails for it."""
+
+    def __init__(
+        self,
+        attachment: HostAttachment,
+        machine: StateMachine,
+        clock: Clock,
+        note: Callable[[Row], None] = lambda row: None,
+        on_lost: Callable[[int], None] = lambda island: None,
+        on_rebuilt: Callable[[int], None] = lambda island: None,
+        messenger: Callable[[ClusterDriver], Messenger] | None = None,
+    ):
+        super().__init__(attachment, machine, clock, note, 0.0, Condition())
+        self._on_lost, self._on_rebuilt = on_lost, on_rebuilt
+        self._on_hosts: dict[int, RunOnHosts] = {}
+        self._digests: weakref.WeakKeyDictionary[CompiledPlan, str] = weakref.WeakKeyDictionary()
+        self._unused = deque[str]()
+        """Digests of plans that were freed."""
+        self._gone: dict[int, frozenset[int]] = {}
+        """By island, devices that were removed."""
+        self.salt = ""
+        """What tells this driver's plans from those of other drivers of the same hosts."""
+        self.messenger = (messenger or _messenger)(self)
+        self.compiler = RemoteCompiler(attachment.islands[0].links[0].facts.platform, self._compile_on, clock)
+        self._synchronised = clock()
+        self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="pathways-hosts")
+        self.event_loop.thread.start()
+        self.messenger.start()
+        _open.add(self)
+        _closed_at_exit()
+
+    @property
+    def islands(self) -> tuple[HostIsland, ...]:
+        """The islands, in order."""
+        return self.attachment.islands
+
+    # ---- for the client
+
+    def lower(
+        self, traced: Traced, plan: Plan, targets: Targets, record: Record, say: Callable[[str], object]
+    ) -> CompiledPlan:
+        """Return a plan whose nodes are compiled on their hosts; see ``Driver``."""
+        self._forget_unused()
+        made = PlanCompiler(traced, plan, targets, self.islands, self.compiler).lower(record, say)
+        portable = PortablePlan.of(made)
+        digest, data = packed(portable, self.salt)
+        calls: list[Any] = [action.call for action in made.actions]
+        nodes = {call.digest: call for call in calls if isinstance(call, PortableNode)}
+        self._digests[made] = digest
+        weakref.finalize(made, self._unused.append, digest).atexit = False
+        for future in [
+            self._workers.submit(self._install, self.islands[island], portable, digest, data, nodes)
+            for island in plan.islands
+        ]:
+            wait(future)
+        self.messenger.installed(digest, made.plan, made.footprint)
+        return made
+
+    def _install(
+        self, island: HostIsland, portable: PortablePlan, digest: str, data: bytes, nodes: dict[str, PortableNode]
+    ) -> None:
+        if digest not in island.known:
+            steps = zip(portable.compiled.plan.steps, portable.nodes, strict=True)
+            needed = {node: nodes[node] for step, node in steps if node and step.island == island.index}
+            island.ask_all("install", digest, data, needed)
+            island.known.add(digest)
+
+    def _compile_on(self, island: int, first: int, node: PortableNode) -> NodeFacts:
+        found: list[NodeFacts | None] = self.islands[island].ask_all("compile", first, node)
+        return next(facts for facts in found if facts is not None)
+
+    def location(self, value: Any) -> Hashable:
+        """Return devices and sharding of an entry, or ``None`` for a value from outside."""
+        return abstract_places.location(value)
+
+    def sharding_for(self, location: Any, argument: Undeclared) -> Any:
+        """Return the argument's own sharding if it is on the place's devices, else the default one."""
+        return abstract_places.sharding_for(location, argument)
+
+    def take(self, leaf: Any, name: str) -> Any:
+        """Return a copy of what its owner may change, or the value itself."""
+        return taken(leaf, name)
+
+    def put(self, value: Any, sharding: Any) -> Any:
+        """Return the value with its sharding; ``fill`` sends it."""
+        return Placing(value, sharding)
+
+    def fill(self, buffer: int, where: Placement, array: Any) -> None:
+        """Send a value to the hosts of ``where``, as a reserved buffer."""
+        island, there = self.islands[where.island], Located(array.sharding, where)
+        value, shape = array.value, tuple(np.shape(array.value))
+        parts = self._given(value, there, shape, island)
+        futures = [
+            link.ask("store", buffer, there, shape, mine)
+            for link, mine in zip(island.links, parts, strict=True)
+            if mine.parts
+        ]
+        try:
+            for future in futures:
+                wait(future)
+        except HostDied as died:
+            self.abandon(buffer)
+            raise LostError(f"a host of island {where.island} died while a value was put there: {died}") from None
+        entry = self.entry_of(buffer)
+        self.messenger.placed(buffer, where.island)
+        entry.array, entry.sharding, entry.where = self._remote(buffer, aval_of(value), there), array.sharding, where
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Return a row for each host; see ``Controller.hosts``."""
+        now, clocks = self.clock(), self.attachment.maker.clocks
+        return [
+            {
+                "island": island.index,
+                "host": number,
+                "machine": link.facts.name,
+                "process": link.facts.process,
+                "devices": range(number * island.per_host, (number + 1) * island.per_host),
+                "clock_offset": clock.offset if clock is not None else float("nan"),
+                "clock_error": clock.error_at(now) if clock is not None else float("nan"),
+            }
+            for island in self.islands
+            for number, link in enumerate(island.links)
+            for clock in (clocks.get((island.index, number)),)
+        ]
+
+    def cancel(self, runs: Sequence[int]) -> None:
+        """Cancel runs: none of their steps is dispatched any more."""
+        super().cancel(runs)
+        for run in runs:
+            self.messenger.stop(run)
+
+    def wait_for_devices(self) -> bool:
+        """Wait for islands that are being rebuilt, and return whether there were any."""
+        rebuilding = self.messenger.rebuilding
+        if not rebuilding:
+            return False
+        self.ended.wait(lambda: not rebuilding or self.broken)
+        return True
+
+    def spend(self, budget: float) -> None:
+        """Do nothing: hosts watch with their own usual budget."""
+
+    @property
+    def sampled(self) -> float:
+        """The share of launches whose end was watched: hosts do not tell, and mark interpolated stamps as such."""
+        return 1.0
+
+    # ---- runs
+
+    def _prepare(self, run: Execution, arguments: Sequence[int]) -> None:
+        """Decide how each argument reaches its islands, and have sent what other islands hold."""
+        if self.clock() - self._synchronised > _SYNCHRONISE:
+            self._synchronised = self.clock()
+            self._workers.submit(self.attachment.maker.synchronise)
+        compiled = run.compiled_plan
+        digest = self._digests[compiled]
+        reached: dict[int, list[list[Argument]]] = {
+            island: [[None] * len(compiled.brings) for _ in self.islands[island].links]
+            for island in compiled.plan.orders
+        }
+        for position, step in enumerate(compiled.brings):
+            island, argument = compiled.plan.steps[step].island, compiled.brought[position]
+            slot = compiled.plan.steps[step].outputs[0]
+            shape = compiled.plan.graph.values[compiled.plan.slots[slot].value].shape
+            target = located(compiled, slot)
+            found = self._reach(run, step, arguments[argument], target, shape, position)
+            for host, one in zip(reached[island], found, strict=True):
+                host[position] = one
+        generations, faults = tuple(island.generation for island in self.islands), self._faults(run)
+        call = partial(Call, run.serial, digest, run.client)
+        calls = {
+            island: [call(tuple(mine), tuple(run.buffers), generations, faults) for mine in hosts]
+            for island, hosts in reached.items()
+        }
+        homes = {b: located(compiled, s).where.island for b, s in zip(run.buffers, compiled.plan.results, strict=True)}
+        self._on_hosts[run.serial] = RunOnHosts(run, generations, sources_of(reached))
+        self.messenger.begin(run.serial, Beginning(digest, generations, calls, homes))
+
+    def _reach(
+        self, run: Execution, step: int, buffer: int, target: Located, shape: tuple[int, ...], position: int
+    ) -> list[Argument]:
+        """Return for each host of an island how an argument reaches it."""
+        entry, island = self.entry_of(buffer), self.islands[target.where.island]
+        where = entry.placement
+        if entry.error is not None:
+            return [messages.Failed(plain(entry.error))] * len(island.links)
+        if where is None:
+            return self._given(_host_value(entry), target, shape, island)
+        lies_there = run.compiled_plan.targets[position] is not HOST and self._is_at(entry, run.compiled_plan, position)
+        if where.island == target.where.island and (lies_there or len(island.links) == 1):
+            return [Held(buffer)] * len(island.links)
+        source = Located(entry.sharding, where)
+        self.messenger.post(where.island, messages.Send(buffer, run.serial, step, source, target, shape))
+        return [Coming(source, self.islands[where.island].generation)] * len(island.links)
+
+    def _given(self, value: Any, target: Located, shape: tuple[int, ...], island: HostIsland) -> list[Any]:
+        """Return for each host of an island the ranges of a value from this process that its devices need."""
+        shards, impl = target.shards(shape), key_impl(value)
+        values = numbers(value) if hasattr(value, "dtype") else np.asarray(value)
+        boxes: list[list[Any]] = [[] for _ in island.links]
+        for at in range(target.where.count):
+            boxes[(target.where.first + at) // island.per_host].append(shards.box(at))
+        return [given(mine, values, impl) for mine in boxes]
+
+    def _launch(self, run: Execution, launch: Launch) -> None:
+        self.messenger.launch(launch)
+
+    def _faults(self, run: Execution) -> tuple[tuple[int, str], ...]:
+        """Return the steps that injected faults make fail: decided before the run is sent, so that all hosts agree."""
+        found = []
+        for index, action in enumerate(run.compiled_plan.actions) if self.faults else ():
+            try:
+                for fault in self.faults if action.step.kind in ("launch", "host") else ():
+                    fault.strike(action.label, run.client)
+            except InjectedFault as error:
+                found.append((index, str(error)))
+        return tuple(found)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Free(buffers):
+                self.messenger.free(buffers)
+            case Stop(run):
+                self.messenger.stop(run)
+            case Fail(run, error):
+                self.messenger.stop(run, plain(error))
+            case Finish(run):
+                ended = zip(self.runs[run].buffers, map(self.entries.get, self.runs[run].buffers), strict=True)
+                self.messenger.end(run, {b: plain(e.error) for b, e in ended if e is not None and e.error is not None})
+        super()._carry_out(instruction)
+        if isinstance(instruction, Finish):
+            self._on_hosts.pop(instruction.run, None)
+
+    def _forget_unused(self) -> None:
+        """Have hosts forget plans that were freed."""
+        unused = set(_drained(self._unused)) - set(self._digests.values())
+        if unused:
+            self.messenger.forget_plans(tuple(unused))
+            for island in self.islands:
+                island.known -= unused
+
+    # ---- for the messenger
+
+    def reported(self, island: int, report: messages.Report | RangeLost) -> None:
+        """Take a host's report about a run."""
+        state = None if isinstance(report, messages.Broken) else self._on_hosts.get(report.run)
+        if state is None:
+            return
+        hosts = len(self.islands[island].links)
+        match report:
+            case messages.StepRow():
+                self._record_step(state.run, report)
+            case messages.HostRow():
+                self._record_host(state.run, island, report)
+            case messages.OtherRow(_, row):
+                label = _owned_by(row.label, state.run.client)
+                state.run.record.add(row._replace(label=label, run=state.run.serial))
+            case messages.StepEnded(_, step, value):
+                if state.step_ended(step, hosts, value) and step not in state.run.errors:
+                    self._fill(state.run, step, state.values.pop(step, None))
+            case messages.StepFailed(_, step, error):
+                state.fail(step, error)
+            case messages.RangeEnded(_, start, stop, _):
+                state.range_ended(island, start, stop, hosts)
+                if state.run.errors:
+                    self.event_loop.report(Voided(state.run.failed_results()))
+            case RangeLost(_, _, start, stop, why):
+                self._lose(state, state.run.compiled_plan.plan.orders[island][start:stop], why)
+
+    def completed(self, run: int, island: int, start: int, stop: int, seconds: float) -> None:
+        """Tell the core that a range has ended on all hosts."""
+        self.event_loop.post(Completed(run, island, start, stop, seconds))
+
+    def lost(self, island: int, generation: int, why: str) -> None:
+        """Fail what needs an island whose hosts died."""
+        self.on_losing(island)
+        self.event_loop.safely(lambda: self._lose_all(island, generation, why))
+
+    def _lose_all(self, island: int, generation: int, why: str) -> None:
+        for state in list(self._on_hosts.values()):
+            if state.generations[island] == generation:
+                self._lose(state, tuple(state.lost_with(island)), why)
+
+    def _lose(self, state: RunOnHosts, steps: Sequence[int], why: str) -> None:
+        """Fail steps of a run, with all that depends on them."""
+        kinds = state.run.compiled_plan.plan.steps
+        for step in sorted(steps, key=lambda step: kinds[step].kind != "launch"):  # what failed is told of nodes
+            state.fail(step, state.run.node_error(step, LostError(why)))
+        if steps:
+            self.event_loop.post(Voided(state.run.failed_results()))
+
+    def removed(self, island: int) -> None:
+        """Take an island's devices out."""
+        self._on_lost(island)
+
+    def rebuilt(self, island: int) -> None:
+        """Take an island's devices in again."""
+        self._on_rebuilt(island)
+
+    def changed(self) -> None:
+        """Wake who waits for devices."""
+        self.ended.notify_all()
+
+    def _fill(self, run: Execution, step: int, value: Any) -> None:
+        """Note that a step that makes results has ended on all hosts."""
+        plan, avals = run.compiled_plan.plan, run.compiled_plan.result_avals
+        arrays = []
+        for slot in plan.steps[step].outputs:
+            entries = run.results.get(slot, ())
+            buffers = [b for b, s in zip(run.buffers, plan.results, strict=True) if s == slot]
+            there = located(run.compiled_plan, slot)
+            arrays.append(self._remote(buffers[0], avals[slot], there, value) if entries else None)
+        run.fill(step, arrays)
+        run.mark_done(step)
+        self.ended.notify_all()
+
+    def _remote(self, buffer: int, aval: Any, there: Located, value: Any = None) -> RemoteArray:
+        return RemoteArray(aval, there, partial(_fetch, self.islands[there.where.island], buffer, there), value)
+
+    def _record_host(self, run: Execution, island: int, report: messages.HostRow) -> None:
+        name, route = run.compiled_plan.name, "" if report.kind == "enqueue" else "DCN"
+        what = f"message to island {island} on its way" if route else name
+        host = self.islands[island].host_of(report.device)
+        label = label_of(report.kind, what, name, run.client, island=island, route=route, host=host)
+        run.record.add(Row(label, report.start, report.end, run.serial, "estimated" if route else "exact"))
+
+    def _record_step(self, run: Execution, report: messages.StepRow) -> None:
+        label = run.compiled_plan.actions[report.step].label
+        host = self.islands[label.island].host_of(report.device)
+        label = _on_host(label, run.client, report.device, report.devices, report.route, report.bytes, host)
+        run.record.add(Row(label, report.start, report.end, run.serial, report.quality, report.status))
+
+    # ---- devices that come and go
+
+    def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
+        return abstract_places.is_at(entry, compiled_plan, position)
+
+    def _lost(self, where: Placement) -> None:
+        gone = self._gone.get(where.island, frozenset()) | set(range(where.first, where.first + where.count))
+        self._gone[where.island] = frozenset(gone)
+        self.messenger.post(where.island, messages.Devices(self._gone[where.island]))
+
+    def _restored(self, island: int) -> None:
+        self._gone[island] = frozenset()
+        self.messenger.post(island, messages.Devices(frozenset()))
+
+    def _joined(self, island: HostIsland) -> None:
+        self.messenger.islands.append(island)
+        self.messenger.listen(island)
+
+    def close(self, patience: float = 60.0) -> None:
+        """Cancel what is queued, end all threads and let go of the hosts; results on them are lost."""
+        super().close(patience)
+        self.messenger.join(2.0)
+
+    def _end(self, patience: float) -> None:
+        self.messenger.close()
+        self.messenger.wait_for_hosts(patience)
+        self.compiler.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _messenger(driver: ClusterDriver) -> Messenger:
+    attachment = driver.attachment
+    return Messenger(list(attachment.islands), attachment.maker.rebuild, driver.clock, driver)
+
+
+def _fetch(island: HostIsland, buffer: int, there: Located, positions: list[int]) -> tuple[dict[int, np.ndarray], Any]:
+    """Return shards of a buffer by their positions in the mesh, and of random keys their implementation."""
+    by_host: dict[int, list[int]] = {}
+    for at in positions:
+        by_host.setdefault((there.where.first + at) // island.per_host, []).append(at)
+    if island.lost:
+        raise LostError(f"island {island.index} lost {island.lost}, and with it the value. Run what makes it again.")
+    futures = {host: island.links[host].ask("fetch", buffer, mine, there) for host, mine in by_host.items()}
+    found: dict[int, np.ndarray] = {}
+    key_impl = None
+    for host, mine in by_host.items():
+        try:
+            arrays, key_impl = wait(futures[host])
+        except HostDied as died:
+            raise LostError(f"a host of island {island.index} died while a value was fetched: {died}") from None
+        found.update(zip(mine, arrays, strict=True))
+    return found, key_impl
+
+
+def _drained(digests: deque[str]) -> Iterator[str]:
+    while digests:
+        yield digests.popleft()
+
+
+def _host_value(entry: Entry) -> Any:
+    """Return the value of an entry that lies on no device; ``None`` if it has none."""
+    return entry.array.host_value() if isinstance(entry.array, RemoteArray) else entry.array
+
+
+@lru_cache(maxsize=4096)
+def _owned_by(label: Label, client: str) -> Label:
+    return replace(label, client=client) if client else label
+
+
+@lru_cache(maxsize=16384)
+def _on_host(label: Label, client: str, device: int, devices: int, route: str, size: int, host: int) -> Label:
+    """Return the label of what happened on one host: its devices, and their part of the bytes and flops."""
+    part = devices / label.devices if label.devices else 1.0
+    differs: dict[str, Any] = {"client": client, "device": device, "devices": devices, "host": host}
+    differs |= {"bytes": int(label.bytes * part), "flops": label.flops * part}
+    if route:
+        differs |= {"route": route, **({"bytes": size} if size else {})}
+    return replace(label, **differs)

@@ -1,0 +1,81 @@
+"""A program that keeps a Ray cluster on this machine for as long as any kernel uses it.
+
+It is run by path, ``python keep_cluster.py FOLDER``, so that it imports nothing of the package. It writes the cluster's
+address into the folder when the cluster is up. Each kernel holds a connection to its socket; the system closes it with
+the kernel's process, however that ends. When the last one has ended, so does the cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+_GRACE = 3.0
+"""Seconds without kernels after which the cluster ends; a notebook that restarts its kernel finds it again."""
+_FIRST = 60.0
+"""Seconds for the first kernel to come."""
+
+
+def main(folder: Path) -> None:
+    """Keep a cluster until nobody uses it."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=os.cpu_count() or 1,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        object_store_memory=512 << 20,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    address = ray.get_runtime_context().gcs_address
+    with socket.socket(socket.AF_UNIX) as server:
+        path = folder / f"lifeline-{os.getpid()}"
+        server.bind(str(path))
+        server.listen(64)
+        written = folder / f"new-{os.getpid()}"
+        written.write_text(json.dumps({"address": address, "lifeline": str(path), "process": os.getpid()}))
+        written.replace(folder / "cluster.json")
+        try:
+            _wait_for_kernels(server)
+        finally:
+            (folder / "cluster.json").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            ray.shutdown()
+
+
+def _wait_for_kernels(server: socket.socket) -> None:
+    """Return when no kernel is connected any more."""
+    connected: set[socket.socket] = set()
+    until = [time.monotonic() + _FIRST]
+
+    def hold(connection: socket.socket) -> None:
+        with connection:
+            try:
+                while connection.recv(64):
+                    pass
+            except OSError:
+                pass
+        until[0] = time.monotonic() + _GRACE
+        connected.discard(connection)
+
+    server.settimeout(0.5)
+    while connected or time.monotonic() < until[0]:
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            continue
+        connection.settimeout(None)
+        connected.add(connection)
+        connection.sendall(b"1")
+        threading.Thread(target=hold, args=(connection,), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,324 @@
+"""Sends the controller's ranges to hosts, counts what comes back, and replaces hosts that died.
+
+It stands beside the controller's core, in the same process, and is the only sender of messages that have an order. Runs
+and buffers are numbers here; what belongs to them is their owner's: a driver in this process, or in another notebook.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from pathways_nb.controller.messages import Launch
+from pathways_nb.errors import PathwaysError
+from pathways_nb.plan.footprint import Footprint
+from pathways_nb.plan.plan import Plan
+from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, Link
+from pathways_nb.runtime.event_loop import Clock
+from pathways_nb.runtime.hosts import messages
+from pathways_nb.runtime.hosts.messages import Broken, Call, Message, RangeEnded, Report, Send
+
+_FORGET = 5e-3
+"""Seconds that a host's leave to forget buffers waits for a message to go with."""
+_ATTEMPTS = 3
+"""How often new hosts of an island are started before it stays lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLost:
+    """A range was to run on hosts that are gone; it stands among the reports."""
+
+    run: int
+    island: int
+    start: int
+    stop: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What hosts are told of a run with its first range.
+
+    Args:
+        plan: digest of its plan.
+        generations: the life of each island for which the run was compiled.
+        calls: for each island, the message to each of its hosts.
+        homes: the island of each of its results, by logical buffer.
+    """
+
+    plan: str
+    generations: tuple[int, ...]
+    calls: dict[int, list[Call]]
+    homes: dict[int, int]
+
+
+class Owner(Protocol):
+    """Whom a messenger tells what happened, in order."""
+
+    def reported(self, island: int, report: Report | RangeLost) -> None:
+        """Take a host's report about a run."""
+
+    def completed(self, run: int, island: int, start: int, stop: int, seconds: float) -> None:
+        """Tell the core that a range has ended on all hosts, with the device-seconds that its launches took."""
+
+    def lost(self, island: int, generation: int, why: str) -> None:
+        """Fail what needs an island whose hosts died, before anybody else is told."""
+
+    def removed(self, island: int) -> None:
+        """Take an island's devices out; called in a thread of its own."""
+
+    def rebuilt(self, island: int) -> None:
+        """Take an island's devices in again; called in a thread of its own."""
+
+    def changed(self) -> None:
+        """Wake who waits for devices."""
+
+
+@dataclass(eq=False)
+class _Range:
+    hosts: int
+    seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class Messenger:
+    """The way to all hosts.
+
+    Args:
+        islands: in order; more may be added.
+        rebuild: gives an island new hosts.
+        clock: returns seconds.
+        owner: is told what happened.
+    """
+
+    islands: list[HostIsland]
+    rebuild: Callable[[HostIsland], None]
+    clock: Clock
+    owner: Owner
+    closed: bool = False
+    rebuilding: set[int] = field(default_factory=set)
+    """Islands whose hosts are being replaced."""
+    _beginnings: dict[int, Beginning] = field(default_factory=dict)
+    _homes: dict[int, int] = field(default_factory=dict)
+    """The island that holds each buffer."""
+    _unmade: dict[int, list[Send]] = field(default_factory=dict)
+    """By buffer of whose run its hosts have not heard, what is to be sent of it."""
+    _out: dict[tuple[int, int, int, int], _Range] = field(default_factory=dict)
+    """Ranges that have not ended: by run, island, first step and last."""
+    _counting: threading.Lock = field(default_factory=threading.Lock)
+    _losing: threading.RLock = field(default_factory=threading.RLock)
+    """Held while an island is being given up."""
+    _leave: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Begin to listen to all hosts."""
+        self._spawn(self._forgetting, "pathways-forget")
+        for island in self.islands:
+            if island.lost:  # while the messenger before this one ended
+                self._renew(island)
+            self.listen(island)
+
+    # ---- to hosts
+
+    def begin(self, run: int, beginning: Beginning) -> None:
+        """Take note of a run that the core will be told of."""
+        self._beginnings[run] = beginning
+        self._homes.update(beginning.homes)
+        self._unmade.update({buffer: [] for buffer in beginning.homes})
+
+    def launch(self, launch: Launch) -> None:
+        """Send a range to the hosts of its island."""
+        island, beginning = self.islands[launch.island], self._beginnings[launch.run]
+        going = messages.Range(launch.run, launch.start, launch.stop, self.clock())
+        with island.sending:
+            if not island.lost and beginning.generations[island.index] == island.generation:
+                key = launch.run, launch.island, launch.start, launch.stop
+                self._out[key] = _Range(len(island.links))
+                calls = beginning.calls.pop(launch.island, None)
+                if calls is None:
+                    island.post(going)
+                else:
+                    sends = self._awaiting(beginning, island.index)
+                    island.post_each([(call, going, *sends) for call in calls])
+                return
+        why = f"island {island.index} lost {f'host {island.lost}' if island.lost else 'its hosts, and has new ones'}"
+        self.owner.reported(launch.island, RangeLost(launch.run, launch.island, launch.start, launch.stop, why))
+        self.owner.completed(launch.run, launch.island, launch.start, launch.stop, 0.0)
+
+    def stop(self, run: int, error: PathwaysError | None = None) -> None:
+        """Have hosts skip what they have not launched of a run."""
+        beginning = self._beginnings.get(run)
+        for island in self.islands if beginning is not None else ():
+            island.post(messages.Stop(run, error))
+
+    def end(self, run: int, errors: Mapping[int, PathwaysError] | None = None) -> None:
+        """Forget a run that has ended; ``errors`` says of its results why there is none."""
+        beginning = self._beginnings.pop(run, None)
+        if beginning is None:
+            return
+        for island in {self.islands[home] for home in beginning.homes.values()}:
+            with island.sending:
+                for send in self._awaiting(beginning, island.index):  # its hosts never heard of the run
+                    island.post(replace(send, error=(errors or {}).get(send.buffer)))
+
+    def runs(self) -> list[int]:
+        """Return the runs that have not ended."""
+        return list(self._beginnings)
+
+    def buffers(self) -> list[int]:
+        """Return the buffers that hosts hold, or will hold."""
+        return list(self._homes)
+
+    def _awaiting(self, beginning: Beginning, island: int) -> list[Send]:
+        """Return what is to be sent of a run's results on an island, whose hosts hear of the run now."""
+        mine = [buffer for buffer, home in beginning.homes.items() if home == island]
+        return [send for buffer in mine for send in self._unmade.pop(buffer, ())]
+
+    def post(self, island: int, message: Message) -> None:
+        """Send a message to all hosts of an island; a ``Send`` waits until they know of the buffer's run."""
+        with self.islands[island].sending:
+            if isinstance(message, Send) and message.buffer in self._unmade:
+                self._unmade[message.buffer].append(message)
+            else:
+                self.islands[island].post(message)
+
+    def placed(self, buffer: int, island: int) -> None:
+        """Take note of where a buffer was put."""
+        self._homes[buffer] = island
+
+    def free(self, buffers: Iterable[int]) -> None:
+        """Let hosts forget buffers, with the next message to them."""
+        for buffer in buffers:
+            if (home := self._homes.pop(buffer, None)) is not None:
+                self.islands[home].dropped.append(buffer)
+                self._leave.set()
+
+    def installed(self, digest: str, plan: Plan, footprint: Footprint) -> None:
+        """Take note of a plan that hosts were given; the driver in this process remembers it itself."""
+
+    def forget_plans(self, digests: Sequence[str]) -> None:
+        """Let all hosts forget plans."""
+        for island in self.islands:
+            island.post(messages.ForgetPlans(tuple(digests)))
+
+    def _forgetting(self) -> None:
+        """Send leave to forget where no other message takes it along."""
+        while not self.closed:
+            self._leave.wait()
+            time.sleep(_FORGET)
+            self._leave.clear()
+            for island in self.islands:
+                if island.dropped:
+                    island.post()
+
+    # ---- from hosts
+
+    def listen(self, island: HostIsland) -> None:
+        """Take the reports of an island's hosts from now on."""
+        for link in island.links:
+            self._spawn(partial(self._listen, island, link), f"pathways-host-{island.index}")
+
+    def _listen(self, island: HostIsland, link: Link) -> None:
+        try:
+            while not self.closed:
+                for report in link.reports():
+                    self._take(island, link, report)
+        except HostDied as died:
+            self._lose(island, link, f"{link.facts.name}, process {link.facts.process}: {died}")
+
+    def _take(self, island: HostIsland, link: Link, report: Report) -> None:
+        if isinstance(report, Broken):
+            self._lose(island, link, f"{link.facts.name} fell out of step with its island: {report.error}")
+            return
+        self.owner.reported(island.index, report)
+        if isinstance(report, RangeEnded) and (ended := self._counted(island.index, report)) is not None:
+            self.owner.completed(report.run, island.index, report.start, report.stop, ended.seconds)
+
+    def _counted(self, island: int, report: RangeEnded) -> _Range | None:
+        """Return a range that has ended on all hosts now; ``None`` if it has not, or was given up meanwhile."""
+        key = report.run, island, report.start, report.stop
+        with self._counting:
+            ended = self._out.get(key)
+            if ended is None:
+                return None
+            ended.hosts, ended.seconds = ended.hosts - 1, max(ended.seconds, report.device_seconds)
+            return None if ended.hosts else self._out.pop(key)
+
+    # ---- hosts that die
+
+    def _lose(self, island: HostIsland, link: Link, why: str) -> None:
+        """Give up an island of which a host died, and have it rebuilt."""
+        with self._losing, island.sending:
+            if island.lost or link not in island.links or self.closed:
+                return
+            island.lost = why
+            self.rebuilding.add(island.index)
+        why = f"island {island.index} lost host {why}"
+        self.owner.lost(island.index, island.generation, why)
+        with self._counting:
+            out = [key for key in self._out if key[1] == island.index]
+            for key in out:
+                del self._out[key]
+        for other in self.islands:
+            if other is not island:
+                other.post(messages.IslandLost(island.index, island.generation, why))
+        for run, _, start, stop in out:
+            self.owner.completed(run, island.index, start, stop, 0.0)
+        self._spawn(lambda: self._replace(island), "pathways-rebuild")
+
+    def _replace(self, island: HostIsland) -> None:
+        """Give an island new hosts."""
+        try:
+            self.owner.removed(island.index)
+            if self.closed:
+                return
+            self._renew(island)
+            self._homes = {buffer: home for buffer, home in self._homes.items() if home != island.index}
+            self.listen(island)
+            self.owner.rebuilt(island.index)
+        finally:
+            self.rebuilding.discard(island.index)
+            self.owner.changed()
+
+    def _renew(self, island: HostIsland) -> None:
+        for link in island.links:
+            link.kill()
+        self._rebuild(island)
+        island.begin_life()
+
+    def _rebuild(self, island: HostIsland) -> None:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self.rebuild(island)
+            except HostDied:
+                continue
+        self.rebuild(island)
+
+    # ---- life
+
+    def close(self) -> None:
+        """Listen and send no more."""
+        self.closed = True
+        self._leave.set()
+
+    def wait_for_hosts(self, patience: float) -> None:
+        """Wait up to some seconds until no hosts are being replaced any more: who comes next must find them whole."""
+        deadline = time.monotonic() + patience
+        while self.rebuilding and time.monotonic() < deadline:
+            time.sleep(_FORGET)
+
+    def join(self, patience: float) -> None:
+        """Wait up to some seconds for each thread."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(patience)
+
+    def _spawn(self, work: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()

@@ -1,0 +1,203 @@
+"""This process's connection to a Ray cluster: an existing one by address, or one of its own on loopback.
+
+Ray is an optional extra. One process can be connected to one cluster at a time; a connection that a user made with
+``ray.init`` is used and left as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.runtime.cluster import kept_cluster
+from pathways_nb.util import forks
+
+HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
+_MEMORY = 512 << 20
+"""Bytes of the object store of a cluster made here."""
+_REACH = 5.0
+"""Seconds to wait for an address: Ray itself would end this process after a minute."""
+
+
+class Connection:
+    """A connection, used by any number of controllers.
+
+    Args:
+        ray: Ray's module.
+        address: as given to ``pw.attach``; ``None`` for a cluster made here.
+        own: whether it is to be ended with the last controller.
+        shared: whether the cluster is this user's shared one.
+    """
+
+    def __init__(self, ray: Any, address: str | None, own: bool, shared: bool = False):
+        self.ray, self.address, self.own, self.shared = ray, address, own, shared
+        self.lifeline: socket.socket | None = None
+        self.users = 0
+
+    def __str__(self) -> str:
+        return self.address or ("this user's shared cluster" if self.shared else "a cluster of its own")
+
+    def release(self) -> None:
+        """Let go of it; the last user's leaving ends the connection, and a cluster made here."""
+        self.users -= 1
+        if not self.users and self.own:
+            _disconnect(self)
+
+
+_state: dict[str, Connection] = {}
+_lock = threading.RLock()
+
+
+def connect(address: str | None, say: Callable[[str], object] = lambda line: None, shared: bool = False) -> Connection:
+    """Return the connection to a cluster.
+
+    Args:
+        address: of an existing cluster, such as ``"10.0.0.1:6379"``; ``None`` makes one on loopback.
+        say: shows a line of progress.
+        shared: without an address, take the cluster of this machine that outlives this process.
+
+    Raises:
+        UsageError: Ray is not installed, or this process is connected to another cluster.
+        PlaceError: nothing answers at the address, or Ray did not start.
+    """
+    ray = _ray()
+    with _lock:
+        known = _state.get("connection")
+        if known is None and ray.is_initialized():
+            known = _state["connection"] = Connection(ray, None, own=False)
+        if known is not None:
+            if known.own and (known.address, known.shared) != (address, shared and address is None):
+                raise UsageError(
+                    f"attach('ray', address={address!r}): this process is connected to {known}, and Ray allows one "
+                    f"cluster at a time. Attach other devices first, pw.attach('cpu'), which ends that connection."
+                )
+        else:
+            if address is not None:
+                _check_reachable(address)
+            made = Connection(ray, address, own=True, shared=shared and address is None)
+            where = address
+            if made.shared:
+                where, made.lifeline = kept_cluster.find_or_start(say)
+            say("starting Ray …" if where is None else f"connecting to the Ray cluster at {where} …")
+            _in_lasting_thread(lambda: _init(ray, where))
+            known = _state["connection"] = made
+        known.users += 1
+        return known
+
+
+def _ray() -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # leave CUDA_VISIBLE_DEVICES of CPU hosts alone
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    kept_cluster.use_token()
+    try:
+        with _quiet_forks():
+            found = importlib.import_module("ray")
+    except ImportError:
+        raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {HOW_TO_GET}.") from None
+    _leave_out_deaths()
+    return found
+
+
+@contextlib.contextmanager
+def _quiet_forks() -> Iterator[None]:
+    """Start processes in this block without JAX's warning: each executes another program at once.
+
+    Yields:
+        Nothing.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
+        yield
+
+
+def _leave_out_deaths() -> None:
+    """Keep Ray from printing a paragraph on a host's death, which the controller tells in a line."""
+    try:
+        worker: Any = importlib.import_module("ray._private.worker")
+        show = worker.print_to_stdstream
+    except (ImportError, AttributeError):  # it is private: where it is missing, the paragraph is printed
+        return
+    if getattr(show, "leaves_out_deaths", False):
+        return
+
+    def shown(data: dict[str, Any], *args: Any, **options: Any) -> None:
+        lines = [line for line in data.get("lines", ()) if not str(line).startswith("A worker died")]
+        if lines:
+            show({**data, "lines": lines}, *args, **options)
+
+    shown.leaves_out_deaths = True  # type: ignore[attr-defined]
+    worker.print_to_stdstream = shown
+
+
+def _init(ray: Any, address: str | None) -> None:
+    usual: dict[str, Any] = {"namespace": "pathways_nb", "log_to_driver": False, "logging_level": "error"}
+    if address is not None:
+        ray.init(address=address, **usual)
+        return
+    with _quiet_forks():
+        ray.init(
+            address="local",
+            num_cpus=max(os.cpu_count() or 1, 1),
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            object_store_memory=_MEMORY,
+            **usual,
+        )
+
+
+def _in_lasting_thread(work: Callable[[], None]) -> None:
+    """Do ``work`` in a thread that lives as long as this process, and wait for it.
+
+    The system ends Ray's processes with the thread that started them, not with its process.
+    """
+    done, failed = threading.Event(), list[BaseException]()
+
+    def keep() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            done.set()
+        threading.Event().wait()
+
+    threading.Thread(target=keep, name="pathways-ray", daemon=True).start()
+    while not done.wait(0.5):  # in short steps, so that an interrupt is heard
+        pass
+    if failed:
+        raise PlaceError(f"Ray did not start: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
+
+
+def _check_reachable(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH).close()
+    except (OSError, ValueError) as error:
+        raise PlaceError(
+            f"attach('ray', address={address!r}): nothing answers there ({error}). Give host:port of a running Ray "
+            f"cluster, or leave address out to make one on this machine."
+        ) from None
+
+
+@atexit.register
+def _at_exit() -> None:
+    if not forks.is_child() and (known := _state.get("connection")) is not None and known.own:
+        _disconnect(known)
+
+
+def _disconnect(connection: Connection) -> None:
+    with _lock:
+        if _state.get("connection") is connection:
+            del _state["connection"]
+            connection.ray.shutdown()
+            if connection.lifeline is not None:
+                connection.lifeline.close()

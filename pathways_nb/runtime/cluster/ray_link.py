@@ -1,0 +1,74 @@
+"""The way to a host that is a Ray actor."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import Future
+from typing import Any
+
+from pathways_nb.runtime.cluster.host_island import HostDied
+from pathways_nb.runtime.hosts.messages import HostFacts, Report
+
+_METHODS = {"begin": "begin", "address": "address", "meet": "meet", "stamp": "stamp", "set_clock": "set_clock"}
+"""Methods of the actor itself; all others are the host's."""
+
+
+class RayLink:
+    """A link to one actor.
+
+    Args:
+        ray: Ray's module.
+        actor: its handle.
+    """
+
+    facts: HostFacts
+
+    def __init__(self, ray: Any, actor: Any):
+        self.ray, self.actor = ray, actor
+
+    def post(self, messages: bytes) -> None:
+        """Send pickled messages; Ray keeps the order of one caller's calls."""
+        self.actor.take.remote(messages)
+
+    def ask(self, method: str, *args: Any) -> Future[Any]:
+        """Call a method beside the messages; the future's error is ``HostDied`` if the host died."""
+        called = getattr(self.actor, method) if method in _METHODS else self.actor.ask
+        reference = called.remote(*args) if method in _METHODS else called.remote(method, *args)
+        answer: Future[Any] = Future()
+
+        def ended(found: Future[Any]) -> None:
+            error = found.exception()
+            if error is None:
+                answer.set_result(found.result())
+            else:
+                answer.set_exception(self._translated(error))
+
+        reference.future().add_done_callback(ended)
+        return answer
+
+    def reports(self) -> list[Report]:
+        """Wait for reports.
+
+        Returns:
+            All that there are; none after a while without any.
+
+        Raises:
+            HostDied: the actor's process is gone.
+        """
+        try:
+            found: list[Report] = pickle.loads(self.ray.get(self.actor.reports.remote()))
+        except self.ray.exceptions.RayError as error:
+            raise self._translated(error) from None
+        return found
+
+    def kill(self) -> None:
+        """End the actor's process at once."""
+        self.ray.kill(self.actor, no_restart=True)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        exceptions = self.ray.exceptions
+        if isinstance(error, exceptions.RayTaskError):
+            return error.cause if isinstance(error.cause, Exception) else error
+        if isinstance(error, exceptions.RayError):
+            return HostDied("its process ended")
+        return error

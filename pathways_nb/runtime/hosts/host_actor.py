@@ -1,0 +1,122 @@
+"""The Ray actor around a host: it starts JAX with this host's devices, and gives Ray's calls to the ``Host``.
+
+Calls of one kind run in a thread of their own, so that messages are taken in order while values arrive and reports are
+waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform as system
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pathways_nb.runtime.hosts.host import Host
+from pathways_nb.runtime.hosts.messages import HostFacts, Parcel
+from pathways_nb.runtime.switch_interval import ShortInterval
+from pathways_nb.util.host_info import versions
+
+GROUPS = {"reports": 1, "arrivals": 1, "beside": 8}
+"""Threads for calls that must not wait for others, by group; messages are taken in Ray's default group."""
+_PATIENCE = 5.0
+"""Seconds after which an empty batch of reports is returned, so that the caller can be ended."""
+
+_SMALL = 64 << 10
+"""Bytes up to which a value is pickled here before Ray gets it."""
+
+
+class HostActor:
+    """One host of an island, in a process of its own.
+
+    Args:
+        island: index of its island.
+        number: its number within the island.
+        hosts: number of hosts of the island.
+        per_host: number of devices of this host.
+        platform: as JAX calls it.
+        cores: the cores that computing threads are pinned to; empty if they are not pinned.
+    """
+
+    def __init__(self, island: int, number: int, hosts: int, per_host: int, platform: str, cores: Sequence[int]):
+        self._where, self._hosts, self._count = (island, number), hosts, per_host
+        self._per_host = {island: per_host}
+        self._peers: dict[tuple[int, int], Any] = {}
+        self._offset = 0.0
+        self._platform, self._cores = platform, tuple(cores)
+        self._interval = ShortInterval()
+        os.environ["JAX_PLATFORMS"] = platform if platform == "cpu" else ""
+        os.environ["PJRT_NPROC"] = str(4 * per_host + 2)
+
+    def address(self) -> str:
+        """Return an address of this machine at which the processes of an island can meet."""
+        import ray
+
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+
+    def begin(self, coordinator: str | None) -> HostFacts:
+        """Start JAX, together with the other hosts of the island if there are any.
+
+        Args:
+            coordinator: the address at which they meet.
+
+        Returns:
+            What this host is.
+        """
+        import jax
+
+        from pathways_nb.runtime.islands import capacity_of, on_cores
+
+        if self._platform == "cpu":
+            jax.config.update("jax_num_cpu_devices", self._count)
+        if coordinator is not None:
+            jax.distributed.initialize(coordinator, self._hosts, self._where[1])
+        with on_cores(self._cores):
+            devices = jax.devices()
+        self.host = Host(*self._where, devices, self._hosts, self._per_host.__getitem__, self._deliver, self.clock)
+        mine = jax.local_devices()
+        return HostFacts(
+            system.node(), os.getpid(), versions(), mine[0].platform, mine[0].device_kind, len(mine), capacity_of(mine)
+        )
+
+    def clock(self) -> float:
+        """Return seconds of the controller's clock."""
+        return time.perf_counter() + self._offset
+
+    def stamp(self) -> float:
+        """Return seconds of this host's own clock."""
+        return time.perf_counter()
+
+    def set_clock(self, offset: float) -> None:
+        """Add ``offset`` seconds to this host's own clock from now on."""
+        self._offset = offset
+
+    def meet(self, peers: Mapping[tuple[int, int], Any], per_host: Mapping[int, int]) -> None:
+        """Learn how to reach hosts, by island and number, and how many devices the hosts of each island have."""
+        self._peers.update(peers)
+        self._per_host.update(per_host)
+
+    def take(self, messages: bytes) -> None:
+        """Carry out messages, in order."""
+        self.host.take(pickle.loads(messages))
+
+    def reports(self) -> bytes:
+        """Return what there is to report, pickled; waits a while for something."""
+        return pickle.dumps(self.host.take_reports(_PATIENCE), protocol=5)
+
+    def arrive(self, parcel: Parcel | bytes) -> None:
+        """Take in a value from another host; a small one comes pickled."""
+        self.host.arrivals.take(pickle.loads(parcel) if isinstance(parcel, bytes) else parcel)
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method of the host that is no message."""
+        return getattr(self.host, method)(*args)
+
+    def _deliver(self, island: int, host: int, parcel: Parcel) -> None:
+        # Ray pickles with more care than a small parcel needs, and puts a large one's arrays into shared memory.
+        small = sum(array.nbytes for array in parcel.arrays) <= _SMALL
+        self._peers[island, host].arrive.remote(pickle.dumps(parcel, protocol=5) if small else parcel)

@@ -1,0 +1,326 @@
+"""The protocol between controller and hosts: plain data, pickled once for all hosts of an island.
+
+A host takes messages in the order in which they were sent, and so launches in the order that the controller decided, on
+every host of an island the same. (Collectives that two hosts enter in different orders give wrong numbers without an
+error.) What a host found out comes back as reports, in batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pathways_nb.errors import PathwaysError
+from pathways_nb.runtime.lowering.pieces import Located
+from pathways_nb.trace.record import Label, Row
+
+# ---- arguments of a call
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An argument in a logical buffer of the host, used as it is or laid out anew on the host's devices."""
+
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """An argument that hosts send from where it lies; ``generation`` counts the lives of their island."""
+
+    source: Located
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An argument that comes with the message: for each range of indices that this host's devices need, its values.
+
+    ``key_impl`` names the implementation of typed random keys, whose numbers travel.
+    """
+
+    parts: tuple[tuple[tuple[tuple[int, int], ...], np.ndarray], ...]
+    key_impl: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An argument that there will never be."""
+
+    error: PathwaysError
+
+
+Argument = Held | Coming | Given | Failed | None
+"""How an argument reaches an island; ``None`` if no step there needs it."""
+
+
+# ---- from the controller
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A run begins on this island; it comes with the run's first range there.
+
+    Args:
+        run: its number.
+        plan: digest of its plan, which the host has.
+        client: who called.
+        arguments: of each step that brings one, in the order of ``CompiledPlan.brings``.
+        results: logical buffers of its results.
+        generations: the life of each island for which the plan was compiled.
+        faults: steps that injected faults make fail, with their texts: decided before, so that all hosts agree.
+    """
+
+    run: int
+    plan: str
+    client: str
+    arguments: tuple[Argument, ...]
+    results: tuple[int, ...]
+    generations: tuple[int, ...]
+    faults: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Carry out steps ``start`` to ``stop`` of a run's order on this island.
+
+    Args:
+        run: the run.
+        start: first step.
+        stop: step after the last.
+        sent: when it was sent, in seconds of the controller's clock.
+    """
+
+    run: int
+    start: int
+    stop: int
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Skip what is not launched yet of a run, with this error or as cancelled, and forget it when it has ended."""
+
+    run: int
+    error: PathwaysError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a buffer, once it is computed, to the hosts of another island, for a step of a run there.
+
+    ``error`` says why it will never be computed, if that is known.
+    """
+
+    buffer: int
+    run: int
+    step: int
+    source: Located
+    target: Located
+    shape: tuple[int, ...]
+    error: PathwaysError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget these buffers."""
+
+    buffers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPlans:
+    """Forget these plans, which will not be called again."""
+
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """From now on exactly these devices of this island are lost."""
+
+    gone: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class IslandLost:
+    """An island lost its hosts: what its lives up to ``generation`` were to send will not come."""
+
+    island: int
+    generation: int
+    error: str
+
+
+Message = Call | Range | Stop | Send | Drop | ForgetPlans | Devices | IslandLost
+
+
+# ---- between hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What one host sends to another for one step of a run, or why it cannot.
+
+    Args:
+        run: the run that receives it.
+        step: its step that brings or moves the value.
+        host: number of the sender within its island.
+        arrays: the pieces, in the order of ``crossings.cuts``.
+        began: when the value was there to be sent, in seconds of the controller's clock.
+        error: why there is no value.
+        key_impl: of typed random keys, whose numbers travel.
+    """
+
+    run: int
+    step: int
+    host: int
+    arrays: tuple[np.ndarray, ...] = ()
+    began: float = 0.0
+    error: PathwaysError | None = None
+    key_impl: str | None = None
+
+
+# ---- reports: from a host
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step that others wait for has ended well; ``value`` is its whole only output if that is small."""
+
+    run: int
+    step: int
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step has no outputs and never will."""
+
+    run: int
+    step: int
+    error: PathwaysError
+
+
+@dataclass(frozen=True, slots=True)
+class RangeEnded:
+    """All steps of a range have ended."""
+
+    run: int
+    start: int
+    stop: int
+    device_seconds: float
+
+
+class StepRow(NamedTuple):
+    """An event of a step, whose label the controller has; bytes and route only where they differ from the label's."""
+
+    run: int
+    step: int
+    start: float
+    end: float
+    quality: str
+    status: str
+    device: int
+    devices: int
+    route: str = ""
+    bytes: int = 0
+
+
+class HostRow(NamedTuple):
+    """What every range brings about on a host: its message's way there (kind ``"stall"``), and its ``"enqueue"``.
+
+    ``device`` is the first of the host, which tells the host.
+    """
+
+    run: int
+    kind: str
+    start: float
+    end: float
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRow:
+    """Another event of a run that is no step."""
+
+    run: int
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """This host cannot go on in step with its island: a launch failed that may have succeeded on other hosts."""
+
+    error: str
+
+
+Report = StepEnded | StepFailed | RangeEnded | StepRow | HostRow | OtherRow | Broken
+
+
+# ---- what is compiled
+
+
+@dataclass(frozen=True, slots=True)
+class PortableNode:
+    """A node's code as text for any devices of the right number, with all that compiling it needs.
+
+    Args:
+        digest: fingerprint of all of it.
+        exported: what ``jax.export`` serialised.
+        shape: devices along each axis of the mesh.
+        axes: names of these axes.
+        arriving: the spec of each input.
+        leaving: the spec of each output; ``None`` leaves it to the compiler.
+        donated: inputs whose memory may be taken over.
+        options: the compiler's.
+    """
+
+    digest: str
+    exported: bytes
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    arriving: tuple[Any, ...]
+    leaving: tuple[Any, ...]
+    donated: tuple[int, ...]
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What compiling a node told: specs of its outputs, flops of all devices, temporary and reused bytes per device."""
+
+    specs: tuple[Any, ...]
+    flops: float
+    temporary: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a host says of itself when it begins.
+
+    Args:
+        name: of its machine.
+        process: its process id.
+        versions: of Python, JAX and this package, by name.
+        platform: of its devices, as JAX calls it.
+        kind: of its devices, as JAX calls it.
+        devices: number of its devices.
+        memory: bytes of each; 0 if they do not tell.
+    """
+
+    name: str
+    process: int
+    versions: dict[str, str]
+    platform: str
+    kind: str
+    devices: int
+    memory: int
+
+
+def narrowed(label: Label, first: int, count: int) -> tuple[int, int]:
+    """Return the part of a label's devices that lies on a host with ``count`` devices from ``first`` on."""
+    begin = max(label.device, first)
+    return begin, max(min(label.device + label.devices, first + count) - begin, 0)

@@ -1,0 +1,183 @@
+"""The host lane of an island: one persistent thread that runs host work, beside the devices and ahead of them.
+
+The steps at an island's host (``Step.on_host``) are those that bring a value there, and nodes on it. A dispatcher hands
+over each range as soon as it is sent, and leaves these steps out of its own loop. It waits only where a launch needs
+what the host makes, so the work of the next programs is done while the devices still compute; the client's queue of
+programs bounds how far ahead. The lane is first in, first out, so functions with state are called in program order.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pathways_nb.errors import PathwaysError
+from pathways_nb.plan import source_lines
+from pathways_nb.runtime.faults import Fault, InjectedFault
+from pathways_nb.runtime.local.transfer_watcher import routed
+from pathways_nb.runtime.local.watcher import LaunchRange, owned
+from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.run_state import Execution
+from pathways_nb.trace.record import Label, Row
+
+Clock = Callable[[], float]
+
+
+class HostLane(threading.Thread):
+    """Carries out the steps at one island's host, in the order in which their ranges are handed over.
+
+    Args:
+        island: its index.
+        clock: the controller's clock, in seconds.
+        faults: decide which nodes fail.
+    """
+
+    def __init__(self, island: int, clock: Clock, faults: Sequence[Fault] = ()):
+        super().__init__(name=f"pathways-host-{island}", daemon=True)
+        self.island, self.clock, self.faults = island, clock, faults
+        self.inbox: queue.SimpleQueue[tuple[LaunchRange, float] | None] = queue.SimpleQueue()
+        self.begun = False
+
+    def hand(self, launch_range: LaunchRange, due: float) -> None:
+        """Queue a range, of which the steps at the host are carried out, and counted as ended when they have.
+
+        The first one starts the thread.
+
+        Args:
+            launch_range: any range of this island's order.
+            due: when it reaches the island, on the clock.
+        """
+        if not self.begun:
+            self.begun = True
+            self.start()
+        self.inbox.put((launch_range, due))
+
+    def stop(self) -> None:
+        """End after what was handed over before."""
+        self.inbox.put(None)
+
+    def run(self) -> None:
+        """Carry out steps until stopped."""
+        while self._next():
+            pass
+
+    def _next(self) -> bool:
+        """Carry out the steps of one range.
+
+        It is a function of its own so that nothing of a range stays referenced while the thread waits for the next.
+
+        Returns:
+            Whether there was one.
+        """
+        handed = self.inbox.get()
+        if handed is not None:
+            self._range(*handed)
+        return handed is not None
+
+    def _range(self, launch_range: LaunchRange, due: float) -> None:
+        run = launch_range.run
+        plan = run.compiled_plan.plan
+        steps = plan.orders[self.island][launch_range.start : launch_range.stop]
+        mine = [step for step in steps if plan.steps[step].on_host]
+        if mine and due > self.clock():  # a cancelled run is not waited for
+            run.launched.wait(lambda: run.stopped, due - self.clock())
+        for step in mine:
+            self._step(launch_range, step)
+
+    def _step(self, launch_range: LaunchRange, step: int) -> None:
+        run = launch_range.run
+        action = run.compiled_plan.actions[step]
+        carry_out = {"bring": self._bring, "move": self._move, "host": self._work}[action.step.kind]
+        try:
+            error = carry_out(run, step, action)
+        except BaseException as cause:  # whatever it raised is the user's to see; SystemExit must not end the lane
+            error = self._failed(run, step, action, cause)
+        if error is not None:
+            run.fail(step, error)
+        else:
+            run.mark_done(step)
+        run.let_go(step, action.step.reader)
+        launch_range.step_done()
+
+    def _failed(self, run: Execution, step: int, action: CompiledStep, cause: BaseException) -> PathwaysError:
+        """Return the error for the user: that of a value which could not be brought, else the function's own."""
+        inherited = run.inherited_error(step) if action.step.kind != "host" else None
+        if inherited is not None:
+            return inherited
+        if line := source_lines.traceback_line(cause.__traceback__):
+            cause.add_note(f"raised at {line}, in host work (pw.host)")
+        if action.step.kind != "host" or isinstance(cause, InjectedFault):
+            now = self.clock()
+            self._record(run, action.label, now, now, "failed")
+        return run.node_error(step, cause)
+
+    def _bring(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
+        """Bring an argument to the host, and return the error that prevents it, if any."""
+        entry = run.arguments[action.step.argument]
+        run.launched.wait(lambda: run.stopped or entry.array is not None or entry.error is not None)
+        try:
+            error = entry.error or run.reason_to_skip(step)
+            if error is None:
+                where = entry.placement
+                route = "DCN" if where is not None and where.island != self.island else "host"
+                self._fetch(run, step, routed(action.label, route, action.label.bytes), entry.array)
+            return error
+        finally:
+            run.has_read((entry,))
+
+    def _move(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
+        """Bring a value that another step makes to the host, and return the error that prevents it, if any."""
+        (slot,) = action.step.inputs
+        (producer,) = action.step.producers
+        run.launched.wait(lambda: run.slots[slot] is not None or producer in run.errors or run.stopped)
+        try:
+            error = run.reason_to_skip(step)
+            if error is None:
+                self._fetch(run, step, action.label, run.slots[slot])
+            return error
+        finally:  # a result's memory may be taken over now
+            run.has_read(run.results.get(slot, ()))
+
+    def _fetch(self, run: Execution, step: int, label: Label, value: Any) -> None:
+        """Fill the slot of a step with a value as a NumPy array that nobody can change; record what came from devices.
+
+        It is a copy, because the memory of a device's array may be taken over later.
+        """
+        if isinstance(value, jax.Array):
+            value.block_until_ready()
+            began = self.clock()
+            array = np.array(value)
+            run.ends[step] = self.clock()
+            self._record(run, label, began, run.ends[step])
+        else:
+            array = np.asarray(value).view()
+            run.ends[step] = self.clock()
+        array.flags.writeable = False
+        run.fill(step, [array])
+
+    def _work(self, run: Execution, step: int, action: CompiledStep) -> PathwaysError | None:
+        """Run a host node, and return the error that prevents it, if any."""
+        if (error := run.reason_to_skip(step)) is not None:
+            return error
+        for fault in self.faults:
+            fault.strike(action.label, run.client)
+        assert action.host is not None
+        inputs = [run.slots[slot] for slot in action.step.inputs]
+        began, status = self.clock(), "failed"
+        try:
+            arrays = action.host(inputs)
+            status = "draining" if run.stopped else "ok"
+        finally:
+            run.ends[step] = self.clock()
+            self._record(run, action.label, began, run.ends[step], status)
+        run.fill(step, arrays)
+        return None
+
+    def _record(self, run: Execution, label: Label, start: float, end: float, status: str = "ok") -> None:
+        label = owned(label, run.client) if run.client else label
+        run.record.add(Row(label, start, end, run.serial, "exact", status))

@@ -1,0 +1,127 @@
+"""The way from a kernel to a shared controller that is a Ray actor."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pathways_nb.errors import PathwaysError, PlaceError
+from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, wait
+from pathways_nb.runtime.cluster.island_maker import grouped
+from pathways_nb.runtime.cluster.ray_link import RayLink
+from pathways_nb.runtime.shared.controller_actor import GROUPS, ControllerActor, Terms
+from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, ToKernel, Welcome
+
+NAMESPACE = "pathways_nb"
+_BESIDE = ("about", "stamp", "join", "look", "add", "clocks", "synchronise")
+
+
+def find(ray: Any, name: str) -> Any:
+    """Return the actor of a shared controller; ``None`` if there is none of that name."""
+    try:
+        return ray.get_actor(f"controller {name}", namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+def create(ray: Any, name: str, terms: Terms, cores: Callable[[int], Any]) -> Any:
+    """Return a new actor, or the one that another kernel has made meanwhile."""
+    groups = {"stream": "stream", **dict.fromkeys(_BESIDE, "beside")}
+    actor = ray.remote(concurrency_groups=GROUPS)(grouped(ray, ControllerActor, groups))
+    options = {"lifetime": "detached", "num_cpus": 0, "max_restarts": 0, "get_if_exists": True}
+    return actor.options(name=f"controller {name}", namespace=NAMESPACE, **options).remote(terms, cores)
+
+
+def ask(ray: Any, actor: Any, method: str, *args: Any) -> Any:
+    """Call a method of a shared controller's actor and wait, so that an interrupt is heard.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        HostDied: the actor is gone.
+    """
+    try:
+        return wait(getattr(actor, method).remote(*args).future())
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause if isinstance(error.cause, PathwaysError) else error from None
+    except ray.exceptions.RayError as error:
+        raise HostDied(f"its process ended ({type(error).__name__}: {error})") from None
+
+
+class RayControllerLink:
+    """A kernel's membership of a shared controller.
+
+    Args:
+        ray: Ray's module.
+        actor: the controller's handle.
+    """
+
+    def __init__(self, ray: Any, actor: Any):
+        self.ray, self.actor = ray, actor
+        self.welcome: Welcome
+        self.welcome, token = self.ask("join")
+        self.kernel = self.welcome.kernel
+        self._lifeline = socket.create_connection(self.welcome.lifeline, timeout=10.0)
+        self._lifeline.sendall(token.encode())
+        if self._lifeline.recv(1) != b"1":
+            raise PlaceError("the shared controller did not take this kernel in; attach again.")
+        self.offset = self._offset()
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """Call a method of the actor and wait, so that an interrupt is heard.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            HostDied: the actor is gone.
+        """
+        return ask(self.ray, self.actor, method, *args)
+
+    def send(self, items: list[FromKernel]) -> None:
+        """Send items, in order."""
+        self.actor.take.remote(self.kernel, pickle.dumps(items, protocol=5))
+
+    def receive(self) -> list[ToKernel]:
+        """Wait a while for what the controller says.
+
+        Returns:
+            The items, in order.
+
+        Raises:
+            HostDied: the controller is gone, or has let this kernel go.
+        """
+        found = self.ask("stream", self.kernel)
+        if found is None:
+            raise HostDied("it has let this kernel go")
+        items: list[ToKernel] = pickle.loads(found) if isinstance(found, bytes) else found
+        return items
+
+    def look(self) -> Any:
+        """Return the core's accounts."""
+        return pickle.loads(self.ask("look"))
+
+    def island(self, view: IslandView) -> HostIsland:
+        """Return an island as this kernel uses it."""
+        links = []
+        for actor, facts in zip(view.actors, view.facts, strict=True):
+            links.append(RayLink(self.ray, actor))
+            links[-1].facts = facts
+        return HostIsland(view.index, tuple(links), view.per_host, view.generation, view.lost)
+
+    def leave(self) -> None:
+        """Leave the controller."""
+        self._lifeline.close()
+
+    def _offset(self) -> float:
+        found = []
+        for _ in range(8):
+            began = time.perf_counter()
+            there = self.ask("stamp")
+            ended = time.perf_counter()
+            found.append((ended - began, (began + ended) / 2 - there))
+        return min(found)[1]

@@ -1,0 +1,136 @@
+"""What kernels and a shared controller tell each other, beside the core's own events and instructions.
+
+Runs and buffers are numbered so that kernels never collide: a number's upper bits name the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pathways_nb.controller.messages import Event, Instruction
+from pathways_nb.errors import PathwaysError
+from pathways_nb.plan.footprint import Footprint
+from pathways_nb.plan.plan import Placement, Plan
+from pathways_nb.runtime.cluster.messenger import Beginning, RangeLost
+from pathways_nb.runtime.hosts.messages import HostFacts, Message, Report
+
+# ---- from a kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """What hosts are told of a run that is submitted next."""
+
+    run: int
+    beginning: Beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Send a message to all hosts of an island."""
+
+    island: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A buffer was put onto an island."""
+
+    buffer: int
+    island: int
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """Hosts were given a plan of this kernel's; runs of it are submitted without plan and footprint, by its digest."""
+
+    digest: str
+    plan: Plan
+    footprint: Footprint
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run has ended; why there are none of its results that there are none of."""
+
+    run: int
+    errors: dict[int, PathwaysError]
+
+
+@dataclass(frozen=True, slots=True)
+class Uninstall:
+    """Hosts may forget these plans."""
+
+    digests: tuple[str, ...]
+
+
+FromKernel = Event | Begin | Post | Placed | Installed | Ended | Uninstall
+
+# ---- to a kernel
+
+
+@dataclass(frozen=True, slots=True)
+class IslandView:
+    """An island as a kernel sees it: handles of its hosts' actors, and what they said of themselves."""
+
+    index: int
+    actors: tuple[Any, ...]
+    facts: tuple[HostFacts, ...]
+    per_host: int
+    generation: int
+    lost: str
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What a kernel is told when it joins: its number, the islands, and lost devices."""
+
+    kernel: int
+    islands: tuple[IslandView, ...]
+    gone: tuple[Placement, ...]
+    lifeline: tuple[str, int]
+    """Address of the connection that tells whether the kernel lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report about one of the kernel's runs."""
+
+    island: int
+    report: Report | RangeLost
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An island's hosts died in this life of it."""
+
+    island: int
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Devices were removed, by another kernel or because hosts died."""
+
+    where: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """An island has all its devices again, perhaps on new hosts."""
+
+    view: IslandView
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An island was added."""
+
+    view: IslandView
+
+
+ToKernel = Instruction | Reported | Lost | Taken | Returned | Joined

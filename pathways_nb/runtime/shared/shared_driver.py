@@ -1,0 +1,169 @@
+"""The driver of one kernel on a shared controller: it compiles, holds futures and fetches, and orders nothing."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from pathways_nb.controller.messages import Grant, Refuse, Waited
+from pathways_nb.plan.plan import Placement
+from pathways_nb.plan.run_numbers import BUFFER_BITS, RUN_BITS
+from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
+from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland
+from pathways_nb.runtime.cluster.messenger import RangeLost
+from pathways_nb.runtime.event_loop import Clock
+from pathways_nb.runtime.hosts import messages
+from pathways_nb.runtime.shared import protocol
+from pathways_nb.runtime.shared.protocol import ToKernel
+from pathways_nb.runtime.shared.remote_core import RemoteMachine, RemoteMessenger, Wire
+from pathways_nb.trace.record import Row
+
+
+class ControllerLink(Protocol):
+    """The way to a shared controller."""
+
+    kernel: int
+    offset: float
+    """Seconds to add to the controller's stamps for this kernel's clock."""
+
+    def send(self, items: list[protocol.FromKernel]) -> None:
+        """Send items, in order; does not wait."""
+
+    def receive(self) -> list[ToKernel]:
+        """Wait a while for what the controller says.
+
+        Raises:
+            HostDied: the controller is gone.
+        """
+
+    def look(self) -> Any:
+        """Return the core's accounts."""
+
+    def island(self, view: protocol.IslandView) -> HostIsland:
+        """Return an island as this kernel uses it."""
+
+    def leave(self) -> None:
+        """Leave the controller."""
+
+
+class SharedDriver(ClusterDriver):
+    """Carries out a shared controller's instructions that are about this kernel's runs and buffers.
+
+    Args:
+        attachment: the islands.
+        machine: stands for the core.
+        clock: returns seconds.
+        link: the way to the controller.
+        note: receives events that belong to no program in particular.
+        on_taken: called when devices are gone.
+        on_returned: called when an island has all its devices.
+        on_joined: called with an island that was added, and its budget.
+    """
+
+    def __init__(
+        self,
+        attachment: HostAttachment,
+        machine: RemoteMachine,
+        clock: Clock,
+        link: ControllerLink,
+        note: Callable[[Row], None],
+        on_taken: Callable[[Placement], None],
+        on_returned: Callable[[int], None],
+        on_joined: Callable[[HostIsland, int], None],
+    ):
+        self.link = link
+        self._on_taken, self._on_returned, self._on_joined = on_taken, on_returned, on_joined
+        machine.wire, machine.look = Wire(link.send), link.look
+        wire = machine.wire
+        super().__init__(
+            attachment, cast(Any, machine), clock, note,
+            messenger=lambda driver: cast(Any, RemoteMessenger(list(attachment.islands), wire)),
+        )  # fmt: skip
+        self._numbers = itertools.count(link.kernel << RUN_BITS)
+        self._buffers = itertools.count(link.kernel << BUFFER_BITS)
+        self.salt = f"kernel {link.kernel}"
+        self._stream = threading.Thread(target=self._receive, name="pathways-stream", daemon=True)
+        self._stream.start()
+
+    def add(self, island: HostIsland, budget: int) -> None:
+        """Take in an island that the controller has added; the core knows it."""
+        self.attachment = replace(self.attachment, islands=(*self.attachment.islands, island))
+        self.messenger.islands.append(island)
+        self.ended.notify_all()
+
+    def wait_for_island(self, island: int) -> int:
+        """Wait until an island has been added, and return its index."""
+        self.ended.wait(lambda: len(self.islands) > island or self.broken)
+        self.check()
+        return island
+
+    def _receive(self) -> None:
+        """Carry out what the controller says until this driver or the controller ends."""
+        try:
+            while not self.closed:
+                for item in self.link.receive():
+                    self._told(item)
+        except HostDied as died:
+            if not self.closed:
+                self.event_loop.failure = RuntimeError(f"the shared controller is gone: {died}")
+                self.ended.notify_all()
+        except BaseException as error:
+            self.event_loop.failure = error
+            self.ended.notify_all()
+            raise
+
+    def _told(self, item: ToKernel) -> None:
+        match item:
+            case protocol.Reported(island, report):
+                self.reported(island, self._in_my_time(report))
+            case protocol.Lost(island, generation, why):
+                self.islands[island].lost = why
+                self.messenger.rebuilding.add(island)
+                self.lost(island, generation, why)
+            case protocol.Taken(where):
+                self._aside(lambda: self._on_taken(where))
+            case protocol.Returned(view):
+                self._renew(view)
+                self._aside(lambda: self._back(view.index))
+            case protocol.Joined(view):
+                self._aside(lambda: self._on_joined(self.link.island(view), view.budget))
+            case Waited() | Grant() | Refuse():
+                with self.event_loop.deciding:
+                    self._carry_out(replace(item, since=item.since + self.link.offset))
+            case _:
+                with self.event_loop.deciding:
+                    self._carry_out(item)
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Do work that may wait for calls under way, which wait for this stream."""
+        threading.Thread(target=work, name="pathways-devices", daemon=True).start()
+
+    def _renew(self, view: protocol.IslandView) -> None:
+        """Use the hosts that an island has now."""
+        island, new = self.islands[view.index], self.link.island(view)
+        with island.sending:
+            if island.generation != view.generation:
+                island.forget()
+            island.links, island.generation, island.lost = new.links, view.generation, view.lost
+
+    def _back(self, island: int) -> None:
+        self._on_returned(island)
+        self.messenger.rebuilding.discard(island)
+        self.ended.notify_all()
+
+    def _in_my_time(self, report: messages.Report | RangeLost) -> messages.Report | RangeLost:
+        """Return a report with stamps on this kernel's clock."""
+        offset = self.link.offset
+        if isinstance(report, messages.StepRow | messages.HostRow):
+            return report._replace(start=report.start + offset, end=report.end + offset)
+        if isinstance(report, messages.OtherRow):
+            row = report.row
+            return replace(report, row=row._replace(start=row.start + offset, end=row.end + offset))
+        return report
+
+    def _end(self, patience: float) -> None:
+        super()._end(patience)
+        self.link.leave()

@@ -1,0 +1,1 @@
+"""Islands of hosts: in this process, and on a Ray cluster."""

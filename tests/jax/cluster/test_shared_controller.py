@@ -1,0 +1,250 @@
+"""Several kernels on one shared controller: shares, numbers, a kernel that ends, a host that dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
+from pathways_nb.runtime.hosts.messages import Stop
+from tests.support.computations import same
+from tests.support.kernels_in_process import Lab, acting
+from tests.support.waiting import held_back, until, until_freed
+
+X = np.arange(8, dtype=np.float32)
+
+
+@pytest.fixture
+def lab(watchdog: None) -> Iterator[Lab]:
+    """Two islands of one host with two devices; nothing is left when all kernels have let go."""
+    made = Lab(2, 2)
+    yield made
+    made.end()
+
+
+def model() -> tuple[pw.Program, pw.Computation]:
+    left, right = pw.virtual_slice(2, island=0, name="left"), pw.virtual_slice(2, island=1, name="right")
+    a = pw.jit(lambda v: v * 2, on=left, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    b = pw.jit(lambda v: v + 1, on=right, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
+    b.name = "add"
+    return pw.program(lambda v: b(a(v)), name="both"), b
+
+
+def test_two_kernels_run_the_same_programs(lab) -> None:
+    both, add = model()
+    first, second = lab.kernel(), lab.kernel()
+    results: dict[str, list[Any]] = {}
+    for name, kernel in {"first": first, "second": second}.items():
+        with acting(kernel):
+            values = [both(X + at) for at in range(5)]
+            results[name] = [*values, add(values[0]), pw.put(X, on=pw.virtual_slice(2, island=1))]
+    for values in results.values():
+        for at, value in enumerate(values[:5]):
+            same(value, (X + at) * 2 + 1)
+        same(values[5], X * 2 + 2)
+        same(values[6], X)
+    assert {"kernel 1", "kernel 2"} <= lab.shared.machine.clients.keys()
+    results.clear()
+    del values, value
+    until_freed(lab.is_empty)
+
+
+def test_a_training_state_stays_on_its_hosts(lab) -> None:
+    place = pw.virtual_slice(2, island=0)
+    step = pw.program(
+        pw.jit(lambda w, x: w - 0.1 * (w - x), on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x")),
+        donate_argnums=0,
+    )
+    kernel = lab.kernel()
+    with acting(kernel):
+        state, expected = pw.put(np.zeros(8, "f4"), on=place, shardings=pw.P("x")), np.zeros(8, "f4")
+        for _ in range(10):
+            state, expected = step(state, X), expected - np.float32(0.1) * (expected - X)
+        same(state, expected)
+
+
+def test_a_policy_chooses_between_the_clients_of_all_kernels(watchdog) -> None:
+    seen: list[set[str]] = []
+
+    def watching(ready: Any, state: Any) -> Any:
+        seen.append({gang.client for gang in ready})
+        return max(ready, key=lambda gang: (gang.client, -gang.serial))
+
+    lab = Lab(1, 2, watching)
+    try:
+        place = pw.virtual_slice(2)
+        work = pw.work(0.02, on=place)  # long beside what is enqueued ahead of the devices
+        first, second = lab.kernel(), lab.kernel()
+        for kernel in (first, second):
+            with acting(kernel):
+                work(X).wait()
+        values = []
+        with held_back(lab.cluster.links[0, 0].host.dispatcher):
+            for kernel, name in ((first, "ann"), (second, "bob"), (first, "ann")):
+                with acting(kernel):
+                    tenant = pw.client(name, share=2)
+                    with tenant.acting():
+                        values += [work(X) for _ in range(8)]
+            assert lab.shared.machine.clients["bob"].share == 2
+        for value in values:
+            same(value, X)
+        assert {"ann", "bob"} in seen
+    finally:
+        lab.end()
+
+
+def test_equal_names_of_clients_are_told_apart(lab) -> None:
+    both, _ = model()
+    for kernel in (lab.kernel(), lab.kernel()):
+        with acting(kernel), pw.client("ann").acting():
+            same(both(X), X * 2 + 1)
+    assert {"ann", "ann of kernel 2"} <= lab.shared.machine.clients.keys()
+    with acting(lab.kernels[1]):
+        assert "client ann of kernel 2: share 1" in lab.kernels[1].status()
+
+
+def test_a_kernel_that_ends_takes_only_its_own_with_it(lab) -> None:
+    both, add = model()
+    first, second = lab.kernel(), lab.kernel()
+    with acting(first):
+        kept = both(X)
+        kept.wait()
+    with acting(second):
+        lost = [both(X) for _ in range(3)]
+        same(lost[0], X * 2 + 1)
+        with held_back(lab.cluster.links[0, 0].host.dispatcher):
+            lost += [both(X) for _ in range(5)]
+            lab.shared.leave(second.driver.link.kernel)  # as its lifeline's end does
+    until(lambda: "kernel 2" not in lab.shared.machine.clients)
+    with acting(first):
+        same(kept, X * 2 + 1)
+        same(add(kept), X * 2 + 2)
+        del kept
+    until_freed(lab.is_empty)
+    with acting(second), pytest.raises((RuntimeError, PathwaysError)):
+        both(X).result()
+
+
+def test_a_host_dies_for_all_kernels(lab) -> None:
+    both, add = model()
+    kernels = [lab.kernel(), lab.kernel()]
+    values = []
+    link = lab.cluster.links[1, 0]
+    with held_back(link.host.dispatcher):
+        for kernel in kernels:
+            with acting(kernel):
+                values.append([both(X), add(X)])
+        link.dead.set()
+        for made in values:
+            for value in made:
+                with pytest.raises(
+                    NodeError, match=r"add of \w+, run \d+, failed on right .*island 1 lost host host-1-0"
+                ):
+                    value.result()
+    link.kill()
+    for kernel in kernels:
+        with acting(kernel):
+            same(both(X), X * 2 + 1)
+    assert lab.cluster.rebuilds == 1
+
+
+def test_devices_come_and_go_for_all_kernels(lab) -> None:
+    both, _ = model()
+    first, second = lab.kernel(), lab.kernel()
+    anywhere = pw.virtual_slice(2, name="anywhere")
+    work = pw.jit(lambda v: v + 1, on=anywhere)
+    for kernel in (first, second):
+        with acting(kernel):
+            same(both(X), X * 2 + 1)
+    with acting(first):
+        assert first.add(2) == 2
+    until(lambda: len(second.islands) == 3)
+    third = pw.jit(lambda v: v * 3, on=pw.virtual_slice(2, island=2))
+    for kernel in (first, second):
+        with acting(kernel):
+            same(third(X), X * 3)
+    with acting(second):
+        second.remove(0)
+    until(lambda: bool(first.resources.lost))
+    with acting(first):
+        value = work(X)
+        same(value, X + 1)
+        first.add(island=0)
+    until(lambda: not second.resources.lost)
+    for kernel in (first, second, lab.kernel()):
+        with acting(kernel):
+            same(both(X), X * 2 + 1)
+
+
+def test_runs_have_the_numbers_of_their_kernel(lab) -> None:
+    both, add = model()
+    kernels = [lab.kernel(), lab.kernel()]
+    for kernel in kernels:
+        with acting(kernel):
+            with pw.inject_fault("add", times=1):
+                value = both(X)
+                with pytest.raises(NodeError, match="add of both, run 0, failed on right"):
+                    value.result()
+            same(add(X), X + 1)
+
+
+def test_a_cancel_is_its_kernels_own(lab) -> None:
+    both, _ = model()
+    first, second = lab.kernel(), lab.kernel()
+    with held_back(lab.cluster.links[0, 0].host.dispatcher):
+        with acting(first):
+            mine = [both(X) for _ in range(3)]
+        with acting(second):
+            yours = both(X)
+        first.cancel("")
+        until(lambda: sum(isinstance(message, Stop) for message in lab.cluster.links[0, 0].taken) == 3)
+    for value in mine:
+        with pytest.raises(CancelledError, match="was cancelled before it was dispatched"):
+            value.result()
+    with acting(second):
+        same(yours, X * 2 + 1)
+
+
+def test_memory_is_shared_by_kernels(watchdog) -> None:
+    lab = Lab(1, 2, hbm=64)
+    try:
+        place = pw.virtual_slice(2)
+        first, second = lab.kernel(), lab.kernel()
+        with acting(first):
+            held = pw.put(np.ones(16, "f4"), on=place)  # 64 bytes on each device
+        done = threading.Event()
+        got: list[Any] = []
+
+        def put() -> None:
+            with acting(second):
+                got.append(pw.put(np.zeros(16, "f4"), on=place))
+            done.set()
+
+        waiting = threading.Thread(target=put)
+        waiting.start()
+        until(lambda: bool(lab.shared.machine.put_requests.waiting))
+        assert not done.is_set()
+        del held
+        assert done.wait(60)
+        waiting.join()
+        same(got[0], np.zeros(16, "f4"))
+    finally:
+        lab.end()
+
+
+def test_a_kernel_that_resets_joins_again(lab) -> None:
+    both, _ = model()
+    kernel = lab.kernel()
+    with acting(kernel):
+        old = both(X)
+        old.wait()
+        kernel.reset()
+        same(both(X), X * 2 + 1)
+        with pytest.raises(LostError):
+            old.result()
+    until(lambda: "kernel 1" not in lab.shared.machine.clients)

@@ -1,0 +1,160 @@
+"""Transfers whose source does not exist yet: the launches behind them go on, and only what needs the value waits."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from pathways_nb.runtime.run_state import Condition, Execution
+from tests.conftest import settled
+from tests.support.computations import on
+from tests.support.waiting import dispatchers, held_back, until
+
+v = np.arange(8, dtype=np.float32)
+
+
+def exchanging(left: pw.VirtualSlice, right: pw.VirtualSlice) -> pw.Program:
+    """Two nodes on each island, whose results the other adds: the program returns left's nodes and both sums."""
+    nodes = {place: [on(place, lambda x: x + 1), on(place, lambda x: x * 2)] for place in (left, right)}
+
+    def step(x: Any) -> Any:
+        trees = []
+        for place in (left, right):
+            first, second = nodes[place]
+            made = first(x)
+            trees.append([made, second(made)])
+        return trees[0], *pw.all_reduce(trees, across=[left, right])
+
+    return pw.program(step, name="step")
+
+
+@pytest.fixture
+def step(left: pw.VirtualSlice, right: pw.VirtualSlice) -> pw.Program:
+    """Compiled, so that calling it only submits."""
+    step = exchanging(left, right)
+    pw.wait(step(v))
+    return step
+
+
+def late(controller: pw.Controller) -> int:
+    """How many transfers to island 0 wait for their source."""
+    return len(dispatchers(controller)[0].late._waiting)
+
+
+def test_launches_do_not_wait_for_a_transfer_that_they_do_not_need(controller, step) -> None:
+    with held_back(dispatchers(controller)[1]):
+        own, sums, _ = step(v)
+        np.testing.assert_array_equal(own[1].result(), (v + 1) * 2)  # behind the transfer of the other island's first
+        assert not sums[0].done()
+        until(lambda: late(controller) == 2)
+    np.testing.assert_array_equal(sums[0].result(), (v + 1) * 2)
+    np.testing.assert_array_equal(sums[1].result(), (v + 1) * 4)
+    assert late(controller) == 0
+
+
+def test_the_record_has_each_late_transfer_once_and_no_sum_before_its_parts(controller, step) -> None:
+    with pw.record() as run:
+        with held_back(dispatchers(controller)[1]):
+            made = step(v)
+            until(lambda: late(controller) == 2)
+        pw.wait(made)
+    events = run.events
+    moves = events.select(events.is_("kind", "transfer") & events.is_("route", "DCN"))
+    assert len(moves) == 4
+    for island in (0, 1):
+        arrived = moves.select(moves["island"] == island)["end"].max()
+        sums = events.select(events.is_("name", "all_reduce") & (events["island"] == island))
+        assert len(sums) == 1
+        assert sums["end"].min() >= arrived
+
+
+def test_a_node_that_fails_while_its_transfer_is_late_fails_what_reads_it_alone(controller, step, right) -> None:
+    with pw.inject_fault(place=right.label, after=1):  # the first is held back
+        with held_back(dispatchers(controller)[1]):
+            own, sums, others = step(v)
+            until(lambda: late(controller) == 2)
+        np.testing.assert_array_equal(own[1].result(), (v + 1) * 2)
+        for tree in (sums, others):
+            with pytest.raises(pw.NodeError, match="InjectedFault"):
+                tree[0].result()
+    settled(controller)
+    np.testing.assert_array_equal(step(v)[1][0].result(), (v + 1) * 2)
+
+
+def test_a_cancel_ends_late_transfers(controller, step) -> None:
+    ann = pw.client("ann")
+    with held_back(dispatchers(controller)[1]):
+        with ann.acting():
+            _, sums, others = step(v)
+        until(lambda: late(controller) == 2)
+        ann.cancel()
+        with pytest.raises(pw.CancelledError):
+            sums[0].result()
+        until(lambda: late(controller) == 0)
+    with pytest.raises(pw.CancelledError):
+        others[0].result()
+    ann.close()
+
+
+def test_an_argument_that_does_not_exist_yet_does_not_hold_up_other_programs(controller, left, right) -> None:
+    """The other island makes it; what only waits for its turn behind its transfer is a launch that reads it."""
+    slow, reads, other = on(right, lambda x: x + 1), on(left, lambda x: x * 2), on(left, lambda x: x * 3)
+
+    @pw.program
+    def two(x: Any, y: Any) -> Any:
+        return other(y), reads(x)
+
+    pw.wait(two(slow(v), v))
+    with held_back(dispatchers(controller)[1]):
+        x = slow(v)
+        first, second = two(x, v)
+        np.testing.assert_array_equal(first.result(), v * 3)
+        until(lambda: late(controller) == 1)
+    np.testing.assert_array_equal(second.result(), (v + 1) * 2)
+
+
+def test_many_steps_in_flight_have_the_same_values_as_one_after_another(controller, left, right) -> None:
+    step = exchanging(left, right)
+    made = [step(v + k) for k in range(40)]
+    for k, (_, sums, others) in enumerate(made):
+        for tree in (sums, others):
+            np.testing.assert_array_equal(tree[1].result(), (v + k + 1) * 4)
+
+
+def run_of(steps: list[tuple[tuple[int, ...], tuple[int, ...]]], readers: dict[int, frozenset[int]]) -> Execution:
+    """A run of steps with these inputs and last reads, every slot of which is filled."""
+    made = [SimpleNamespace(inputs=inputs, last=last, outputs=(), argument=-1) for inputs, last in steps]
+    plan = SimpleNamespace(steps=made, slots=(None,) * 2, readers=readers)
+    run = Execution(0, SimpleNamespace(plan=plan), (), {}, None, Condition(), Condition())  # type: ignore[arg-type]
+    run.slots = ["a", "b"]
+    return run
+
+
+@pytest.mark.parametrize("late_first", [True, False])
+def test_what_a_late_step_reads_stays_until_it_and_the_last_reader_have_read_it(late_first: bool) -> None:
+    run = run_of([((0,), ()), ((0,), (0,))], {})
+    run.hold_inputs(0, island=1)
+    for step in (0, 1) if late_first else (1, 0):
+        assert run.slots[0] == "a"
+        run.let_go(step, island=1)
+    assert run.slots == [None, "b"]
+
+
+def test_a_late_step_that_is_the_last_reader_on_its_island_drops_nothing_that_another_island_reads() -> None:
+    run = run_of([((0,), (0,)), ((0,), (0,))], {0: frozenset({0, 1})})
+    run.hold_inputs(0, island=1)
+    run.let_go(0, island=1)
+    assert run.slots[0] == "a"
+    run.let_go(1, island=0)
+    assert run.slots[0] is None
+
+
+def test_a_result_is_never_dropped() -> None:
+    run = run_of([((0,), ())], {})
+    run.hold_inputs(0, island=1)
+    run.let_go(0, island=1)
+    assert run.slots[0] == "a"

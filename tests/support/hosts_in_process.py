@@ -1,0 +1,205 @@
+"""Hosts of a cluster in this process: the cluster driver without Ray and without processes.
+
+What travels is pickled as it would be. Each host has a JAX client of its own. An island of several hosts cannot have one
+client in one process; here each of its hosts has a client with all devices of the island and computes everything. So
+its arguments must be replicated; what hosts decide, and in which order, is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pathways_nb as pw
+from pathways_nb.runtime import islands
+from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
+from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland
+from pathways_nb.runtime.hosts.host import Host
+from pathways_nb.runtime.hosts.messages import HostFacts, Message, Parcel, Report
+from pathways_nb.session import default_controller, elasticity
+from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
+
+_PATIENCE = 0.05
+
+
+def travelled(value: Any) -> Any:
+    """Return a value as it is after it was pickled."""
+    return pickle.loads(pickle.dumps(value, protocol=5))
+
+
+class LocalLink:
+    """A link to a host in this process.
+
+    Args:
+        cluster: all hosts.
+        island: index of the host's island.
+        number: its number within the island.
+        hosts: number of hosts of the island.
+    """
+
+    def __init__(self, cluster: Cluster, island: int, number: int, hosts: int):
+        self.cluster, self.where, self.dead = cluster, (island, number), threading.Event()
+        self.attachment = islands.attach_cpu(1, hosts * cluster.per_host, pin=False)
+        devices = self.attachment.islands[0].devices
+        self.facts = HostFacts(f"host-{island}-{number}", os.getpid(), {}, "cpu", "cpu", cluster.per_host, 0)
+        self.host = Host(island, number, devices, hosts, cluster.devices_of, self._deliver, cluster.clock)
+        self.taken: list[Message] = []
+        """All messages that it has taken."""
+        self.change: Callable[[list[Message]], list[Message]] = lambda messages: messages
+        """What is done to messages on their way."""
+        self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._beside = ThreadPoolExecutor(4)
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def post(self, messages: bytes) -> None:
+        self._inbox.put(messages)
+
+    def _take(self) -> None:
+        while (packed := self._inbox.get()) is not None:
+            if not self.dead.is_set():
+                messages = self.change(list(pickle.loads(packed)))
+                self.taken += messages
+                self.host.take(messages)
+
+    def ask(self, method: str, *args: Any) -> Future[Any]:
+        def answer() -> Any:
+            if self.dead.is_set():
+                raise HostDied("its process ended")
+            found = travelled(getattr(self.host, method)(*travelled(args)))
+            if self.dead.is_set():
+                raise HostDied("its process ended")
+            return found
+
+        return self._beside.submit(answer)
+
+    def reports(self) -> list[Report]:
+        found = self.host.take_reports(_PATIENCE)
+        if self.dead.is_set():
+            raise HostDied("its process ended")
+        return list(travelled(found))
+
+    def kill(self) -> None:
+        if not self.dead.is_set():
+            self.dead.set()
+            self._inbox.put(None)
+            self.host.close()
+
+    def _deliver(self, island: int, number: int, parcel: Parcel) -> None:
+        other = self.cluster.links.get((island, number))
+        if other is not None and not other.dead.is_set() and not self.dead.is_set():
+            other.host.arrivals.take(travelled(parcel))
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Hosts, and the maker of their islands.
+
+    Args:
+        per_host: devices of each host.
+    """
+
+    per_host: int
+    links: dict[tuple[int, int], LocalLink] = field(default_factory=dict)
+    islands: dict[int, HostIsland] = field(default_factory=dict)
+    rebuilds: int = 0
+    may_rebuild: threading.Event = field(default_factory=threading.Event)
+    """A lost island gets new hosts only when this is set."""
+    controller: pw.Controller | None = None
+
+    def devices_of(self, island: int) -> int:
+        """Devices of each host of an island."""
+        return self.per_host
+
+    def clock(self) -> float:
+        """Seconds of the controller's clock."""
+        assert self.controller is not None
+        return self.controller.clock()
+
+    def make(self, index: int, devices: int) -> HostIsland:
+        self.islands[index] = HostIsland(index, self._links(index, devices // self.per_host), self.per_host)
+        return self.islands[index]
+
+    def rebuild(self, island: HostIsland) -> None:
+        assert self.may_rebuild.wait(60)
+        self.rebuilds += 1
+        island.links = self._links(island.index, len(island.links))
+
+    def release(self) -> None:
+        for island in self.islands.values():
+            for link in island.links:
+                with suppress(HostDied):
+                    link.ask("reset").result(60)
+            island.forget()
+
+    def _links(self, island: int, hosts: int) -> tuple[LocalLink, ...]:
+        made = [LocalLink(self, island, number, hosts) for number in range(hosts)]
+        self.links.update({link.where: link for link in made})
+        return tuple(made)
+
+    @property
+    def driver(self) -> ClusterDriver:
+        """The driver of the controller."""
+        assert self.controller is not None
+        found = self.controller.driver
+        assert isinstance(found, ClusterDriver)
+        return found
+
+    def hosts(self) -> list[Host]:
+        """All hosts that live."""
+        return [link.host for link in self.links.values() if not link.dead.is_set()]
+
+    def is_empty(self) -> bool:
+        """Whether neither hosts nor controller hold a buffer or a run, or expect a value."""
+        driver = self.driver
+        here = driver.entries or driver.runs or driver._on_hosts or driver.messenger._out or driver.messenger._homes
+        there = any(h.entries or h.runs or h._waiting or h.arrivals._coming for h in self.hosts())
+        return not here and not there and not driver.machine.store.buffers
+
+    def end(self) -> None:
+        for link in self.links.values():
+            link.kill()
+            link.attachment.release()
+
+
+@contextmanager
+def hosts_in_process(count: int, devices: int, per_host: int, **options: Any) -> Iterator[Cluster]:
+    """Attach islands of hosts in this process.
+
+    Args:
+        count: of islands.
+        devices: of each island.
+        per_host: devices of each host.
+        **options: of the controller, such as ``dispatch`` or ``hbm``.
+
+    Yields:
+        The hosts.
+    """
+    made = Cluster(per_host)
+    made.may_rebuild.set()
+    asked = AttachOptions(
+        "ray", count, devices, options.get("dispatch", "parallel"), False, hbm=options.get("hbm"),
+        cluster=ClusterOptions(devices_per_host=per_host),
+    )  # fmt: skip
+    attachment = HostAttachment(tuple(made.make(index, devices) for index in range(count)), made)
+
+    def start(session: Any) -> ClusterDriver:
+        lost, rebuilt = partial(elasticity.lose, session), partial(elasticity.give_back, session)
+        driver = ClusterDriver(attachment, session.machine, session.clock, session.note, lost, rebuilt)
+        driver.on_losing = partial(elasticity.withdraw, session)
+        return driver
+
+    budget = int(asked.hbm or 0)
+    controller = pw.Controller(asked, start, (devices,) * count, (budget,) * count)
+    made.controller = controller
+    controller.on_close = made.end
+    default_controller.replace(controller)
+    with controller:
+        yield made
