@@ -47,7 +47,10 @@ def test_every_figure_is_there_and_both_records_have_the_same_events(small) -> N
     assert all(error > -1 for error in errors)
     assert [row["program"] for row in rows] == list(_held_out.PROGRAMS)
     assert {row["program"]: row["unmatched"] for row in rows} == dict.fromkeys(_held_out.PROGRAMS, 0)
-    assert all(kind["real"] > 0 and kind["simulated"] > 0 for row in rows for kind in row["events"].values())
+    kinds = [kind for row in rows for kind in row["events"].values()]
+    # A transfer whose source is stamped late, on a busy machine, is recorded with no length.
+    assert all(kind["real"] >= 0 and kind["simulated"] > 0 for kind in kinds)
+    assert all(row["events"]["compute"]["real"] > 0 for row in rows)
     assert "transfer" in rows[list(_held_out.PROGRAMS).index("relay")]["events"]
 
 
