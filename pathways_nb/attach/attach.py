@@ -57,6 +57,7 @@ def attach(
     values: bool = False,
     address: str | None = None,
     name: str | None = None,
+    transfers: Literal["device", "ray"] | None = None,
 ) -> Controller:
     """Attach devices and make their controller the current one.
 
@@ -94,6 +95,9 @@ def attach(
         address: ``host:port`` of a running Ray cluster; ``None`` makes one on this machine, for this process.
         name: of a controller on a Ray cluster that several notebooks share: the first one makes it, with these
             options, and others attach by its name alone.
+        transfers: the way of values between hosts of a Ray cluster: ``"device"`` is from device to device by JAX's
+            transfer servers, ``"ray"`` through Ray's object store; ``None`` takes the first on accelerators, and the
+            second on CPUs, where it is the faster one.
 
     Returns:
         The current controller: the one that was attached before if its options were equal, else a new one.
@@ -110,7 +114,7 @@ def attach(
     if not simulator.is_simulated(kind):
         _check_choice("kind", kind, KINDS)
         _refuse_for_real(kind, simulated)
-    _refuse_elsewhere(kind, address=address, name=name)
+    _refuse_elsewhere(kind, address=address, name=name, transfers=transfers)
     _check_choice("dispatch", dispatch, ("parallel", "sequential"))
     policy_of(policy)
     limits.check_memory(hbm)
@@ -121,7 +125,9 @@ def attach(
         )
         return _simulate(simulator.spelled_out(asked_for, before), before)
     if on_hosts:
-        options = ClusterOptions(address, name, devices_per_host)
+        if transfers is not None:
+            _check_choice("transfers", transfers, ("device", "ray"))
+        options = ClusterOptions(address, name, devices_per_host, transfers)
         asked_for = AttachOptions(
             kind, islands, devices_per_island, dispatch, pin, policy, hbm, float(dcn_latency), cluster=options
         )

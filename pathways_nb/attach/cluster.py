@@ -51,7 +51,7 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
             f"attach('ray', dcn_latency={asked.dcn_latency:g}): messages take the time that they take here. Emulated "
             f"latency is for one machine: pw.attach('cpu', dcn_latency={asked.dcn_latency:g})."
         )
-    found = ClusterOptions(options.address, options.name, int(per_host))
+    found = ClusterOptions(options.address, options.name, int(per_host), options.transfers)
     return AttachOptions(
         "ray", int(islands), int(devices), asked.dispatch, asked.pin, asked.policy, asked.hbm, cluster=found
     )
@@ -89,7 +89,14 @@ def controller(asked: AttachOptions) -> Controller:
 
 def _maker(connection: ray_cluster.Connection, asked: AttachOptions, options: ClusterOptions) -> IslandMaker:
     platform = platform_of(connection.ray, asked.islands * (asked.devices_per_island or 0))
-    return IslandMaker(connection.ray, options.devices_per_host or 1, platform, cores_of(asked, platform), say_line)
+    return IslandMaker(
+        connection.ray,
+        options.devices_per_host or 1,
+        platform,
+        cores_of(asked, platform),
+        options.transfers == "device" if options.transfers else platform != "cpu",
+        say_line,
+    )
 
 
 def platform_of(ray: Any, devices: int) -> str:

@@ -104,7 +104,7 @@ def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:
     say_line(f"starting the controller {name!r} with {spelled.islands} islands of hosts …")
     terms = Terms(
         spelled.islands, devices, per_host, spelled.dispatch, by_value(spelled.policy), spelled.hbm, platform,
-        spelled.pin,
+        spelled.pin, options.transfers,
     )  # fmt: skip
     return create(ray, name, terms, cores_of(spelled, platform))
 
@@ -120,6 +120,7 @@ def _check_same(asked: AttachOptions, terms: Terms, name: str) -> None:
         ("islands", asked.islands, terms.islands),
         ("devices_per_island", asked.devices_per_island, terms.devices),
         ("devices_per_host", options.devices_per_host, terms.per_host),
+        ("transfers", options.transfers, terms.transfers),
         ("dispatch", None if asked.dispatch == "parallel" else asked.dispatch, terms.dispatch),
         ("hbm", asked.hbm, terms.hbm),
     )

@@ -52,6 +52,9 @@ def run() -> dict[str, Any]:
         figures[f"transfer_gb_per_s_{MEGABYTES}mb_ray"] = transfer_rate(places[0], places[1], MEGABYTES, ROUNDS)
         figures |= _training(places[:2], detail)
         figures["detect_seconds"], figures["rebuild_seconds"] = killed(controller, places[-1])
+    with pw.attach("ray", islands=2, devices_per_island=1, transfers="device"):
+        left, right = (pw.virtual_slice(1, island=island) for island in range(2))
+        figures[f"transfer_gb_per_s_{MEGABYTES}mb_device"] = transfer_rate(left, right, MEGABYTES, ROUNDS)
     units = {name: "GB/s" for name in figures if name.startswith("transfer_gb")}
     return {"figures": figures, "detail": detail, "units": units}
 

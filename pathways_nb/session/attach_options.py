@@ -32,6 +32,7 @@ class ClusterOptions:
     address: str | None = None
     name: str | None = None
     devices_per_host: int | None = None
+    transfers: str | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import pathways_nb as pw
 from pathways_nb.runtime import islands
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied, HostIsland
+from pathways_nb.runtime.hosts.device_route import DeviceRoute
 from pathways_nb.runtime.hosts.host import Host
 from pathways_nb.runtime.hosts.messages import HostFacts, Message, Parcel, Report
 from pathways_nb.session import default_controller, elasticity
@@ -50,7 +51,8 @@ class LocalLink:
         self.attachment = islands.attach_cpu(1, hosts * cluster.per_host, pin=False)
         devices = self.attachment.islands[0].devices
         self.facts = HostFacts(f"host-{island}-{number}", os.getpid(), {}, "cpu", "cpu", cluster.per_host, 0)
-        self.host = Host(island, number, devices, hosts, cluster.devices_of, self._deliver, cluster.clock)
+        route = DeviceRoute(devices, "127.0.0.1") if cluster.by_device else None
+        self.host = Host(island, number, devices, hosts, cluster.devices_of, self._deliver, cluster.clock, route)
         self.taken: list[Message] = []
         """All messages that it has taken."""
         self.change: Callable[[list[Message]], list[Message]] = lambda messages: messages
@@ -92,10 +94,15 @@ class LocalLink:
             self._inbox.put(None)
             self.host.close()
 
-    def _deliver(self, island: int, number: int, parcel: Parcel) -> None:
+    def _deliver(self, island: int, number: int, parcel: Parcel, on_taken: Callable[[bool], None]) -> None:
         other = self.cluster.links.get((island, number))
-        if other is not None and not other.dead.is_set() and not self.dead.is_set():
+        if other is None or other.dead.is_set() or self.dead.is_set():
+            on_taken(False)
+        elif parcel.offer is None:
             other.host.arrivals.take(travelled(parcel))
+        else:
+            pulled = other._beside.submit(other.host.pull, travelled(parcel))
+            pulled.add_done_callback(lambda ended: on_taken(ended.exception() is None))
 
 
 @dataclass(eq=False)
@@ -104,9 +111,11 @@ class Cluster:
 
     Args:
         per_host: devices of each host.
+        by_device: whether values travel from device to device.
     """
 
     per_host: int
+    by_device: bool = False
     links: dict[tuple[int, int], LocalLink] = field(default_factory=dict)
     islands: dict[int, HostIsland] = field(default_factory=dict)
     rebuilds: int = 0
@@ -177,12 +186,12 @@ def hosts_in_process(count: int, devices: int, per_host: int, **options: Any) ->
         count: of islands.
         devices: of each island.
         per_host: devices of each host.
-        **options: of the controller, such as ``dispatch`` or ``hbm``.
+        **options: of the controller, such as ``dispatch`` or ``hbm``, and ``by_device``.
 
     Yields:
         The hosts.
     """
-    made = Cluster(per_host)
+    made = Cluster(per_host, options.get("by_device", False))
     made.may_rebuild.set()
     asked = AttachOptions(
         "ray", count, devices, options.get("dispatch", "parallel"), False, hbm=options.get("hbm"),

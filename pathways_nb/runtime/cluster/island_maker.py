@@ -15,7 +15,8 @@ from pathways_nb.runtime.hosts.host_actor import GROUPS, HostActor
 from pathways_nb.util.host_info import versions
 
 _PINGS = 8
-_GROUPS = {"reports": "reports", "arrive": "arrivals", **dict.fromkeys(("ask", "stamp", "set_clock"), "beside")}
+_BESIDE = ("ask", "stamp", "set_clock", "pull")
+_GROUPS = {"reports": "reports", "arrive": "arrivals", **dict.fromkeys(_BESIDE, "beside")}
 _DRIFT = 5e-5
 """Seconds by which two clocks may drift apart in a second; crystals are made to half of that."""
 
@@ -47,6 +48,7 @@ class IslandMaker:
         per_host: devices of each host.
         platform: of the devices, as JAX calls it.
         cores: for each host, in the order in which hosts are made, the cores it is pinned to.
+        by_device: whether values go to other hosts from device to device, where JAX can do that.
         say: shows a line of progress.
         clock: the controller's clock, in seconds.
     """
@@ -55,6 +57,7 @@ class IslandMaker:
     per_host: int
     platform: str = "cpu"
     cores: Callable[[int], Sequence[int]] = lambda host: ()
+    by_device: bool = False
     say: Callable[[str], object] = lambda line: None
     clock: Callable[[], float] = time.perf_counter
     islands: dict[int, HostIsland] = field(default_factory=dict)
@@ -132,12 +135,18 @@ class IslandMaker:
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         if self.platform != "cpu":
             options["num_gpus"] = self.per_host
-        actor = self.ray.remote(concurrency_groups=GROUPS)(grouped(self.ray, HostActor, _GROUPS))
+        actor = self.ray.remote(concurrency_groups=GROUPS)(grouped(self.ray, HostActor, _GROUPS)).options(**options)
         links = [
             RayLink(
                 self.ray,
-                actor.options(**options).remote(
-                    island, number, hosts, self.per_host, self.platform, self.cores(island * hosts + number)
+                actor.remote(
+                    island,
+                    number,
+                    hosts,
+                    self.per_host,
+                    self.platform,
+                    self.cores(island * hosts + number),
+                    self.by_device,
                 ),
             )
             for number in range(hosts)

@@ -7,11 +7,12 @@ finishes the arrival. If the senders' island is lost, its arrivals end with that
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -20,7 +21,8 @@ from pathways_nb.runtime.hosts.crossings import Cut, Route
 from pathways_nb.runtime.hosts.messages import Parcel
 from pathways_nb.runtime.lowering.pieces import Box, Located
 
-Parts = Sequence[tuple[Box, np.ndarray]]
+Parts = Sequence[tuple[Box, Any]]
+"""Ranges of indices with their values, by NumPy or on a device."""
 OnArrived = Callable[[list[Parcel], PathwaysError | None], None]
 Key = tuple[int, int]
 """A run and a step."""
@@ -140,7 +142,7 @@ def assembled(
             sharding.mesh, PartitionSpec(*_padded(sharding.spec, len(shape)), *(None for _ in tail))
         )
     arrays = [
-        jax.device_put(_shard(wanted.box(at), parts), device)
+        _on_device(wanted.box(at), parts, device)
         for at, device in enumerate(sharding.mesh.devices.flat)
         if device in here
     ]
@@ -163,20 +165,42 @@ def zeros(where: Located, sharding: NamedSharding, shape: tuple[int, ...], dtype
     return assembled(made, where, sharding, shape, None if key is None else str(jax.random.key_impl(key)))
 
 
+def _on_device(box: Box, parts: Parts, device: Any) -> jax.Array:
+    """Return the values of a range on a device; parts that are on devices do not pass through the host."""
+    whole = next((values for within, values in parts if within == box), None)
+    if whole is not None or not all(isinstance(values, jax.Array) for _, values in parts):
+        return jax.device_put(_shard(box, parts) if whole is None else whole, device)
+    made = jnp.zeros(*_like(box, parts), device=device)
+    for to, values in _overlaps(box, parts):
+        made = made.at[to].set(jax.device_put(values, device))
+    return made
+
+
 def _shard(box: Box, parts: Parts) -> np.ndarray:
     """Return the values of a range, put together of the parts that overlap it."""
     for within, values in parts:
         if within == box:
-            return values
+            return np.asarray(values)
+    made = np.empty(*_like(box, parts))
+    for to, values in _overlaps(box, parts):
+        made[to] = values
+    return made
+
+
+def _like(box: Box, parts: Parts) -> tuple[tuple[int, ...], Any]:
+    """Return the shape and dtype of a range."""
     first = parts[0][1]
-    made = np.empty((*(high - low for low, high in box), *first.shape[len(box) :]), first.dtype)
+    return (*(high - low for low, high in box), *first.shape[len(box) :]), first.dtype
+
+
+def _overlaps(box: Box, parts: Parts) -> Iterator[tuple[tuple[slice, ...], Any]]:
+    """Yield the indices within a range that parts overlap, with their values."""
     for within, values in parts:
         common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, within, strict=True)]
         if all(low < high for low, high in common):
             to = tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(common, box, strict=True))
             of = tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(common, within, strict=True))
-            made[to] = values[of]
-    return made
+            yield to, values[of]
 
 
 def _padded(spec: Any, rank: int) -> tuple[Any, ...]:

@@ -77,9 +77,12 @@ def crossing_bytes(routes: dict[Route, list[Cut]], itemsize: int) -> int:
 
 def numbers(array: Any) -> np.ndarray:
     """Return an array's values as NumPy; of typed random keys their numbers, with further dimensions at the end."""
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
-    return np.asarray(array)
+    return np.asarray(without_keys(array))
+
+
+def without_keys(array: Any) -> Any:
+    """Return an array, or of typed random keys their numbers."""
+    return jax.random.key_data(array) if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) else array
 
 
 def key_impl(value: Any) -> str | None:
@@ -88,7 +91,8 @@ def key_impl(value: Any) -> str | None:
     return str(jax.random.key_impl(value)) if is_key else None
 
 
-def part(shard: np.ndarray, within: Box, box: Box) -> np.ndarray:
-    """Return a range of an array, of which ``shard`` holds the range ``within``."""
-    index = tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(box, within, strict=True))
-    return np.asarray(shard[index])
+def part(shard: Any, within: Box, box: Box) -> Any:
+    """Return a range of an array, of which ``shard`` holds the range ``within``, where the shard is."""
+    if within == box:
+        return shard
+    return shard[tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(box, within, strict=True))]

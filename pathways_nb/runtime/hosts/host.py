@@ -10,14 +10,16 @@ import math
 import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pathways_nb.errors import PathwaysError
+from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.runtime.hosts.arrivals import Arrivals, assembled
 from pathways_nb.runtime.hosts.crossings import key_impl, numbers
+from pathways_nb.runtime.hosts.device_route import DeviceRoute
 from pathways_nb.runtime.hosts.host_dispatcher import HostDispatcher
 from pathways_nb.runtime.hosts.host_run import HostPlan, HostRun, missing, plain
 from pathways_nb.runtime.hosts.messages import (
@@ -60,6 +62,7 @@ class Host:
         per_host: number of devices of each host, by island.
         deliver: gives a parcel to another host.
         clock: returns seconds of the controller's clock.
+        route: the way from device to device of other hosts; ``None`` sends by NumPy.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Host:
         per_host: Callable[[int], int],
         deliver: Deliver,
         clock: Clock,
+        route: DeviceRoute | None = None,
     ):
         self.island, self.number, self.devices, self.per_host, self.clock = island, number, devices, per_host, clock
         self.lockstep = hosts > 1
@@ -83,8 +87,8 @@ class Host:
         """By buffer that is not computed yet, what is to be sent of it."""
         self._lock = threading.Lock()
         self.launched = Condition()
-        self.deliver = deliver
-        self._sender = Sender(number, devices, per_host, self._deliver, clock)
+        self.deliver, self.route = deliver, route
+        self._sender = Sender((island, number), devices, per_host, self._deliver, clock, route)
         self.dispatcher = HostDispatcher(self, len(devices), clock, self._range_ended)
         self._sender.start()
         self.dispatcher.start()
@@ -271,11 +275,22 @@ class Host:
         """The first device of this host within its island, and their number."""
         return self.number * self.per_host(self.island), self.per_host(self.island)
 
-    def _deliver(self, island: int, host: int, parcel: Parcel) -> None:
+    def _deliver(self, island: int, host: int, parcel: Parcel, on_taken: Callable[[bool], None]) -> None:
         if (island, host) == (self.island, self.number):
             self.arrivals.take(parcel)
         else:
-            self.deliver(island, host, parcel)
+            self.deliver(island, host, parcel, on_taken)
+
+    def pull(self, parcel: Parcel) -> None:
+        """Take in a parcel whose pieces another host offers; waits until they are there, or cannot be."""
+        assert self.route is not None
+        assert parcel.offer is not None
+        try:
+            came = replace(parcel, arrays=self.route.pull(parcel.offer), offer=None)
+        except Exception as cause:  # of whatever class JAX raises
+            why = f"host {parcel.host} of its island died while it sent a value to island {self.island}: {cause}"
+            came = replace(parcel, error=LostError(why), offer=None)
+        self.arrivals.take(came)
 
     def _range_ended(self, launch_range: LaunchRange, island: int) -> None:
         run = launch_range.run

@@ -11,7 +11,7 @@ import pickle
 import platform as system
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pathways_nb.runtime.hosts.host import Host
@@ -38,14 +38,24 @@ class HostActor:
         per_host: number of devices of this host.
         platform: as JAX calls it.
         cores: the cores that computing threads are pinned to; empty if they are not pinned.
+        by_device: whether values go to other hosts from device to device, where JAX can do that.
     """
 
-    def __init__(self, island: int, number: int, hosts: int, per_host: int, platform: str, cores: Sequence[int]):
+    def __init__(
+        self,
+        island: int,
+        number: int,
+        hosts: int,
+        per_host: int,
+        platform: str,
+        cores: Sequence[int],
+        by_device: bool = False,
+    ):
         self._where, self._hosts, self._count = (island, number), hosts, per_host
         self._per_host = {island: per_host}
         self._peers: dict[tuple[int, int], Any] = {}
         self._offset = 0.0
-        self._platform, self._cores = platform, tuple(cores)
+        self._platform, self._cores, self._by_device = platform, tuple(cores), by_device
         self._interval = ShortInterval()
         os.environ["JAX_PLATFORMS"] = platform if platform == "cpu" else ""
         os.environ["PJRT_NPROC"] = str(4 * per_host + 2)
@@ -68,7 +78,9 @@ class HostActor:
             What this host is.
         """
         import jax
+        import ray
 
+        from pathways_nb.runtime.hosts.device_route import route_of
         from pathways_nb.runtime.islands import capacity_of, on_cores
 
         if self._platform == "cpu":
@@ -77,7 +89,9 @@ class HostActor:
             jax.distributed.initialize(coordinator, self._hosts, self._where[1])
         with on_cores(self._cores):
             devices = jax.devices()
-        self.host = Host(*self._where, devices, self._hosts, self._per_host.__getitem__, self._deliver, self.clock)
+        route = route_of(devices, ray.util.get_node_ip_address()) if self._by_device else None
+        per_host = self._per_host.__getitem__
+        self.host = Host(*self._where, devices, self._hosts, per_host, self._deliver, self.clock, route)
         mine = jax.local_devices()
         return HostFacts(
             system.node(), os.getpid(), versions(), mine[0].platform, mine[0].device_kind, len(mine), capacity_of(mine)
@@ -112,11 +126,19 @@ class HostActor:
         """Take in a value from another host; a small one comes pickled."""
         self.host.arrivals.take(pickle.loads(parcel) if isinstance(parcel, bytes) else parcel)
 
+    def pull(self, parcel: bytes) -> None:
+        """Pull a value that another host offers; the call ends when it is there."""
+        self.host.pull(pickle.loads(parcel))
+
     def ask(self, method: str, *args: Any) -> Any:
         """Call a method of the host that is no message."""
         return getattr(self.host, method)(*args)
 
-    def _deliver(self, island: int, host: int, parcel: Parcel) -> None:
+    def _deliver(self, island: int, host: int, parcel: Parcel, on_taken: Callable[[bool], None]) -> None:
+        if parcel.offer is not None:
+            pulled = self._peers[island, host].pull.remote(pickle.dumps(parcel, protocol=5))
+            pulled.future().add_done_callback(lambda answer: on_taken(answer.exception() is None))
+            return
         # Ray pickles with more care than a small parcel needs, and puts a large one's arrays into shared memory.
         small = sum(array.nbytes for array in parcel.arrays) <= _SMALL
         self._peers[island, host].arrive.remote(pickle.dumps(parcel, protocol=5) if small else parcel)

@@ -160,6 +160,25 @@ Message = Call | Range | Stop | Send | Drop | ForgetPlans | Devices | IslandLost
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """Pieces that wait to be pulled (see ``device_route``).
+
+    Args:
+        address: of the transfer server.
+        number: of the offer.
+        pieces: shape and dtype of each.
+        positions: for each, the position of a device that needs it, in the order of the target's mesh.
+        first: the first device of that mesh within its island.
+    """
+
+    address: str
+    number: int
+    pieces: tuple[tuple[tuple[int, ...], Any], ...]
+    positions: tuple[int, ...]
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Parcel:
     """What one host sends to another for one step of a run, or why it cannot.
 
@@ -171,15 +190,17 @@ class Parcel:
         began: when the value was there to be sent, in seconds of the controller's clock.
         error: why there is no value.
         key_impl: of typed random keys, whose numbers travel.
+        offer: where to pull the pieces from, in place of ``arrays``.
     """
 
     run: int
     step: int
     host: int
-    arrays: tuple[np.ndarray, ...] = ()
+    arrays: tuple[Any, ...] = ()
     began: float = 0.0
     error: PathwaysError | None = None
     key_impl: str | None = None
+    offer: Offer | None = None
 
 
 # ---- reports: from a host

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from pathways_nb.errors import PathwaysError
-from pathways_nb.runtime.hosts.crossings import cuts, key_impl, numbers, part
-from pathways_nb.runtime.hosts.messages import Parcel
+from pathways_nb.runtime.hosts.crossings import Cut, cuts, key_impl, numbers, part, without_keys
+from pathways_nb.runtime.hosts.device_route import DeviceRoute
+from pathways_nb.runtime.hosts.messages import Offer, Parcel
 from pathways_nb.runtime.local.watcher import Clock, wait_for
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.transfers import shards_of
 
-Deliver = Callable[[int, int, Parcel], None]
-"""Gives a parcel to a host of an island."""
+Deliver = Callable[[int, int, Parcel, Callable[[bool], None]], None]
+"""Gives a parcel to a host of an island; of one that is an offer, tells whether it was taken or that host died."""
 
 
 @dataclass(eq=False)
@@ -53,18 +54,26 @@ class Sender(threading.Thread):
     """Sends what is put into its queue, in that order.
 
     Args:
-        number: of this host within its island.
+        here: this host's island, and its number there.
         devices: all devices of its island.
         per_host: number of devices of a host, by island.
         deliver: gives a parcel to another host.
         clock: returns seconds of the controller's clock.
+        route: the way from device to device; ``None`` sends by NumPy.
     """
 
     def __init__(
-        self, number: int, devices: Sequence[Any], per_host: Callable[[int], int], deliver: Deliver, clock: Clock
+        self,
+        here: tuple[int, int],
+        devices: Sequence[Any],
+        per_host: Callable[[int], int],
+        deliver: Deliver,
+        clock: Clock,
+        route: DeviceRoute | None = None,
     ):
         super().__init__(name="pathways-sender", daemon=True)
-        self.number, self.devices, self.per_host, self.deliver, self.clock = number, devices, per_host, deliver, clock
+        self.here, self.devices, self.per_host, self.deliver, self.clock = here, devices, per_host, deliver, clock
+        self.route = route
         self.inbox: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
 
     def run(self) -> None:
@@ -77,38 +86,83 @@ class Sender(threading.Thread):
         outgoing = self.inbox.get()
         if outgoing is None:
             return False
+        readers = _Readers(outgoing.on_sent)
         try:
-            self._send(outgoing)
+            self._send(outgoing, readers)
         finally:
-            outgoing.on_sent()
+            readers.let_go()
         return True
 
-    def _device(self, outgoing: Outgoing, position: int) -> Any:
-        on_host = isinstance(outgoing.array, np.ndarray)
-        return None if on_host else self.devices[outgoing.source.where.first + position]
-
-    def _send(self, outgoing: Outgoing) -> None:
+    def _send(self, outgoing: Outgoing, readers: _Readers) -> None:
         failure = wait_for(outgoing.array) if isinstance(outgoing.array, jax.Array) else None
         error = outgoing.error or (outgoing.explain(failure) if failure is not None else None)
         began, source, target = self.clock(), outgoing.source, outgoing.target
         sends, takes = self.per_host(source.where.island), self.per_host(target.where.island)
-        shards = {}
-        if error is None:
-            shards = _shards(outgoing.array)
+        shards = _shards(outgoing.array) if error is None else {}
         for (host, to), found in cuts(source, target, outgoing.shape, sends, takes).items():
-            if host != self.number:
+            if host != self.here[1]:
                 continue
-            boxes = source.shards(outgoing.shape)
-            arrays = () if error is not None else tuple(
-                part(shards[self._device(outgoing, cut.source)], boxes.box(cut.source), cut.box)
-                for cut in found
-            )  # fmt: skip
-            parcel = Parcel(outgoing.run, outgoing.step, host, arrays, began, error, key_impl(outgoing.array))
-            self.deliver(target.where.island, to, parcel)
+            island, parcel = target.where.island, Parcel(outgoing.run, outgoing.step, host, (), began, error)
+            parcel = replace(parcel, key_impl=key_impl(outgoing.array))
+            if error is not None:
+                self.deliver(island, to, parcel, _unheard)
+            elif not self._goes_by_device(outgoing, shards, (island, to)):
+                by_numpy = {device: numbers(shard) for device, shard in shards.items()}
+                arrays = tuple(np.asarray(piece) for piece in self._pieces(outgoing, by_numpy, found))
+                self.deliver(island, to, replace(parcel, arrays=arrays), _unheard)
+            else:
+                assert self.route is not None
+                on_devices = {device: without_keys(shard) for device, shard in shards.items()}
+                offer = self.route.offer(self._pieces(outgoing, on_devices, found), found, target.where.first)
+                self.deliver(island, to, replace(parcel, offer=offer), self._on_taken(offer, readers))
+
+    def _goes_by_device(self, outgoing: Outgoing, shards: Mapping[Any, Any], to: tuple[int, int]) -> bool:
+        """Return whether a value goes from device to device; a transfer server never ends to send nothing."""
+        on_devices = None not in shards and not outgoing.target.where.is_host
+        return self.route is not None and on_devices and to != self.here and all(outgoing.shape)
+
+    def _pieces(self, outgoing: Outgoing, shards: Mapping[Any, Any], found: Sequence[Cut]) -> list[Any]:
+        """Return the pieces of some cuts, each where its shard is."""
+        source = outgoing.source
+        boxes = source.shards(outgoing.shape)
+        devices = [None if None in shards else self.devices[source.where.first + cut.source] for cut in found]
+        return [
+            part(shards[device], boxes.box(cut.source), cut.box) for cut, device in zip(found, devices, strict=True)
+        ]
+
+    def _on_taken(self, offer: Offer, readers: _Readers) -> Callable[[bool], None]:
+        readers.hold()
+
+        def ended(taken: bool) -> None:
+            if not taken and self.route is not None:
+                self.route.withdraw(offer)
+            readers.let_go()
+
+        return ended
 
 
-def _shards(array: Any) -> dict[Any, np.ndarray]:
+class _Readers:
+    """Calls a function when the last of several readers has let go; it begins with one."""
+
+    def __init__(self, then: Callable[[], None]):
+        self._count, self._then, self._lock = 1, then, threading.Lock()
+
+    def hold(self) -> None:
+        with self._lock:
+            self._count += 1
+
+    def let_go(self) -> None:
+        with self._lock:
+            self._count -= 1
+            last = not self._count
+        if last:
+            self._then()
+
+
+def _unheard(taken: bool) -> None:
+    """Take note of nothing: what is sent by NumPy is a copy."""
+
+
+def _shards(array: Any) -> dict[Any, Any]:
     """Return an array's shards in this process by device; a value of the host's own is its only one."""
-    if isinstance(array, np.ndarray):
-        return {None: array}
-    return {device: numbers(shard) for device, shard in shards_of(array).items()}
+    return {None: array} if isinstance(array, np.ndarray) else dict(shards_of(array))

@@ -43,6 +43,7 @@ class Terms:
         hbm: bytes of memory of each device; ``None`` takes what they report.
         platform: of the devices, as JAX calls it.
         pin: whether hosts are pinned to cores.
+        transfers: ``"device"`` or ``"ray"``; ``None`` takes the first on accelerators.
     """
 
     islands: int
@@ -53,6 +54,7 @@ class Terms:
     hbm: float | None
     platform: str
     pin: bool
+    transfers: str | None = None
 
 
 class ControllerActor:
@@ -67,7 +69,8 @@ class ControllerActor:
         import ray
 
         self.terms, self._ray = terms, ray
-        self._maker = IslandMaker(ray, terms.per_host, terms.platform, cores)
+        by_device = terms.transfers == "device" if terms.transfers else terms.platform != "cpu"
+        self._maker = IslandMaker(ray, terms.per_host, terms.platform, cores, by_device)
         islands = self._maker.make_all(dict.fromkeys(range(terms.islands), terms.devices))
         budget = int(terms.hbm or min(link.facts.memory for island in islands for link in island.links))
         sizes, budgets = (terms.devices,) * terms.islands, (budget,) * terms.islands

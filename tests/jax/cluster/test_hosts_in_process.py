@@ -33,6 +33,16 @@ def cluster(watchdog: None, request: pytest.FixtureRequest) -> Iterator[Cluster]
             until_freed(made.is_empty)
 
 
+@pytest.fixture(params=[False, True], ids=["by Ray", "by device"])
+def either(watchdog: None, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The same as ``cluster``, for both ways that values may take between islands."""
+    failed = request.session.testsfailed
+    with hosts_in_process(2, 4, 4, by_device=request.param) as made:
+        yield made
+        if request.session.testsfailed == failed:
+            until_freed(made.is_empty)
+
+
 @pytest.fixture
 def lockstep(watchdog: None, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two islands of two hosts with two devices each."""
@@ -78,7 +88,7 @@ def test_a_call_a_program_and_their_values(cluster) -> None:
 
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (4, 3), (3, 1), (1, 4)])
 @pytest.mark.parametrize("specs", [(pw.P("x"), pw.P(None, "x")), (pw.P(), pw.P("x")), (pw.P(None, "x"), pw.P())])
-def test_from_m_devices_to_n(cluster, sizes, specs) -> None:
+def test_from_m_devices_to_n(either, sizes, specs) -> None:
     number = np.random.default_rng(0).normal(size=(12, 12)).astype("f4")
     first, second = (pw.virtual_slice(size, island=at) for at, size in enumerate(sizes))
     a, b = split(jnp.sin, first, specs[0]), split(jnp.cos, second, specs[1])
@@ -86,18 +96,18 @@ def test_from_m_devices_to_n(cluster, sizes, specs) -> None:
     same(b(a(number)), np.cos(np.sin(number)))  # an argument that comes from the other island
 
 
-def test_only_what_is_needed_travels(cluster) -> None:
+def test_only_what_is_needed_travels(either) -> None:
     """Whole rows from two devices to one host, once, though each of its four devices needs all of them."""
     left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(4, island=1)
     step = chain(split(double, left), split(add_one, right, pw.P()))
     with pw.record() as run:
         same(step(X), X * 2 + 1)
-    cluster.controller.settle()
+    either.controller.settle()
     moved = run.events.of_kind("transfer")
     assert moved.select(moved.is_("route", "DCN"))["bytes"].tolist() == [X.nbytes]
 
 
-def test_all_kinds_of_values(cluster) -> None:
+def test_all_kinds_of_values(either) -> None:
     left, right = places()
     key = jax.random.key(3)
 
@@ -121,13 +131,13 @@ def test_all_kinds_of_values(cluster) -> None:
     same((found[2].astype("f4"), found[3]), (low.astype("f4") * 4, -3.0))
 
 
-def test_empty_arrays_cross(cluster) -> None:
+def test_empty_arrays_cross(either) -> None:
     left, right = places()
     found = pw.get(chain(split(double, left, pw.P()), split(add_one, right))(np.zeros((0, 4), "f4")))
     assert found.shape == (0, 4)
 
 
-def test_gradients_through_two_islands(cluster) -> None:
+def test_gradients_through_two_islands(either) -> None:
     left, right = places()
     a = split(lambda w, x: jnp.tanh(x @ w), left, None)
     b = split(lambda w, h: jnp.mean((h @ w) ** 2), right, None)
@@ -161,7 +171,7 @@ def test_another_layout_on_the_same_devices(cluster) -> None:
     same(columns(rows(X)), X * 2 + 1)
 
 
-def test_donated_arguments(cluster) -> None:
+def test_donated_arguments(either) -> None:
     left, right = places()
     step = split(add_one, left, donate_argnums=0)
     value = pw.put(X, on=left, shardings=pw.P("x"))
@@ -172,7 +182,7 @@ def test_donated_arguments(cluster) -> None:
     same(other, X * 2)
 
 
-def test_many_calls_in_order(cluster) -> None:
+def test_many_calls_in_order(either) -> None:
     left, right = places()
     one, two = split(add_one, left), split(double, right)
     results = [two(one(np.full((4, 4), n, "f4"))) for n in range(60)]
@@ -458,7 +468,7 @@ def test_others_go_on_while_an_island_is_gone(cluster) -> None:
     same(a(X), X * 2)
 
 
-def test_a_receiver_that_dies_fails_only_what_needs_it(cluster) -> None:
+def test_a_receiver_that_dies_fails_only_what_needs_it(either) -> None:
     left, right = places()
     a, b = split(double, left, name="a"), split(add_one, right, name="b")
 
@@ -469,7 +479,7 @@ def test_a_receiver_that_dies_fails_only_what_needs_it(cluster) -> None:
 
     for result in both(X):
         result.wait()
-    dies_holding(cluster, 1)
+    dies_holding(either, 1)
     good, bad = both(X)
     same(good, X * 2)
     with pytest.raises(NodeError, match=r"b of both.*island 1 lost host host-1-0"):
@@ -545,7 +555,7 @@ def test_a_reader_of_what_was_cancelled_before_its_hosts_heard_of_it(watchdog) -
         left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
         slow, a, b = split(jnp.sin, left), split(double, left), split(add_one, right)
         same(b(a(slow(X))), np.sin(X) * 2 + 1)
-        with held_back(made.links[0, 0].host.dispatcher), pw.client("ann") as ann:
+        with pw.client("ann") as ann, held_back(made.links[0, 0].host.dispatcher):
             first = slow(X)
             result = b(a(first))
             ann.cancel()
@@ -623,7 +633,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
         launches[number] = target.host.dispatcher.computing.seen
     arrived = threading.Event()
 
-    def only_to_the_first(island: int, number: int, parcel: Any) -> None:
+    def only_to_the_first(island: int, number: int, parcel: Any, on_taken: Any) -> None:
         if number == 0:
             targets[0].host.arrivals.take(parcel)
             arrived.set()
