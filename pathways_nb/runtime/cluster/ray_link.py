@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,6 +12,8 @@ from pathways_nb.runtime.hosts.messages import HostFacts, Report
 
 _METHODS = {"begin": "begin", "address": "address", "meet": "meet", "stamp": "stamp", "set_clock": "set_clock"}
 """Methods of the actor itself; all others are the host's."""
+_AHEAD = 2
+"""Questions for reports under way at once."""
 
 
 class RayLink:
@@ -25,6 +28,7 @@ class RayLink:
 
     def __init__(self, ray: Any, actor: Any):
         self.ray, self.actor = ray, actor
+        self._asked: deque[Any] = deque()
 
     def post(self, messages: bytes) -> None:
         """Send pickled messages; Ray keeps the order of one caller's calls."""
@@ -55,8 +59,11 @@ class RayLink:
         Raises:
             HostDied: the actor's process is gone.
         """
+        # The next question is there before the answer to this one, so no report waits for a question on its way.
+        while len(self._asked) < _AHEAD:
+            self._asked.append(self.actor.reports.remote())
         try:
-            found: list[Report] = pickle.loads(self.ray.get(self.actor.reports.remote()))
+            found: list[Report] = pickle.loads(self.ray.get(self._asked.popleft()))
         except self.ray.exceptions.RayError as error:
             raise self._translated(error) from None
         return found
