@@ -7,6 +7,7 @@ the kernel's process, however that ends. When the last one has ended, so does th
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -23,17 +24,9 @@ _FIRST = 60.0
 
 def main(folder: Path) -> None:
     """Keep a cluster until nobody uses it."""
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=os.cpu_count() or 1,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=512 << 20,
-        log_to_driver=False,
-        logging_level="error",
-    )
+    lean_ray = importlib.import_module("lean_ray")  # beside this file
+    ray = lean_ray.imported()
+    lean_ray.start(ray)
     address = ray.get_runtime_context().gcs_address
     with socket.socket(socket.AF_UNIX) as server:
         path = folder / f"lifeline-{os.getpid()}"

@@ -9,20 +9,23 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import importlib.util
 import os
 import socket
+import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError
-from pathways_nb.runtime.cluster import kept_cluster
+from pathways_nb.runtime.cluster import kept_cluster, lean_ray
 from pathways_nb.util import forks
 
 HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
-_MEMORY = 512 << 20
-"""Bytes of the object store of a cluster made here."""
+_NAMESPACE = "pathways_nb"
 _REACH = 5.0
 """Seconds to wait for an address: Ray itself would end this process after a minute."""
 
@@ -68,6 +71,8 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
         UsageError: Ray is not installed, or this process is connected to another cluster.
         PlaceError: nothing answers at the address, or Ray did not start.
     """
+    # Ray's import and the start of a cluster take seconds each: they go on side by side.
+    finding = _begin(kept_cluster.find_or_start, say) if shared and address is None and _is_first() else None
     ray = _ray()
     with _lock:
         known = _state.get("connection")
@@ -85,7 +90,7 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
             made = Connection(ray, address, own=True, shared=shared and address is None)
             where = address
             if made.shared:
-                where, made.lifeline = kept_cluster.find_or_start(say)
+                where, made.lifeline = _ended(finding) if finding else kept_cluster.find_or_start(say)
             say("starting Ray …" if where is None else f"connecting to the Ray cluster at {where} …")
             _in_lasting_thread(lambda: _init(ray, where))
             known = _state["connection"] = made
@@ -93,14 +98,46 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
         return known
 
 
-def _ray() -> Any:
+def _is_first() -> bool:
+    """Return whether this process has not imported Ray yet, and can."""
+    return "ray" not in sys.modules and importlib.util.find_spec("ray") is not None
+
+
+def _begin(work: Callable[..., Any], *args: Any) -> Future[Any]:
+    """Begin ``work`` in a thread of its own."""
+    _prepare()
+    found: Future[Any] = Future()
+
+    def do() -> None:
+        try:
+            found.set_result(work(*args))
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=do, name="pathways-cluster", daemon=True).start()
+    return found
+
+
+def _ended(found: Future[Any]) -> Any:
+    """Wait for what has begun, in short steps, so that an interrupt is heard."""
+    while not found.done():
+        time.sleep(0.05)
+    return found.result()
+
+
+def _prepare() -> None:
+    """Set what Ray reads when it is imported."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # leave CUDA_VISIBLE_DEVICES of CPU hosts alone
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     kept_cluster.use_token()
+
+
+def _ray() -> Any:
+    _prepare()
     try:
         with _quiet_forks():
-            found = importlib.import_module("ray")
+            found = lean_ray.imported()
     except ImportError:
         raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {HOW_TO_GET}.") from None
     _leave_out_deaths()
@@ -139,19 +176,11 @@ def _leave_out_deaths() -> None:
 
 
 def _init(ray: Any, address: str | None) -> None:
-    usual: dict[str, Any] = {"namespace": "pathways_nb", "log_to_driver": False, "logging_level": "error"}
     if address is not None:
-        ray.init(address=address, **usual)
+        ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="error")
         return
     with _quiet_forks():
-        ray.init(
-            address="local",
-            num_cpus=max(os.cpu_count() or 1, 1),
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            object_store_memory=_MEMORY,
-            **usual,
-        )
+        lean_ray.start(ray, namespace=_NAMESPACE)
 
 
 def _in_lasting_thread(work: Callable[[], None]) -> None:

@@ -57,7 +57,6 @@ class HostActor:
         self._offset = 0.0
         self._platform, self._cores, self._by_device = platform, tuple(cores), by_device
         self._interval = ShortInterval()
-        os.environ["JAX_PLATFORMS"] = platform if platform == "cpu" else ""
         os.environ["PJRT_NPROC"] = str(4 * per_host + 2)
 
     def address(self) -> str:
@@ -84,6 +83,7 @@ class HostActor:
         from pathways_nb.runtime.islands import capacity_of, on_cores
 
         if self._platform == "cpu":
+            jax.config.update("jax_platforms", "cpu")  # JAX was imported before this object could set its environment
             jax.config.update("jax_num_cpu_devices", self._count)
         if coordinator is not None:
             jax.distributed.initialize(coordinator, self._hosts, self._where[1])

@@ -25,7 +25,7 @@ import pathways_nb as pw
 from pathways_nb.errors import LostError, NodeError, PlaceError, UsageError
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines.context import Context
-from pathways_nb.runtime.cluster import island_maker, ray_cluster
+from pathways_nb.runtime.cluster import island_maker, lean_ray, ray_cluster
 from pathways_nb.runtime.hosts.messages import HostFacts
 from pathways_nb.util.host_info import versions
 from tests.support.computations import same
@@ -84,6 +84,24 @@ def test_other_versions_are_refused_by_name(name) -> None:
     facts = HostFacts("far", 1, {**versions(), name: "0.0"}, "cpu", "cpu", 2, 0)
     with pytest.raises(PlaceError, match=rf"host far runs {name} 0\.0, and this process .*: programs could not travel"):
         island_maker._check_versions(facts)
+
+
+def test_ray_starts_without_what_nobody_uses(monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    node = lean_ray.imported()._private.node.Node
+    usual, seen = node.start_monitor, {}
+
+    class Fake:
+        @staticmethod
+        def init(**options: Any) -> None:
+            seen.update(options, path=os.environ["PYTHONPATH"], monitor=node.start_monitor)
+
+    lean_ray.start(Fake, namespace="here")
+    first, *rest = seen["path"].split(os.pathsep)
+    assert (Path(first) / "rfc3987_syntax.py").is_file()
+    assert (rest, seen["namespace"], seen["address"]) == (["mine"], "here", "local")
+    assert seen["monitor"] is not usual
+    assert (node.start_monitor, os.environ["PYTHONPATH"]) == (usual, "mine")
 
 
 # ---- with Ray
