@@ -17,7 +17,7 @@ from pathways_nb.runtime.hosts.host_run import HostRun, plain, shape_of
 from pathways_nb.runtime.hosts.host_work_lane import ParcelLane
 from pathways_nb.runtime.hosts.messages import Coming, Given, Parcel, StepFailed
 from pathways_nb.runtime.local.dispatcher import Clock, Dispatcher
-from pathways_nb.runtime.local.watcher import LaunchRange, wait_for
+from pathways_nb.runtime.local.watcher import LaunchRange, stamp, wait_for
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.run_state import Execution
@@ -130,7 +130,7 @@ class HostDispatcher(Dispatcher):
         run.fill(step, [array])
         run.let_go(step, self.island)
         wait_for(array)
-        run.ends[step] = end = self.clock()
+        end = stamp(run, step, self.clock())
         differs = {"route": route, **({"bytes": size} if size >= 0 else {})}
         run.record.add_step(step, label, min(began, end), end, "estimated", "ok", **differs)  # type: ignore[attr-defined]
         run.mark_done(step)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Launched, Watcher, wait_for
+from pathways_nb.runtime.local.watcher import PATIENCE, Clock, Launched, Watcher, stamp, wait_for
 from pathways_nb.trace.record import Label
 
 _RETRY = 2e-3
@@ -25,7 +25,7 @@ class TransferWatcher(Watcher):
     def note_now(self, launched: Launched) -> None:
         """Record a transfer that had ended when it was dispatched; the dispatcher calls this."""
         failure = wait_for(launched.witness)
-        launched.ended = launched.launch_range.run.ends[launched.step] = self.clock()
+        launched.ended = stamp(launched.launch_range.run, launched.step, self.clock())
         if not self._note(launched, launched.ended, failure, "estimated", launched.ended + PATIENCE):
             self.inbox.put(launched)
 

@@ -8,6 +8,7 @@ time, it looks at every n-th launch and interpolates the stamps in between.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -150,12 +151,11 @@ class Watcher(threading.Thread, ABC):
 
     def _stamp(self, batch: Sequence[Launched], failures: Sequence[BaseException | None], now: float) -> None:
         ready = [max(self._ready_at(launched) or 0.0, launched.dispatched) for launched in batch]
-        guesses = _interpolated(ready, self._weights(batch), now)
+        guesses = [*_interpolated(ready, self._weights(batch), now)[:-1], now]
         for launched, guess, failure in zip(batch, guesses, failures, strict=True):
-            watched = launched is batch[-1]
-            end = launched.ended or max(now if watched else guess, launched.dispatched)
-            launched.launch_range.run.ends[launched.step] = end
-            self._end(launched, end, failure, "estimated" if watched or launched.ended else "interpolated")
+            end = launched.ended or stamp(launched.launch_range.run, launched.step, max(guess, launched.dispatched))
+            watched = launched is batch[-1] or launched.ended
+            self._end(launched, end, failure, "estimated" if watched else "interpolated")
 
     def _weights(self, batch: Sequence[Launched]) -> Sequence[float]:
         """Return the shares of a batch's time for its launches."""
@@ -195,6 +195,29 @@ class Watcher(threading.Thread, ABC):
         else:
             run.mark_done(step)
         launched.launch_range.step_done()
+
+
+def stamp(run: Execution, step: int, seen: float) -> float:
+    """Note when a step ended: not before what it waited for, and not after its reader.
+
+    Several threads see the ends of a run's steps, each a little late.
+
+    Args:
+        run: that it belongs to.
+        step: the step.
+        seen: when its end was seen, in seconds.
+
+    Returns:
+        The end, in seconds.
+    """
+    action = run.compiled_plan.actions[step]
+    with _stamping:
+        earliest = max((run.ends.get(other, 0.0) for other in action.waits_for), default=0.0)
+        run.ends[step] = end = min(max(seen, earliest), run.ends.get(action.reader, math.inf))
+    return end
+
+
+_stamping = threading.Lock()
 
 
 @lru_cache(maxsize=4096)

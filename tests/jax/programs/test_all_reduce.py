@@ -44,8 +44,7 @@ def summed(make: Any, where: list[pw.VirtualSlice], **options: Any) -> pw.Progra
     )
 
 
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("bucket_mb", [0.01, 25.0])
+@pytest.mark.parametrize(("count", "bucket_mb"), [(2, 25.0), (3, 0.05)])
 def test_three_steps_over_islands_are_three_steps_of_plain_jax_on_the_whole_batch(count, bucket_mb) -> None:
     where, optimizer = places(count), optax.sgd(0.1, momentum=0.9)
     _, params = llama.stages([1, 1], SIZE)
@@ -53,11 +52,16 @@ def test_three_steps_over_islands_are_three_steps_of_plain_jax_on_the_whole_batc
     step = data_parallel.training_step(where, optimizer, bucket_mb)
     trees, states, batches = data_parallel.start(where, optimizer, params, tokens, targets)
     state = optimizer.init(params)
-    for _ in range(3):
-        trees, states, losses = step(trees, states, batches)
+
+    @jax.jit
+    def plain(params: Any, state: Any) -> Any:
         value, gradients = jax.value_and_grad(data_parallel.whole_loss)(params, tokens, targets)
         updates, state = optimizer.update(gradients, state, params)
-        params = optax.apply_updates(params, updates)
+        return optax.apply_updates(params, updates), state, value
+
+    for _ in range(3):
+        trees, states, losses = step(trees, states, batches)
+        params, state, value = plain(params, state)
         same(losses[0], value, rtol=1e-4)
     same(trees[0], params, rtol=1e-4, atol=1e-5)
     for other in range(1, count):

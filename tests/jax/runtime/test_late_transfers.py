@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.runtime.local.watcher import stamp
 from pathways_nb.runtime.run_state import Condition, Execution
 from tests.conftest import settled
 from tests.support.computations import on
@@ -70,6 +71,25 @@ def test_the_record_has_each_late_transfer_once_and_no_sum_before_its_parts(cont
         sums = events.select(events.is_("name", "all_reduce") & (events["island"] == island))
         assert len(sums) == 1
         assert sums["end"].min() >= arrived
+
+
+@pytest.mark.parametrize(
+    ("seen", "ends"),
+    [
+        ([(0, 1.0), (1, 3.0), (2, 2.0)], [1.0, 3.0, 3.0]),  # the sum's end is seen before the transfer's clock was read
+        ([(0, 1.0), (2, 2.0), (1, 3.0)], [1.0, 2.0, 2.0]),  # the transfer's thread wakes last
+        ([(2, 2.0), (1, 3.0), (0, 4.0)], [4.0, 2.0, 2.0]),
+        ([(0, 1.0), (1, 2.0), (2, 3.0)], [1.0, 2.0, 3.0]),
+    ],
+)
+def test_no_end_is_noted_before_that_of_an_input_in_whatever_order_threads_see_them(seen, ends) -> None:
+    """A node, the transfer of its value, and a sum."""
+    waits, readers = [(), (0,), (1,)], [-1, 2, -1]
+    actions = [SimpleNamespace(waits_for=w, reader=r) for w, r in zip(waits, readers, strict=True)]
+    run: Any = SimpleNamespace(ends={}, compiled_plan=SimpleNamespace(actions=actions))
+    for step, at in seen:
+        stamp(run, step, at)
+    assert [run.ends[step] for step in range(3)] == ends
 
 
 def test_a_node_that_fails_while_its_transfer_is_late_fails_what_reads_it_alone(controller, step, right) -> None:
