@@ -10,7 +10,7 @@ from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import ray_cluster
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.host_island import HostAttachment
-from pathways_nb.runtime.cluster.island_maker import IslandMaker
+from pathways_nb.runtime.cluster.island_maker import RESOURCES, IslandMaker
 from pathways_nb.session import elasticity
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
 from pathways_nb.session.controller_handle import Controller
@@ -100,8 +100,14 @@ def _maker(connection: ray_cluster.Connection, asked: AttachOptions, options: Cl
 
 
 def platform_of(ray: Any, devices: int) -> str:
-    """Return the platform of a cluster's devices, as JAX calls it: GPUs if there are enough of them."""
-    return "cuda" if ray.cluster_resources().get("GPU", 0) >= devices else "cpu"
+    """Return the platform of a cluster's devices, as JAX calls it: accelerators if there are enough of them."""
+    resources = ray.cluster_resources()
+    for platform, name in RESOURCES.items():
+        if resources.get(name, 0) >= devices:
+            return platform
+        if resources.get(name, 0):
+            say_line(f"the cluster has {resources[name]:g} {name}s, fewer than {devices}: hosts take CPU devices.")
+    return "cpu"
 
 
 def cores_of(asked: AttachOptions, platform: str) -> Callable[[int], Sequence[int]]:

@@ -17,6 +17,8 @@ from pathways_nb.util.host_info import versions
 _PINGS = 8
 _BESIDE = ("ask", "stamp", "set_clock", "pull")
 _GROUPS = {"reports": "reports", "arrive": "arrivals", **dict.fromkeys(_BESIDE, "beside")}
+RESOURCES = {"cuda": "GPU", "tpu": "TPU"}
+"""Ray's names of accelerators, by platform as JAX calls it."""
 _DRIFT = 5e-5
 """Seconds by which two clocks may drift apart in a second; crystals are made to half of that."""
 
@@ -133,8 +135,10 @@ class IslandMaker:
     def _actors(self, island: int, hosts: int) -> tuple[list[RayLink], list[Any]]:
         """Start the hosts of an island; return links to them, and futures of what they say of themselves."""
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        if self.platform != "cpu":
+        if self.platform == "cuda":
             options["num_gpus"] = self.per_host
+        elif self.platform in RESOURCES:
+            options["resources"] = {RESOURCES[self.platform]: self.per_host}
         actor = self.ray.remote(concurrency_groups=GROUPS)(grouped(self.ray, HostActor, _GROUPS)).options(**options)
         links = [
             RayLink(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pathways_nb.runtime.lowering.pieces import Box, Located, pieces, volume
+from pathways_nb.runtime.lowering.pieces import Box, Located, pieces
 
 
 class Cut(NamedTuple):
@@ -68,11 +68,6 @@ def cuts(source: Located, target: Located, shape: tuple[int, ...], sends: int, t
         route = host_of(source.where, at, sends), to_host
         routes.setdefault(route, []).append(Cut(box, at, tuple(targets)))
     return routes
-
-
-def crossing_bytes(routes: dict[Route, list[Cut]], itemsize: int) -> int:
-    """Return the bytes that all routes carry together."""
-    return sum(volume(cut.box) for found in routes.values() for cut in found) * itemsize
 
 
 def numbers(array: Any) -> np.ndarray:

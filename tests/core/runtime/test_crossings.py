@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.hosts.arrivals import Arrivals, parts_of, senders
-from pathways_nb.runtime.hosts.crossings import crossing_bytes, cuts, host_of, part
+from pathways_nb.runtime.hosts.crossings import cuts, host_of, part
 from pathways_nb.runtime.hosts.messages import OtherRow, Parcel, RangeEnded, StepEnded, StepRow, narrowed
 from pathways_nb.runtime.hosts.reports import Reports, RunRecord
 from pathways_nb.runtime.lowering.pieces import Located, volume
@@ -111,7 +111,8 @@ def test_bytes_of_the_routes(case) -> None:
     _, target, shape, _, takes = case
     wanted = target.shards(shape)
     by_host = {(host_of(target.where, at, takes), wanted.box(at)) for at in range(target.where.count)}
-    assert crossing_bytes(cuts(*case), 4) == 4 * sum(volume(box) for _, box in by_host)
+    carried = sum(volume(cut.box) for found in cuts(*case).values() for cut in found)
+    assert carried == sum(volume(box) for _, box in by_host)
 
 
 # ---- arrivals

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ import psutil
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.attach import cluster
 from pathways_nb.errors import LostError, NodeError, PlaceError, UsageError
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines.context import Context
@@ -84,6 +86,20 @@ def test_other_versions_are_refused_by_name(name) -> None:
     facts = HostFacts("far", 1, {**versions(), name: "0.0"}, "cpu", "cpu", 2, 0)
     with pytest.raises(PlaceError, match=rf"host far runs {name} 0\.0, and this process .*: programs could not travel"):
         island_maker._check_versions(facts)
+
+
+@pytest.mark.parametrize(
+    ("has", "devices", "platform", "said"),
+    [
+        ({"CPU": 8.0}, 4, "cpu", ""),
+        ({"GPU": 4.0}, 4, "cuda", ""),
+        ({"TPU": 8.0}, 4, "tpu", ""),
+        ({"GPU": 2.0}, 4, "cpu", "the cluster has 2 GPUs, fewer than 4: hosts take CPU devices."),
+    ],
+)
+def test_hosts_take_accelerators_if_the_cluster_has_enough(capsys, has, devices, platform, said) -> None:
+    assert cluster.platform_of(SimpleNamespace(cluster_resources=lambda: has), devices) == platform
+    assert said in capsys.readouterr().err
 
 
 def test_ray_starts_without_what_nobody_uses(monkeypatch) -> None:
