@@ -67,9 +67,9 @@ def attach(
             with the same controller; ``"sim:tpu_v3:4x32"`` gives chip, islands and devices of each, and ``"sim:here"``
             simulates the devices that are attached now, as ``pw.calibrate`` has measured them. ``"ray"`` takes hosts
             of a Ray cluster, each a process with its own JAX devices.
-        islands: number of islands (default 2 on CPU, 1 simulated), or on accelerators a list of device positions for
-            each island.
-        devices_per_island: number of devices of each island, on CPU (default 4) or simulated (default 8).
+        islands: number of islands (default 2 on CPU and on Ray, 1 simulated), or on accelerators a list of device
+            positions for each island.
+        devices_per_island: number of devices of each island, on CPU or Ray (default 4) or simulated (default 8).
         devices_per_host: number of devices of each simulated host; ``None`` takes that of the chip. On a Ray cluster,
             those of each host: an island of 4 devices on hosts of 2 is two hosts, which fail together.
         dispatch: ``"parallel"`` (asynchronous) or ``"sequential"``: a node is sent when the one before it is done
@@ -92,7 +92,8 @@ def attach(
             with several client threads too: they take turns, and time advances only while all of them wait.
         values: whether to compute simulated values on CPU devices as well, so that they can be fetched; for small
             programs only.
-        address: ``host:port`` of a running Ray cluster; ``None`` makes one on this machine, for this process.
+        address: ``host:port`` of a running Ray cluster; ``None`` makes one on this machine: for this process, or with
+            ``name`` for all notebooks of this user.
         name: of a controller on a Ray cluster that several notebooks share: the first one makes it, with these
             options, and others attach by its name alone.
         transfers: the way of values between hosts of a Ray cluster: ``"device"`` is from device to device by JAX's
@@ -104,7 +105,8 @@ def attach(
 
     Raises:
         PlaceError: the numbers do not fit the devices, or exceed what was seen to work (``util.limits``).
-        UsageError: an unknown kind or dispatch mode, or a meaningless ``hbm``, latency or noise.
+        UsageError: an unknown kind or dispatch mode, or a meaningless ``hbm``, latency or noise; Ray is not installed,
+            this process is connected to another cluster, or the controller of that ``name`` has other options.
     """
     forks.refuse()
     before = default_controller.peek()

@@ -94,7 +94,7 @@ def _maker(connection: ray_cluster.Connection, asked: AttachOptions, options: Cl
         options.devices_per_host or 1,
         platform,
         cores_of(asked, platform),
-        options.transfers == "device" if options.transfers else platform != "cpu",
+        by_device(options, platform),
         say_line,
     )
 
@@ -108,6 +108,11 @@ def platform_of(ray: Any, devices: int) -> str:
         if resources.get(name, 0):
             say_line(f"the cluster has {resources[name]:g} {name}s, fewer than {devices}: hosts take CPU devices.")
     return "cpu"
+
+
+def by_device(options: ClusterOptions, platform: str) -> bool:
+    """Return whether values go to other hosts from device to device."""
+    return options.transfers == "device" if options.transfers else platform != "cpu"
 
 
 def cores_of(asked: AttachOptions, platform: str) -> Callable[[int], Sequence[int]]:
@@ -131,16 +136,15 @@ def _attachment(maker: IslandMaker, asked: AttachOptions) -> HostAttachment:
 
 def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) -> ClusterDriver:
     maker.say = session.say
-    made = ClusterDriver(
+    return ClusterDriver(
         attachment,
         session.machine,
         session.clock,
         session.note,
         lambda island: elasticity.lose(session, island),
         lambda island: elasticity.give_back(session, island),
+        lambda island: elasticity.withdraw(session, island),
     )
-    made.on_losing = lambda island: elasticity.withdraw(session, island)
-    return made
 
 
 def say_line(line: str) -> None:

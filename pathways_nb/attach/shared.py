@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pathways_nb.attach.cluster import cores_of, platform_of, say_line
+from pathways_nb.attach.cluster import by_device, cores_of, platform_of, say_line
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import ray_cluster
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
@@ -15,7 +15,7 @@ from pathways_nb.runtime.shared.controller_link import RayControllerLink, ask, c
 from pathways_nb.runtime.shared.remote_core import RemoteMachine
 from pathways_nb.runtime.shared.shared_driver import SharedDriver
 from pathways_nb.session import elasticity
-from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
+from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, named
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 
@@ -78,7 +78,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
         for where in link.welcome.gone:
             session.resources.remove(where)
         islands = tuple(link.island(view) for view in link.welcome.islands)
-        driver = SharedDriver(
+        return SharedDriver(
             HostAttachment(islands, Guest(connection.ray, actor)),
             session.machine,  # type: ignore[arg-type]
             session.clock,
@@ -87,13 +87,20 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
             lambda where: elasticity.follow_loss(session, where),
             lambda island: elasticity.follow_return(session, island),
             lambda island, budget: elasticity.follow_joining(session, island, budget),
+            lambda island: elasticity.withdraw(session, island),
+            link.welcome.gone,
         )
-        driver.on_losing = lambda island: elasticity.withdraw(session, island)
-        return driver
 
     made = Controller(asked, start, tuple(sizes), tuple(budgets), machine=RemoteMachine)
+    try:
+        _ = made.driver  # join now: a shared controller ends when no kernel joins it for a while
+    except HostDied as died:
+        connection.release()
+        raise PlaceError(f"attach('ray', name={name!r}): the controller ended meanwhile: {died}.") from None
+    except BaseException:
+        connection.release()
+        raise
     made.on_close = connection.release
-    _ = made.driver  # join now: a shared controller ends when no kernel joins it for a while
     return made
 
 
@@ -104,7 +111,7 @@ def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:
     say_line(f"starting the controller {name!r} with {spelled.islands} islands of hosts …")
     terms = Terms(
         spelled.islands, devices, per_host, spelled.dispatch, by_value(spelled.policy), spelled.hbm, platform,
-        spelled.pin, options.transfers,
+        named(spelled.policy), spelled.pin, by_device(options, platform),
     )  # fmt: skip
     return create(ray, name, terms, cores_of(spelled, platform))
 
@@ -120,7 +127,9 @@ def _check_same(asked: AttachOptions, terms: Terms, name: str) -> None:
         ("islands", asked.islands, terms.islands),
         ("devices_per_island", asked.devices_per_island, terms.devices),
         ("devices_per_host", options.devices_per_host, terms.per_host),
-        ("transfers", options.transfers, terms.transfers),
+        ("transfers", options.transfers, "device" if terms.by_device else "ray"),
+        ("policy", None if asked.policy == "stride" else named(asked.policy), terms.policy_name),
+        ("pin", None if asked.pin else False, terms.pin),
         ("dispatch", None if asked.dispatch == "parallel" else asked.dispatch, terms.dispatch),
         ("hbm", asked.hbm, terms.hbm),
     )

@@ -100,5 +100,5 @@ def _until(is_so: Callable[[], bool]) -> None:
     end = time.perf_counter() + _LONGEST
     while not is_so():
         if time.perf_counter() > end:
-            raise TimeoutError(f"waited {_LONGEST:g} s for hosts in vain")
+            raise TimeoutError(f"no change of the island's hosts after {_LONGEST:g} s")
         time.sleep(1e-3)

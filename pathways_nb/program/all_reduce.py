@@ -1,8 +1,8 @@
 """``pw.all_reduce``: sums over places, for data parallelism over islands (Pathways, section 5.3 and Figure 12).
 
 It adds ordinary nodes to the program: for each bucket and place a computation that adds the parts of all places. The
-plan sends each part as soon as it is made (``exchange``, ``plan.lower``), so the exchange lies under the rest of the
-backward pass, and under whatever else does not need the sums.
+plan sends each part as soon as all places have made theirs (``plan.exchange_order``), so the exchange lies under the
+rest of the backward pass, and under whatever else does not need the sums.
 """
 
 from __future__ import annotations

@@ -304,7 +304,12 @@ class Driver(ABC):
             with self._queuing:
                 self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
             sizes = compiled_plan.result_bytes
-            self._prepare(run, arguments)
+            try:
+                self._prepare(run, arguments)
+            except BaseException:
+                with self._queuing:
+                    del self.runs[run.serial], self._queued[client][run.serial]
+                raise
             self.event_loop.submit(
                 Submitted(
                     run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, compiled_plan.footprint, moved

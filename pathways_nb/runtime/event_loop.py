@@ -11,7 +11,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pathways_nb.controller.messages import (
     Event,
@@ -211,7 +211,7 @@ class EventLoop:
             elif isinstance(item, deque):
                 if self._batch is item:
                     self._batch = None
-                yield Released(tuple(_drained(item)))
+                yield Released(tuple(drained(item)))
             else:
                 yield item
             del item  # an errand may hold what its caller lets go of, long before the next item comes
@@ -222,6 +222,11 @@ def _may_be_stopped() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _drained(batch: deque[int]) -> Iterator[int]:
+def drained(batch: deque[Any]) -> Iterator[Any]:
+    """Take what a queue holds, one item after the other, until it is empty.
+
+    Yields:
+        Each item.
+    """
     while batch:
         yield batch.popleft()

@@ -201,9 +201,8 @@ def hosts_in_process(count: int, devices: int, per_host: int, **options: Any) ->
 
     def start(session: Any) -> ClusterDriver:
         lost, rebuilt = partial(elasticity.lose, session), partial(elasticity.give_back, session)
-        driver = ClusterDriver(attachment, session.machine, session.clock, session.note, lost, rebuilt)
-        driver.on_losing = partial(elasticity.withdraw, session)
-        return driver
+        losing = partial(elasticity.withdraw, session)
+        return ClusterDriver(attachment, session.machine, session.clock, session.note, lost, rebuilt, losing)
 
     budget = int(asked.hbm or 0)
     controller = pw.Controller(asked, start, (devices,) * count, (budget,) * count)

@@ -101,13 +101,12 @@ class Lab:
             for where in self.shared.gone:
                 session.resources.remove(where)
             islands = tuple(links[-1].island(view) for view in self.shared.views())
-            driver = SharedDriver(
+            return SharedDriver(
                 HostAttachment(islands, Guest(self.shared, self.cluster)), session.machine, session.clock, links[-1],
                 session.note, partial(elasticity.follow_loss, session), partial(elasticity.follow_return, session),
                 lambda island, budget: elasticity.follow_joining(session, island, budget),
+                partial(elasticity.withdraw, session), tuple(self.shared.gone),
             )  # fmt: skip
-            driver.on_losing = partial(elasticity.withdraw, session)
-            return driver
 
         sizes = tuple(len(island.devices) for island in self.shared.islands)
         budgets = tuple(self.shared.budgets)

@@ -8,9 +8,10 @@ arrays, until somebody fetches them.
 from __future__ import annotations
 
 import atexit
+import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -31,13 +32,14 @@ from pathways_nb.runtime.cluster.messenger import Beginning, Messenger, RangeLos
 from pathways_nb.runtime.cluster.remote_array import Placing, RemoteArray
 from pathways_nb.runtime.cluster.run_ledger import RunOnHosts, given, sources_of
 from pathways_nb.runtime.driver import Driver, taken
-from pathways_nb.runtime.event_loop import Clock
+from pathways_nb.runtime.event_loop import Clock, drained
 from pathways_nb.runtime.faults import InjectedFault
 from pathways_nb.runtime.hosts import messages
 from pathways_nb.runtime.hosts.crossings import key_impl, numbers
 from pathways_nb.runtime.hosts.host_run import plain
 from pathways_nb.runtime.hosts.messages import Argument, Call, Coming, Held, NodeFacts, PortableNode
 from pathways_nb.runtime.hosts.portable_plan import PortablePlan, located, packed
+from pathways_nb.runtime.local.watcher import owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
@@ -74,12 +76,11 @@ class ClusterDriver(Driver):
         note: receives events that belong to no program in particular.
         on_lost: called in a thread of its own with an island and the reason when its hosts died.
         on_rebuilt: called likewise when the island has new hosts.
+        on_losing: called with an island whose hosts died, before anything fails for it.
         messenger: makes what sends messages to hosts; by default it does so itself.
     """
 
     attachment: HostAttachment
-    on_losing: Callable[[int], None] = staticmethod(lambda island: None)
-    """Called with an island whose hosts died, before anything fails for it."""
 
     def __init__(
         self,
@@ -89,10 +90,11 @@ class ClusterDriver(Driver):
         note: Callable[[Row], None] = lambda row: None,
         on_lost: Callable[[int], None] = lambda island: None,
         on_rebuilt: Callable[[int], None] = lambda island: None,
+        on_losing: Callable[[int], None] = lambda island: None,
         messenger: Callable[[ClusterDriver], Messenger] | None = None,
     ):
         super().__init__(attachment, machine, clock, note, 0.0, Condition())
-        self._on_lost, self._on_rebuilt = on_lost, on_rebuilt
+        self._on_lost, self._on_rebuilt, self._on_losing = on_lost, on_rebuilt, on_losing
         self._on_hosts: dict[int, RunOnHosts] = {}
         self._digests: weakref.WeakKeyDictionary[CompiledPlan, str] = weakref.WeakKeyDictionary()
         self._unused = deque[str]()
@@ -100,7 +102,10 @@ class ClusterDriver(Driver):
         self._gone: dict[int, frozenset[int]] = {}
         """By island, devices that were removed."""
         self.salt = ""
-        """What tells this driver's plans from those of other drivers of the same hosts."""
+        """Text added to digests, so that drivers that share hosts never share a plan."""
+        self._forgotten: Counter[str] = Counter()
+        """How often hosts were told to forget a content: what they are given later must outlive that message."""
+        self._packing = threading.Lock()
         self.messenger = (messenger or _messenger)(self)
         self.compiler = RemoteCompiler(attachment.islands[0].links[0].facts.platform, self._compile_on, clock)
         self._synchronised = clock()
@@ -124,10 +129,9 @@ class ClusterDriver(Driver):
         self._forget_unused()
         made = PlanCompiler(traced, plan, targets, self.islands, self.compiler).lower(record, say)
         portable = PortablePlan.of(made)
-        digest, data = packed(portable, self.salt)
+        digest, data = self._packed(made, portable)
         calls: list[Any] = [action.call for action in made.actions]
         nodes = {call.digest: call for call in calls if isinstance(call, PortableNode)}
-        self._digests[made] = digest
         weakref.finalize(made, self._unused.append, digest).atexit = False
         for future in [
             self._workers.submit(self._install, self.islands[island], portable, digest, data, nodes)
@@ -136,6 +140,14 @@ class ClusterDriver(Driver):
             wait(future)
         self.messenger.installed(digest, made.plan, made.footprint)
         return made
+
+    def _packed(self, made: CompiledPlan, portable: PortablePlan) -> tuple[str, bytes]:
+        """Return a plan's digest, which is that of all plans of the same content while one is in use, and its data."""
+        content, data = packed(portable)
+        with self._packing:
+            digest = f"{content}, {self._forgotten[content]} forgotten, {self.salt}"
+            self._digests[made] = digest
+        return digest, data
 
     def _install(
         self, island: HostIsland, portable: PortablePlan, digest: str, data: bytes, nodes: dict[str, PortableNode]
@@ -314,7 +326,9 @@ class ClusterDriver(Driver):
 
     def _forget_unused(self) -> None:
         """Have hosts forget plans that were freed."""
-        unused = set(_drained(self._unused)) - set(self._digests.values())
+        with self._packing:
+            unused = set(drained(self._unused)) - set(self._digests.values())
+            self._forgotten.update(digest.partition(",")[0] for digest in unused)
         if unused:
             self.messenger.forget_plans(tuple(unused))
             for island in self.islands:
@@ -334,7 +348,7 @@ class ClusterDriver(Driver):
             case messages.HostRow():
                 self._record_host(state.run, island, report)
             case messages.OtherRow(_, row):
-                label = _owned_by(row.label, state.run.client)
+                label = owned(row.label, state.run.client) if state.run.client else row.label
                 state.run.record.add(row._replace(label=label, run=state.run.serial))
             case messages.StepEnded(_, step, value):
                 if state.step_ended(step, hosts, value) and step not in state.run.errors:
@@ -354,7 +368,7 @@ class ClusterDriver(Driver):
 
     def lost(self, island: int, generation: int, why: str) -> None:
         """Fail what needs an island whose hosts died."""
-        self.on_losing(island)
+        self._on_losing(island)
         self.event_loop.safely(lambda: self._lose_all(island, generation, why))
 
     def _lose_all(self, island: int, generation: int, why: str) -> None:
@@ -382,16 +396,24 @@ class ClusterDriver(Driver):
         """Wake who waits for devices."""
         self.ended.notify_all()
 
+    def broken_by(self, error: BaseException) -> None:
+        """Fail everything with an error that nobody expected."""
+        self.event_loop.failure = error
+        self.ended.notify_all()
+
     def _fill(self, run: Execution, step: int, value: Any) -> None:
         """Note that a step that makes results has ended on all hosts."""
         plan, avals = run.compiled_plan.plan, run.compiled_plan.result_avals
-        arrays = []
+        arrays: list[Any] = []
         for slot in plan.steps[step].outputs:
-            entries = run.results.get(slot, ())
             buffers = [b for b, s in zip(run.buffers, plan.results, strict=True) if s == slot]
-            there = located(run.compiled_plan, slot)
-            arrays.append(self._remote(buffers[0], avals[slot], there, value) if entries else None)
-        run.fill(step, arrays)
+            there, entries = located(run.compiled_plan, slot), run.results.get(slot, ())
+            mine = [self._remote(buffer, avals[slot], there, value) for buffer, _ in zip(buffers, entries, strict=True)]
+            arrays.append(mine)
+        run.fill(step, [mine[0] if mine else None for mine in arrays])
+        for slot, mine in zip(plan.steps[step].outputs, arrays, strict=True):
+            for entry, array in zip(run.results.get(slot, ()), mine, strict=True):
+                entry.array = array  # each is of its own buffer, which may be dropped before the others
         run.mark_done(step)
         self.ended.notify_all()
 
@@ -465,19 +487,9 @@ def _fetch(island: HostIsland, buffer: int, there: Located, positions: list[int]
     return found, key_impl
 
 
-def _drained(digests: deque[str]) -> Iterator[str]:
-    while digests:
-        yield digests.popleft()
-
-
 def _host_value(entry: Entry) -> Any:
     """Return the value of an entry that lies on no device; ``None`` if it has none."""
     return entry.array.host_value() if isinstance(entry.array, RemoteArray) else entry.array
-
-
-@lru_cache(maxsize=4096)
-def _owned_by(label: Label, client: str) -> Label:
-    return replace(label, client=client) if client else label
 
 
 @lru_cache(maxsize=16384)

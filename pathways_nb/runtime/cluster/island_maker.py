@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathways_nb.runtime.hosts.host_actor import GROUPS, HostActor
 from pathways_nb.util.host_info import versions
 
 _PINGS = 8
+"""Questions for one estimate of a clock."""
 _BESIDE = ("ask", "stamp", "set_clock", "pull")
 _GROUPS = {"reports": "reports", "arrive": "arrivals", **dict.fromkeys(_BESIDE, "beside")}
 RESOURCES = {"cuda": "GPU", "tpu": "TPU"}
@@ -67,6 +69,8 @@ class IslandMaker:
     """By island and number of the host."""
     _lasting: frozenset[int] = frozenset()
     """The islands that were made first, which a reset keeps."""
+    _making: threading.RLock = field(default_factory=threading.RLock)
+    """Held while islands are made, and while all are gone through."""
 
     def make(self, index: int, devices: int) -> HostIsland:
         """Return a new island with this many devices.
@@ -83,6 +87,10 @@ class IslandMaker:
 
     def make_all(self, sizes: dict[int, int]) -> list[HostIsland]:
         """Return new islands, by index and number of devices; their hosts start side by side."""
+        with self._making:
+            return self._make_all(sizes)
+
+    def _make_all(self, sizes: dict[int, int]) -> list[HostIsland]:
         self._lasting = self._lasting or frozenset(sizes)
         begun = {index: self._actors(index, devices // self.per_host) for index, devices in sizes.items()}
         made = []
@@ -101,9 +109,10 @@ class IslandMaker:
         links, facts = self._actors(island.index, len(island.links))
         self._begun(links, [wait(one) for one in facts])
         island.links = tuple(links)
-        for number in range(len(links)):
-            self.clocks.pop((island.index, number), None)
-        self._introduce()
+        with self._making:
+            for number in range(len(links)):
+                self.clocks.pop((island.index, number), None)
+            self._introduce()
         self.say("")
 
     def release(self) -> None:
@@ -126,7 +135,7 @@ class IslandMaker:
 
     def synchronise(self) -> None:
         """Estimate how far each host's clock is from this process's, and have it correct its stamps."""
-        for island in self.islands.values():
+        for island in list(self.islands.values()):
             for number, link in enumerate(island.links):
                 with contextlib.suppress(HostDied):
                     here = island.index, number

@@ -92,15 +92,16 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _find(folder: Path) -> tuple[str, socket.socket] | None:
+    connection = socket.socket(socket.AF_UNIX)
     try:
         known = json.loads((folder / "cluster.json").read_text())
-        connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(10.0)
         connection.connect(known["lifeline"])
         if connection.recv(1) == b"1":
             return known["address"], connection
     except (OSError, ValueError, KeyError):
         pass
+    connection.close()
     return None
 
 

@@ -18,7 +18,7 @@ from unittest.mock import patch
 _UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")
 """Methods of Ray's node that start its autoscaler, the collector of logs, and the server of its dashboard."""
 _LEFT_OUT = Path(__file__).with_name("left_out")
-"""A folder with modules that Ray's processes do without."""
+"""A folder with modules that Ray's processes do without, and this one if Ray is what imports them first."""
 _MEMORY = 512 << 20
 """Bytes of the object store."""
 

@@ -23,7 +23,7 @@ from pathways_nb.runtime.hosts import messages
 from pathways_nb.runtime.hosts.messages import Broken, Call, Message, RangeEnded, Report, Send
 
 _FORGET = 5e-3
-"""Seconds that a host's leave to forget buffers waits for a message to go with."""
+"""Seconds that a ``Drop`` waits for another message to travel with."""
 _ATTEMPTS = 3
 """How often new hosts of an island are started before it stays lost."""
 
@@ -57,7 +57,7 @@ class Beginning:
 
 
 class Owner(Protocol):
-    """Whom a messenger tells what happened, in order."""
+    """Receives what the messenger finds out, in order."""
 
     def reported(self, island: int, report: Report | RangeLost) -> None:
         """Take a host's report about a run."""
@@ -76,6 +76,9 @@ class Owner(Protocol):
 
     def changed(self) -> None:
         """Wake who waits for devices."""
+
+    def broken_by(self, error: BaseException) -> None:
+        """End with an error that nobody expected."""
 
 
 @dataclass(eq=False)
@@ -106,7 +109,7 @@ class Messenger:
     _homes: dict[int, int] = field(default_factory=dict)
     """The island that holds each buffer."""
     _unmade: dict[int, list[Send]] = field(default_factory=dict)
-    """By buffer of whose run its hosts have not heard, what is to be sent of it."""
+    """By buffer: the ``Send`` messages that wait until its hosts know the run that makes it."""
     _out: dict[tuple[int, int, int, int], _Range] = field(default_factory=dict)
     """Ranges that have not ended: by run, island, first step and last."""
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -138,7 +141,8 @@ class Messenger:
         with island.sending:
             if not island.lost and beginning.generations[island.index] == island.generation:
                 key = launch.run, launch.island, launch.start, launch.stop
-                self._out[key] = _Range(len(island.links))
+                with self._counting:
+                    self._out[key] = _Range(len(island.links))
                 calls = beginning.calls.pop(launch.island, None)
                 if calls is None:
                     island.post(going)
@@ -195,7 +199,8 @@ class Messenger:
         """Let hosts forget buffers, with the next message to them."""
         for buffer in buffers:
             if (home := self._homes.pop(buffer, None)) is not None:
-                self.islands[home].dropped.append(buffer)
+                with self.islands[home].sending:
+                    self.islands[home].dropped.append(buffer)
                 self._leave.set()
 
     def installed(self, digest: str, plan: Plan, footprint: Footprint) -> None:
@@ -230,6 +235,9 @@ class Messenger:
                     self._take(island, link, report)
         except HostDied as died:
             self._lose(island, link, f"{link.facts.name}, process {link.facts.process}: {died}")
+        except BaseException as error:
+            self.owner.broken_by(error)
+            raise
 
     def _take(self, island: HostIsland, link: Link, report: Report) -> None:
         if isinstance(report, Broken):
@@ -278,7 +286,8 @@ class Messenger:
             if self.closed:
                 return
             self._renew(island)
-            self._homes = {buffer: home for buffer, home in self._homes.items() if home != island.index}
+            for buffer in [buffer for buffer, home in list(self._homes.items()) if home == island.index]:
+                self._homes.pop(buffer, None)
             self.listen(island)
             self.owner.rebuilt(island.index)
         finally:

@@ -76,10 +76,13 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
     ray = _ray()
     with _lock:
         known = _state.get("connection")
+        if known is not None and not ray.is_initialized():  # somebody called ray.shutdown()
+            _disconnect(known)
+            known = None
         if known is None and ray.is_initialized():
-            known = _state["connection"] = Connection(ray, None, own=False)
+            known = _state["connection"] = Connection(ray, ray.get_runtime_context().gcs_address, own=False)
         if known is not None:
-            if known.own and (known.address, known.shared) != (address, shared and address is None):
+            if not _is_meant(known, address, shared):
                 raise UsageError(
                     f"attach('ray', address={address!r}): this process is connected to {known}, and Ray allows one "
                     f"cluster at a time. Attach other devices first, pw.attach('cpu'), which ends that connection."
@@ -96,6 +99,13 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
             known = _state["connection"] = made
         known.users += 1
         return known
+
+
+def _is_meant(known: Connection, address: str | None, shared: bool) -> bool:
+    """Return whether a connection is to the cluster that was asked for: without address, the user's own, too."""
+    if not known.own and address is None:
+        return True
+    return (known.address, known.shared) == (address, shared and address is None)
 
 
 def _is_first() -> bool:

@@ -43,7 +43,7 @@ class Arrivals:
     def __init__(self) -> None:
         self._coming: dict[Key, _Arrival] = {}
         self._lost: dict[int, tuple[int, str]] = {}
-        """By island that was lost: its last life that will send nothing, and why."""
+        """By lost island: the last generation that sends nothing more, and the reason."""
         self._lock = threading.Lock()
 
     def expect(self, key: Key, source: tuple[int, int], hosts: frozenset[int], on_arrived: OnArrived) -> None:
@@ -77,16 +77,11 @@ class Arrivals:
         for key, lost in ended:
             self._finish(key, lost)
 
-    def abandon(self, run: int, error: PathwaysError | None) -> None:
-        """End the arrivals of a run with an error; ``None`` forgets parcels that nobody expects any more."""
+    def forget(self, run: int) -> None:
+        """Forget parcels of a run that nobody expects any more."""
         with self._lock:
-            keys = [key for key in self._coming if key[0] == run]
-            if error is None:
-                for key in keys:
-                    del self._coming[key]
-                return
-        for key in keys:
-            self._finish(key, error)
+            for key in [key for key in self._coming if key[0] == run]:
+                del self._coming[key]
 
     def _lost_to(self, arrival: _Arrival) -> LostError | None:
         generation, error = self._lost.get(arrival.island, (-1, ""))

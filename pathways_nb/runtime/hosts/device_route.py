@@ -8,6 +8,7 @@ that made it.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ class DeviceRoute:
         self._server: Any = transfer.start_transfer_server(self._own[0].client, address, [address] * len(self._own))
         self._numbers = itertools.count(1)
         self._connections: dict[str, Any] = {}
+        self._connecting = threading.Lock()
 
     def offer(self, pieces: Sequence[jax.Array], found: Sequence[Cut], first: int) -> Offer:
         """Offer pieces until they are pulled.
@@ -75,13 +77,16 @@ class DeviceRoute:
 
     def _begin(self, offer: Offer, devices: Sequence[Any]) -> Sequence[jax.Array]:
         """Return the pieces, which are on their way."""
-        if offer.address not in self._connections:
-            self._connections[offer.address] = self._server.connect(offer.address)
+        with self._connecting:
+            connection = self._connections.get(offer.address)
+            if connection is None:
+                connection = self._connections[offer.address] = self._server.connect(offer.address)
         wanted = [
             jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device))
             for (shape, dtype), device in zip(offer.pieces, devices, strict=True)
         ]
-        return self._connections[offer.address].pull(offer.number, wanted)
+        found: Sequence[jax.Array] = connection.pull(offer.number, wanted)
+        return found
 
 
 def route_of(devices: Sequence[Any], host: str) -> DeviceRoute | None:

@@ -23,6 +23,7 @@ from pathways_nb.runtime.hosts.device_route import DeviceRoute
 from pathways_nb.runtime.hosts.host_dispatcher import HostDispatcher
 from pathways_nb.runtime.hosts.host_run import HostPlan, HostRun, missing, plain
 from pathways_nb.runtime.hosts.messages import (
+    Broken,
     Call,
     Devices,
     Drop,
@@ -160,7 +161,10 @@ class Host:
     def take(self, messages: Sequence[Message]) -> None:
         """Carry out messages, in order; nothing here waits."""
         for message in messages:
-            _HANDLERS[type(message)](self, message)
+            try:
+                _HANDLERS[type(message)](self, message)
+            except Exception as error:  # nobody reads the answer to a message
+                self.reports.add(Broken(f"{type(error).__name__}: {error}"))
 
     def _call(self, message: Call) -> None:
         plan = self._plans[message.plan]
@@ -304,6 +308,7 @@ class Host:
     def end(self, run: HostRun) -> None:
         """Forget a run, of which nothing is under way here."""
         if self.runs.pop(run.serial, None) is not None:
+            self.arrivals.forget(run.serial)
             run.finish()
 
     def take_reports(self, patience: float) -> list[Report]:

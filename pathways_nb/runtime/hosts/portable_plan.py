@@ -107,12 +107,7 @@ def concrete(where: Located, devices: Sequence[Any]) -> NamedSharding:
     return NamedSharding(mesh, where.sharding.spec)
 
 
-def packed(portable: PortablePlan, salt: str = "") -> tuple[str, bytes]:
-    """Return a digest of a plan's content, and the plan as bytes.
-
-    Args:
-        portable: the plan.
-        salt: a text that makes the digest another one.
-    """
+def packed(portable: PortablePlan) -> tuple[str, bytes]:
+    """Return a digest of a plan's content, and the plan as bytes."""
     data = pickle.dumps(portable, protocol=5)
-    return hashlib.sha256(salt.encode() + data).hexdigest(), data
+    return hashlib.sha256(data).hexdigest(), data

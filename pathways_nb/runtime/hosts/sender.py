@@ -89,6 +89,8 @@ class Sender(threading.Thread):
         readers = _Readers(outgoing.on_sent)
         try:
             self._send(outgoing, readers)
+        except Exception as cause:  # whatever it is, those who wait must hear of it
+            self._send(replace(outgoing, array=None, error=outgoing.explain(cause)), readers)
         finally:
             readers.let_go()
         return True
@@ -134,9 +136,11 @@ class Sender(threading.Thread):
         readers.hold()
 
         def ended(taken: bool) -> None:
-            if not taken and self.route is not None:
-                self.route.withdraw(offer)
-            readers.let_go()
+            try:
+                if not taken and self.route is not None:
+                    self.route.withdraw(offer)
+            finally:
+                readers.let_go()
 
         return ended
 

@@ -26,6 +26,7 @@ from pathways_nb.runtime.shared.shared_controller import SharedController
 GROUPS = {"stream": 64, "beside": 8}
 """Threads for calls that wait: of ``stream`` one for each kernel."""
 _PATIENCE = 5.0
+"""Seconds after which an empty batch is returned."""
 _GRACE = 2.0
 """Seconds without kernels after which it ends."""
 
@@ -42,8 +43,9 @@ class Terms:
         policy: as ``travel.by_value`` packs it.
         hbm: bytes of memory of each device; ``None`` takes what they report.
         platform: of the devices, as JAX calls it.
+        policy_name: what to call the policy.
         pin: whether hosts are pinned to cores.
-        transfers: ``"device"`` or ``"ray"``; ``None`` takes the first on accelerators.
+        by_device: whether values go to other hosts from device to device.
     """
 
     islands: int
@@ -53,8 +55,9 @@ class Terms:
     policy: bytes
     hbm: float | None
     platform: str
+    policy_name: str | None
     pin: bool
-    transfers: str | None = None
+    by_device: bool
 
 
 class ControllerActor:
@@ -69,8 +72,8 @@ class ControllerActor:
         import ray
 
         self.terms, self._ray = terms, ray
-        by_device = terms.transfers == "device" if terms.transfers else terms.platform != "cpu"
-        self._maker = IslandMaker(ray, terms.per_host, terms.platform, cores, by_device)
+        self._maker = IslandMaker(ray, terms.per_host, terms.platform, cores, terms.by_device)
+        self._adding = threading.Lock()
         islands = self._maker.make_all(dict.fromkeys(range(terms.islands), terms.devices))
         budget = int(terms.hbm or min(link.facts.memory for island in islands for link in island.links))
         sizes, budgets = (terms.devices,) * terms.islands, (budget,) * terms.islands
@@ -97,8 +100,20 @@ class ControllerActor:
         token = secrets.token_hex(16)
         number = self._controller.join()
         self._tokens[token] = number
+        threading.Timer(10 * _GRACE, self._expire, (token,)).start()
         address = self._server.getsockname()[:2]
         return Welcome(number, self._controller.views(), tuple(self._controller.gone), address), token
+
+    def _expire(self, token: str) -> None:
+        """Let a kernel go that has joined and died before its lifeline was there."""
+        if (number := self._tokens.pop(token, None)) is not None:
+            self._let_go(number)
+
+    def _let_go(self, number: int) -> None:
+        try:
+            self._controller.leave(number)
+        finally:
+            self._end_if_alone()
 
     def take(self, kernel: int, items: bytes) -> None:
         """Carry out what a kernel says, in order."""
@@ -139,8 +154,9 @@ class ControllerActor:
 
     def add(self, devices: int) -> int:
         """Add an island for all kernels, and return its index."""
-        island = self._maker.make(len(self._controller.islands), devices)
-        self._controller.add(island)
+        with self._adding:
+            island = self._maker.make(len(self._controller.islands), devices)
+            self._controller.add(island)
         return island.index
 
     def _serve(self) -> None:
@@ -160,8 +176,7 @@ class ControllerActor:
                     pass
             except OSError:
                 pass
-        self._controller.leave(number)
-        self._end_if_alone()
+        self._let_go(number)
 
     def _end_if_alone(self) -> None:
         """End this process if no kernel comes in a while."""

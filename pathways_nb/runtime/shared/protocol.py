@@ -53,7 +53,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run has ended; why there are none of its results that there are none of."""
+    """A run has ended; ``errors`` says, by buffer, why a result is missing."""
 
     run: int
     errors: dict[int, PathwaysError]

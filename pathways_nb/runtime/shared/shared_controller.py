@@ -134,13 +134,11 @@ class SharedController:
             self.event_loop.in_turn(lambda client=client: self.event_loop.obey(Closed(client)))  # type: ignore[misc]
         self.event_loop.in_turn(lambda: self._end_runs(number))
         self.messenger.forget_plans(tuple(kernel.plans))
-        self._names = {key: name for key, name in self._names.items() if key[0] != number}
+        with self._taking:
+            self._names = {key: name for key, name in self._names.items() if key[0] != number}
 
     def _end_runs(self, number: int) -> None:
-        """Forget a kernel's runs that have ended, of which it has not said why results are missing, and their results.
-
-        Others were begun, and the kernel left before it submitted them.
-        """
+        """Forget a kernel's runs that the core has ended or never got, and free the kernel's buffers."""
         for run in self.messenger.runs():
             if kernel_of_run(run) == number and run not in self.machine.runs:
                 self.messenger.end(run)
@@ -277,11 +275,16 @@ class SharedController:
     def rebuilt(self, island: int) -> None:
         """Take an island's devices in again."""
         devices = len(self.islands[island].devices)
+        self.gone = [where for where in self.gone if where.island != island]
         self.event_loop.tell(Added(island, devices, self.budgets[island]))
         self._tell_all(protocol.Returned(self._view(self.islands[island], self.budgets[island])))
 
     def changed(self) -> None:
         """Do nothing: kernels were told."""
+
+    def broken_by(self, error: BaseException) -> None:
+        """End with an error that nobody expected: kernels see the controller end."""
+        self.event_loop.failure = error
 
     def close(self) -> None:
         """End all threads."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -61,6 +62,8 @@ class SharedDriver(ClusterDriver):
         on_taken: called when devices are gone.
         on_returned: called when an island has all its devices.
         on_joined: called with an island that was added, and its budget.
+        on_losing: called with an island whose hosts died, before anything fails for it.
+        gone: devices that were removed before.
     """
 
     def __init__(
@@ -73,18 +76,23 @@ class SharedDriver(ClusterDriver):
         on_taken: Callable[[Placement], None],
         on_returned: Callable[[int], None],
         on_joined: Callable[[HostIsland, int], None],
+        on_losing: Callable[[int], None] = lambda island: None,
+        gone: Sequence[Placement] = (),
     ):
         self.link = link
         self._on_taken, self._on_returned, self._on_joined = on_taken, on_returned, on_joined
         machine.wire, machine.look = Wire(link.send), link.look
         wire = machine.wire
         super().__init__(
-            attachment, cast(Any, machine), clock, note,
+            attachment, cast(Any, machine), clock, note, on_losing=on_losing,
             messenger=lambda driver: cast(Any, RemoteMessenger(list(attachment.islands), wire)),
         )  # fmt: skip
         self._numbers = itertools.count(link.kernel << RUN_BITS)
         self._buffers = itertools.count(link.kernel << BUFFER_BITS)
         self.salt = f"kernel {link.kernel}"
+        for where in gone:
+            self._mark_gone(where)
+        self._devices = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pathways-devices")
         self._stream = threading.Thread(target=self._receive, name="pathways-stream", daemon=True)
         self._stream.start()
 
@@ -117,6 +125,8 @@ class SharedDriver(ClusterDriver):
 
     def _told(self, item: ToKernel) -> None:
         match item:
+            case protocol.Lost(island) if island >= len(self.islands):  # it is still being taken in
+                self._aside(lambda: self._told(item))
             case protocol.Reported(island, report):
                 self.reported(island, self._in_my_time(report))
             case protocol.Lost(island, generation, why):
@@ -124,8 +134,10 @@ class SharedDriver(ClusterDriver):
                 self.messenger.rebuilding.add(island)
                 self.lost(island, generation, why)
             case protocol.Taken(where):
+                self._mark_gone(where)
                 self._aside(lambda: self._on_taken(where))
             case protocol.Returned(view):
+                self._gone.pop(view.index, None)
                 self._renew(view)
                 self._aside(lambda: self._back(view.index))
             case protocol.Joined(view):
@@ -137,9 +149,13 @@ class SharedDriver(ClusterDriver):
                 with self.event_loop.deciding:
                     self._carry_out(item)
 
+    def _mark_gone(self, where: Placement) -> None:
+        taken = range(where.first, where.first + where.count)
+        self._gone[where.island] = self._gone.get(where.island, frozenset()).union(taken)
+
     def _aside(self, work: Callable[[], None]) -> None:
-        """Do work that may wait for calls under way, which wait for this stream."""
-        threading.Thread(target=work, name="pathways-devices", daemon=True).start()
+        """Do work that may wait for calls under way, which wait for this stream; one after the other."""
+        self._devices.submit(work)
 
     def _renew(self, view: protocol.IslandView) -> None:
         """Use the hosts that an island has now."""
@@ -166,4 +182,5 @@ class SharedDriver(ClusterDriver):
 
     def _end(self, patience: float) -> None:
         super()._end(patience)
+        self._devices.shutdown(wait=False, cancel_futures=True)
         self.link.leave()

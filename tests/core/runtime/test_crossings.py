@@ -206,16 +206,13 @@ def test_an_error_of_one_sender_is_heard_whoever_is_first(order) -> None:
     assert heard.only[1] is error
 
 
-def test_abandoned_arrivals() -> None:
-    arrivals, heard, other, stopped = Arrivals(), Heard(), Heard(), PathwaysError("stopped")
-    arrivals.expect(RUN, HERE, frozenset({0}), heard)
+def test_parcels_that_nobody_expects_are_forgotten_with_their_run() -> None:
+    arrivals, other = Arrivals(), Heard()
     arrivals.expect((8, 3), HERE, frozenset({0}), other)
-    arrivals.take(parcel(0, (7, 4)))  # nobody expects it
-    arrivals.abandon(7, stopped)
-    assert heard.only == ([], stopped)
-    assert not other.calls
-    arrivals.abandon(7, None)
+    arrivals.take(parcel(0, (7, 4)))
+    arrivals.forget(7)
     assert list(arrivals._coming) == [(8, 3)]
+    assert not other.calls
 
 
 # ---- reports

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.errors import CancelledError, LostError, NodeError, OutOfMemoryError, UsageError
+from pathways_nb.runtime.hosts import sender
 from pathways_nb.runtime.hosts.messages import Call, Drop, ForgetPlans, IslandLost, Range, Send
 from tests.support.computations import same
 from tests.support.hosts_in_process import Cluster, hosts_in_process
@@ -129,6 +132,62 @@ def test_all_kinds_of_values(either) -> None:
     same(found[0], wanted[0] + 3)
     np.testing.assert_array_equal(found[1], jax.vmap(jax.random.bits)(wanted[1]))
     same((found[2].astype("f4"), found[3]), (low.astype("f4") * 4, -3.0))
+
+
+def test_each_of_two_equal_results_lives_as_long_as_its_own_handle(cluster) -> None:
+    left, _ = places()
+    a = split(double, left)
+
+    @pw.program
+    def twice(v):
+        y = a(v)
+        return y, y
+
+    first, second = twice(X)
+    first.wait()
+    del first
+    until(lambda: any(isinstance(message, Drop) for message in cluster.links[0, 0].taken))
+    same(second, X * 2)
+
+
+def test_a_host_that_cannot_carry_out_a_message_is_replaced(cluster) -> None:
+    """Nobody reads the answer to a message: the host reports that it is of no more use."""
+    left, _ = places()
+    a = split(double, left, name="a")
+    same(a(X), X * 2)
+    link = cluster.links[0, 0]
+    link.change = lambda messages: [replace(m, plan="unknown") if isinstance(m, Call) else m for m in messages]
+    with pytest.raises(PW_ERRORS, match=r"island 0 lost host host-0-0 fell out of step.*KeyError: 'unknown'"):
+        a(X).result()
+    same(a(X), X * 2)
+
+
+def test_a_value_that_cannot_be_sent_fails_what_waits_for_it(cluster, monkeypatch) -> None:
+    left, right = places()
+    a, b = split(double, left, name="a"), split(add_one, right, name="b")
+    same(b(a(X)), X * 2 + 1)
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("no way out")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sender, "numbers", broken)
+        with pytest.raises(NodeError, match="no way out"):
+            b(a(X)).result()
+    same(b(a(X)), X * 2 + 1)
+
+
+def test_a_plan_that_hosts_were_told_to_forget_is_given_to_them_anew(cluster) -> None:
+    """The order to forget and the new plan take different ways, so either may be first."""
+    left, _ = places()
+    taken = cluster.links[0, 0].taken
+    for _ in range(3):
+        again = split(double, left, name="a")
+        same(again(X), X * 2)
+        plans = [message.plan for message in taken if isinstance(message, Call)]
+        del again
+        gc.collect()
+    until(lambda: len(set(plans)) == len(plans) == 3)
 
 
 def test_empty_arrays_cross(either) -> None:

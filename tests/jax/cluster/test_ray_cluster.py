@@ -262,9 +262,6 @@ class TestTwoIslands:
 
         close(pipeline_step(places), here(2, 2, lambda: pipeline_step(places)))
 
-    def test_an_fsdp_step_equals_the_local_drivers(self, flat) -> None:
-        close(zero3_step(2), here(2, 2, lambda: zero3_step(2)))
-
     def test_reset_keeps_hosts_and_frees_everything(self, flat) -> None:
         before = processes(flat)
         value = pw.jit(lambda v: v * 2, on=pw.virtual_slice(2, island=0))(X)
