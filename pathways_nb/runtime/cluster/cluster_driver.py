@@ -474,7 +474,9 @@ def _fetch(island: HostIsland, buffer: int, there: Located, positions: list[int]
     for at in positions:
         by_host.setdefault((there.where.first + at) // island.per_host, []).append(at)
     if island.lost:
-        raise LostError(f"island {island.index} lost {island.lost}, and with it the value. Run what makes it again.")
+        raise LostError(
+            f"island {island.index} lost host {island.lost}, and with it the value. Run what makes it again."
+        )
     futures = {host: island.links[host].ask("fetch", buffer, mine, there) for host, mine in by_host.items()}
     found: dict[int, np.ndarray] = {}
     key_impl = None

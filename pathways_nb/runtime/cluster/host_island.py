@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.runtime.hosts.messages import Drop, HostFacts, Message, Report
 from pathways_nb.util.words import counted
+
+_HEARD = 5.0
+"""Seconds at most until the death of a host that did not answer is noticed."""
 
 
 class HostDied(Exception):  # noqa: N818  (it is what happened)
@@ -145,11 +149,15 @@ class HostIsland:
             LostError: the island lost its hosts meanwhile.
         """
         if self.lost:
-            raise LostError(f"island {self.index} has lost its hosts: {self.lost}")
-        futures = [link.ask(method, *args) for link in self.links]
+            raise LostError(f"island {self.index} lost host {self.lost}")
+        links = self.links
+        futures = [link.ask(method, *args) for link in links]
         try:
             return [wait(future) for future in futures]
         except HostDied as died:
+            deadline = time.monotonic() + _HEARD
+            while not self.lost and links == self.links and time.monotonic() < deadline:
+                time.sleep(1e-3)  # whoever listens to the host hears of it, too, and has it replaced
             raise LostError(f"island {self.index} lost a host while it was asked to {method}: {died}") from None
 
 

@@ -105,7 +105,7 @@ class IslandMaker:
 
     def rebuild(self, island: HostIsland) -> None:
         """Give an island new hosts."""
-        self.say(f"island {island.index} lost {island.lost}; starting {len(island.links)} new hosts …")
+        self.say(f"island {island.index} lost host {island.lost}; starting {len(island.links)} new hosts …")
         links, facts = self._actors(island.index, len(island.links))
         self._begun(links, [wait(one) for one in facts])
         island.links = tuple(links)

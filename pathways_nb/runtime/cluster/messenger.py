@@ -264,8 +264,8 @@ class Messenger:
         with self._losing, island.sending:
             if island.lost or link not in island.links or self.closed:
                 return
+            self.rebuilding.add(island.index)  # first: who finds the island lost waits for its new hosts
             island.lost = why
-            self.rebuilding.add(island.index)
         why = f"island {island.index} lost host {why}"
         self.owner.lost(island.index, island.generation, why)
         with self._counting:

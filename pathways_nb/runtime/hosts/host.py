@@ -228,6 +228,8 @@ class Host:
         self.dispatcher.gone = set(message.gone)
 
     def _island_lost(self, message: IslandLost) -> None:
+        if self.route is not None:
+            self.route.renew()
         self.arrivals.lose(message.island, message.generation, message.error)
 
     # ---- for runs

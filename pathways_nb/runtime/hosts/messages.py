@@ -166,6 +166,7 @@ class Offer:
     Args:
         address: of the transfer server.
         number: of the offer.
+        mark: a random number that comes behind the pieces, so that others in their place are noticed.
         pieces: shape and dtype of each.
         positions: for each, the position of a device that needs it, in the order of the target's mesh.
         first: the first device of that mesh within its island.
@@ -173,6 +174,7 @@ class Offer:
 
     address: str
     number: int
+    mark: int
     pieces: tuple[tuple[tuple[int, ...], Any], ...]
     positions: tuple[int, ...]
     first: int

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 
-from pathways_nb.errors import OutOfMemoryError, UsageError, size
+from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
 from pathways_nb.plan.plan import Plan, lower
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
@@ -185,7 +185,22 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
 
     Raises:
         OutOfMemoryError: it needs more memory than its devices have.
+        LostError: hosts that compile it died, and are not replaced.
     """
+    while True:
+        try:
+            found = _compiled(session, traced, call)
+            break
+        except LostError:
+            if not session.driver.wait_for_devices():
+                raise
+    if refuse:
+        _refuse_too_large(found, session.budgets, "attach with a larger hbm=")
+    return found
+
+
+def _compiled(session: Session, traced: Traced, call: Signature) -> CompiledPlan:
+    """Return the plan that fits the call and the current devices, compiled when it is first needed."""
     epoch = session.epoch  # before devices are chosen: they may change meanwhile
     layouts = traced.layouts.get(epoch)
     if layouts is None:
@@ -199,8 +214,6 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
     if found is None:
         with _alone(session, traced):  # of several threads that call it first, one lowers it
             found = layouts.made.get(location) or _lower_for(session, traced, layouts, location)
-    if refuse:
-        _refuse_too_large(found, session.budgets, "attach with a larger hbm=")
     return found
 
 

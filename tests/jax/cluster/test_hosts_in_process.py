@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -162,6 +163,22 @@ def test_a_host_that_cannot_carry_out_a_message_is_replaced(cluster) -> None:
     same(a(X), X * 2)
 
 
+def test_a_call_whose_hosts_die_while_they_compile_waits_for_new_ones(cluster) -> None:
+    left, _ = places()
+    link = cluster.links[0, 0]
+    asked, usual = threading.Event(), link.host.install
+
+    def dies(*args: Any) -> None:
+        asked.set()
+        link.kill()
+        usual(*args)
+
+    link.host.install = dies
+    same(split(double, left)(X), X * 2)
+    assert asked.is_set()
+    assert cluster.rebuilds == 1
+
+
 def test_a_value_that_cannot_be_sent_fails_what_waits_for_it(cluster, monkeypatch) -> None:
     left, right = places()
     a, b = split(double, left, name="a"), split(add_one, right, name="b")
@@ -188,6 +205,24 @@ def test_a_plan_that_hosts_were_told_to_forget_is_given_to_them_anew(cluster) ->
         del again
         gc.collect()
     until(lambda: len(set(plans)) == len(plans) == 3)
+
+
+def test_pieces_of_another_value_are_noticed(watchdog) -> None:
+    """A transfer server whose peer died may send what was for it to another: that must not become a wrong number."""
+    with hosts_in_process(2, 2, 2, by_device=True) as made:
+        left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
+        a, b = split(double, left, name="a"), split(add_one, right, name="b")
+        same(b(a(X)), X * 2 + 1)
+        route = made.links[0, 0].host.route
+        assert route is not None
+        usual = route.offer
+        made.links[0, 0].host._sender.route = SimpleNamespace(  # type: ignore[assignment]
+            offer=lambda *args: replace(usual(*args), mark=-1), withdraw=route.withdraw
+        )
+        with pytest.raises(NodeError, match="pieces of another value came"):
+            b(a(X)).result()
+        made.links[0, 0].host._sender.route = route
+        same(b(a(X)), X * 2 + 1)
 
 
 def test_empty_arrays_cross(either) -> None:
