@@ -267,10 +267,10 @@ class Execution:
     def inherited_error(self, step: int, patience: float = 20.0) -> PathwaysError | None:
         """Return the error that a failed step got from an input, once that input's own watcher has named it."""
         deadline = time.monotonic() + patience
-        plan = self.compiled_plan.plan
+        plan, arguments = self.compiled_plan.plan, self.arguments  # none if the run has finished
         for producer in (step, *plan.steps[step].producers):
             argument = plan.steps[producer].argument
-            entry = self.arguments[argument] if argument >= 0 else None
+            entry = arguments[argument] if argument >= 0 and arguments else None
             while time.monotonic() < deadline and not (
                 entry.resolved if entry is not None else producer == step or self.done[producer]
             ):

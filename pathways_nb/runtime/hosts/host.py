@@ -294,7 +294,7 @@ class Host:
         try:
             came = replace(parcel, arrays=self.route.pull(parcel.offer), offer=None)
         except Exception as cause:  # of whatever class JAX raises
-            why = f"host {parcel.host} of its island died while it sent a value to island {self.island}: {cause}"
+            why = f"a value that host {parcel.host} of its island sent did not come to island {self.island}: {cause}"
             came = replace(parcel, error=LostError(why), offer=None)
         self.arrivals.take(came)
 

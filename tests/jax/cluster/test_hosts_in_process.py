@@ -219,7 +219,7 @@ def test_pieces_of_another_value_are_noticed(watchdog) -> None:
         made.links[0, 0].host._sender.route = SimpleNamespace(  # type: ignore[assignment]
             offer=lambda *args: replace(usual(*args), mark=-1), withdraw=route.withdraw
         )
-        with pytest.raises(NodeError, match="pieces of another value came"):
+        with pytest.raises(PW_ERRORS, match="pieces of another value came"):
             b(a(X)).result()
         made.links[0, 0].host._sender.route = route
         same(b(a(X)), X * 2 + 1)
