@@ -19,7 +19,7 @@ from pathways_nb.plan.graph import Graph, Node, Value
 from pathways_nb.plan.plan import SMALL
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.action_marks import numbered
-from pathways_nb.program.exchange_groups import check_place, grouped, part_of
+from pathways_nb.program.exchange_groups import check_place, grouped, sum_of
 from pathways_nb.program.fuse import fuse
 from pathways_nb.program.host_work import HostWork
 from pathways_nb.program.items import Const, FlatProgram, Group, Item, Operand, constant
@@ -104,7 +104,7 @@ class Builder:
         default = next((item.place for item in self.flat.ops if item.place is not None), min(self.places))
         assert default is not None
         for item in self.flat.ops:
-            if self.sums and (item.part is None or item.part.exchange != part_of(self.sums[0]).exchange):
+            if self.sums and (item.part is None or item.part.exchange != sum_of(self.sums[0]).exchange):
                 self._end_exchange()
             if item.part is not None:
                 self.sums.append(item)

@@ -11,7 +11,7 @@ from pathways_nb.program.items import Const, Item
 from pathways_nb.program.signature import Aval
 
 
-def part_of(item: Item) -> Part:
+def sum_of(item: Item) -> Part:
     """Return which sum an item is that is one."""
     assert item.part is not None
     return item.part
@@ -27,12 +27,12 @@ def grouped(sums: Sequence[Item], made_in: Mapping[int, int], avals: Sequence[Av
     """
     leaves: dict[int, list[Item]] = {}
     for item in sums:
-        leaves.setdefault(part_of(item).leaf, []).append(item)
+        leaves.setdefault(sum_of(item).leaf, []).append(item)
     made = sorted(leaves.values(), key=lambda leaf: max((made_in.get(v, -1) for v in leaf[0].values()), default=-1))
-    for bucket in buckets([avals[leaf[0].outputs[0]].bytes for leaf in made], part_of(sums[0]).bucket):
+    for bucket in buckets([avals[leaf[0].outputs[0]].bytes for leaf in made], sum_of(sums[0]).bucket):
         together = [item for at in bucket for item in made[at]]
-        for own in sorted({part_of(item).own for item in together}):
-            yield [item for item in together if part_of(item).own == own]
+        for own in sorted({sum_of(item).own for item in together}):
+            yield [item for item in together if sum_of(item).own == own]
 
 
 def check_place(
@@ -49,7 +49,7 @@ def check_place(
     Raises:
         UsageError: naming the part and both places.
     """
-    own, position = item.inputs[part_of(item).own], part_of(item).own
+    own, position = item.inputs[sum_of(item).own], sum_of(item).own
     if isinstance(own, Const) or item.place is None or homes.get(own, item.place) == item.place:
         return
     aval = avals[own]

@@ -13,7 +13,7 @@ from pathways_nb.trace.record import Events, Label
 
 
 def once(events: Events) -> np.ndarray:
-    """Return whether each event is to be counted: of what several hosts of an island did together, one host's part.
+    """Return a boolean for each event: of what several hosts of an island did together, only one host's part counts.
 
     All of them launch the same, so the part of the first host among them stands for the whole.
     """

@@ -208,18 +208,28 @@ def _synchronised(link: Link, clock: Callable[[], float], known: ClockEstimate |
     Returns:
         What is known of the clock now.
     """
+    fresh = estimated(lambda: wait(link.ask("stamp")), clock)
+    if known is not None and known.error_at(fresh.at) <= fresh.error:
+        return known
+    wait(link.ask("set_clock", fresh.offset))
+    return fresh
+
+
+def estimated(stamp: Callable[[], float], clock: Callable[[], float]) -> ClockEstimate:
+    """Return how far another clock is from this one, by the quickest of a few answers.
+
+    Args:
+        stamp: asks for the other clock's time, in seconds.
+        clock: this clock, in seconds.
+    """
     found = []
     for _ in range(_PINGS):
         began = clock()
-        there = wait(link.ask("stamp"))
+        there = stamp()
         ended = clock()
         found.append((ended - began, (began + ended) / 2 - there))
     took, offset = min(found)
-    fresh = ClockEstimate(offset, took / 2, ended)
-    if known is not None and known.error_at(ended) <= fresh.error:
-        return known
-    wait(link.ask("set_clock", offset))
-    return fresh
+    return ClockEstimate(offset, took / 2, ended)
 
 
 def _check_versions(facts: Any) -> None:

@@ -25,7 +25,7 @@ from pathways_nb.runtime.cluster import kept_cluster, lean_ray
 from pathways_nb.util import forks
 
 HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
-_NAMESPACE = "pathways_nb"
+NAMESPACE = "pathways_nb"
 _REACH = 5.0
 """Seconds to wait for an address: Ray itself would end this process after a minute."""
 
@@ -187,10 +187,10 @@ def _leave_out_deaths() -> None:
 
 def _init(ray: Any, address: str | None) -> None:
     if address is not None:
-        ray.init(address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level="error")
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
         return
     with _quiet_forks():
-        lean_ray.start(ray, namespace=_NAMESPACE)
+        lean_ray.start(ray, namespace=NAMESPACE)
 
 
 def _in_lasting_thread(work: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pathways_nb.runtime.cluster.host_island import HostDied
 from pathways_nb.runtime.hosts.messages import HostFacts, Report
 
-_METHODS = {"begin": "begin", "address": "address", "meet": "meet", "stamp": "stamp", "set_clock": "set_clock"}
+_METHODS = frozenset({"begin", "address", "meet", "stamp", "set_clock"})
 """Methods of the actor itself; all others are the host's."""
 _AHEAD = 2
 """Questions for reports under way at once."""
@@ -36,8 +36,8 @@ class RayLink:
 
     def ask(self, method: str, *args: Any) -> Future[Any]:
         """Call a method beside the messages; the future's error is ``HostDied`` if the host died."""
-        called = getattr(self.actor, method) if method in _METHODS else self.actor.ask
-        reference = called.remote(*args) if method in _METHODS else called.remote(method, *args)
+        own = method in _METHODS
+        reference = getattr(self.actor, method).remote(*args) if own else self.actor.ask.remote(method, *args)
         answer: Future[Any] = Future()
 
         def ended(found: Future[Any]) -> None:

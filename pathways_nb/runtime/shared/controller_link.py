@@ -10,12 +10,12 @@ from typing import Any
 
 from pathways_nb.errors import PathwaysError, PlaceError
 from pathways_nb.runtime.cluster.host_island import HostDied, HostIsland, wait
-from pathways_nb.runtime.cluster.island_maker import grouped
+from pathways_nb.runtime.cluster.island_maker import estimated, grouped
+from pathways_nb.runtime.cluster.ray_cluster import NAMESPACE
 from pathways_nb.runtime.cluster.ray_link import RayLink
 from pathways_nb.runtime.shared.controller_actor import GROUPS, ControllerActor, Terms
 from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, ToKernel, Welcome
 
-NAMESPACE = "pathways_nb"
 _BESIDE = ("about", "stamp", "join", "look", "add", "clocks", "synchronise")
 
 
@@ -69,7 +69,7 @@ class RayControllerLink:
         self._lifeline.sendall(token.encode())
         if self._lifeline.recv(1) != b"1":
             raise PlaceError("the shared controller did not take this kernel in; attach again.")
-        self.offset = self._offset()
+        self.offset = estimated(lambda: self.ask("stamp"), time.perf_counter).offset
 
     def ask(self, method: str, *args: Any) -> Any:
         """Call a method of the actor and wait, so that an interrupt is heard.
@@ -116,12 +116,3 @@ class RayControllerLink:
     def leave(self) -> None:
         """Leave the controller."""
         self._lifeline.close()
-
-    def _offset(self) -> float:
-        found = []
-        for _ in range(8):
-            began = time.perf_counter()
-            there = self.ask("stamp")
-            ended = time.perf_counter()
-            found.append((ended - began, (began + ended) / 2 - there))
-        return min(found)[1]
