@@ -9,7 +9,7 @@ from typing import Any
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import ray_cluster
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
-from pathways_nb.runtime.cluster.host_island import HostAttachment
+from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
 from pathways_nb.runtime.cluster.island_maker import RESOURCES, IslandMaker
 from pathways_nb.session import elasticity
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
@@ -21,6 +21,12 @@ from pathways_nb.util.words import counted
 
 _MOST_HOSTS = 64
 """Largest number of hosts on a cluster made here: each is a process of 230 MB."""
+
+
+_HINT = (
+    "If that cluster asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH before Ray is imported; if it "
+    "asks for none, attach to it in a kernel that has made no cluster of its own."
+)
 
 
 def spelled_out(asked: AttachOptions) -> AttachOptions:
@@ -72,6 +78,9 @@ def controller(asked: AttachOptions) -> Controller:
     try:
         maker = _maker(connection, asked, options)
         attachment = _attachment(maker, asked)
+    except HostDied as died:
+        connection.release()
+        raise PlaceError(f"attach('ray', address={options.address!r}): a host did not start: {died} {_HINT}") from None
     except BaseException:
         connection.release()
         raise

@@ -73,7 +73,7 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
     """
     # Ray's import and the start of a cluster take seconds each: they go on side by side.
     finding = _begin(kept_cluster.find_or_start, say) if shared and address is None and _is_first() else None
-    ray = _ray()
+    ray = _ray(address)
     with _lock:
         known = _state.get("connection")
         if known is not None and not ray.is_initialized():  # somebody called ray.shutdown()
@@ -115,7 +115,7 @@ def _is_first() -> bool:
 
 def _begin(work: Callable[..., Any], *args: Any) -> Future[Any]:
     """Begin ``work`` in a thread of its own."""
-    _prepare()
+    _prepare(None)
     found: Future[Any] = Future()
 
     def do() -> None:
@@ -135,16 +135,17 @@ def _ended(found: Future[Any]) -> Any:
     return found.result()
 
 
-def _prepare() -> None:
-    """Set what Ray reads when it is imported."""
+def _prepare(address: str | None) -> None:
+    """Set what Ray reads when it is imported; a cluster that runs already may know no token, or another."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # leave CUDA_VISIBLE_DEVICES of CPU hosts alone
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    kept_cluster.use_token()
+    if address is None:
+        kept_cluster.use_token()
 
 
-def _ray() -> Any:
-    _prepare()
+def _ray(address: str | None) -> Any:
+    _prepare(address)
     try:
         with _quiet_forks():
             found = lean_ray.imported()

@@ -77,5 +77,12 @@ class RayLink:
         if isinstance(error, exceptions.RayTaskError):
             return error.cause if isinstance(error.cause, Exception) else error
         if isinstance(error, exceptions.RayError):
-            return HostDied("its process ended")
+            return HostDied(_why(error))
         return error
+
+
+def _why(error: BaseException) -> str:
+    """Return why there is no actor; Ray's last line says why one has not started."""
+    said = str(error).strip()
+    never = "never ran" in said or "creation task" in said
+    return f"its process did not start: {said.splitlines()[-1].strip()}" if never else "its process ended"

@@ -27,7 +27,7 @@ from pathways_nb.attach import cluster
 from pathways_nb.errors import LostError, NodeError, PlaceError, UsageError
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines.context import Context
-from pathways_nb.runtime.cluster import island_maker, lean_ray, ray_cluster
+from pathways_nb.runtime.cluster import island_maker, lean_ray, ray_cluster, ray_link
 from pathways_nb.runtime.hosts.messages import HostFacts
 from pathways_nb.util.host_info import versions
 from tests.support.computations import same
@@ -100,6 +100,22 @@ def test_other_versions_are_refused_by_name(name) -> None:
 def test_hosts_take_accelerators_if_the_cluster_has_enough(capsys, has, devices, platform, said) -> None:
     assert cluster.platform_of(SimpleNamespace(cluster_resources=lambda: has), devices) == platform
     assert said in capsys.readouterr().err
+
+
+def test_our_token_is_for_our_own_clusters(monkeypatch) -> None:
+    """A process with a token cannot start hosts on a cluster without."""
+    used: list[bool] = []
+    monkeypatch.setattr(ray_cluster.kept_cluster, "use_token", lambda: used.append(True))
+    ray_cluster._prepare("10.0.0.1:6379")
+    assert not used
+    ray_cluster._prepare(None)
+    assert used
+
+
+def test_why_an_actor_never_was_is_told() -> None:
+    never = RuntimeError("The actor died.\n\tclass_name: HostActor\nThe actor never ran - no worker for it.")
+    assert ray_link._why(never) == "its process did not start: The actor never ran - no worker for it."
+    assert ray_link._why(RuntimeError("The actor died unexpectedly.")) == "its process ended"
 
 
 def test_ray_starts_without_what_nobody_uses(monkeypatch) -> None:
