@@ -18,6 +18,7 @@ from pathways_nb.session import elasticity
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, named
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
+from pathways_nb.util.words import counted
 
 
 @dataclass(eq=False)
@@ -108,7 +109,7 @@ def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:
     options = spelled.cluster or ClusterOptions()
     per_host, devices = options.devices_per_host or 1, spelled.devices_per_island or 0
     platform = platform_of(ray, spelled.islands * devices)
-    say_line(f"starting the controller {name!r} with {spelled.islands} islands of hosts …")
+    say_line(f"starting the controller {name!r} with {counted(spelled.islands, 'island')} of hosts …")
     terms = Terms(
         spelled.islands, devices, per_host, spelled.dispatch, by_value(spelled.policy), spelled.hbm, platform,
         named(spelled.policy), spelled.pin, by_device(options, platform),
