@@ -56,6 +56,8 @@ class Connection:
 
 
 _state: dict[str, Connection] = {}
+_interrupted: dict[str, tuple[threading.Event, Connection]] = {}
+"""A connection whose making goes on in its thread after an interrupt, with an event at its end."""
 _lock = threading.RLock()
 
 
@@ -72,9 +74,16 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
         PlaceError: nothing answers at the address, or Ray did not start.
     """
     # Ray's import and the start of a cluster take seconds each: they go on side by side.
+    _prepare(address)
     finding = _begin(kept_cluster.find_or_start, say) if shared and address is None and _is_first() else None
     ray = _ray(address)
     with _lock:
+        if (begun := _interrupted.pop("connection", None)) is not None:
+            done, made = begun
+            while not done.wait(0.5):
+                pass
+            if ray.is_initialized():
+                _state["connection"] = made
         known = _state.get("connection")
         if known is not None and not ray.is_initialized():  # somebody called ray.shutdown()
             _disconnect(known)
@@ -95,7 +104,7 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
             if made.shared:
                 where, made.lifeline = _ended(finding) if finding else kept_cluster.find_or_start(say)
             say("starting Ray …" if where is None else f"connecting to the Ray cluster at {where} …")
-            _in_lasting_thread(lambda: _init(ray, where))
+            _in_lasting_thread(lambda: _init(ray, where), made)
             known = _state["connection"] = made
         known.users += 1
         return known
@@ -115,7 +124,6 @@ def _is_first() -> bool:
 
 def _begin(work: Callable[..., Any], *args: Any) -> Future[Any]:
     """Begin ``work`` in a thread of its own."""
-    _prepare(None)
     found: Future[Any] = Future()
 
     def do() -> None:
@@ -148,7 +156,7 @@ def _ray(address: str | None) -> Any:
     _prepare(address)
     try:
         with _quiet_forks():
-            found = lean_ray.imported()
+            found = _ended(_begin(lean_ray.imported))  # aside: an interrupt would leave half of Ray imported
     except ImportError:
         raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {HOW_TO_GET}.") from None
     _leave_out_deaths()
@@ -194,7 +202,7 @@ def _init(ray: Any, address: str | None) -> None:
         lean_ray.start(ray, namespace=NAMESPACE)
 
 
-def _in_lasting_thread(work: Callable[[], None]) -> None:
+def _in_lasting_thread(work: Callable[[], None], made: Connection) -> None:
     """Do ``work`` in a thread that lives as long as this process, and wait for it.
 
     The system ends Ray's processes with the thread that started them, not with its process.
@@ -211,8 +219,12 @@ def _in_lasting_thread(work: Callable[[], None]) -> None:
         threading.Event().wait()
 
     threading.Thread(target=keep, name="pathways-ray", daemon=True).start()
-    while not done.wait(0.5):  # in short steps, so that an interrupt is heard
-        pass
+    try:
+        while not done.wait(0.5):  # in short steps, so that an interrupt is heard
+            pass
+    except BaseException:
+        _interrupted["connection"] = done, made
+        raise
     if failed:
         raise PlaceError(f"Ray did not start: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
 

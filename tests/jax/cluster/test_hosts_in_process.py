@@ -158,7 +158,9 @@ def test_a_host_that_cannot_carry_out_a_message_is_replaced(cluster) -> None:
     same(a(X), X * 2)
     link = cluster.links[0, 0]
     link.change = lambda messages: [replace(m, plan="unknown") if isinstance(m, Call) else m for m in messages]
-    with pytest.raises(PW_ERRORS, match=r"island 0 lost host host-0-0 fell out of step.*KeyError: 'unknown'"):
+    with pytest.raises(
+        PW_ERRORS, match=r"island 0 lost host host-0-0, process \d+: it fell out of step: KeyError: 'unknown'"
+    ):
         a(X).result()
     same(a(X), X * 2)
 
