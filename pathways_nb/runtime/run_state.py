@@ -18,6 +18,7 @@ from pathways_nb.plan.run_numbers import shown
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Record
+from pathways_nb.util.progress import to_standard_error
 
 _reads = threading.Lock()
 _HEARD = 0.5
@@ -221,11 +222,18 @@ class Execution:
     def fail(self, step: int, error: PathwaysError) -> None:
         """Record that a step has no outputs and never will."""
         self.errors.setdefault(step, error)
+        self._say_if_unheard(step, error)
         for slot in self.compiled_plan.plan.steps[step].outputs:
             for entry in self.results.get(slot, ()):
                 entry.error = entry.error or error
         self.mark_done(step)
         self.launched.notify_all()
+
+    def _say_if_unheard(self, step: int, error: PathwaysError) -> None:
+        """Print the error of host work without outputs: no future could raise it."""
+        action = self.compiled_plan.actions[step]
+        if action.step.kind == "host" and not action.step.outputs and str(error).startswith(f"{action.label.name} of "):
+            to_standard_error(f"{type(error).__name__}: {error}")
 
     def mark_done(self, step: int) -> None:
         """Record that a step has ended, well or not."""

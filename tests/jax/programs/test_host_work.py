@@ -241,3 +241,20 @@ def test_wrong_declarations_are_refused(left) -> None:
     assert "a number of seconds, 0 or more, is needed" in refused(lambda: pw.host(lambda: 0, on=left, seconds=-1))
     key = pw.host(lambda k: None, on=left)
     assert "typed random key" in refused(lambda: pw.program(lambda k: key(k))(jax.random.key(0)))
+
+
+def test_the_error_of_work_that_nobody_waits_for_is_printed(controller, left, a, capsys) -> None:
+    @pw.host(on=left)
+    def write(value: Any) -> None:
+        raise OSError("the disk is full")
+
+    @pw.program
+    def step(value: Any) -> Any:
+        write(value)
+        return a(value)
+
+    step(v).wait()
+    controller.settle()
+    said = capsys.readouterr().err
+    assert "NodeError: write of step, run " in said
+    assert "OSError: the disk is full" in said
