@@ -32,9 +32,6 @@ class Guest:
         """Have an island added for all kernels."""
         ask(self.ray, self.actor, "add", devices)
 
-    def rebuild(self, island: Any) -> None:
-        """Do nothing: the shared controller does."""
-
     @property
     def clocks(self) -> Any:
         """How far the hosts' clocks are from the shared controller's, by island and host."""

@@ -22,12 +22,11 @@ class Actor:
         self._add = jax.jit(lambda x: x + 1.0)
         self._array: Any = None
 
-    def add(self, value: Any, times: int = 1, give: bool = False) -> Any:
+    def add(self, value: Any, give: bool = False) -> Any:
         """Add one to the array, and return its value or ``None``, which stands for it.
 
         Args:
             value: what to begin with; ``None`` for the array that is here.
-            times: number of computations in this call.
             give: whether the value is to be returned.
 
         Returns:
@@ -35,11 +34,8 @@ class Actor:
         """
         import numpy as np
 
-        array = self._array if value is None else value
-        for _ in range(times):
-            array = self._add(array)
-        self._array = array
-        return np.asarray(array) if give else None
+        self._array = self._add(self._array if value is None else value)
+        return np.asarray(self._array) if give else None
 
     def fused(self, value: Any, times: int, give: bool = False) -> Any:
         """Do the same in one computation."""
@@ -74,7 +70,7 @@ class Chains:
         found: Any = 0.0
         for at, actor in enumerate(turns):
             last = at + 1 == len(turns)
-            found = self.actors[actor].add.remote(found, 1, last or turns[at + 1] != actor)
+            found = self.actors[actor].add.remote(found, last or turns[at + 1] != actor)
             if blocking:
                 found = self.ray.get(found)
             elif ahead and not last and turns[at + 1] == actor:

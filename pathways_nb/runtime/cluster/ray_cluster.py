@@ -14,7 +14,6 @@ import os
 import socket
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import kept_cluster, lean_ray
+from pathways_nb.runtime.cluster.host_island import wait
 from pathways_nb.util import forks
 
 HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
@@ -56,8 +56,8 @@ class Connection:
 
 
 _state: dict[str, Connection] = {}
-_interrupted: dict[str, tuple[threading.Event, Connection]] = {}
-"""A connection whose making goes on in its thread after an interrupt, with an event at its end."""
+_interrupted: list[tuple[Future[Any], Connection]] = []
+"""A connection whose making goes on in its thread after an interrupt, with its end."""
 _lock = threading.RLock()
 
 
@@ -76,12 +76,13 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
     # Ray's import and the start of a cluster take seconds each: they go on side by side.
     _prepare(address)
     finding = _begin(kept_cluster.find_or_start, say) if shared and address is None and _is_first() else None
-    ray = _ray(address)
+    ray = _ray()
     with _lock:
-        if (begun := _interrupted.pop("connection", None)) is not None:
-            done, made = begun
-            while not done.wait(0.5):
-                pass
+        while _interrupted:
+            making, made = _interrupted[-1]
+            with contextlib.suppress(Exception):  # the attach that was interrupted is not this one
+                wait(making)
+            _interrupted.pop()
             if ray.is_initialized():
                 _state["connection"] = made
         known = _state.get("connection")
@@ -102,9 +103,9 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
             made = Connection(ray, address, own=True, shared=shared and address is None)
             where = address
             if made.shared:
-                where, made.lifeline = _ended(finding) if finding else kept_cluster.find_or_start(say)
+                where, made.lifeline = wait(finding) if finding else kept_cluster.find_or_start(say)
             say("starting Ray …" if where is None else f"connecting to the Ray cluster at {where} …")
-            _in_lasting_thread(lambda: _init(ray, where), made)
+            _make(ray, where, made)
             known = _state["connection"] = made
         known.users += 1
         return known
@@ -122,8 +123,8 @@ def _is_first() -> bool:
     return "ray" not in sys.modules and importlib.util.find_spec("ray") is not None
 
 
-def _begin(work: Callable[..., Any], *args: Any) -> Future[Any]:
-    """Begin ``work`` in a thread of its own."""
+def _begin(work: Callable[..., Any], *args: Any, lasting: bool = False) -> Future[Any]:
+    """Begin ``work`` in a thread of its own, which lives as long as this process if it is ``lasting``."""
     found: Future[Any] = Future()
 
     def do() -> None:
@@ -131,16 +132,11 @@ def _begin(work: Callable[..., Any], *args: Any) -> Future[Any]:
             found.set_result(work(*args))
         except BaseException as error:
             found.set_exception(error)
+        if lasting:
+            threading.Event().wait()
 
-    threading.Thread(target=do, name="pathways-cluster", daemon=True).start()
+    threading.Thread(target=do, name="pathways-ray", daemon=True).start()
     return found
-
-
-def _ended(found: Future[Any]) -> Any:
-    """Wait for what has begun, in short steps, so that an interrupt is heard."""
-    while not found.done():
-        time.sleep(0.05)
-    return found.result()
 
 
 def _prepare(address: str | None) -> None:
@@ -152,11 +148,10 @@ def _prepare(address: str | None) -> None:
         kept_cluster.use_token()
 
 
-def _ray(address: str | None) -> Any:
-    _prepare(address)
+def _ray() -> Any:
     try:
         with _quiet_forks():
-            found = _ended(_begin(lean_ray.imported))  # aside: an interrupt would leave half of Ray imported
+            found = wait(_begin(lean_ray.imported))  # aside: an interrupt would leave half of Ray imported
     except ImportError:
         raise UsageError(f"attach('ray') needs Ray, which is not installed here. Get it: {HOW_TO_GET}.") from None
     _leave_out_deaths()
@@ -202,31 +197,16 @@ def _init(ray: Any, address: str | None) -> None:
         lean_ray.start(ray, namespace=NAMESPACE)
 
 
-def _in_lasting_thread(work: Callable[[], None], made: Connection) -> None:
-    """Do ``work`` in a thread that lives as long as this process, and wait for it.
-
-    The system ends Ray's processes with the thread that started them, not with its process.
-    """
-    done, failed = threading.Event(), list[BaseException]()
-
-    def keep() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            done.set()
-        threading.Event().wait()
-
-    threading.Thread(target=keep, name="pathways-ray", daemon=True).start()
+def _make(ray: Any, address: str | None, made: Connection) -> None:
+    """Connect this process in a lasting thread: the system ends Ray's processes with the thread that started them."""
+    making = _begin(_init, ray, address, lasting=True)
     try:
-        while not done.wait(0.5):  # in short steps, so that an interrupt is heard
-            pass
-    except BaseException:
-        _interrupted["connection"] = done, made
-        raise
-    if failed:
-        raise PlaceError(f"Ray did not start: {type(failed[0]).__name__}: {failed[0]}") from failed[0]
+        wait(making)
+    except BaseException as error:
+        if not making.done() or making.exception() is not error:
+            _interrupted.append((making, made))
+            raise
+        raise PlaceError(f"Ray did not start: {type(error).__name__}: {error}") from error
 
 
 def _check_reachable(address: str) -> None:

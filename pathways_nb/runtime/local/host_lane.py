@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,12 +20,10 @@ from pathways_nb.errors import PathwaysError
 from pathways_nb.plan import source_lines
 from pathways_nb.runtime.faults import Fault, InjectedFault
 from pathways_nb.runtime.local.transfer_watcher import routed
-from pathways_nb.runtime.local.watcher import LaunchRange, owned
+from pathways_nb.runtime.local.watcher import Clock, LaunchRange, owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.record import Label, Row
-
-Clock = Callable[[], float]
 
 
 class HostLane(threading.Thread):
