@@ -14,7 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pathways_nb.bench import report
+from pathways_nb.bench import against, report
+from pathways_nb.errors import UsageError
 from pathways_nb.parallel.schedules.registry import schedules
 
 
@@ -48,14 +49,35 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Run one bench and print its report.
+    """Run benches and print their reports, or what became slower since the ones in a file.
 
     Returns:
-        Exit status 0.
+        Exit status; 1 if something became slower, 2 if it could not be measured.
     """
-    result = report.measure(options.name)
-    print(report.as_json(result) if options.json else report.as_text(result))
+    try:
+        if options.against:
+            if options.short or options.json:
+                raise UsageError("bench --against FILE prints text about short benches; leave out --short and --json.")
+            lines, slower = against.compare(options.against, options.names, _say)
+            print("\n".join(lines))
+            return int(slower)
+        if not options.names:
+            raise UsageError(f"bench needs the NAME of one or more of: {', '.join(report.names())}; or --against FILE.")
+        measured = [against.repeated(name, _say) if options.short else report.measure(name) for name in options.names]
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        texts = list(map(report.as_json, measured))
+        print(texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
+    else:
+        print("\n".join(map(report.as_text, measured)))
     return 0
+
+
+def _say(line: str) -> None:
+    """Show progress."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def schedule(options: argparse.Namespace) -> int:
@@ -90,7 +112,6 @@ def terapipe_plan(options: argparse.Namespace) -> int:
     Returns:
         Exit status; 1 if the file, or one of its cases, cannot be solved.
     """
-    from pathways_nb.errors import UsageError
     from pathways_nb.parallel.terapipe import case_files
 
     try:
@@ -100,6 +121,17 @@ def terapipe_plan(options: argparse.Namespace) -> int:
         return 1
     print(json.dumps({"cases": solved}) if options.json else "\n".join(case_files.as_lines(solved)))
     return 1 if any("error" in one for one in solved) else 0
+
+
+def _bench_name(text: str) -> str:
+    """Return the name of a bench.
+
+    Raises:
+        ArgumentTypeError: there is no such bench.
+    """
+    if text not in report.names():
+        raise argparse.ArgumentTypeError(f"{text!r} (choose from {', '.join(report.names())})")
+    return text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -119,9 +151,14 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, default=Path("build"), help="folder for both files; default: %(default)s")
     one.set_defaults(run=demo)
 
-    one = commands.add_parser("bench", help="Run one bench and print its report.")
-    one.add_argument("name", metavar="NAME", choices=report.names(), help=f"one of: {', '.join(report.names())}")
-    one.add_argument("--json", action="store_true", help="one JSON object on standard output and nothing else")
+    one = commands.add_parser("bench", help="Run benches and print their reports.")
+    one.add_argument("names", metavar="NAME", nargs="*", type=_bench_name, help=f"of: {', '.join(report.names())}")
+    one.add_argument("--json", action="store_true", help="on standard output one JSON object, or a list of several")
+    one.add_argument("--short", action="store_true", help=f"fewer sizes and rounds, {against.REPEATS} times in a row")
+    one.add_argument(
+        "--against", type=Path, metavar="FILE",
+        help="repeat the benches that --short --json wrote here, and print what became slower beyond its noise",
+    )  # fmt: skip
     one.set_defaults(run=bench)
 
     one = commands.add_parser(

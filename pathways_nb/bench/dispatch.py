@@ -22,30 +22,37 @@ from pathways_nb.session.calls import submit
 
 DEVICES, CHAINS, ROUNDS = (1, 2, 4), (1, 16, 128), 15
 """Numbers of devices, lengths of programs, and rounds."""
+SHORT = (1, 4), (1, 128), 5
+"""The same of the short form, which leaves out the paper's other forms and the peers."""
+SPEED = {"chained_over_jax_*": "higher"}
 LONG, PEER_DEVICES, PEER_ROUNDS = 128, (1, 4), 5
 """Length of the program that is compared with peers, and their numbers of devices and rounds."""
 _COMPUTATIONS = 512
 """Computations of each contender in a round."""
 
 
-def run() -> dict[str, Any]:
+def run(short: bool = False) -> dict[str, Any]:
     """Return the rates of every chain on every number of devices, and of the peers on one and four."""
     figures: dict[str, float] = {}
     detail: list[dict[str, Any]] = []
-    controller = pw.attach("cpu", islands=1, devices_per_island=max(DEVICES))
-    for devices in DEVICES:
-        for length in CHAINS:
-            seconds = _against_loops(_Chain(controller, devices, length))
+    numbers, chains, rounds = SHORT if short else (DEVICES, CHAINS, ROUNDS)
+    controller = pw.attach("cpu", islands=1, devices_per_island=max(numbers))
+    for devices in numbers:
+        for length in chains:
+            seconds = _against_loops(_Chain(controller, devices, length), rounds)
             figures[f"chained_over_jax_loop_{length}x{devices}"] = ratio(seconds, "loop", "chained")
             figures[f"chained_over_jax_blocking_{length}x{devices}"] = ratio(seconds, "blocking", "chained")
             detail.append(_row(devices, length, seconds))
             if (length, devices) == (LONG, 1):
                 figures["node_overhead_us"] = _overhead(seconds) * 1e6
+        if short:
+            continue
         seconds = _forms(controller, devices)
         figures[f"chained_over_opbyop_{LONG}x{devices}"] = ratio(seconds, "opbyop", "chained")
         figures[f"fused_over_chained_{LONG}x{devices}"] = ratio(seconds, "chained", "fused")
         detail.append(_row(devices, LONG, seconds))
-    _measure_peers(controller, figures, detail)
+    if not short:
+        _measure_peers(controller, figures, detail)
     return {"figures": figures, "detail": detail}
 
 
@@ -118,10 +125,10 @@ class _Chain:
         return loop
 
 
-def _against_loops(chain: _Chain) -> dict[str, list[float]]:
+def _against_loops(chain: _Chain, rounds: int) -> dict[str, list[float]]:
     """Return the seconds of chained programs and of both loops."""
     contenders = {"chained": chain.programs, "loop": chain.loop(blocking=False), "blocking": chain.loop(blocking=True)}
-    return _measure(chain.controller, contenders, ROUNDS)
+    return _measure(chain.controller, contenders, rounds)
 
 
 def _forms(controller: pw.Controller, devices: int) -> dict[str, list[float]]:

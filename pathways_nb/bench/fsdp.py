@@ -36,12 +36,16 @@ SETTINGS = [("8b", 8, 350e9, 15e-6), ("8b", 64, 100e9, 30e-6), ("8b", 128, 50e9,
             ("70b", 128, 50e9, 40e-6), ("405b", 512, 50e9, 40e-6)]  # fmt: skip
 """Model, devices, bytes/s and latency in seconds of a collective."""
 MEMORY = 80e9
+SHORT = ("vanilla", "all passes"), SETTINGS[2:3], 3
+"""Variants, settings and rounds of the short form."""
+SPEED = {"step_all_passes_over_*": "lower", "*_over_make_jaxpr_8b": "lower"}
 
 
-def run() -> dict[str, Any]:
+def run(short: bool = False) -> dict[str, Any]:
     """Return the figures of the variants and of the planner."""
-    variants, figures = _variants()
-    table = [_planned(*setting) for setting in SETTINGS]
+    chosen_variants, settings, rounds = SHORT if short else ((), SETTINGS, ROUNDS)
+    variants, figures = _variants(chosen_variants, rounds)
+    table = [_planned(*setting) for setting in settings]
     chosen = next(row for row in table if (row["model"], row["devices"]) == ("8b", 128))
     figures |= {
         "searched_over_greedy_8b_128": chosen["searched_ms"] / chosen["greedy_ms"],
@@ -50,6 +54,8 @@ def run() -> dict[str, Any]:
         "searched_over_bound_worst": max(row["searched_ms"] / row["bound_ms"] for row in table),
         "plan_seconds_8b": chosen["plan_seconds"],
         "trace_seconds_8b": chosen["trace_seconds"],
+        "plan_over_make_jaxpr_8b": chosen["plan_seconds"] / chosen["make_jaxpr_seconds"],
+        "trace_over_make_jaxpr_8b": chosen["trace_seconds"] / chosen["make_jaxpr_seconds"],
         **_beside_published(table),
     }
     return {"figures": figures, "detail": {"variants": variants, "plans": table}}
@@ -66,28 +72,36 @@ def _beside_published(table: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _variants() -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Return a row for each variant of the step, and the figures that compare them."""
+def _variants(names: Sequence[str], rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Return a row for each of these variants of the step, and the figures that compare them.
+
+    Args:
+        names: of the variants, beside plain ``jax.jit``; none for all.
+        rounds: how often each step is timed.
+    """
     with pw.attach("cpu", islands=1, devices_per_island=DEVICES):
         place = pw.virtual_slice(DEVICES, name="place")
         params, batch = llama.stages([4], SIZE)[1][0], llama.batch(ROWS, TOKENS)
         expected = jax.jit(jax.value_and_grad(_loss(False)))(params, *batch)[1]
         calls: dict[str, Callable[[], Any]] = {}
-        rows = [_variant(name, step, params, batch, expected, calls) for name, step in _steps(place, params)]
+        steps = [(name, step) for name, step in _steps(place, params) if name in names or not names]
+        rows = [_variant(name, step, params, batch, expected, calls) for name, step in steps]
         rows.append(_gspmd(place, params, batch, calls))
-        seconds = interleaved(calls, ROUNDS)
+        seconds = interleaved(calls, rounds)
     for row in rows:
         row["step_over_vanilla"] = ratio(seconds, row["variant"], "vanilla")
     temporary = {row["variant"]: row["temporary_mib"] for row in rows}
     figures = {
         "temp_all_passes_over_gspmd": temporary["all passes"] / temporary["GSPMD"],
-        "temp_full_remat_over_gspmd": temporary["all passes, full remat"] / temporary["GSPMD"],
         "step_all_passes_over_vanilla": ratio(seconds, "all passes", "vanilla"),
+        "step_all_passes_over_gspmd": ratio(seconds, "all passes", "GSPMD"),
         "gradient_error_worst": max(row["gradient_error"] for row in rows if "gradient_error" in row),
         "predicted_over_compiled_temp": statistics.median(_predicted_over_compiled(rows)),
         "predicted_over_compiled_temp_worst": max(_predicted_over_compiled(rows), key=lambda one: abs(math.log(one))),
         "collectives_changed": sum(len(row["changed"]) for row in rows if "changed" in row),
     }
+    if not names:
+        figures["temp_full_remat_over_gspmd"] = temporary["all passes, full remat"] / temporary["GSPMD"]
     return rows, figures
 
 
@@ -167,6 +181,7 @@ def _error(found: Any, expected: Any) -> float:
 
 def _planned(model: str, devices: int, bandwidth: float, latency: float) -> dict[str, Any]:
     """Return the exposed communication of one model's plans, in ms, at a sequence of 8192 tokens for each device."""
+    _make_jaxpr(model, devices)  # fills JAX's own caches
     began = time.perf_counter()
     planner = planner_of(model, devices, bandwidth, latency)
     traced = time.perf_counter()
@@ -185,9 +200,19 @@ def _planned(model: str, devices: int, bandwidth: float, latency: float) -> dict
         "searched_ms": searched.exposed * 1e3, "bound_ms": planner.bound * 1e3,
         "searched_waits_ms": searched.waited * 1e3, "peak_gib": searched.memory.peak / 2**30,
         "trace_seconds": traced - began, "plan_seconds": ended - traced,
+        "make_jaxpr_seconds": statistics.median(_make_jaxpr(model, devices) for _ in range(3)),
         "ablation": {name: {"step_ms": one.seconds * 1e3, "peak_gb": one.memory.peak / 1e9}
                      for name, one in ablation.items()},
     }  # fmt: skip
+
+
+def _make_jaxpr(model: str, devices: int) -> float:
+    """Return the seconds in which JAX alone traces the same loss and its gradient, the floor of ours."""
+    shape, tokens = llama3.SHAPES[model], jax.ShapeDtypeStruct((devices, 8192), jnp.int32)
+    loss, params = llama3.loss(shape, remat=model != "8b"), llama3.params(shape)
+    began = time.perf_counter()
+    jax.make_jaxpr(jax.value_and_grad(loss))(params, tokens, tokens)
+    return time.perf_counter() - began
 
 
 def planner_of(model: str, devices: int, bandwidth: float, latency: float) -> Planner:

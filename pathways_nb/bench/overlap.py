@@ -19,19 +19,23 @@ from pathways_nb.examples import byte_lm, two_stages
 
 PAIRS, TURNS, STEPS = 48, 4, 4
 """Rounds of the SPMD step, turns of the two-island step, and steps in a turn."""
+SHORT = 8, 2, 3
+"""The same of the short form."""
+SPEED = {"pipelined_*": "higher", "spmd_step_ratio": "lower"}
 PLAIN = "plain JAX, one device, all cores"
 """Plain JAX as a contender, named in the report."""
 _plain_step = jax.jit(two_stages.training_step(byte_lm.whole_loss))
 
 
-def run() -> dict[str, Any]:
+def run(short: bool = False) -> dict[str, Any]:
     """Return the speed-up of parallel over sequential dispatch, both beside plain JAX, and the SPMD overhead."""
+    pairs, turns, steps = SHORT if short else (PAIRS, TURNS, STEPS)
     seconds: dict[str, list[float]] = {"parallel": [], "sequential": [], PLAIN: []}
-    for _ in range(TURNS):
+    for _ in range(turns):
         for dispatch in ("parallel", "sequential"):
-            seconds[dispatch] += _pipelined(dispatch)
-        seconds[PLAIN] += _plain()
-    overhead = _spmd()
+            seconds[dispatch] += _pipelined(dispatch, steps)
+        seconds[PLAIN] += _steps(_plain_step, jax.block_until_ready, steps)
+    overhead = _spmd(pairs)
     figures = {
         "pipelined_speedup": median(seconds["sequential"]) / median(seconds["parallel"]),
         "spmd_step_ratio": ratio(overhead, "controller", "plain"),
@@ -45,19 +49,14 @@ def run() -> dict[str, Any]:
     }
 
 
-def _pipelined(dispatch: Any) -> list[float]:
+def _pipelined(dispatch: Any, steps: int) -> list[float]:
     """Return the seconds of warm steps in two stages on two islands."""
     pw.attach("cpu", islands=2, devices_per_island=4, dispatch=dispatch)
     step = two_stages.pipelined(pw.virtual_slice(4), pw.virtual_slice(4))
-    return _steps(step, pw.wait)
+    return _steps(step, pw.wait, steps)
 
 
-def _plain() -> list[float]:
-    """Return the seconds of warm steps in plain JAX."""
-    return _steps(_plain_step, jax.block_until_ready)
-
-
-def _steps(step: Any, wait: Any) -> list[float]:
+def _steps(step: Any, wait: Any, count: int) -> list[float]:
     """Return the seconds of some steps after a first one, which compiles."""
     params, state, tokens, targets = two_stages.start()
 
@@ -66,10 +65,10 @@ def _steps(step: Any, wait: Any) -> list[float]:
         params, state, _ = wait(step(params, state, tokens, targets))
 
     once()
-    return interleaved({"step": once}, STEPS)["step"]
+    return interleaved({"step": once}, count)["step"]
 
 
-def _spmd() -> dict[str, list[float]]:
+def _spmd(pairs: int) -> dict[str, list[float]]:
     """Return the seconds of an SPMD step through the controller and of its executable alone."""
     controller = pw.attach("cpu", islands=1, devices_per_island=4)
     place = pw.virtual_slice(4)
@@ -89,4 +88,4 @@ def _spmd() -> dict[str, list[float]]:
         jax.block_until_ready(call(*arrays))
 
     contenders = {"controller": lambda: pw.wait(program(*arguments)), "plain": plain, "plain again": plain}
-    return interleaved(contenders, PAIRS)
+    return interleaved(contenders, pairs)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import json
 import math
 import pkgutil
+import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pathways_nb.util.host_info import machine
 
-_HELPERS = frozenset({"report", "stopwatch", "explorer", "lab", "peers"})
+_HELPERS = frozenset({"against", "explorer", "lab", "peers", "report", "stopwatch"})
 _NUMBERS = frozenset({"over", "ratio", "speedup", "error"})
 """Words in the names of figures that have no unit, whatever else the name says."""
 _UNITS = {"us": "µs", "ms": "ms", "seconds": "s", "bytes": "bytes"}
@@ -31,29 +35,54 @@ def names() -> list[str]:
     return sorted(name for name in found - _HELPERS if not name.startswith("_"))
 
 
-def measure(name: str) -> dict[str, Any]:
+def module_of(name: str) -> ModuleType:
+    """Return the module of a bench."""
+    return importlib.import_module(f"pathways_nb.bench.{name}")
+
+
+def has_short_form(name: str) -> bool:
+    """Return whether a bench can be run in short form."""
+    return "short" in inspect.signature(module_of(name).run).parameters
+
+
+def measure(name: str, short: bool = False) -> dict[str, Any]:
     """Run a bench and return its report.
 
     What the bench prints goes to standard error, so that standard output holds the report alone.
 
     Args:
         name: one of ``names()``.
+        short: run it in short form: fewer sizes and rounds.
 
     Returns:
-        ``{"bench": name, "machine": {...}, "figures": {name: number}, "detail": ..., "units": {name: unit}}``.
+        ``{"bench": name, "commit": …, "machine": {…}, "figures": {name: number}, "detail": …, "units": {name: unit}}``.
 
     Raises:
         ValueError: a figure is not a finite number.
     """
-    module = importlib.import_module(f"pathways_nb.bench.{name}")
     with contextlib.redirect_stdout(sys.stderr):
-        result = module.run()
+        result = module_of(name).run(**({"short": True} if short else {}))
     figures = {figure: float(value) for figure, value in result["figures"].items()}
     unusable = [figure for figure, value in figures.items() if not math.isfinite(value)]
     if unusable:
         raise ValueError(f"bench {name}: not a finite number: {', '.join(unusable)}; leave out what was not measured.")
     units = {figure: unit_of(figure) for figure in figures} | result.get("units", {})
-    return {"bench": name, "machine": machine(), "figures": figures, "detail": result.get("detail"), "units": units}
+    return {
+        "bench": name, "commit": commit(), "machine": machine(), "figures": figures, "detail": result.get("detail"),
+        "units": units,
+    }  # fmt: skip
+
+
+def commit() -> str | None:
+    """Return the commit of this code, with ``+changes`` where files differ from it; ``None`` outside a checkout."""
+    root = Path(__file__).parents[2]
+    git = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+changes"]
+    if not (root / ".git").exists():
+        return None
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def unit_of(figure: str) -> str:

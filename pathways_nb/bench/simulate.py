@@ -31,39 +31,53 @@ SIZES = (250, 1000, 4000, 16_000)
 STAGES, MICROBATCHES = 2048, 512
 """Stages and microbatches of the static schedule: about a million tasks."""
 STAGED, STAGED_ROUNDS = 200, 5
-"""Nodes and rounds of the program whose whole simulation, from the attach on, is compared."""
+"""Nodes of the program whose whole simulation, from the attach on, is compared; rounds of it and of what is static."""
 LASTS = 1e-3
 """Simulated seconds of a gang."""
+SHORT_CALLS, SHORT_ROUNDS = 5, 5
+"""Calls in a round, and rounds, of the short form."""
+SPEED = {"gang_ops_over_simpy": "higher", "seconds_2048_over_8_devices": "lower", "static_tasks_over_array": "lower"}
 
 
-def run() -> dict[str, Any]:
+def run(short: bool = False) -> dict[str, Any]:
     """Return rates, growth with size, memory per event, and the time of whole simulations and static schedules."""
-    figures, detail = _gangs()
-    seconds = {n: median(interleaved({"": chain(DEVICES, n)}, 5)[""]) for n in SIZES}
-    figures["growth_exponent"] = exponent(seconds)
-    detail["bytes of an event that no view has asked for"], figures["bytes_per_event"] = bytes_per_event()
+    figures, detail = _gangs(*((SHORT_CALLS, SHORT_ROUNDS) if short else (CALLS, ROUNDS)))
+    if not short:
+        _measure_growth(figures, detail)
     whole = {str(devices): partial(whole_simulation, devices) for devices in (DEVICES, FEW)}
     interleaved(whole, 1)  # fills JAX's own caches
     times = interleaved(whole, STAGED_ROUNDS)
     figures["seconds_2048_over_8_devices"] = ratio(times, str(DEVICES), str(FEW))
-    static = interleaved({"pipeline": pipeline, "random graph": random_graph(STAGES, MICROBATCHES)}, 5)
+    static = interleaved(
+        {"pipeline": pipeline, "random graph": random_graph(STAGES, MICROBATCHES), "running maximum": running_maximum},
+        STAGED_ROUNDS,
+    )
     figures["static_million_tasks_seconds"] = median(static["pipeline"])
+    figures["static_tasks_over_array"] = ratio(static, "pipeline", "running maximum")
     detail |= {f"seconds, whole simulation on {devices} devices": spread(found) for devices, found in times.items()}
     detail |= {f"seconds, static {what}, {STAGES} x {MICROBATCHES}": spread(found) for what, found in static.items()}
-    detail["growth"] = [{"nodes": n, "microseconds per node": s / n * 1e6} for n, s in seconds.items()]
     return {"figures": figures, "detail": detail}
 
 
-def _gangs() -> tuple[dict[str, float], dict[str, Any]]:
+def _measure_growth(figures: dict[str, float], detail: dict[str, Any]) -> None:
+    """Add how time grows with the length of a chain, and the memory of an event."""
+    seconds = {n: median(interleaved({"": chain(DEVICES, n)}, 5)[""]) for n in SIZES}
+    figures["growth_exponent"] = exponent(seconds)
+    detail["bytes of an event that no view has asked for"], figures["bytes_per_event"] = bytes_per_event()
+    detail["growth"] = [{"nodes": n, "microseconds per node": s / n * 1e6} for n, s in seconds.items()]
+
+
+def _gangs(calls: int, rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
     """Return figures and rates of gang operations, with those of SimPy where it is installed."""
-    contenders: dict[str, Callable[[], object]] = {"controller": chain(DEVICES, NODES, CALLS)}
+    count = NODES * calls
+    contenders: dict[str, Callable[[], object]] = {"controller": chain(DEVICES, NODES, calls)}
     if importlib.util.find_spec("simpy"):
-        contenders["simpy"] = partial(simpy_operations, NODES * CALLS)
-    seconds = interleaved(contenders, ROUNDS)
-    figures = {"gang_ops_per_second": NODES * CALLS / median(seconds["controller"])}
+        contenders["simpy"] = partial(simpy_operations, count)
+    seconds = interleaved(contenders, rounds)
+    figures = {"gang_ops_per_second": count / median(seconds["controller"])}
     if "simpy" in seconds:
         figures["gang_ops_over_simpy"] = ratio(seconds, "simpy", "controller")
-    rates = {f"{name}, operations per second": spread([NODES * CALLS / s for s in t]) for name, t in seconds.items()}
+    rates = {f"{name}, operations per second": spread([count / s for s in t]) for name, t in seconds.items()}
     return figures, rates
 
 
@@ -141,6 +155,12 @@ def pipeline() -> float:
     """Return the makespan of GPipe's forward wave, from newly made arrays."""
     task = np.arange(STAGES * MICROBATCHES).reshape(STAGES, MICROBATCHES)
     return evaluate(np.full(task.size, LASTS), OrderEdges(task[:-1], task[1:], LASTS / 10), task).makespan
+
+
+def running_maximum() -> float:
+    """Return the same from one addition and one running maximum over as many numbers, the least that NumPy can do."""
+    durations = np.full((STAGES, MICROBATCHES), LASTS)
+    return float(np.maximum.accumulate(np.cumsum(durations, axis=1)).max())
 
 
 def random_graph(devices: int, tasks: int) -> Callable[[], float]:

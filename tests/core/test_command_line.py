@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 
@@ -33,7 +34,7 @@ def test_json_is_one_object_and_nothing_else(toy, capsys):
     assert main(["bench", "toy", "--json"]) == 0
     said = capsys.readouterr()
     printed = json.loads(said.out)
-    assert list(printed) == ["bench", "machine", "figures", "detail"]
+    assert list(printed) == ["bench", "commit", "machine", "figures", "detail"]
     assert printed["bench"] == "toy"
     assert printed["figures"] == {"ratio": 1.5, "count": 3}
     assert printed["detail"]["times"] == {"a": [0, 1]}
@@ -98,7 +99,17 @@ def test_an_unknown_bench_lists_those_there_are(toy, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["bench", "nope"])
     assert stopped.value.code == 2
-    assert "'nope' (choose from" in capsys.readouterr().err.replace("invalid choice: ", "")
+    assert "argument NAME: 'nope' (choose from toy)" in capsys.readouterr().err
+
+
+def test_the_commit_is_that_of_this_checkout(toy):
+    made = report.measure("toy")["commit"]
+    assert made is None or re.fullmatch(r"[0-9a-f]{12}(\+changes)?", made)
+
+
+def test_no_bench_lists_those_there_are(toy, capsys):
+    assert main(["bench"]) == 2
+    assert capsys.readouterr().err == "error: bench needs the NAME of one or more of: toy; or --against FILE.\n"
 
 
 def test_helpers_are_no_benches():

@@ -40,6 +40,11 @@ def test_every_figure_has_its_name(small) -> None:
     assert {(row["devices"], row["chain"]) for row in measured} == {(1, 1), (1, 4), (2, 1), (2, 4)}
 
 
+def test_the_short_form_has_loops_alone(small, controller, monkeypatch) -> None:
+    monkeypatch.setattr(dispatch, "SHORT", ((2,), (1,), 1))
+    assert set(dispatch.run(short=True)["figures"]) == {"chained_over_jax_loop_1x2", "chained_over_jax_blocking_1x2"}
+
+
 def test_a_peer_that_does_not_start_is_absent_with_its_reason(small) -> None:
     assert [row for row in small["detail"] if "chain" not in row] == [
         {"devices": 2, "peer": "broken", "absent": "RuntimeError: it timed out"}

@@ -36,13 +36,23 @@ def test_every_figure_has_its_name(small, monkeypatch) -> None:
         "bytes_per_event",
         "seconds_2048_over_8_devices",
         "static_million_tasks_seconds",
+        "static_tasks_over_array",
     }
     assert all(math.isfinite(value) for value in found["figures"].values())
 
 
+def test_the_short_form_leaves_growth_out(small, monkeypatch) -> None:
+    monkeypatch.setattr(simulate, "SHORT_CALLS", 2)
+    monkeypatch.setattr(simulate, "SHORT_ROUNDS", 1)
+    monkeypatch.setattr(simulate, "simpy_operations", lambda count: count * simulate.LASTS)
+    figures = simulate.run(short=True)["figures"]
+    assert set(simulate.SPEED) < set(figures)
+    assert "growth_exponent" not in figures
+
+
 def test_without_simpy_its_figure_is_absent(small, monkeypatch) -> None:
     monkeypatch.setattr(simulate.importlib.util, "find_spec", lambda name: None)
-    figures, detail = simulate._gangs()
+    figures, detail = simulate._gangs(2, 1)
     assert set(figures) == {"gang_ops_per_second"}
     assert set(detail) == {"controller, operations per second"}
 
