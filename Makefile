@@ -3,6 +3,7 @@
 #   make demo    the quickstart as one HTML page       make fast    tests without devices, with fewer random examples
 #   make check   linter, formatter, types
 #   make docs    guide, course and reference as a site in build/docs/html, which opens without a network
+#   make speed   short benches, whose ratios go to build/speed.json
 # PYTHON=… picks the interpreter, VENV=… the environment (an active conda one: VENV=$CONDA_PREFIX).
 PYTHON ?=
 VENV ?= .venv
@@ -13,7 +14,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Another environment that happens to be active in the shell is none of ours.
 unexport VIRTUAL_ENV
 
-.PHONY: lab demo docs test fast check clean environment
+.PHONY: lab demo docs test fast check speed clean environment
 
 lab: environment
 	$(BIN)/jupyter lab $(AS_ROOT) notebooks/01_quickstart.ipynb
@@ -21,23 +22,31 @@ lab: environment
 demo: environment
 	@$(BIN)/python -m pathways_nb demo
 
-# From nothing each time, so that every notebook is executed by the code as it is now.
+# From nothing each time, so that the guide's cells are executed by the code as it is now; the notebooks are, in any case.
 docs: environment
 	@rm -rf build/docs
 	$(BIN)/python -m sphinx -W --keep-going docs build/docs/html -d build/docs/doctrees
 	@echo "the site: $(CURDIR)/build/docs/html/index.html"
 
 # Two processes, a file in each at a time, in order: no file without a browser follows one with, whose loop stays.
+IN_TWO := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+DURATIONS ?= build/durations.json
 test: environment
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(IN_TWO) --durations-to $(DURATIONS) $(PYTEST_ARGS)
 
 fast: environment
-	$(BIN)/python -m pytest tests/core --hypothesis-profile=fast $(PYTEST_ARGS)
+	$(IN_TWO) tests/core --hypothesis-profile=fast $(PYTEST_ARGS)
 
 check: environment
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+speed: environment
+	@mkdir -p build
+	$(BIN)/python -m pathways_nb bench dispatch overlap simulate fsdp schedules --short --json > build/speed.part
+	@mv build/speed.part build/speed.json
 
 environment:
 	@.ci/environment make "$(VENV)" "$(PYTHON)"

@@ -1,3 +1,7 @@
 """Loads what every test directory shares; a plugin list is only allowed in the topmost conftest."""
 
-pytest_plugins = ("tests.support.chromium",)
+from tests.support.compiler_effort import prepare
+
+prepare()  # the plugins import JAX, which reads the environment
+
+pytest_plugins = ("tests.support.chromium", "tests.support.durations")

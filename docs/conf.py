@@ -1,11 +1,23 @@
-"""Sphinx settings; ``make docs`` builds the site. The notebooks of the course are copied in from where they lie."""
+"""Sphinx settings; ``make docs`` builds the site. The course's notebooks come with the outputs that the tests read."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
+
 HERE = Path(__file__).parent
-shutil.copytree(HERE.parent / "notebooks", HERE / "course", dirs_exist_ok=True)
+sys.path.insert(0, str(HERE.parent))
+
+from tests.support import executed_notebooks  # noqa: E402 - found in the line above
+
+COURSE = HERE / "course"
+shutil.rmtree(COURSE, ignore_errors=True)
+COURSE.mkdir()
+for name in executed_notebooks.NAMES:
+    shown = executed_notebooks.for_readers(executed_notebooks.executed(name))
+    nbformat.write(shown, COURSE / f"{name}.ipynb")
 
 project = "pathways_nb"
 author = "The pathways_nb authors"
@@ -13,6 +25,7 @@ copyright = f"2026, {author}"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "pathways_nb.notebook.site"]
 
 nb_execution_mode = "force"
+nb_execution_excludepatterns = ["course/*"]
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True

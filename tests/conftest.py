@@ -19,6 +19,7 @@ from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.parallel.schedules import registry
 from pathways_nb.session import default_controller
+from tests.support import compiler_effort
 from tests.support.waiting import LIMIT
 
 ANY_SPEED = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
@@ -114,6 +115,13 @@ def left(controller: pw.Controller) -> pw.VirtualSlice:
 def right(controller: pw.Controller) -> pw.VirtualSlice:
     """All devices of island 1."""
     return pw.virtual_slice(4, island=1, name="right")
+
+
+@pytest.fixture
+def usual_effort() -> Iterator[None]:
+    """What the test compiles is optimised as for a user, and has names and lines of this source."""
+    with compiler_effort.usual_effort():
+        yield
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def demo(notebook: Path, out: Path) -> tuple[Path, Path]:
     executed, page = out / notebook.name, out / f"{notebook.stem}.html"
     page.unlink(missing_ok=True)  # a page of an earlier run must not be mistaken for this one's
     try:
-        _execute(content, notebook.resolve().parent)
+        execute(content, notebook.resolve().parent)
         page.write_text(render(content, notebook.stem), encoding="utf-8")
     except DemoError as error:
         raise DemoError(f"{error}\nThe notebook up to that cell: {executed}") from error.__cause__
@@ -120,7 +120,7 @@ def _read(notebook: Path, out: Path) -> nbformat.NotebookNode:
         raise DemoError(f"{notebook} is not a notebook: {error}") from error
 
 
-def _execute(content: nbformat.NotebookNode, folder: Path) -> None:
+def execute(content: nbformat.NotebookNode, folder: Path) -> None:
     """Execute all cells of ``content`` in place, in ``folder``.
 
     Raises:

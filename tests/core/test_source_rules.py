@@ -75,6 +75,7 @@ def test_no_test_sleeps_reads_a_clock_or_is_skipped(path: Path) -> None:
     allowed = {
         "__main__.py": {"time.monotonic"},  # for how long to try programs
         "chromium.py": {"pytest.skip"},
+        "durations.py": {"time.monotonic"},
         "fuzz.py": {"time.monotonic"},
         "test_fork.py": {"pytest.mark.skipif"},  # of a system without fork
         "test_profile.py": {"time.perf_counter"},

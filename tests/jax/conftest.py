@@ -1,11 +1,23 @@
-"""Two computations on two islands, for tests that need no others."""
+"""Two computations on two islands, for tests that need no others; and garbage collections that stay short."""
 
 from __future__ import annotations
+
+import gc
 
 import pytest
 
 import pathways_nb as pw
 from tests.support.computations import on
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> None:
+    """Leave out of garbage collections what earlier files left behind: JAX's caches are some million objects.
+
+    What of it becomes a cycle of garbage later stays until the process ends.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -1,21 +1,12 @@
-"""What the tests of programs share: small computations, graphs as text, comparison with plain JAX."""
+"""What the tests of programs share: small computations, and graphs as text."""
 
 from __future__ import annotations
 
-import functools
-
-import jax
 import numpy as np
 
 import pathways_nb as pw
 
 v = np.arange(8, dtype=np.float32)
-
-
-def same(result, expected, **tolerance) -> None:
-    """Equal to float32 accuracy, leaf by leaf."""
-    close = functools.partial(np.testing.assert_allclose, **{"rtol": 1e-5, "atol": 1e-6, **tolerance})
-    jax.tree.map(close, pw.get(result), jax.tree.map(np.asarray, expected))
 
 
 def on(place, fn, spec="x", **options):

@@ -78,15 +78,6 @@ def cross_entropy(y, targets):
     return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(y), targets[..., None], -1))
 
 
-def worst(found: Any, expected: Any) -> float:
-    """The largest difference of any leaf, relative to the largest entry of that leaf."""
-
-    def one(a: Any, b: Any) -> float:
-        return float(np.abs(np.asarray(a) - b).max() / np.abs(b).max())
-
-    return max(one(a, b) for a, b in zip(jax.tree.leaves(pw.get(found)), jax.tree.leaves(expected), strict=True))
-
-
 def actions_run(run: pw.Run, pipe: pw.Pipeline) -> list[list[str]]:
     """The actions of each device of the schedule, in the order in which the run launched them."""
     events = run.events.of_kind("compute", "collective")

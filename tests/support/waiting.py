@@ -42,7 +42,8 @@ def until_freed(ready: Callable[[], bool]) -> None:
         gc.collect()
         return ready()
 
-    until(collected)
+    if not ready():
+        until(collected)
 
 
 def stand_still() -> None:

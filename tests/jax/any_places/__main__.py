@@ -8,7 +8,11 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.jax.any_places.trying import try_all
+from tests.support.compiler_effort import prepare
+
+prepare()  # before the next line imports JAX
+
+from tests.jax.any_places.trying import try_all  # noqa: E402
 
 BATCH = 100
 """Programs of one process: what XLA compiles for them stays in its memory, and takes many of the maps it may have."""

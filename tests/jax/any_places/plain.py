@@ -5,7 +5,6 @@ Per-shard code is mapped over blocks with ``jax.vmap``, whose named axes know th
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,17 +17,6 @@ P = PartitionSpec
 
 
 @cache
-def quick() -> dict[str, Any]:
-    """Options for code that is compiled quickly and runs once: those that this JAX has."""
-    options: list[dict[str, Any]] = [{"xla_backend_optimization_level": 0}, {"xla_cpu_use_fusion_emitters": False}]
-    found: dict[str, Any] = {}
-    for option in options:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.jit(lambda x: x).lower(0).compile(option)
-            found |= option
-    return found
-
-
 def virtual_slice(shape: int | tuple[int, ...], axes: tuple[str, ...] = ("x",), island: int = 0) -> dict[str, int]:
     """The sizes of the axes."""
     return dict(zip(axes, shape if isinstance(shape, tuple) else (shape,), strict=True))
@@ -48,7 +36,7 @@ def program(fn: Callable[..., Any], fuse: bool = False, donate_argnums: Any = ()
             return fn(*arguments)  # part of another
         shapes = str(jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), arguments))
         if shapes not in compiled:
-            compiled[shapes] = jax.jit(fn).lower(*arguments).compile(quick())
+            compiled[shapes] = jax.jit(fn).lower(*arguments).compile()
         return compiled[shapes](*arguments)
 
     return run

@@ -19,7 +19,7 @@ import pathways_nb as pw
 from pathways_nb.errors import CancelledError, LostError, NodeError, OutOfMemoryError, UsageError
 from pathways_nb.runtime.hosts import sender
 from pathways_nb.runtime.hosts.messages import Call, Drop, ForgetPlans, IslandLost, Range, Send
-from tests.support.computations import same
+from tests.support.closeness import close
 from tests.support.hosts_in_process import Cluster, hosts_in_process
 from tests.support.waiting import held_back, until, until_freed
 
@@ -85,9 +85,9 @@ def chain(a: Any, b: Any, name: str = "both") -> pw.Program:
 def test_a_call_a_program_and_their_values(cluster) -> None:
     left, right = places()
     a, b = split(double, left), split(add_one, right)
-    same(a(X), X * 2)
-    same(chain(a, b)(X), X * 2 + 1)
-    same(chain(b, a)(a(X)), (X * 2 + 1) * 2)
+    close(a(X), X * 2)
+    close(chain(a, b)(X), X * 2 + 1)
+    close(chain(b, a)(a(X)), (X * 2 + 1) * 2)
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (4, 3), (3, 1), (1, 4)])
@@ -96,8 +96,8 @@ def test_from_m_devices_to_n(either, sizes, specs) -> None:
     number = np.random.default_rng(0).normal(size=(12, 12)).astype("f4")
     first, second = (pw.virtual_slice(size, island=at) for at, size in enumerate(sizes))
     a, b = split(jnp.sin, first, specs[0]), split(jnp.cos, second, specs[1])
-    same(chain(a, b)(number), np.cos(np.sin(number)))
-    same(b(a(number)), np.cos(np.sin(number)))  # an argument that comes from the other island
+    close(chain(a, b)(number), np.cos(np.sin(number)))
+    close(b(a(number)), np.cos(np.sin(number)))  # an argument that comes from the other island
 
 
 def test_only_what_is_needed_travels(either) -> None:
@@ -105,7 +105,7 @@ def test_only_what_is_needed_travels(either) -> None:
     left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(4, island=1)
     step = chain(split(double, left), split(add_one, right, pw.P()))
     with pw.record() as run:
-        same(step(X), X * 2 + 1)
+        close(step(X), X * 2 + 1)
     either.controller.settle()
     moved = run.events.of_kind("transfer")
     assert moved.select(moved.is_("route", "DCN"))["bytes"].tolist() == [X.nbytes]
@@ -128,11 +128,11 @@ def test_all_kinds_of_values(either) -> None:
     np.testing.assert_array_equal(jax.random.key_data(keys), jax.random.key_data(wanted[1]))
     assert small.dtype == jnp.bfloat16
     assert one.shape == ()
-    same((numbers, small.astype("f4"), one), (wanted[0], wanted[2].astype("f4"), wanted[3]))
+    close((numbers, small.astype("f4"), one), (wanted[0], wanted[2].astype("f4"), wanted[3]))
     found = pw.get(b(*made))  # on the other island
-    same(found[0], wanted[0] + 3)
+    close(found[0], wanted[0] + 3)
     np.testing.assert_array_equal(found[1], jax.vmap(jax.random.bits)(wanted[1]))
-    same((found[2].astype("f4"), found[3]), (low.astype("f4") * 4, -3.0))
+    close((found[2].astype("f4"), found[3]), (low.astype("f4") * 4, -3.0))
 
 
 def test_each_of_two_equal_results_lives_as_long_as_its_own_handle(cluster) -> None:
@@ -148,21 +148,21 @@ def test_each_of_two_equal_results_lives_as_long_as_its_own_handle(cluster) -> N
     first.wait()
     del first
     until(lambda: any(isinstance(message, Drop) for message in cluster.links[0, 0].taken))
-    same(second, X * 2)
+    close(second, X * 2)
 
 
 def test_a_host_that_cannot_carry_out_a_message_is_replaced(cluster) -> None:
     """Nobody reads the answer to a message: the host reports that it is of no more use."""
     left, _ = places()
     a = split(double, left, name="a")
-    same(a(X), X * 2)
+    close(a(X), X * 2)
     link = cluster.links[0, 0]
     link.change = lambda messages: [replace(m, plan="unknown") if isinstance(m, Call) else m for m in messages]
     with pytest.raises(
         PW_ERRORS, match=r"island 0 lost host host-0-0, process \d+: it fell out of step: KeyError: 'unknown'"
     ):
         a(X).result()
-    same(a(X), X * 2)
+    close(a(X), X * 2)
 
 
 def test_a_call_whose_hosts_die_while_they_compile_waits_for_new_ones(cluster) -> None:
@@ -176,7 +176,7 @@ def test_a_call_whose_hosts_die_while_they_compile_waits_for_new_ones(cluster) -
         usual(*args)
 
     link.host.install = dies
-    same(split(double, left)(X), X * 2)
+    close(split(double, left)(X), X * 2)
     assert asked.is_set()
     assert cluster.rebuilds == 1
 
@@ -184,7 +184,7 @@ def test_a_call_whose_hosts_die_while_they_compile_waits_for_new_ones(cluster) -
 def test_a_value_that_cannot_be_sent_fails_what_waits_for_it(cluster, monkeypatch) -> None:
     left, right = places()
     a, b = split(double, left, name="a"), split(add_one, right, name="b")
-    same(b(a(X)), X * 2 + 1)
+    close(b(a(X)), X * 2 + 1)
 
     def broken(*args: Any) -> Any:
         raise RuntimeError("no way out")
@@ -193,7 +193,7 @@ def test_a_value_that_cannot_be_sent_fails_what_waits_for_it(cluster, monkeypatc
         patched.setattr(sender, "numbers", broken)
         with pytest.raises(NodeError, match="no way out"):
             b(a(X)).result()
-    same(b(a(X)), X * 2 + 1)
+    close(b(a(X)), X * 2 + 1)
 
 
 def test_a_plan_that_hosts_were_told_to_forget_is_given_to_them_anew(cluster) -> None:
@@ -202,7 +202,7 @@ def test_a_plan_that_hosts_were_told_to_forget_is_given_to_them_anew(cluster) ->
     taken = cluster.links[0, 0].taken
     for _ in range(3):
         again = split(double, left, name="a")
-        same(again(X), X * 2)
+        close(again(X), X * 2)
         plans = [message.plan for message in taken if isinstance(message, Call)]
         del again
         gc.collect()
@@ -214,7 +214,7 @@ def test_pieces_of_another_value_are_noticed(watchdog) -> None:
     with hosts_in_process(2, 2, 2, by_device=True) as made:
         left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
         a, b = split(double, left, name="a"), split(add_one, right, name="b")
-        same(b(a(X)), X * 2 + 1)
+        close(b(a(X)), X * 2 + 1)
         route = made.links[0, 0].host.route
         assert route is not None
         usual = route.offer
@@ -224,7 +224,7 @@ def test_pieces_of_another_value_are_noticed(watchdog) -> None:
         with pytest.raises(PW_ERRORS, match="pieces of another value came"):
             b(a(X)).result()
         made.links[0, 0].host._sender.route = route
-        same(b(a(X)), X * 2 + 1)
+        close(b(a(X)), X * 2 + 1)
 
 
 def test_empty_arrays_cross(either) -> None:
@@ -247,24 +247,24 @@ def test_gradients_through_two_islands(either) -> None:
     number = np.random.default_rng(1)
     w = [number.normal(size=(4, 4)).astype("f4") for _ in range(2)]
     step = pw.program(jax.value_and_grad(loss, argnums=(0, 1)))
-    same(step(*w, X), jax.value_and_grad(plain, argnums=(0, 1))(*w, X))
+    close(step(*w, X), jax.value_and_grad(plain, argnums=(0, 1))(*w, X))
 
 
 def test_what_was_put_and_saved(cluster, tmp_path) -> None:
     left, _ = places()
     state = {"w": pw.put(X, on=left, shardings=pw.P("x")), "key": pw.put(jax.random.key(1), on=left)}
-    same(state["w"], X)
+    close(state["w"], X)
     pw.save_state(tmp_path / "s", state)
     back = pw.restore_state(tmp_path / "s", on=left)
-    same(back["w"], X)
-    same(split(double, left)(back["w"]), X * 2)
+    close(back["w"], X)
+    close(split(double, left)(back["w"]), X * 2)
 
 
 def test_another_layout_on_the_same_devices(cluster) -> None:
     left, _ = places()
     rows, columns = split(double, left), split(add_one, left, pw.P(None, "x"))
-    same(columns(pw.put(X, on=left)), X + 1)
-    same(columns(rows(X)), X * 2 + 1)
+    close(columns(pw.put(X, on=left)), X + 1)
+    close(columns(rows(X)), X * 2 + 1)
 
 
 def test_donated_arguments(either) -> None:
@@ -274,8 +274,8 @@ def test_donated_arguments(either) -> None:
     other = split(double, right)(value)  # is sent before its memory is taken over
     for _ in range(20):
         value = step(value)
-    same(value, X + 20)
-    same(other, X * 2)
+    close(value, X + 20)
+    close(other, X * 2)
 
 
 def test_many_calls_in_order(either) -> None:
@@ -283,20 +283,20 @@ def test_many_calls_in_order(either) -> None:
     one, two = split(add_one, left), split(double, right)
     results = [two(one(np.full((4, 4), n, "f4"))) for n in range(60)]
     for n, result in enumerate(results):
-        same(result, np.full((4, 4), (n + 1) * 2))
+        close(result, np.full((4, 4), (n + 1) * 2))
 
 
 def test_a_value_is_not_asked_for_before_its_run(cluster) -> None:
     """A reader may be told of while the run that makes its argument still waits for its turn in the core."""
     left, right = places()
     one, two = split(add_one, left), split(double, right)
-    same(two(one(X)), (X + 1) * 2)
+    close(two(one(X)), (X + 1) * 2)
     host = cluster.links[0, 0]
     with held_back(host.host.dispatcher):
         firsts = [one(X + n) for n in range(30)]
         seconds = [two(first) for first in firsts]
     for n, second in enumerate(seconds):
-        same(second, (X + n + 1) * 2)
+        close(second, (X + n + 1) * 2)
     known = set()
     for message in host.taken:
         if isinstance(message, Call):
@@ -307,7 +307,7 @@ def test_a_value_is_not_asked_for_before_its_run(cluster) -> None:
 def test_sequential_dispatch(watchdog) -> None:
     with hosts_in_process(2, 2, 2, dispatch="sequential"):
         left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
-        same(chain(split(double, left), split(add_one, right))(X), X * 2 + 1)
+        close(chain(split(double, left), split(add_one, right))(X), X * 2 + 1)
 
 
 def test_tenants(cluster) -> None:
@@ -325,7 +325,7 @@ def test_tenants(cluster) -> None:
     for thread in threads:
         thread.join()
     for n in range(3):
-        same(found[f"t{n}"], [(X + 100 * n + at) * 2 + 1 for at in range(15)])
+        close(found[f"t{n}"], [(X + 100 * n + at) * 2 + 1 for at in range(15)])
 
 
 # ---- messages
@@ -334,11 +334,11 @@ def test_tenants(cluster) -> None:
 def test_one_message_for_each_host_and_program(cluster) -> None:
     left, right = places()
     step = chain(split(double, left), split(add_one, right))
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     cluster.controller.settle()
     before = {where: len(link.taken) for where, link in cluster.links.items()}
     kept = step(X)
-    same(kept, X * 2 + 1)
+    close(kept, X * 2 + 1)
     for where, link in cluster.links.items():
         new = [type(m) for m in link.taken[before[where] :] if not isinstance(m, Drop)]
         assert new == [Call, Range], where
@@ -348,7 +348,7 @@ def test_a_plan_travels_once(cluster) -> None:
     left, _ = places()
     step = split(double, left)
     for _ in range(3):
-        same(step(X), X * 2)
+        close(step(X), X * 2)
     assert len(cluster.links[0, 0].host._plans) == 1
     assert not cluster.links[1, 0].host._plans
 
@@ -356,19 +356,19 @@ def test_a_plan_travels_once(cluster) -> None:
 def test_plans_are_forgotten_with_their_programs(cluster) -> None:
     left, right = places()
     step = chain(split(double, left), split(add_one, right))
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     del step
     other = split(lambda v: v - 7, left)
 
     def forgotten() -> bool:
-        same(other(X), X - 7)
+        close(other(X), X - 7)
         fresh = split(lambda v: v * 3, left)  # compiling is when plans are forgotten
-        same(fresh(X), X * 3)
+        close(fresh(X), X * 3)
         return any(isinstance(m, ForgetPlans) for m in cluster.links[1, 0].taken)
 
     until_freed(forgotten)
     until(lambda: not cluster.links[1, 0].host._plans)
-    same(other(X), X - 7)
+    close(other(X), X - 7)
 
 
 def test_buffers_are_dropped_on_hosts(cluster) -> None:
@@ -384,13 +384,13 @@ def test_buffers_are_dropped_on_hosts(cluster) -> None:
 def test_a_value_that_is_not_computed_yet_is_sent_when_it_is(cluster) -> None:
     left, right = places()
     a, b = split(double, left), split(add_one, right)
-    same(b(a(X)), X * 2 + 1)
+    close(b(a(X)), X * 2 + 1)
     source = cluster.links[0, 0]
     with held_back(source.host.dispatcher):
         result = b(a(X + 1))
         until(lambda: bool(source.host._waiting))
         assert not result.done()
-    same(result, (X + 1) * 2 + 1)
+    close(result, (X + 1) * 2 + 1)
 
 
 def test_a_late_value_does_not_hold_up_the_steps_before_its_use(cluster) -> None:
@@ -401,9 +401,9 @@ def test_a_late_value_does_not_hold_up_the_steps_before_its_use(cluster) -> None
         result.wait()
     with held_back(cluster.links[0, 0].host.dispatcher):
         early, late = step(X, X)
-        same(early, X - 1)
+        close(early, X - 1)
         assert not late.done()
-    same(late, X * 2 + 1)
+    close(late, X * 2 + 1)
 
 
 # ---- errors
@@ -424,11 +424,11 @@ def test_an_injected_fault_names_its_node_and_reaches_the_other_island(cluster) 
             NodeError, match=r"a of both, run \d+, failed on left \(island 0, devices 0–3\) \(.*\): InjectedFault: inj"
         ):
             bad.result()
-        same(good, X + 1)
+        close(good, X + 1)
         with pytest.raises(NodeError, match="a of both"):
             c(bad).result()
     assert fault.hits == 1
-    same(both(X)[0], X * 2 + 1)
+    close(both(X)[0], X * 2 + 1)
 
 
 def test_cancelled_programs(cluster) -> None:
@@ -442,13 +442,13 @@ def test_cancelled_programs(cluster) -> None:
         outcomes = []
         for result in results:
             try:
-                same(result, X * 2 + 1)
+                close(result, X * 2 + 1)
                 outcomes.append("right")
             except CancelledError as error:
                 assert "was cancelled before it was dispatched" in str(error)
                 outcomes.append("cancelled")
     assert "cancelled" in outcomes
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
 
 
 def test_memory_is_counted(watchdog) -> None:
@@ -457,7 +457,7 @@ def test_memory_is_counted(watchdog) -> None:
         held = pw.put(np.zeros(768, "f4"), on=left, shardings=pw.P("x"))
         with pytest.raises(OutOfMemoryError):
             pw.put(np.zeros(2048, "f4"), on=left, shardings=pw.P("x"))
-        same(split(add_one, left)(held), np.ones(768))
+        close(split(add_one, left)(held), np.ones(768))
         del held
         until_freed(made.is_empty)
 
@@ -481,9 +481,9 @@ def test_removed_devices(cluster) -> None:
     cluster.controller.remove(1)
     with pytest.raises(LostError, match="island 1"):
         held.result()
-    same(a(X), X * 2)
+    close(a(X), X * 2)
     assert cluster.controller.add(island=1) == 1
-    same(b(X), X + 1)
+    close(b(X), X + 1)
 
 
 def test_a_late_island(cluster) -> None:
@@ -491,7 +491,7 @@ def test_a_late_island(cluster) -> None:
     value = split(double, left)(X)
     assert cluster.controller.add(4) == 2
     third = pw.virtual_slice(4, island=2)
-    same(split(add_one, third)(value), X * 2 + 1)
+    close(split(add_one, third)(value), X * 2 + 1)
 
 
 def test_reset_keeps_hosts(cluster) -> None:
@@ -505,7 +505,7 @@ def test_reset_keeps_hosts(cluster) -> None:
     with pytest.raises(LostError, match="let go"):
         value.result()
     left = pw.virtual_slice(4, island=0)
-    same(split(double, left)(X), X * 2)
+    close(split(double, left)(X), X * 2)
     assert cluster.hosts() == hosts
 
 
@@ -531,7 +531,7 @@ def test_a_host_that_dies_in_a_program(cluster) -> None:
     left, right = places()
     a, b = split(double, left, name="a"), split(add_one, right, name="b")
     step, beside = chain(a, b), split(lambda v: v - 1, right)
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     kept, lost = beside(X), a(X)
     lost.wait()
     dead = dies_holding(cluster)
@@ -545,23 +545,23 @@ def test_a_host_that_dies_in_a_program(cluster) -> None:
     assert dead.is_set()
     with pytest.raises(LostError, match="island 0"):
         lost.result()
-    same(kept, X - 1)
-    same(step(X), X * 2 + 1)  # waits for the new hosts, without redefinition
+    close(kept, X - 1)
+    close(step(X), X * 2 + 1)  # waits for the new hosts, without redefinition
     assert cluster.rebuilds == 1
 
 
 def test_others_go_on_while_an_island_is_gone(cluster) -> None:
     left, right = places()
     a, b = split(double, left), split(add_one, right)
-    same((a(X), b(X)), (X * 2, X + 1))
+    close((a(X), b(X)), (X * 2, X + 1))
     cluster.may_rebuild.clear()
     dies_holding(cluster)
     with pytest.raises(NodeError, match="island 0 lost host"):
         a(X).result()
     for _ in range(5):
-        same(b(X), X + 1)
+        close(b(X), X + 1)
     cluster.may_rebuild.set()
-    same(a(X), X * 2)
+    close(a(X), X * 2)
 
 
 def test_a_receiver_that_dies_fails_only_what_needs_it(either) -> None:
@@ -577,17 +577,17 @@ def test_a_receiver_that_dies_fails_only_what_needs_it(either) -> None:
         result.wait()
     dies_holding(either, 1)
     good, bad = both(X)
-    same(good, X * 2)
+    close(good, X * 2)
     with pytest.raises(NodeError, match=r"b of both.*island 1 lost host host-1-0"):
         bad.result()
-    same(both(X), (X * 2, X * 2 + 1))
+    close(both(X), (X * 2, X * 2 + 1))
 
 
 def test_a_sender_that_dies_before_it_sends(cluster) -> None:
     """The receiver waits for a parcel that will not come; it is told, and its next programs run."""
     left, right = places()
     a, b, c = split(double, left, name="a"), split(add_one, right, name="b"), split(lambda v: v - 1, right)
-    same(b(a(X)), X * 2 + 1)
+    close(b(a(X)), X * 2 + 1)
     source, target = cluster.links[0, 0], cluster.links[1, 0]
     with held_back(source.host.dispatcher):
         result = b(a(X))
@@ -595,10 +595,10 @@ def test_a_sender_that_dies_before_it_sends(cluster) -> None:
         source.kill()
         with pytest.raises(PW_ERRORS, match="island 0 lost host host-0-0"):
             result.result()
-        same(c(X), X - 1)
+        close(c(X), X - 1)
     assert any(isinstance(m, IslandLost) for m in target.taken)
     until(lambda: not target.host.arrivals._coming)
-    same(b(a(X)), X * 2 + 1)
+    close(b(a(X)), X * 2 + 1)
 
 
 PW_ERRORS = (NodeError, LostError)
@@ -613,7 +613,7 @@ def test_an_argument_that_was_lost(cluster) -> None:
     until(lambda: cluster.rebuilds == 1 and not cluster.driver.messenger.rebuilding)
     with pytest.raises(PW_ERRORS, match="island 0"):
         b(held).result()
-    same(b(a(X)), X * 2 + 1)
+    close(b(a(X)), X * 2 + 1)
 
 
 def test_a_fetch_from_a_host_that_died(cluster) -> None:
@@ -630,7 +630,7 @@ def test_a_fetch_from_a_host_that_died(cluster) -> None:
 @pytest.mark.parametrize("begun", [False, True])
 def test_reset_while_hosts_are_replaced(cluster, begun) -> None:
     left, right = places()
-    same(chain(split(double, left), split(add_one, right))(X), X * 2 + 1)
+    close(chain(split(double, left), split(add_one, right))(X), X * 2 + 1)
     cluster.may_rebuild.clear()
     driver = cluster.driver
     with contextlib.nullcontext() if begun else cluster.controller.life:
@@ -641,7 +641,7 @@ def test_reset_while_hosts_are_replaced(cluster, begun) -> None:
         pw.reset()
     allowed.join()
     left, right = places()
-    same(chain(split(double, left), split(add_one, right))(X), X * 2 + 1)
+    close(chain(split(double, left), split(add_one, right))(X), X * 2 + 1)
     assert not cluster.links[0, 0].dead.is_set()
     assert cluster.rebuilds == 1
 
@@ -650,14 +650,15 @@ def test_a_reader_of_what_was_cancelled_before_its_hosts_heard_of_it(watchdog) -
     with hosts_in_process(2, 2, 2, dispatch="sequential") as made:
         left, right = pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)
         slow, a, b = split(jnp.sin, left), split(double, left), split(add_one, right)
-        same(b(a(slow(X))), np.sin(X) * 2 + 1)
+        close(b(a(slow(X))), np.sin(X) * 2 + 1)
         with pw.client("ann") as ann, held_back(made.links[0, 0].host.dispatcher):
             first = slow(X)
             result = b(a(first))
             ann.cancel()
-        with contextlib.suppress(CancelledError):
-            same(result, np.sin(X) * 2 + 1)
-        same(b(a(slow(X))), np.sin(X) * 2 + 1)
+        # Whether ann's closing or her hosts' answer to the cancelling comes first decides how the result was lost.
+        with contextlib.suppress(CancelledError, pw.LostError):
+            close(result, np.sin(X) * 2 + 1)
+        close(b(a(slow(X))), np.sin(X) * 2 + 1)
 
 
 # ---- several hosts in lockstep
@@ -670,8 +671,8 @@ def replicated(fn: Any, place: pw.VirtualSlice, **options: Any) -> pw.Computatio
 def test_an_island_of_two_hosts(lockstep) -> None:
     left, right = places()
     a, b = replicated(double, left), replicated(add_one, right)
-    same(chain(a, b)(X), X * 2 + 1)
-    same(b(a(X)), X * 2 + 1)
+    close(chain(a, b)(X), X * 2 + 1)
+    close(b(a(X)), X * 2 + 1)
 
 
 def test_all_hosts_launch_in_one_order(lockstep) -> None:
@@ -696,10 +697,10 @@ def test_all_hosts_launch_in_one_order(lockstep) -> None:
 def test_an_injected_fault_strikes_all_hosts(lockstep) -> None:
     left, right = places()
     step = chain(replicated(double, left, name="a"), replicated(add_one, right, name="b"))
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     with pw.inject_fault("a"), pytest.raises(NodeError, match="a of both.*injected fault 1 of"):
         step(X).result()
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     assert not lockstep.rebuilds
 
 
@@ -707,13 +708,13 @@ def test_a_step_that_fails_on_one_host_gives_up_the_island(lockstep) -> None:
     """The other host may have launched it, and would wait in a collective for ever."""
     left, _ = places()
     step = pw.program(replicated(double, left, name="a"), name="one")
-    same(step(X), X * 2)
+    close(step(X), X * 2)
     host = lockstep.links[0, 1].host
     host.dispatcher._launch = lambda *args: 1 / 0
     with pytest.raises(NodeError, match="a of one"):
         step(X).result()
     until(lambda: lockstep.rebuilds == 1 and not lockstep.driver.messenger.rebuilding)
-    same(step(X), X * 2)
+    close(step(X), X * 2)
 
 
 def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(lockstep) -> None:
@@ -721,7 +722,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
     left, right = places()
     a, b = replicated(double, left, name="a"), replicated(add_one, right, name="b")
     step = chain(a, b)
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     sources = [lockstep.links[0, n] for n in range(2)]
     targets = [lockstep.links[1, n] for n in range(2)]
     launches = [0, 0]
@@ -744,7 +745,7 @@ def test_one_host_without_the_value_goes_on_with_zeros_and_nobody_is_given_them(
         result.result()
     lockstep.controller.settle()
     until(lambda: all(t.host.dispatcher.computing.seen == n + 1 for t, n in zip(targets, launches, strict=True)))
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     assert [link.dead.is_set() for link in targets] == [False, False]
     assert lockstep.rebuilds == 1
 
@@ -759,22 +760,22 @@ def test_hosts_in_lockstep_do_not_cancel_what_others_may_have_launched(lockstep)
             ann.cancel()
         for result in results:
             with contextlib.suppress(CancelledError):
-                same(result, X * 2)
+                close(result, X * 2)
     lockstep.controller.settle()
     until(lambda: len({lockstep.links[0, n].host.dispatcher.computing.seen for n in range(2)}) == 1)
-    same(step(X), X * 2)
+    close(step(X), X * 2)
 
 
 def test_a_host_of_two_that_dies(lockstep) -> None:
     left, right = places()
     a, b = replicated(double, left, name="a"), replicated(add_one, right, name="b")
     step = chain(a, b)
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     with held_back(lockstep.links[0, 0].host.dispatcher), held_back(lockstep.links[0, 1].host.dispatcher):
         result = step(X)
         lockstep.links[0, 1].kill()
         with pytest.raises(NodeError, match=r"a of both.*island 0 lost host host-0-1"):
             result.result()
-    same(step(X), X * 2 + 1)
+    close(step(X), X * 2 + 1)
     assert lockstep.links[0, 0].host.number == 0
     assert lockstep.rebuilds == 1

@@ -12,7 +12,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.runtime.hosts.messages import Stop
-from tests.support.computations import same
+from tests.support.closeness import close
 from tests.support.kernels_in_process import Lab, acting
 from tests.support.waiting import held_back, until, until_freed
 
@@ -45,9 +45,9 @@ def test_two_kernels_run_the_same_programs(lab) -> None:
             results[name] = [*values, add(values[0]), pw.put(X, on=pw.virtual_slice(2, island=1))]
     for values in results.values():
         for at, value in enumerate(values[:5]):
-            same(value, (X + at) * 2 + 1)
-        same(values[5], X * 2 + 2)
-        same(values[6], X)
+            close(value, (X + at) * 2 + 1)
+        close(values[5], X * 2 + 2)
+        close(values[6], X)
     assert {"kernel 1", "kernel 2"} <= lab.shared.machine.clients.keys()
     results.clear()
     del values, value
@@ -65,7 +65,7 @@ def test_a_training_state_stays_on_its_hosts(lab) -> None:
         state, expected = pw.put(np.zeros(8, "f4"), on=place, shardings=pw.P("x")), np.zeros(8, "f4")
         for _ in range(10):
             state, expected = step(state, X), expected - np.float32(0.1) * (expected - X)
-        same(state, expected)
+        close(state, expected)
 
 
 def test_a_policy_chooses_between_the_clients_of_all_kernels(watchdog) -> None:
@@ -92,7 +92,7 @@ def test_a_policy_chooses_between_the_clients_of_all_kernels(watchdog) -> None:
                         values += [work(X) for _ in range(8)]
             assert lab.shared.machine.clients["bob"].share == 2
         for value in values:
-            same(value, X)
+            close(value, X)
         assert {"ann", "bob"} in seen
     finally:
         lab.end()
@@ -102,7 +102,7 @@ def test_equal_names_of_clients_are_told_apart(lab) -> None:
     both, _ = model()
     for kernel in (lab.kernel(), lab.kernel()):
         with acting(kernel), pw.client("ann").acting():
-            same(both(X), X * 2 + 1)
+            close(both(X), X * 2 + 1)
     assert {"ann", "ann of kernel 2"} <= lab.shared.machine.clients.keys()
     with acting(lab.kernels[1]):
         assert "client ann of kernel 2: share 1" in lab.kernels[1].status()
@@ -116,14 +116,14 @@ def test_a_kernel_that_ends_takes_only_its_own_with_it(lab) -> None:
         kept.wait()
     with acting(second):
         lost = [both(X) for _ in range(3)]
-        same(lost[0], X * 2 + 1)
+        close(lost[0], X * 2 + 1)
         with held_back(lab.cluster.links[0, 0].host.dispatcher):
             lost += [both(X) for _ in range(5)]
             lab.shared.leave(second.driver.link.kernel)  # as its lifeline's end does
     until(lambda: "kernel 2" not in lab.shared.machine.clients)
     with acting(first):
-        same(kept, X * 2 + 1)
-        same(add(kept), X * 2 + 2)
+        close(kept, X * 2 + 1)
+        close(add(kept), X * 2 + 2)
         del kept
     until_freed(lab.is_empty)
     with acting(second), pytest.raises((RuntimeError, PathwaysError)):
@@ -149,7 +149,7 @@ def test_a_host_dies_for_all_kernels(lab) -> None:
     link.kill()
     for kernel in kernels:
         with acting(kernel):
-            same(both(X), X * 2 + 1)
+            close(both(X), X * 2 + 1)
     assert lab.cluster.rebuilds == 1
 
 
@@ -160,25 +160,25 @@ def test_devices_come_and_go_for_all_kernels(lab) -> None:
     work = pw.jit(lambda v: v + 1, on=anywhere)
     for kernel in (first, second):
         with acting(kernel):
-            same(both(X), X * 2 + 1)
+            close(both(X), X * 2 + 1)
     with acting(first):
         assert first.add(2) == 2
     until(lambda: len(second.islands) == 3)
     third = pw.jit(lambda v: v * 3, on=pw.virtual_slice(2, island=2))
     for kernel in (first, second):
         with acting(kernel):
-            same(third(X), X * 3)
+            close(third(X), X * 3)
     with acting(second):
         second.remove(0)
     until(lambda: bool(first.resources.lost))
     with acting(first):
         value = work(X)
-        same(value, X + 1)
+        close(value, X + 1)
         first.add(island=0)
     until(lambda: not second.resources.lost)
     for kernel in (first, second, lab.kernel()):
         with acting(kernel):
-            same(both(X), X * 2 + 1)
+            close(both(X), X * 2 + 1)
 
 
 def test_runs_have_the_numbers_of_their_kernel(lab) -> None:
@@ -190,7 +190,7 @@ def test_runs_have_the_numbers_of_their_kernel(lab) -> None:
                 value = both(X)
                 with pytest.raises(NodeError, match="add of both, run 0, failed on right"):
                     value.result()
-            same(add(X), X + 1)
+            close(add(X), X + 1)
 
 
 def test_a_cancel_is_its_kernels_own(lab) -> None:
@@ -207,7 +207,7 @@ def test_a_cancel_is_its_kernels_own(lab) -> None:
         with pytest.raises(CancelledError, match="was cancelled before it was dispatched"):
             value.result()
     with acting(second):
-        same(yours, X * 2 + 1)
+        close(yours, X * 2 + 1)
 
 
 def test_memory_is_shared_by_kernels(watchdog) -> None:
@@ -232,7 +232,7 @@ def test_memory_is_shared_by_kernels(watchdog) -> None:
         del held
         assert done.wait(60)
         waiting.join()
-        same(got[0], np.zeros(16, "f4"))
+        close(got[0], np.zeros(16, "f4"))
     finally:
         lab.end()
 
@@ -244,7 +244,7 @@ def test_a_kernel_that_resets_joins_again(lab) -> None:
         old = both(X)
         old.wait()
         kernel.reset()
-        same(both(X), X * 2 + 1)
+        close(both(X), X * 2 + 1)
         with pytest.raises(LostError):
             old.result()
     until(lambda: "kernel 1" not in lab.shared.machine.clients)

@@ -22,6 +22,8 @@ from pathways_nb.cost.jaxpr.exchange import Collective
 from pathways_nb.cost.jaxpr.node_work import work_of
 from pathways_nb.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("usual_effort")
+
 FLOATS = [jnp.float32, jnp.bfloat16]
 
 

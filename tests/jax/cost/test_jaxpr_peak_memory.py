@@ -11,6 +11,8 @@ import pytest
 
 from tests.core.cost.test_jaxpr_peak_memory import array, peak
 
+pytestmark = pytest.mark.usefixtures("usual_effort")
+
 FACTOR = 1.4
 """How far the compiler's own peak of a training step may lie from ours, either way."""
 

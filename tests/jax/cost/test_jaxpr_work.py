@@ -24,6 +24,8 @@ from tests.core.cost.test_jaxpr_work import (
     work,
 )
 
+pytestmark = pytest.mark.usefixtures("usual_effort")
+
 
 def test_the_classes_of_other_operations() -> None:
     def fn(x: Any, key: Any) -> Any:

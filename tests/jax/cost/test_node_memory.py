@@ -31,6 +31,8 @@ from tests.support.memory_cases import (
     table,
 )
 
+pytestmark = pytest.mark.usefixtures("usual_effort")
+
 BOUNDS = 0.85, 1.2
 LESS_MACHINE_CODE = {"xla_backend_optimization_level": 0}
 """Memory is assigned before machine code is made, which takes most of the time."""

@@ -11,7 +11,8 @@ import numpy as np
 import optax
 
 import pathways_nb as pw
-from tests.jax.fsdp.test_modes import close, keeping_gradients, split
+from tests.jax.fsdp.test_modes import keeping_gradients, split
+from tests.support.closeness import close
 
 WIDTH, WORDS = 6, 11
 
@@ -73,6 +74,6 @@ def test_a_model_of_equinox(left: pw.VirtualSlice) -> None:
     assert {split(leaf) for leaf in jax.tree.leaves(kept)} == {4}
     kept, state, value = step(kept, state, *batch())
     expected, whole = eqx.filter_jit(eqx.filter_value_and_grad(loss))(eqx.combine(params, static), *batch())
-    close(pw.get(value), expected)
-    close(pw.get(step.whole(state[0])), whole)
+    close(value, expected)
+    close(step.whole(state[0]), whole)
     assert float(step(kept, state, *batch())[2]) < float(expected)

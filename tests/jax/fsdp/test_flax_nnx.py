@@ -10,7 +10,8 @@ import optax
 from flax import nnx
 
 import pathways_nb as pw
-from tests.jax.fsdp.test_modes import close, keeping_gradients, split
+from tests.jax.fsdp.test_modes import keeping_gradients, split
+from tests.support.closeness import close
 
 WIDTH, WORDS = 6, 11
 
@@ -64,11 +65,11 @@ def test_a_model_of_flax_nnx(left: pw.VirtualSlice) -> None:
     assert sum("embed" in one.name or "out.embedding" in one.name for one in step.parameters) == 1, "tied"
     kept, state = step.init(init, jax.random.key(0))
     assert {split(leaf) for leaf in jax.tree.leaves(kept)} == {4}
-    close(pw.get(step.whole(kept)), params)
+    close(step.whole(kept), params)
     kept, state, value = step(kept, state, *batch())
     expected, whole = nnx.jit(nnx.value_and_grad(loss))(nnx.merge(graph, params, rest), *batch())
-    close(pw.get(value), expected)
-    close(pw.get(step.whole(state[0])), whole)
+    close(value, expected)
+    close(step.whole(state[0]), whole)
     assert float(step(kept, state, *batch())[2]) < float(expected)
     trained = nnx.merge(graph, pw.get(step.whole(kept)), rest)
     assert trained.embed.embedding is trained.out.embedding

@@ -11,6 +11,8 @@ import pathways_nb as pw
 from pathways_nb.parallel.fsdp.measured import measured
 from pathways_nb.trace.launch_ops import Op, Ops
 
+pytestmark = pytest.mark.usefixtures("usual_effort")
+
 
 def loss(params, x):
     for layer in params:

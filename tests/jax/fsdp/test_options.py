@@ -16,7 +16,8 @@ from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from pathways_nb.parallel.fsdp.report import planned_collectives
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
-from tests.jax.fsdp.test_modes import close, keeping_gradients, split, trained
+from tests.jax.fsdp.test_modes import keeping_gradients, split, trained
+from tests.support.closeness import close
 
 WIDTH, INNER, WORDS, LAYERS = 6, 10, 13, 3
 
@@ -81,7 +82,7 @@ def test_microbatches_frozen_parameters_and_a_checkpoint(left: pw.VirtualSlice, 
     assert graph.schedule().count("R") == 1 + LAYERS, "each bucket once, not for each microbatch"
     params, state, value = step(*step.init(model()), *batch())
     gradients = pw.get(step.whole(state[0]))
-    close(pw.get(value), plain[0])
+    close(value, plain[0])
     for ours, whole in zip(gradients["layers"], plain[1]["layers"], strict=True):
         close(ours, {**whole, "bias": np.zeros(INNER)})
     close(gradients["embed"], plain[1]["embed"])
@@ -98,7 +99,7 @@ def test_a_tied_parameter_is_one_leaf_with_the_gradient_of_all_its_uses(left: pw
     assert [(op.name, op.again) for op in embed] == [
         ("all_gather", False), ("all_gather", True), ("reduce_scatter", False)
     ]  # fmt: skip
-    close(pw.get(step.value_and_grad(step.init(model()), *batch())), plain)
+    close(step.value_and_grad(step.init(model()), *batch()), plain)
 
 
 OPTIMIZERS = {
@@ -124,8 +125,8 @@ def test_any_transform_of_optax(left: pw.VirtualSlice, name: str) -> None:
         params, state, value = step(params, state, *batch())
         values.append(float(value))
     expected, expected_state, losses = trained(optimizer, model(), *batch(), loss=loss)
-    np.testing.assert_allclose(values, losses, rtol=1e-5)
-    close(pw.get(step.whole(params)), expected, 2e-5)
+    close(values, losses)
+    close(step.whole(params), expected, 2e-5)
     shapes = {leaf.shape for leaf in jax.tree.leaves(model()) if leaf.ndim > 1}
     moments = zip(jax.tree.leaves(state), jax.tree.leaves(expected_state), strict=True)
     assert all(split(ours) == 4 for ours, whole in moments if whole.shape in shapes)
@@ -145,15 +146,16 @@ def test_auxiliary_outputs_scalars_keys_and_integers(left: pw.VirtualSlice) -> N
     kept, state, (value, aux) = step(*step.init(params), words, targets, 2.0, key)
     gradients = pw.get(step.whole(state[0]))
     expected, whole = jax.jit(jax.value_and_grad(loss))(model(), params["order"][words], targets, 2.0)
-    close(pw.get(value), expected)
+    close(value, expected)
     close({name: leaf for name, leaf in gradients.items() if name != "order"}, whole)
     own = np.mean([jax.random.normal(jax.random.fold_in(key, device)) for device in range(4)])
-    close(pw.get(aux), {"even": np.mean(words % 2 == 0), "noise": own})
+    close(aux, {"even": np.mean(words % 2 == 0), "noise": own})
     after = pw.get(step.whole(kept))["order"]
     assert after.dtype == np.int32
     np.testing.assert_array_equal(after, params["order"])
 
 
+@pytest.mark.usefixtures("usual_effort")
 def test_the_update_of_uneven_parameters_exchanges_nothing(left: pw.VirtualSlice) -> None:
     step = pw.fsdp(loss, model(), on=left, optimizer=optax.adam(1e-3))
     whole = pw.program(lambda *args: step(*args), name="whole")
@@ -165,6 +167,7 @@ def test_the_update_of_uneven_parameters_exchanges_nothing(left: pw.VirtualSlice
     assert found == planned_collectives(step.graph(*batch())), "as many as in value_and_grad"
 
 
+@pytest.mark.usefixtures("usual_effort")
 def test_parameters_are_born_in_shards(left: pw.VirtualSlice) -> None:
     shapes = {"even": (24, 36), "odd": (23, 35), "small": (13, 11)}
 
@@ -175,7 +178,7 @@ def test_parameters_are_born_in_shards(left: pw.VirtualSlice) -> None:
     key = jax.random.key(3)
     step = pw.fsdp(lambda p, x: x.mean(), jax.eval_shape(init, key), on=left, optimizer=optax.adam(1e-3))
     params, _ = step.init(init, key)
-    close(pw.get(step.whole(params)), init(key), 1e-6)
+    close(step.whole(params), init(key), 1e-6)
     assert {name: leaf.array().sharding.shard_shape(leaf.shape) for name, leaf in params.items()} == {
         "even": (6, 36), "odd": (23, 9), "small": (13, 3)
     }  # fmt: skip

@@ -17,6 +17,7 @@ from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
 from tests.jax.fsdp.test_scan_gathers import batch, scanned
 from tests.jax.fsdp.test_scan_gathers import model as stacked_model
+from tests.support.closeness import close
 
 LAYERS, WORDS = 3, 40
 COLUMN, ROW = pw.P(None, "model"), pw.P("model")
@@ -51,18 +52,12 @@ def grid(controller: pw.Controller) -> pw.VirtualSlice:
     return pw.virtual_slice((2, 2), axes=("data", "model"), island=0, name="grid")
 
 
-def results(futures: Any) -> Any:
-    return jax.tree.map(lambda future: np.asarray(future.result()), futures)
-
-
 def check(step: pw.FsdpStep, loss: Any, params: Any, state: bool = False) -> Any:
     """The loss and the gradients are those of plain JAX; return the gradients' futures."""
     made = step.init(params)
     value, gradients = step.value_and_grad(made[0] if state else made, *batch())
     expected, whole = jax.jit(jax.value_and_grad(loss))(params, *batch())
-    assert abs(float(value) - float(expected)) < 1e-5
-    for ours, theirs in zip(jax.tree.leaves(results(gradients)), jax.tree.leaves(whole), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * float(np.abs(theirs).max()))
+    close((value, gradients), (expected, whole))
     return gradients
 
 
@@ -82,8 +77,7 @@ def test_gradients_and_steps_are_those_of_plain_jax(grid: pw.VirtualSlice, mode:
         gradients = jax.jit(jax.grad(loss))(plain, *batch())
         updates, plain_state = optimizer.update(gradients, plain_state, plain)
         plain = optax.apply_updates(plain, updates)
-    for ours, theirs in zip(jax.tree.leaves(results(kept)), jax.tree.leaves(plain), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    close(kept, plain)
 
 
 def test_parameters_gradients_and_state_are_split_over_both_axes(grid: pw.VirtualSlice) -> None:
@@ -110,6 +104,7 @@ def elements(step: pw.FsdpStep, params: Any, sizes: dict[str, int]) -> Counter[t
     return found
 
 
+@pytest.mark.usefixtures("usual_effort")
 def test_nothing_is_gathered_over_the_other_axis(grid: pw.VirtualSlice) -> None:
     params = model()
     step = pw.fsdp(loss, params, on=grid, axis="data", mode="zero2", shardings=SHARDINGS)
@@ -123,6 +118,7 @@ def test_nothing_is_gathered_over_the_other_axis(grid: pw.VirtualSlice) -> None:
     assert len(step.plan.buckets) == 2 + LAYERS, "parameters share buckets, whatever splits them"
 
 
+@pytest.mark.usefixtures("usual_effort")
 def test_stacked_parameters_are_gathered_in_loops(grid: pw.VirtualSlice) -> None:
     loss, params = scanned(remat=True), stacked_model(width=30, inner=50)
     stack = {"w1": pw.P(None, None, "model"), "w2": pw.P(None, "model"), "scale": pw.P()}
@@ -167,5 +163,4 @@ def test_numbers_of_16_bits_are_added_up(grid: pw.VirtualSlice) -> None:
     step = pw.fsdp(loss, params, on=grid, axis="data", shardings=SHARDINGS, param_dtype=jnp.bfloat16)
     _, gradients = step.value_and_grad(step.init(params), *batch())
     whole = jax.jit(jax.grad(loss))(params, *batch())
-    for ours, theirs in zip(jax.tree.leaves(results(gradients)), jax.tree.leaves(whole), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-2 * float(np.abs(theirs).max()))
+    close(gradients, whole, 5e-2)

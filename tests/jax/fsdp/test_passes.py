@@ -19,8 +19,8 @@ from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, reg
 from pathways_nb.parallel.fsdp.passes.pace import with_barriers
 from pathways_nb.parallel.fsdp.plan import plan_of
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation, renamed
-from tests.jax.fsdp.test_modes import close
 from tests.jax.fsdp.test_options import LAYERS, batch, loss, model
+from tests.support.closeness import close
 
 DEVICES = 4
 NAMES = ["embed", *(f"layers.{layer}.{name}" for layer in range(LAYERS) for name in ("bias", "down", "up"))]

@@ -5,18 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 import pytest
 
 import pathways_nb as pw
-from tests.jax.fsdp.test_other_axes import SHARDINGS, batch, loss, model, results
-
-
-def close(ours: Any, theirs: Any) -> None:
-    for one, other in zip(jax.tree.leaves(results(ours)), jax.tree.leaves(results(theirs)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+from tests.jax.fsdp.test_other_axes import SHARDINGS, batch, loss, model
+from tests.support.closeness import close
 
 
 @pytest.mark.parametrize("tensor_parallel", [False, True])
@@ -54,9 +49,6 @@ def test_an_uneven_state_goes_on_another_number_of_devices(controller: Any, tmp_
     kept, state = three.init(*saved)
     assert kept["w"].shape == (6, 7), "with padding for three devices"
     ours, theirs = three(kept, state, x), four(*trained, x)
-    for one, other in zip(
-        *(jax.tree.leaves(pw.get(step.whole(made[:2]))) for step, made in ((three, ours), (four, theirs))), strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    close(three.whole(ours[:2]), four.whole(theirs[:2]), 1e-6)
     with pytest.raises(pw.UsageError, match="the state"):
         three.init(params, {"no": np.zeros(1)})

@@ -19,6 +19,7 @@ from pathways_nb.parallel.fsdp.explorer import FsdpExplorer
 from pathways_nb.parallel.fsdp.step_picture import shortened
 from pathways_nb.parallel.fsdp.step_work import StepWork
 from pathways_nb.parallel.fsdp.variants import Variants, with_network
+from tests.support.closeness import close
 
 SHAPE = llama3.Shape(layers=3, features=256, hidden=512, heads=4, shared_heads=2, vocabulary=1024)
 TOKENS = jax.ShapeDtypeStruct((16, 128), jnp.int32)
@@ -270,5 +271,4 @@ def test_an_explored_plan_computes_the_same(controller: pw.Controller) -> None:
     for mode in ("zero3", "zero2", "ddp"):
         explorer.mode = mode
         found = explorer.step.value_and_grad(explorer.step.init(params), x)
-        for one, two in zip(jax.tree.leaves(pw.get(found)), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(one, two, rtol=2e-5, atol=1e-6)
+        close(found, expected, 2e-5)

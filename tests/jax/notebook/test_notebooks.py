@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
-from pathways_nb.notebook.demo import demo
-from tests.conftest import ROOT
+from pathways_nb.notebook.demo_page import render
 from tests.core.test_packaging import stored_files
+from tests.support.executed_notebooks import NAMES, executed, for_readers, said
 
-FOLDER = ROOT / "notebooks"
-ANSWERS: dict[str, dict[str, str]] = {
-    "03_tenants_and_gangs": {"part = ...": "part = 3 / 8", "luck = ...": "luck = 1 / 6"},
-    "04_memory": {"peak = ...": "peak = 3", "together = ...": "together = 4"},
-    "06_two_thousand_tpus": {"smallest_ms = ...": "smallest_ms = 9.675", "clients = ...": "clients = 7"},
-    "07_pipelines": {
-        "bubble = ...": "bubble = 3 / 11",
-        "peak_of_64 = ...": "peak_of_64 = 4",
-        "fewest = ...": "fewest = 133",
-        "zero_bubble_takes = ...": "zero_bubble_takes = 27",
-        "slow_takes = ...": "slow_takes = 57",
-        "choice = ...": "choice = 'v-half'",
-    },
-    "08_terapipe": {
-        "bubble = ...": "bubble = 3 / 19",
-        "fastest = ...": "fastest = 40",
-        "longest = ...": "longest = 1",
-    },
-    "09_simple_fsdp": {
-        "received = ...": "received = 70",
-        "held = ...": "held = 7",
-        "gathers_now = ...": "gathers_now = 15",
-        "saved_us = ...": "saved_us = 440",
-        "forward_ms = ...": "forward_ms = 14",
-        "waits_ms = ...": "waits_ms = 2",
-        "compiled_gathers = ...": "compiled_gathers = 8",
-        "exposed_s = ...": "exposed_s = 6.2",
-    },
-    "10_research": {
-        "at_most = ...": "path = fifth.critical_path()\n"
-        "at_most = path.length / sum(one.end - one.start for one in path.segments if one.name != 'add_any')"
-    },
-    "11_cluster": {"messages = ...": "messages = 6"},
-}
-"""What to write in place of each blank; 01 and 05 have tests of their own."""
 SAID = {
     "03_tenants_and_gangs": ["each waits for the other for ever", "orders, which fit together", "opposite  unequal"],
     "04_memory": [
@@ -121,28 +87,24 @@ SAID = {
 """Words of their outputs."""
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_it_is_stored_without_outputs(path: Path) -> None:
-    cells = nbformat.read(path, as_version=4).cells
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ANSWERS)
-def test_it_runs_and_its_questions_have_answers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # where a calibration is stored
-    content = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    for blank, answer in ANSWERS[name].items():
-        (cell,) = (cell for cell in content.cells if cell.cell_type == "code" and blank in cell.source)
-        cell.source = cell.source.replace(blank, answer)
-    nbformat.write(content, tmp_path / f"{name}.ipynb")
-    executed, _ = demo(tmp_path / f"{name}.ipynb", tmp_path / "out")
-    outputs = [output for cell in nbformat.read(executed, as_version=4).cells for output in cell.get("outputs", [])]
-    said = "\n".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in outputs)
-    assert said.count(": right.") == len(ANSWERS[name]), said
-    for words in SAID[name]:
-        assert words in said
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_and_its_questions_have_answers(name: str) -> None:
+    notebook = executed(name)
+    text = said(notebook)
+    assert text.count(": right.") == "".join(cell.source for cell in for_readers(notebook).cells).count("pw.check("), (
+        text
+    )
+    for words in SAID.get(name, []):
+        assert words in text
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert sum("image/png" in output.get("data", {}) for output in outputs) >= 2
+    assert render(notebook, name).count("data-figure") >= 1
+
+
+def test_readers_find_the_questions_open() -> None:
+    cell, answer = new_code_cell("part = ..."), new_code_cell("part = 3 / 8", metadata={"answers": True})
+    assert for_readers(new_notebook(cells=[cell, answer])).cells == [cell]
 
 
 def test_notebooks_are_stored_without_outputs():
@@ -154,3 +116,63 @@ def test_notebooks_are_stored_without_outputs():
             for cell in notebook.cells:
                 assert not cell.get("outputs"), f"{path}: a cell is stored with outputs"
                 assert cell.get("execution_count") is None, f"{path}: a cell is stored with its count"
+
+
+@pytest.fixture(scope="module")
+def dispatch() -> nbformat.NotebookNode:
+    """Notebook 02 with its outputs."""
+    return executed("02_dispatch")
+
+
+@pytest.mark.slow
+def test_the_predictions_are_the_closed_forms_and_stand_beside_what_was_measured(dispatch) -> None:
+    found = re.findall(r"measured +([\d.]+) ms +predicted +([\d.]+) ms", said(dispatch))
+    assert [float(predicted) for _, predicted in found] == [80.0, 45.0, 16.0, 9.0, 50.0]
+    assert all(float(measured) > 0 for measured, _ in found)
+
+
+@pytest.mark.slow
+def test_both_timelines_the_comparison_the_curve_and_the_graphs_are_shown(dispatch) -> None:
+    shown = [
+        cell.source
+        for cell in dispatch.cells
+        for output in cell.get("outputs", [])
+        if "application/vnd.jupyter.widget-view+json" in output.get("data", {})
+    ]
+    for words in ('sequential.show("timeline")', 'parallel.show("timeline")', "compare(sequential", "compare(*runs",
+                  "curve(", "chain.graph", "fused.graph", 'run.show("timeline")'):  # fmt: skip
+        assert sum(words in source for source in shown) == 1, words
+
+
+@pytest.mark.slow
+def test_the_three_forms_of_the_chain_give_one_value(dispatch) -> None:
+    assert re.findall(r"(OpByOp|Chained|Fused) +[\d.]+ ms +(\d+)", said(dispatch)) == [
+        ("OpByOp", "128"), ("Chained", "128"), ("Fused", "128"),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def experts() -> str:
+    """All that the cells of notebook 05 print."""
+    return said(executed("05_mixture_of_experts"))
+
+
+@pytest.mark.slow
+def test_only_two_experts_run_and_gradients_are_those_of_the_dense_reference(experts: str) -> None:
+    assert "tokens of each expert: [250   0 190   0]" in experts
+    assert re.search(r"utilisation island 0 \d+%, island 1 \d+%, island 2 0%, island 3 \d+%, island 4 0%", experts)
+    found = re.search(r"loss ([\d.]+) and ([\d.]+); gradients up to ([\d.]+)\ndiffer by at most (\S+)", experts)
+    assert found is not None
+    value, expected, largest, difference = map(float, found.groups())
+    assert value == pytest.approx(expected, abs=1e-5)
+    assert difference < 1e-5 * largest
+    assert "largest gradient of an expert without tokens: 0.0" in experts
+
+
+@pytest.mark.slow
+def test_waiting_knowing_and_running_all_learn_the_same(experts: str) -> None:
+    found = re.search(r"loss: \{'waits': ([\d.]+), 'knows': ([\d.]+), 'all': ([\d.]+)\}", experts)
+    assert found is not None
+    waits, knows, everything = map(float, found.groups())
+    assert waits == knows == pytest.approx(everything, abs=2e-5)
+    assert re.search(r"waits .* ms · all .* ms \([\d.]+ times as long\)", experts)

@@ -6,10 +6,10 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import pathways_nb as pw
+from tests.support.closeness import close, error
 from tests.support.pipelines import (
     actions_planned,
     actions_run,
@@ -21,7 +21,6 @@ from tests.support.pipelines import (
     mlp,
     mlp_model,
     squared,
-    worst,
 )
 
 ONE_COPY = [name for name in pw.schedules() if name not in ("dualpipe", "terapipe", "seq1f1b")]
@@ -43,8 +42,7 @@ def test_gradients_and_order_of_every_schedule(controller, name: str) -> None:
     run = pipe.value_and_grad.run(params, x, targets)
     value, gradients = run.outputs
     expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
-    assert abs(float(value) - expected) <= 1e-5 * abs(expected)
-    assert worst(gradients, exact) <= 1e-5
+    close((value, gradients), (expected, exact))
     assert actions_run(run, pipe) == actions_planned(pipe)
 
 
@@ -106,8 +104,7 @@ def test_token_slices_have_the_gradients_of_whole_sequences(controller, name: st
     )
     run = pipe.value_and_grad.run(params, x, targets)
     expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
-    assert abs(float(run.outputs[0]) - expected) <= 1e-5 * abs(expected)
-    assert worst(run.outputs[1], exact) <= 1e-5
+    close(run.outputs, (expected, exact))
     assert actions_run(run, pipe) == actions_planned(pipe)
 
 
@@ -121,8 +118,7 @@ def test_with_the_whole_store_each_length_is_compiled_once(controller, name: str
     compiled = Counter(one[:2] for one in run.events.of_kind("compile")["name"].tolist() if one[:1].isdigit())
     assert compiled == dict.fromkeys(("0F", "1F", "0B", "1B"), len(set(slices)))
     expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
-    assert abs(float(run.outputs[0]) - expected) <= 1e-5 * abs(expected)
-    assert worst(run.outputs[1], exact) <= 1e-5
+    close(run.outputs, (expected, exact))
     assert actions_run(run, pipe) == actions_planned(pipe)
 
 
@@ -152,8 +148,7 @@ def test_keys_and_values_are_appended_at_any_depth(controller, last, whole: bool
                        token_slices=[8, 4], whole_store=whole, data_sharding=pw.P("x"))  # fmt: skip
     value, gradients = pipe.value_and_grad(params, x, targets)
     expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
-    assert abs(float(value) - float(expected)) <= 1e-5 * abs(float(expected))
-    assert worst(gradients, exact) <= 1e-5
+    close((value, gradients), (expected, exact))
 
 
 def test_appending_in_a_branch_is_refused(controller) -> None:
@@ -180,8 +175,8 @@ def test_a_prefix_without_gradient_is_found_out(controller) -> None:
     options = {"on": on, "schedule": "terapipe", "microbatches": 2, "loss": cross_entropy, "token_slices": [5, 4, 3]}
     value, gradients = pw.pipeline([embed, stopped], **options).value_and_grad(params, x, targets)
     expected, right = jax.jit(jax.value_and_grad(pw.pipeline([embed, head], **options).composed))(params, x, targets)
-    np.testing.assert_allclose(float(value), float(expected), rtol=1e-5)
-    assert worst(gradients, right) > 0.1
+    close(value, expected)
+    assert error(gradients, right) > 0.1
 
 
 def test_in_double_precision_gradients_are_those_of_the_whole_model(fresh_python) -> None:
@@ -191,7 +186,8 @@ def test_in_double_precision_gradients_are_those_of_the_whole_model(fresh_python
         import jax
         jax.config.update("jax_enable_x64", True)
         import numpy as np, pathways_nb as pw
-        from tests.support.pipelines import cross_entropy, embed, head, language_model, mlp, mlp_model, squared, worst
+        from tests.support.closeness import error
+        from tests.support.pipelines import cross_entropy, embed, head, language_model, mlp, mlp_model, squared
 
         pw.attach("cpu", islands=2, devices_per_island=2)
         on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
@@ -205,7 +201,7 @@ def test_in_double_precision_gradients_are_those_of_the_whole_model(fresh_python
             expected, exact = jax.jit(jax.value_and_grad(pipe.composed))(params, x, targets)
             assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {np.dtype(float)}
             assert abs(float(value) - float(expected)) < 1e-12
-            print(worst(gradients, exact))
+            print(error(gradients, exact))
         """
     )
     assert done.returncode == 0, done.stderr

@@ -18,8 +18,8 @@ import pathways_nb as pw
 from pathways_nb.runtime.lowering.transfers import translated
 from tests.conftest import ROOT
 from tests.jax.any_places import bodies
-from tests.jax.any_places.checking import same
 from tests.jax.any_places.writing import Writer
+from tests.support.closeness import close
 
 x = np.random.default_rng(0).normal(size=(bodies.N, bodies.N)).astype(np.float32)
 SHAPES = {"4": (4, ("x",)), "2x2": ((2, 2), ("a", "b")), "4x1": ((4, 1), ("c", "d"))}
@@ -46,7 +46,7 @@ def on(place, fn):
 @pytest.mark.parametrize("fn", [bodies.softmax, bodies.log_softmax, bodies.logsumexp, bodies.solve, bodies.scan])
 def test_the_gradient_goes_over_places_of_unlike_sizes(four, two, fn) -> None:
     gradient = pw.program(jax.grad(chain(on(four, fn), on(two, fn))))(x)
-    same(pw.get(gradient), np.asarray(jax.grad(chain(fn, fn))(x)))
+    close(gradient, np.asarray(jax.grad(chain(fn, fn))(x)))
 
 
 def test_every_transformation_goes_over_places_of_unlike_sizes(four, two) -> None:
@@ -60,7 +60,7 @@ def test_every_transformation_goes_over_places_of_unlike_sizes(four, two) -> Non
         )
 
     placed, plain = (all_of(chain(*stages)) for stages in ((on(four, both), on(two, both)), (both, both)))
-    same(pw.get(pw.program(placed)(x)), jax.tree.map(np.asarray, plain(x)))
+    close(pw.program(placed)(x), jax.tree.map(np.asarray, plain(x)))
 
 
 def both(v):
@@ -75,7 +75,7 @@ def test_a_layout_means_the_same_on_a_place_of_another_shape(controller, first, 
     other = pw.virtual_slice(c_shape, axes=c_axes, island=1, name="other")
     a = pw.jit(lambda v: v * 2, on=one, out_shardings=pw.P(*one.axes))
     c = pw.jit(lambda v: v * 3, on=other, out_shardings=pw.P(*reversed(other.axes)))
-    same(pw.get(pw.program(lambda v: (a(v) + c(v), c(a(v)), a(c(v))))(x)), (5 * x, 6 * x, 6 * x))
+    close(pw.program(lambda v: (a(v) + c(v), c(a(v)), a(c(v))))(x), (5 * x, 6 * x, 6 * x))
 
 
 def test_axes_of_one_place_are_not_those_of_another_that_has_as_many_devices(controller) -> None:
@@ -90,7 +90,7 @@ def test_axes_of_one_place_are_not_those_of_another_that_has_as_many_devices(con
     factors = np.repeat(np.arange(1, 5), 3)[:, None].astype(np.float32)
     gradient = jax.grad(lambda v: bodies.softmax(ranked[1](bodies.softmax(ranked[0](v))))[0].sum() + ranked[1](v).sum())
     plain = jax.grad(lambda v: bodies.softmax(bodies.softmax(v * factors) * factors)[0].sum() + (v * factors).sum())
-    same(pw.get(pw.program(gradient)(x)), np.asarray(plain(x)))
+    close(pw.program(gradient)(x), np.asarray(plain(x)))
 
 
 def test_bare_specs_are_of_the_computations_own_place_in_rules_of_the_user_too(four, two) -> None:
@@ -104,7 +104,7 @@ def test_bare_specs_are_of_the_computations_own_place_in_rules_of_the_user_too(f
         return bodies.steered(lambda t: t)(bodies.straight(v))
 
     gradient = pw.program(jax.grad(chain(stage(four), stage(two))))(x)
-    same(pw.get(gradient), np.asarray(jax.grad(chain(plain, plain))(x)))
+    close(gradient, np.asarray(jax.grad(chain(plain, plain))(x)))
 
 
 def test_what_the_backward_pass_needs_is_kept_once(four, two) -> None:
@@ -134,7 +134,7 @@ def test_per_shard_code_and_a_program_with_its_own_gradient_step(four, two) -> N
         return jax.grad(outer, (0, 1))
 
     plain = tuned(lambda v: v - v.mean(), bodies.softmax)
-    same(pw.get(pw.program(tuned(mean, soft))(x, x)), jax.tree.map(np.asarray, plain(x, x)))
+    close(pw.program(tuned(mean, soft))(x, x), jax.tree.map(np.asarray, plain(x, x)))
 
 
 def meshes(count: int) -> list[AbstractMesh]:
@@ -189,7 +189,7 @@ def test_what_was_simulated_first_runs_on_devices(controller) -> None:
         for program in programs:
             program(x).wait()
     for program in programs:
-        same(pw.get(program(x)), 2 * (x - x.mean()))
+        close(program(x), 2 * (x - x.mean()))
 
 
 def test_one_seed_writes_one_program() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.run_state import Execution
+from tests.support.closeness import close
 
 x = np.linspace(-1, 2, 32, dtype=np.float32).reshape(4, 8)
 params = {k: np.linspace(-1, s, 64, dtype=np.float32).reshape(8, 8) for k, s in (("one", 1.0), ("two", 0.5))}
@@ -35,11 +34,6 @@ def two_stages(one: pw.VirtualSlice, two: pw.VirtualSlice):
     return lambda params, x: second(params["two"], first(params["one"], x))
 
 
-def same(result, expected) -> None:
-    close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
-    jax.tree.map(close, pw.get(result), jax.tree.map(np.asarray, expected))
-
-
 @pytest.fixture
 def model(left, right):
     return two_stages(left, right)
@@ -52,7 +46,7 @@ SHAPES = {"4": (4, None), "2x2": ((2, 2), ("data", "model")), "2": (2, None), "1
 @pytest.mark.parametrize("first", SHAPES)
 def test_gradients_across_islands_of_any_shape(controller, first, second) -> None:
     one, two = (pw.virtual_slice(*SHAPES[name], island=i) for i, name in enumerate((first, second)))
-    same(pw.program(jax.value_and_grad(two_stages(one, two)))(params, x), jax.value_and_grad(plain)(params, x))
+    close(pw.program(jax.value_and_grad(two_stages(one, two)))(params, x), jax.value_and_grad(plain)(params, x))
 
 
 def test_backward_nodes_stand_where_the_forward_ones_do(model) -> None:
@@ -63,7 +57,7 @@ def test_backward_nodes_stand_where_the_forward_ones_do(model) -> None:
 
 def test_checkpoint_computes_forward_again_on_the_same_place(model) -> None:
     f = pw.program(jax.grad(jax.checkpoint(model)))
-    same(f(params, x), jax.grad(plain)(params, x))
+    close(f(params, x), jax.grad(plain)(params, x))
     computations = [f"{n.name}@{n.place.label}" for n in f.graph(params, x).nodes if n.kind == "computation"]
     assert "stage1 (again)@left" in computations
     assert "stage1 (bwd)@left" in computations
@@ -86,7 +80,7 @@ TRANSFORMS = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transformations_equal_plain_jax(model, name) -> None:
     transform = TRANSFORMS[name]
-    same(pw.program(transform(model))(params, x), transform(plain)(params, x))
+    close(pw.program(transform(model))(params, x), transform(plain)(params, x))
 
 
 @pytest.mark.parametrize("name", ["vmap", "vmap of grad", "grad of vmap"])
@@ -97,13 +91,13 @@ def test_vmap_equals_plain_jax(model, name) -> None:
         "grad of vmap": lambda f: jax.grad(lambda p, xs: jax.vmap(f, in_axes=(None, 0))(p, xs).sum()),
     }[name]
     batch = np.stack([x, x + 1, x - 1])
-    same(pw.program(mapped(model))(params, batch), mapped(plain)(params, batch))
+    close(pw.program(mapped(model))(params, batch), mapped(plain)(params, batch))
 
 
 def test_forward_over_reverse(left, right) -> None:
     one, two = pw.jit(lambda x: jnp.sin(x) * x, on=left), pw.jit(lambda y: jnp.sum(y**3), on=right)
     f = lambda x: two(one(x))  # noqa: E731
-    same(pw.program(jax.hessian(f))(x[0, :3]), jax.hessian(lambda x: jnp.sum((jnp.sin(x) * x) ** 3))(x[0, :3]))
+    close(pw.program(jax.hessian(f))(x[0, :3]), jax.hessian(lambda x: jnp.sum((jnp.sin(x) * x) ** 3))(x[0, :3]))
 
 
 # ---- per-shard code
@@ -128,35 +122,35 @@ def unsharded(params, x):
 
 
 def test_per_shard_programs_equal_plain_jax(left, right) -> None:
-    same(pw.program(per_shard(left, right))(params, x), unsharded(params, x))
+    close(pw.program(per_shard(left, right))(params, x), unsharded(params, x))
 
 
 def test_gradients_of_elementwise_per_shard_code(left) -> None:
     f = pw.shard_map(lambda x: jnp.sin(x) * 2, on=left, in_specs=pw.P("x"), out_specs=pw.P("x"))
-    same(pw.program(jax.grad(lambda x: f(x).sum()))(x), 2 * np.cos(x))
+    close(pw.program(jax.grad(lambda x: f(x).sum()))(x), 2 * np.cos(x))
 
 
 def test_gradients_of_per_shard_programs_with_collectives(left, right) -> None:
-    same(pw.program(jax.value_and_grad(per_shard(left, right)))(params, x), jax.value_and_grad(unsharded)(params, x))
+    close(pw.program(jax.value_and_grad(per_shard(left, right)))(params, x), jax.value_and_grad(unsharded)(params, x))
 
 
 def test_gradients_of_a_sum_inside_a_shard(left) -> None:
     """The transpose of a sum is a broadcast, which carries a sharding over the manual axes."""
     f = pw.shard_map(lambda x: jnp.sum(x**2)[None], on=left, in_specs=pw.P("x"), out_specs=pw.P("x"))
-    same(pw.program(jax.grad(lambda x: f(x).sum()))(x), 2 * x)
+    close(pw.program(jax.grad(lambda x: f(x).sum()))(x), 2 * x)
 
 
 def test_a_broadcast_inside_a_shard_without_any_gradient(left) -> None:
     f = pw.shard_map(
         lambda x: x + jnp.broadcast_to(jnp.sum(x), x.shape), on=left, in_specs=pw.P("x"), out_specs=pw.P("x")
     )
-    same(f(x), x + x.sum(1, keepdims=True))
+    close(f(x), x + x.sum(1, keepdims=True))
 
 
 def test_checkpoint_and_vmap_of_per_shard_code(left) -> None:
     f = pw.shard_map(lambda x: jnp.sin(x) * 2, on=left, in_specs=pw.P("x"), out_specs=pw.P("x"))
-    same(pw.program(jax.grad(jax.checkpoint(lambda x: f(x).sum())))(x), 2 * np.cos(x))
-    same(pw.program(jax.vmap(f))(np.stack([x, x])), np.stack([np.sin(x) * 2] * 2))
+    close(pw.program(jax.grad(jax.checkpoint(lambda x: f(x).sum())))(x), 2 * np.cos(x))
+    close(pw.program(jax.vmap(f))(np.stack([x, x])), np.stack([np.sin(x) * 2] * 2))
 
 
 # ---- residuals

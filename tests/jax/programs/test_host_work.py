@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from tests.support.computations import names, on, same, v
+from tests.support.closeness import close
+from tests.support.computations import names, on, v
 
 F8 = jax.ShapeDtypeStruct((8,), np.float32)
 WHOLE = jax.ShapeDtypeStruct((), np.int32)
@@ -40,7 +41,7 @@ def test_a_host_node_feeds_a_computation_and_is_called_once_for_each_call(left, 
     assert "test_host_work.py" in graph.nodes[0].line
     results = [step() for _ in range(5)]
     for number, result in enumerate(results):
-        same(result, np.full(8, number * 2.0 + 1))
+        close(result, np.full(8, number * 2.0 + 1))
     assert calls == list(range(5))
 
 
@@ -62,11 +63,11 @@ def test_arguments_come_from_anywhere(left, right, a) -> None:
         return other(made["sum"], made["count"]), made["count"]
 
     y, count = step(v, np.float32(2))
-    same(y, (v * 2 + 2 + 0) * 3 * 7)
+    close(y, (v * 2 + 2 + 0) * 3 * 7)
     assert int(count) == 7
     assert all(type(leaf) is np.ndarray and not leaf.flags.writeable for leaf in jax.tree.leaves(seen)[:3])
     put = pw.put(v, on=left, shardings=pw.P("x"))
-    same(step(put, np.float32(1))[0], (v * 2 + 1 + 1) * 3 * 7)
+    close(step(put, np.float32(1))[0], (v * 2 + 1 + 1) * 3 * 7)
 
 
 def test_an_argument_is_read_from_python_from_devices_and_from_a_future(left, a) -> None:
@@ -74,8 +75,8 @@ def test_an_argument_is_read_from_python_from_devices_and_from_a_future(left, a)
     step = pw.program(lambda x: (negate(x), a(x)))
     for x in (v, jnp.asarray(v), a(v / 2), pw.put(v, on=left, shardings=pw.P("x"))):
         first, second = step(x)
-        same(first, -v)
-        same(second, v * 2)
+        close(first, -v)
+        close(second, v * 2)
 
 
 def test_an_output_is_laid_out_as_declared_else_as_its_reader_wants_it_else_replicated(left, right) -> None:
@@ -86,15 +87,15 @@ def test_an_output_is_laid_out_as_declared_else_as_its_reader_wants_it_else_repl
     assert pw.program(lambda: split())().sharding.spec == pw.P("x")
     assert pw.program(lambda: (lambda x: (sharded(x), x))(load()))()[1].sharding.spec == pw.P("x")
     assert pw.program(lambda: (lambda x: (whole(x), x))(load()))()[1].sharding.spec == pw.P()
-    same(pw.program(lambda: on(right, lambda x: x + 1)(load()))(), np.full(8, 4.0))
+    close(pw.program(lambda: on(right, lambda x: x + 1)(load()))(), np.full(8, 4.0))
 
 
 def test_outside_a_program_it_returns_a_future(left, a) -> None:
     load, calls = counting(left)
-    same(load(), np.zeros(8))
+    close(load(), np.zeros(8))
     with pw.record():
         y = a(load())
-    same(y, np.full(8, 2.0))
+    close(y, np.full(8, 2.0))
     assert calls == [0, 1]
 
 
@@ -127,7 +128,7 @@ def test_a_buffer_that_the_function_uses_again_is_copied(left, a) -> None:
 
     step = pw.program(lambda: a(refill()))
     for number, y in enumerate([step() for _ in range(20)]):
-        same(y, np.full(8, 2.0 * number))
+        close(y, np.full(8, 2.0 * number))
 
 
 def test_donated_arguments_are_read_before_their_memory_is_taken_over(controller, left) -> None:
@@ -143,7 +144,7 @@ def test_donated_arguments_are_read_before_their_memory_is_taken_over(controller
     state = pw.put(np.zeros(8, np.float32), on=left)
     for _ in range(10):
         state = step(state)
-    same(state, np.full(8, 10.0))
+    close(state, np.full(8, 10.0))
     controller.settle()
     assert seen == [8.0 * number for number in range(10)]
 
@@ -152,8 +153,8 @@ def test_fused_programs_keep_host_nodes_apart(left, a) -> None:
     load, _ = counting(left)
     step = pw.program(lambda x: a(a(x) + load()), fuse=True)
     assert "host" in [node.kind for node in step.graph(v).nodes]
-    same(step(v), (v * 2) * 2)
-    same(step(v), (v * 2 + 1) * 2)
+    close(step(v), (v * 2) * 2)
+    close(step(v), (v * 2 + 1) * 2)
 
 
 def test_gradients_treat_outputs_as_constants(left, a) -> None:
@@ -163,9 +164,9 @@ def test_gradients_treat_outputs_as_constants(left, a) -> None:
         return (a(w) * load()).sum()
 
     gradient = pw.program(jax.value_and_grad(loss))
-    same(gradient(v)[1], np.zeros(8))
+    close(gradient(v)[1], np.zeros(8))
     value, slope = gradient(v)
-    same(slope, np.full(8, 2.0))
+    close(slope, np.full(8, 2.0))
     assert float(value) == (v * 2).sum()
     assert calls == [0, 1]
 
@@ -177,7 +178,7 @@ def test_integers_may_depend_on_what_is_differentiated(left, a) -> None:
         y = a(w)
         return y[largest(y)]
 
-    same(pw.program(jax.grad(loss))(v), 2.0 * (np.arange(8) == 7))
+    close(pw.program(jax.grad(loss))(v), 2.0 * (np.arange(8) == 7))
 
 
 def refused(call: Callable[[], Any]) -> str:
@@ -193,7 +194,7 @@ def test_a_gradient_through_it_is_refused(left, a) -> None:
     assert "which JAX cannot differentiate" in said
     assert "jax.lax.stop_gradient(argument)" in said
     stopped = pw.program(jax.grad(lambda w: (scale(jax.lax.stop_gradient(a(w))) * w).sum()))
-    same(stopped(v), v * 2)
+    close(stopped(v), v * 2)
 
 
 def test_vmap_and_checkpoint_and_loops_over_it_are_refused(left, a) -> None:

@@ -12,7 +12,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.examples import mixture
 from pathways_nb.parallel.experts import Chosen, Experts, bucket, choose, combine, everyone, route, send
-from tests.support.computations import same
+from tests.support.closeness import close
 
 EXPERTS, DIM, HIDDEN = 4, 16, 8
 
@@ -119,7 +119,7 @@ def test_sent_and_combined_no_token_is_lost_or_doubled(top: int) -> None:
     sent = send(tokens, mask, chosen)
     assert {part.shape for part in sent} == {(chosen.capacity, 3)}
     assert [int(np.any(part, axis=1).sum()) for part in sent] == [c for c in mask.sum(0).tolist() if c]
-    same(combine(sent, gates, mask, chosen), (gates * mask).sum(1)[:, None] * tokens)
+    close(combine(sent, gates, mask, chosen), (gates * mask).sum(1)[:, None] * tokens)
 
 
 BATCHES = {"all": (9, 5, 12, 6), "some": (20, 0, 12, 0), "one": (0, 32, 0, 0)}
@@ -135,9 +135,9 @@ def test_gradients_are_those_of_every_expert_on_every_token(places, batch: str, 
     if top == 1:
         assert chosen.experts == tuple(e for e, count in enumerate(BATCHES[batch]) if count)
     expected, (expected_front, expected_experts) = model.reference(x, targets)
-    same(value, expected)
-    same(front, expected_front)
-    same(picked, {expert: expected_experts[expert] for expert in chosen.experts})
+    close(value, expected)
+    close(front, expected_front)
+    close(picked, {expert: expected_experts[expert] for expert in chosen.experts})
     idle = set(range(EXPERTS)) - set(chosen.experts)
     assert not any(np.any(leaf) for expert in idle for leaf in jax.tree.leaves(expected_experts[expert]))
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected_front)) > 1e-3, "there is something to compare"
@@ -175,7 +175,7 @@ def test_all_experts_need_no_value_and_more_transfers(model) -> None:
         )
     assert all(not program.needed for program in run.programs)
     assert len(between_places(run, "forward")) == 2 * EXPERTS
-    same(value, model.reference(x, targets)[0])
+    close(value, model.reference(x, targets)[0])
 
 
 def test_the_graph_says_what_had_to_be_known(model) -> None:

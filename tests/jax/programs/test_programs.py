@@ -14,7 +14,8 @@ import optax
 import pytest
 
 import pathways_nb as pw
-from tests.support.computations import HANG_GUARD, names, on, same, v
+from tests.support.closeness import close
+from tests.support.computations import HANG_GUARD, names, on, v
 
 # ---- the paper's Figure 2
 
@@ -84,7 +85,7 @@ def test_operations_between_become_one_node_where_their_operands_live(a, b) -> N
         y = jnp.sin(y * 2 + 1)
         return b(y)
 
-    same(f(v), np.sin(v * 4 + 1) + 1)
+    close(f(v), np.sin(v * 4 + 1) + 1)
     assert names(f.graph(v)) == ["<lambda>@left", "mul +2 ops@left", "<lambda>@right"]
 
 
@@ -95,7 +96,7 @@ def test_operations_stand_where_most_of_their_bytes_are(a, b, left) -> None:
     def f(v):
         return b(v) * total(v)
 
-    same(f(v), (v + 1) * v.sum())
+    close(f(v), (v + 1) * v.sum())
     assert names(f.graph(v))[-1] == "mul@right"
 
 
@@ -105,7 +106,7 @@ def test_operations_on_arguments_alone_are_repeated_where_they_are_used(a, b) ->
         rate = 1.0 / (step + 1)
         return a(v) * rate, b(v) * rate
 
-    same(f(v, 3), (v * 2 / 4, (v + 1) / 4))
+    close(f(v, 3), (v * 2 / 4, (v + 1) / 4))
     graph = f.graph(v, 3)
     assert all(edge.source == 0 or graph.nodes[edge.source].place is graph.nodes[edge.target].place
                for edge in graph.edges() if graph.nodes[edge.target].place is not None
@@ -122,7 +123,7 @@ def test_a_merged_node_never_waits_for_what_it_does_not_need(a, b) -> None:
         back = b(y)
         return b(first), first * a(back)
 
-    same(f(v), (v * 2 + 2, (v * 2 + 1) * ((v * 2 + 1) * 2)))
+    close(f(v), (v * 2 + 2, (v * 2 + 1) * ((v * 2 + 1) * 2)))
     graph = f.graph(v)
     needs = {node.id: set(node.inputs) for node in graph.nodes}
     makers = graph.producer()
@@ -131,16 +132,16 @@ def test_a_merged_node_never_waits_for_what_it_does_not_need(a, b) -> None:
 
 
 def test_a_program_without_any_computation_runs(controller) -> None:
-    same(pw.program(lambda v: {"out": v * 2 + 1})(v), {"out": v * 2 + 1})
+    close(pw.program(lambda v: {"out": v * 2 + 1})(v), {"out": v * 2 + 1})
 
 
 @pytest.mark.parametrize("fn", [lambda v: v, lambda v: (), lambda v: (v, v)])
 def test_a_program_that_does_nothing_runs(controller, fn) -> None:
-    same(pw.program(fn)(v), fn(v))
+    close(pw.program(fn)(v), fn(v))
 
 
 def test_a_program_whose_computations_are_all_unused_runs(a) -> None:
-    same(pw.program(lambda v: (a(v), v)[1])(v), v)
+    close(pw.program(lambda v: (a(v), v)[1])(v), v)
 
 
 def test_a_long_chain_of_operations_on_an_argument(a) -> None:
@@ -149,24 +150,24 @@ def test_a_long_chain_of_operations_on_an_argument(a) -> None:
             t = t + 1
         return a(v) * t
 
-    same(pw.program(f)(v, 1.0), v * 2 * 401)
+    close(pw.program(f)(v, 1.0), v * 2 * 401)
 
 
 def test_nothing_warns_on_the_way(a) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        same(pw.program(lambda v: a(v) + 1)(v), v * 2 + 1)
+        close(pw.program(lambda v: a(v) + 1)(v), v * 2 + 1)
 
 
 # ---- results
 
 
 def test_an_argument_may_be_a_result(a, b) -> None:
-    same(pw.program(lambda v, w: (w, a(v), v))(v, v + 1), (v + 1, v * 2, v))
+    close(pw.program(lambda v, w: (w, a(v), v))(v, v + 1), (v + 1, v * 2, v))
 
 
 def test_a_constant_may_be_a_result(a) -> None:
-    same(pw.program(lambda v: (1.0, a(v), jnp.ones(3), np.arange(2)))(v), (1.0, v * 2, np.ones(3), np.arange(2)))
+    close(pw.program(lambda v: (1.0, a(v), jnp.ones(3), np.arange(2)))(v), (1.0, v * 2, np.ones(3), np.arange(2)))
 
 
 def test_the_same_value_may_be_a_result_twice(a) -> None:
@@ -177,7 +178,7 @@ def test_the_same_value_may_be_a_result_twice(a) -> None:
 
     one, two, three = f(v)
     del one
-    same((two, three), ({"again": v * 2}, v * 2))
+    close((two, three), ({"again": v * 2}, v * 2))
 
 
 def test_unused_arguments_and_unused_results_cost_nothing(a, b) -> None:
@@ -186,26 +187,26 @@ def test_unused_arguments_and_unused_results_cost_nothing(a, b) -> None:
         b(v)
         return a(v)
 
-    same(f(v, v), v * 2)
+    close(f(v, v), v * 2)
     assert names(f.graph(v, v)) == ["<lambda>@left"]
 
 
 def test_the_same_computation_twice(a, b) -> None:
     f = pw.program(lambda v: b(a(a(v))) + b(a(v)))
-    same(f(v), v * 4 + 1 + v * 2 + 1)
+    close(f(v), v * 4 + 1 + v * 2 + 1)
     assert len(names(f.graph(v))) == 6
 
 
 def test_a_program_in_a_program_is_inlined(a, b) -> None:
     inner = pw.program(lambda v, n: a(v) * n, static_argnums=1)
     outer = pw.program(lambda v: b(inner(v, 3)))
-    same(outer(v), v * 6 + 1)
+    close(outer(v), v * 6 + 1)
     assert names(outer.graph(v)) == ["<lambda>@left", "mul@left", "<lambda>@right"]
 
 
 def test_a_computation_may_be_made_a_program(a) -> None:
     f = pw.program(a)
-    same(f(v), v * 2)
+    close(f(v), v * 2)
     assert names(f.graph(v)) == ["<lambda>@left"]
     donating = pw.program(a, donate_argnums=0)
     w = a(v)
@@ -216,7 +217,7 @@ def test_a_computation_may_be_made_a_program(a) -> None:
 
 def test_a_program_may_be_made_a_program_with_other_options(a) -> None:
     inner = pw.program(lambda v, n: a(v) * n, static_argnums=1)
-    same(pw.program(inner)(v, 3.0), v * 6)
+    close(pw.program(inner)(v, 3.0), v * 6)
     outer = pw.program(inner, name="outer")
     assert outer.name == "outer"
 
@@ -236,7 +237,7 @@ def test_trees_and_keywords(a, b) -> None:
 
     out = f({"x": v}, v, v + 1, scale=2.0, other=v)
     assert isinstance(out[0], Pair)
-    same(out, (Pair(v * 4, [v + 1, v + 2]), {"other": v + 1}))
+    close(out, (Pair(v * 4, [v + 1, v + 2]), {"other": v + 1}))
 
 
 @jax.tree_util.register_dataclass
@@ -249,12 +250,12 @@ class State:
 def test_registered_dataclasses(a) -> None:
     out = pw.program(lambda s: State(a(s.w), s.name + "!"))(State(v, "net"))
     assert out.name == "net!"
-    same(out.w, v * 2)
+    close(out.w, v * 2)
 
 
 def test_none_in_a_tree_is_no_argument(a, left) -> None:
     f = pw.jit(lambda t: t["w"] * 2, on=left)
-    same(pw.program(lambda t: f(t))({"w": v, "bias": None}), v * 2)
+    close(pw.program(lambda t: f(t))({"w": v, "bias": None}), v * 2)
 
 
 def test_static_arguments_choose_the_program(a, b) -> None:
@@ -262,8 +263,8 @@ def test_static_arguments_choose_the_program(a, b) -> None:
     def f(v, where):
         return a(v) if where == "left" else b(v)
 
-    same(f(v, where="left"), v * 2)
-    same(f(v, "right"), v + 1)
+    close(f(v, where="left"), v * 2)
+    close(f(v, "right"), v + 1)
     assert names(f.graph(v, "right")) == ["<lambda>@right"]
     with pytest.raises(pw.UsageError, match="a static argument must be hashable, got"):
         f(v, ["left"])
@@ -273,7 +274,7 @@ def test_closed_over_constants_of_every_kind(a, b, left) -> None:
     numpy, uncommitted, number = np.full(8, 3.0, np.float32), jnp.arange(8.0), 0.5
     c = pw.jit(lambda v: v * numpy + uncommitted * number, on=left, in_shardings=pw.P("x"))
     f = pw.program(lambda v: b(c(v)) + numpy * uncommitted)
-    same(f(v), v * 3 + v * 0.5 + 1 + 3 * v)
+    close(f(v), v * 3 + v * 0.5 + 1 + 3 * v)
 
 
 def test_large_constants_that_differ_are_told_apart(left) -> None:
@@ -284,8 +285,8 @@ def test_large_constants_that_differ_are_told_apart(left) -> None:
         f = pw.jit(lambda v, c=constant: v + jnp.asarray(c).sum() + jnp.asarray(c)[1, :8], on=left)
         g = pw.jit(lambda v: v + jnp.asarray(constant).sum() + jnp.asarray(constant)[1, :8], on=left)
         expected = v + constant.sum() + number
-        same(g(v), expected)
-        same(f(v), expected)
+        close(g(v), expected)
+        close(f(v), expected)
 
 
 def test_typed_keys_as_arguments_results_and_across_islands(controller, left, right) -> None:
@@ -301,7 +302,7 @@ def test_typed_keys_as_arguments_results_and_across_islands(controller, left, ri
     for _ in range(3):  # the first key is JAX's own, the others are futures
         key, drawn = f(key)
         plain, mine = jax.random.split(plain)
-        same(drawn, jax.random.normal(mine, (8,)))
+        close(drawn, jax.random.normal(mine, (8,)))
         assert jax.random.key_data(key.result()).tolist() == jax.random.key_data(plain).tolist()
         assert jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
 
@@ -310,13 +311,13 @@ def test_typed_keys_move_to_a_place_of_another_size(left) -> None:
     split = pw.jit(lambda key: tuple(jax.random.split(key)), on=left)
     narrow = pw.jit(lambda key: jax.random.uniform(key, (4,)), on=pw.virtual_slice(2, island=1))
     expected = jax.random.uniform(jax.random.split(jax.random.key(1))[0], (4,))
-    same(pw.program(lambda key: narrow(split(key)[0]))(jax.random.key(1)), expected)
-    same(narrow(pw.put(jax.random.key(1), on=left)), jax.random.uniform(jax.random.key(1), (4,)))
+    close(pw.program(lambda key: narrow(split(key)[0]))(jax.random.key(1)), expected)
+    close(narrow(pw.put(jax.random.key(1), on=left)), jax.random.uniform(jax.random.key(1), (4,)))
 
 
 def test_a_closed_over_key(left) -> None:
     key = jax.random.key(5)
-    same(pw.jit(lambda v: v + jax.random.normal(key, (8,)), on=left)(v), v + jax.random.normal(key, (8,)))
+    close(pw.jit(lambda v: v + jax.random.normal(key, (8,)), on=left)(v), v + jax.random.normal(key, (8,)))
 
 
 # ---- moving between places
@@ -327,8 +328,8 @@ def test_values_move_between_places_of_any_size(controller, source, target) -> N
     one, two = pw.virtual_slice(source, island=0), pw.virtual_slice(target, island=1)
     values = np.arange(12, dtype=np.float32)
     there, back = on(two, lambda v: v + 1), on(one, lambda v: v * 2)
-    same(pw.program(lambda v: back(there(back(v))))(values), (values * 2 + 1) * 2)
-    same(back(there(values)), (values + 1) * 2)
+    close(pw.program(lambda v: back(there(back(v))))(values), (values * 2 + 1) * 2)
+    close(back(there(values)), (values + 1) * 2)
 
 
 def test_moves_are_marked_ici_or_dcn_with_their_bytes(controller) -> None:
@@ -336,7 +337,7 @@ def test_moves_are_marked_ici_or_dcn_with_their_bytes(controller) -> None:
     steps = [on(place, lambda v: v + 1) for place in (near, beside, far)]
     f = pw.program(lambda v: steps[2](steps[1](steps[0](v))))
     with pw.record() as run:
-        same(f(v), v + 3)
+        close(f(v), v + 3)
     moves = [(r["route"], r["bytes"]) for r in run.events.of_kind("transfer")]
     assert sorted(moves) == [("DCN", 32), ("ICI", 32), ("host", 32)]
 
@@ -344,7 +345,7 @@ def test_moves_are_marked_ici_or_dcn_with_their_bytes(controller) -> None:
 def test_slices_that_share_devices_need_no_move(controller, left) -> None:
     also = pw.virtual_slice(4, island=0)
     one, two = on(left, lambda v: v * 2), on(also, lambda v: v + 1)
-    same(pw.program(lambda v: two(one(v)))(v), v * 2 + 1)
+    close(pw.program(lambda v: two(one(v)))(v), v * 2 + 1)
 
 
 # ---- Optax
@@ -371,8 +372,8 @@ def test_an_optax_update_inside_a_program_equals_plain_jax(controller, left, rig
     for _ in range(4):
         *mine, loss = ours(*mine, x)
         *theirs, expected = plain(*theirs, x)
-        same(loss, expected)
-    same(mine, theirs, rtol=1e-4)
+        close(loss, expected)
+    close(mine, theirs)
     places = {n.place.label for n in ours.graph(*mine, x).nodes if n.kind == "operations"}
     assert places == {"left", "right"}, "each stage's update stands where its weights are"
 

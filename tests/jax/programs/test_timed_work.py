@@ -11,7 +11,10 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.session.calls import submit
-from tests.support.computations import names, same, v
+from tests.support.closeness import close
+from tests.support.computations import names, v
+
+pytestmark = pytest.mark.usefixtures("usual_effort")
 
 work_module = sys.modules["pathways_nb.program.timed_work"]  # the name of the function hides that of its module
 VALUES = [
@@ -53,7 +56,7 @@ def test_stages_chain_and_each_node_says_how_long_it_lasts(left, right) -> None:
     assert names(graph) == ["first@left", "second@right"]
     assert [node.seconds for node in graph.nodes] == [None, 2e-5, 1.5e-4, None]
     assert [event["kind"] for event in chain.run(v).events.of_kind("compute", "collective")] == ["compute", "compute"]
-    same(second(first(v)), v)
+    close(second(first(v)), v)
 
 
 def test_only_works_declare_a_time(a) -> None:
@@ -68,10 +71,10 @@ def test_it_composes_with_jaxs_transformations(left, right) -> None:
         return second(first(x)).sum() * 3
 
     gradient = pw.program(jax.grad(loss))
-    same(gradient(v), np.full(8, 3.0))
+    close(gradient(v), np.full(8, 3.0))
     backward = [node for node in gradient.graph(v).nodes if "(bwd)" in node.name]
     assert [(node.name, node.seconds) for node in backward] == [("second (bwd)", 1e-5), ("first (bwd)", 1e-5)]
-    same(pw.program(jax.vmap(lambda x: second(first(x))))(v), v)
+    close(pw.program(jax.vmap(lambda x: second(first(x))))(v), v)
 
 
 @pytest.mark.parametrize("size", [1, 4])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from tests.support.computations import on, same, v
+from tests.support.closeness import close
+from tests.support.computations import on, v
 
 
 def test_traced_once_per_signature_and_replayed(a) -> None:
@@ -35,7 +36,7 @@ def test_a_second_call_does_no_preparation(controller, a, b, name) -> None:
     f = pw.program(lambda v: b(a(v)) * 3)
     f(v)
     with pw.record() as run:
-        same(f(v + 1), ((v + 1) * 2 + 1) * 3)
+        close(f(v + 1), ((v + 1) * 2 + 1) * 3)
     assert len(run.events.of_kind(name)) == 0
     assert len(run.events.of_kind("compute")) == 3
 
@@ -47,7 +48,7 @@ def test_redefining_the_same_cell_compiles_nothing(controller, left, right) -> N
         a = pw.jit(lambda v: jnp.tanh(v) * unique, on=left, in_shardings=pw.P("x"))
         b = pw.jit(lambda v: jnp.cos(v) * unique, on=pw.virtual_slice(4, island=1), in_shardings=pw.P("x"))
         with pw.record() as run:
-            same(pw.program(lambda v: b(a(v)))(v), np.cos(np.tanh(v) * unique) * unique, rtol=1e-4)
+            close(pw.program(lambda v: b(a(v)))(v), np.cos(np.tanh(v) * unique) * unique)
         return len(run.events.of_kind("compile"))
 
     assert [cell(), cell(), cell()] == [2, 0, 0]
@@ -57,10 +58,10 @@ def test_attaching_again_and_resetting_compile_nothing(controller) -> None:
     """Clients go back to a shelf; executables are found by content and devices."""
     scale = on(pw.virtual_slice(4, island=0), lambda v: v * 123.5)
     f = pw.program(lambda v: scale(v))
-    same(f(v), v * 123.5)
+    close(f(v), v * 123.5)
     pw.reset()
     with pw.record() as run:
-        same(f(v), v * 123.5)
+        close(f(v), v * 123.5)
     assert len(run.events.of_kind("compile")) == 0
 
 
@@ -84,14 +85,14 @@ def test_a_repeated_call_inside_a_program_is_compiled_once(controller, left) -> 
 
 def test_a_users_jit_around_a_computation_is_shared_by_programs(a, b) -> None:
     shared = jax.jit(lambda v: a(v) * 3)
-    same(pw.program(lambda v: b(shared(v)))(v), v * 6 + 1)
-    same(pw.program(lambda v: b(shared(v)) + 1)(v), v * 6 + 2)
+    close(pw.program(lambda v: b(shared(v)))(v), v * 6 + 1)
+    close(pw.program(lambda v: b(shared(v)) + 1)(v), v * 6 + 2)
 
 
 def test_a_checkpointed_function_is_shared_by_programs(a, b) -> None:
     shared = jax.checkpoint(lambda v: a(v) * 3)
-    same(pw.program(lambda v: b(shared(v)))(v), v * 6 + 1)
-    same(pw.program(jax.grad(lambda v: jnp.sum(b(shared(v)))))(v), np.full(8, 6.0))
+    close(pw.program(lambda v: b(shared(v)))(v), v * 6 + 1)
+    close(pw.program(jax.grad(lambda v: jnp.sum(b(shared(v)))))(v), np.full(8, 6.0))
 
 
 def prints(capsys) -> list[str]:
@@ -119,7 +120,7 @@ def test_debug_print_between_computations_runs_exactly_once(a, b, capsys, quiet,
         jax.debug.print("argument {}", v[2])
         return b(y)
 
-    same(f(v), v * 2 + 1)
+    close(f(v), v * 2 + 1)
     quiet(controller)
     assert sorted(prints(capsys)) == ["argument 2.0", "between 2.0"]
 
@@ -146,7 +147,7 @@ def test_a_changed_callback_is_a_changed_program(left) -> None:
     struct = jax.ShapeDtypeStruct((8,), np.float32)
     for number in (1.0, 2.0):
         f = pw.jit(lambda v: jax.pure_callback(lambda x, n=number: x + np.float32(n), struct, v), on=left)
-        same(f(v), v + number)
+        close(f(v), v + number)
 
 
 def test_custom_vjp_with_computations_inside(a, b) -> None:
@@ -155,8 +156,8 @@ def test_custom_vjp_with_computations_inside(a, b) -> None:
         return b(a(v))
 
     h.defvjp(lambda v: (b(a(v)), v), lambda saved, g: (a(g) * saved,))
-    same(pw.program(h)(v), v * 2 + 1)
-    same(pw.program(jax.grad(lambda v: jnp.sum(h(v))))(v), 2 * v)
+    close(pw.program(h)(v), v * 2 + 1)
+    close(pw.program(jax.grad(lambda v: jnp.sum(h(v))))(v), 2 * v)
 
 
 def test_custom_jvp_with_computations_inside(a, b) -> None:
@@ -165,7 +166,7 @@ def test_custom_jvp_with_computations_inside(a, b) -> None:
         return b(a(v))
 
     h.defjvp(lambda primals, tangents: (b(a(primals[0])), a(tangents[0]) * 5))
-    same(pw.program(jax.grad(lambda v: jnp.sum(h(v))))(v), np.full(8, 10.0))
+    close(pw.program(jax.grad(lambda v: jnp.sum(h(v))))(v), np.full(8, 10.0))
 
 
 def test_a_loop_cannot_hold_a_computation(a) -> None:
@@ -177,13 +178,13 @@ def test_a_loop_cannot_hold_a_computation(a) -> None:
         pw.UsageError, match=r"is called inside jax.lax.\w+ at test_trace_cache.py:\d+: a computation is a node"
     ):
         f(v)
-    same(pw.program(lambda v: a(a(a(v))))(v), v * 8)
+    close(pw.program(lambda v: a(a(a(v))))(v), v * 8)
 
 
 def test_cond_on_a_traced_value_inside_a_computation(left) -> None:
     f = pw.jit(lambda v: jax.lax.cond(v.sum() > 0, lambda x: x, lambda x: -x, v), on=left)
-    same(f(v), v)
-    same(f(-v), v)
+    close(f(v), v)
+    close(f(-v), v)
 
 
 def test_a_users_jit_outlives_the_places_it_was_traced_with(controller) -> None:
@@ -195,14 +196,14 @@ def test_a_users_jit_outlives_the_places_it_was_traced_with(controller) -> None:
     for _ in range(2):
         cell["a"] = on(pw.virtual_slice(2), lambda v: v * 2)
         gc.collect()
-        same(pw.program(lambda v: helper(v))(v), v * 6)
+        close(pw.program(lambda v: helper(v))(v), v * 6)
 
 
 def test_typed_keys_and_bare_numbers_do_not_share_an_executable(left) -> None:
     """Both lower to the same text; so do keys of two implementations."""
     sample = pw.jit(lambda k: jax.random.normal(k, (4,)), on=left)
     for key in (jax.random.key(0), jax.random.PRNGKey(0)):
-        np.testing.assert_allclose(sample(key).result(), jax.random.normal(key, (4,)), rtol=1e-6)
+        close(sample(key), jax.random.normal(key, (4,)), 1e-6)
     data = np.arange(4, dtype=np.uint32)
     for impl in ("rbg", "unsafe_rbg"):
         y = pw.jit(lambda k, impl=impl: jax.random.wrap_key_data(k, impl=impl), on=left)(data)

@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 import pathways_nb as pw
 from pathways_nb.runtime.lowering.transfers import analogous, send
 from tests.conftest import ROOT
-from tests.jax.any_places.checking import same
+from tests.support.closeness import close
 
 SHAPES = [(1,), (2,), (4,), (2, 2), (3,)]
 x = np.random.default_rng(0).normal(size=(12, 12)).astype(np.float32)
@@ -37,7 +37,7 @@ def test_values_are_those_of_plain_jax_in_every_layout(controller, source, targe
     made = [pw.jit(lambda v: v * 2, on=one, out_shardings=spec) for spec in specs(source)]
     read = [pw.jit(lambda v: v + 1, on=two, in_shardings=spec, out_shardings=spec) for spec in specs(target)]
     found = pw.program(lambda v: [g(f(v)) for f in made for g in read])(x)
-    same(pw.get(found), [x * 2 + 1] * len(found))
+    close(found, [x * 2 + 1] * len(found))
     wanted = [spec for _ in made for spec in specs(target)]
     for value, spec in zip(found, wanted, strict=True):
         assert value.array().sharding.is_equivalent_to(NamedSharding(value.array().sharding.mesh, spec), 2)
@@ -69,7 +69,7 @@ def test_what_is_sharded_crosses_once(controller, copied, source, target) -> Non
     made = pw.jit(lambda v: v * 2, on=one, out_shardings=pw.P("x"))
     read = pw.jit(lambda v: v + 1, on=two, in_shardings=pw.P("x"))
     with pw.record() as run:
-        same(pw.program(lambda v: read(made(v)))(x), x * 2 + 1)
+        close(pw.program(lambda v: read(made(v)))(x), x * 2 + 1)
     assert moves(run) == [x.nbytes]
     assert sum(copied) == x.nbytes
     assert len(copied) == source + target - int(np.gcd(source, target))
@@ -79,7 +79,7 @@ def test_each_replica_gets_its_copy_and_replicas_share_the_sending(controller, c
     one, two = place((2,), 0, "one"), place((4,), 1, "two")
     made, read = (pw.jit(lambda v: v * 2, on=at, out_shardings=pw.P()) for at in (one, two))
     with pw.record() as run:
-        same(pw.program(lambda v: read(made(v)))(x), x * 4)
+        close(pw.program(lambda v: read(made(v)))(x), x * 4)
     assert moves(run) == [4 * x.nbytes]
     assert copied == [x.nbytes] * 4
 
@@ -90,7 +90,7 @@ def test_what_a_device_holds_is_not_sent(controller, copied) -> None:
     made = pw.jit(lambda v: v * 2, on=four, out_shardings=pw.P("x"))
     read = pw.jit(lambda v: v + 1, on=two, in_shardings=pw.P("x"))
     with pw.record() as run:
-        same(pw.program(lambda v: read(made(v)))(x), x * 2 + 1)
+        close(pw.program(lambda v: read(made(v)))(x), x * 2 + 1)
     assert moves(run) == [sum(copied)] == [x.nbytes * 3 // 4]
 
 
@@ -99,7 +99,7 @@ def test_an_argument_from_another_place_is_brought_in_pieces(controller, copied)
     read = pw.jit(lambda v: v + 1, on=two, in_shardings=pw.P(None, "x"))
     value = pw.put(x, on=one, shardings=pw.P("x"))
     with pw.record() as run:
-        same(read(value), x + 1)
+        close(read(value), x + 1)
     assert moves(run) == [sum(copied)] == [x.nbytes]
 
 
@@ -112,7 +112,7 @@ def test_where_nothing_is_declared_the_layout_stays_alike(controller, copied) ->
     f = pw.program(lambda v: second(v) * first(v))
     with pw.record() as run:
         found = f(x)
-        same(found, 4 * x * x)
+        close(found, 4 * x * x)
     assert moves(run) == [sum(copied)] == [x.nbytes]
     assert found.sharding.spec == pw.P("x")
 
@@ -129,7 +129,7 @@ def test_the_gradient_goes_over_in_shards(controller, copied) -> None:
     rows = {"in_shardings": (None, pw.P("x")), "out_shardings": pw.P("x")}
     placed = loss(pw.jit(layer, on=one, **rows), pw.jit(layer, on=two, **rows))
     found = pw.get(pw.program(jax.grad(placed, (0, 1, 2)))(x, x, x))
-    same(found, jax.tree.map(np.asarray, jax.grad(loss(layer, layer), (0, 1, 2))(x, x, x)))
+    close(found, jax.tree.map(np.asarray, jax.grad(loss(layer, layer), (0, 1, 2))(x, x, x)))
     assert max(copied) == x.nbytes // 4
 
 
@@ -158,7 +158,7 @@ def test_what_a_node_takes_over_is_not_what_another_place_reads(controller) -> N
         first = read(made)
         return first, take(made), read(made)
 
-    same(pw.get(pw.program(f)(x)), (x * 2 + 1, x * 6, x * 2 + 1))
+    close(pw.program(f)(x), (x * 2 + 1, x * 6, x * 2 + 1))
 
 
 def test_nothing_waits_for_what_is_sent(controller) -> None:
@@ -209,4 +209,4 @@ def test_the_script_of_the_readme_on_four_and_two_devices(fresh_python: Callable
     done = [fresh_python(code) for code in (script, wider)]
     assert [one.returncode for one in done] == [0, 0], done[1].stderr[-2000:]
     losses, others = ([float(n) for n in re.findall(r"^\d+ ([\d.]+)$", one.stdout, re.MULTILINE)] for one in done)
-    np.testing.assert_allclose(losses, others, rtol=1e-3)
+    close(losses, others, 1e-3)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from tests.support.computations import same, v
+from tests.support.closeness import close
+from tests.support.computations import v
 from tests.support.waiting import LIMIT, held_back, until
 
 F8 = jax.ShapeDtypeStruct((8,), np.float32)
@@ -56,15 +57,15 @@ def test_earlier_programs_and_launches_that_do_not_need_it_go_on_meanwhile(left,
 
     before = a(v)
     early, elsewhere, late = step(v)
-    same(before, v * 2)
-    same(early, v * 2)
-    same(elsewhere, v * 2 + 1)
+    close(before, v * 2)
+    close(early, v * 2)
+    close(elsewhere, v * 2 + 1)
     until(lambda: gate.begun == 1)
     assert not late.done()
     independent = b(v)
-    same(independent, v + 1)
+    close(independent, v + 1)
     gate.open()
-    same(late, v * 2 + 1)
+    close(late, v * 2 + 1)
 
 
 def test_work_of_later_calls_is_done_while_the_devices_are_busy_with_the_first(controller, left, a) -> None:
@@ -83,7 +84,7 @@ def test_work_of_later_calls_is_done_while_the_devices_are_busy_with_the_first(c
         until(lambda: len(made) == 6)
         assert not any(result.done() for result in results)
     for number, result in enumerate(results):
-        same(result, np.full(8, 2.0 * (number + 2)))
+        close(result, np.full(8, 2.0 * (number + 2)))
 
 
 def test_a_host_runs_one_thing_at_a_time_in_program_order_and_islands_side_by_side(left, right, a, b, gate) -> None:
@@ -144,9 +145,9 @@ def test_an_exception_fails_what_depends_on_it_and_nothing_else(left, a, b) -> N
     def step(x):
         return a(load()), b(x)
 
-    same(step(v), (np.zeros(8), v + 1))
+    close(step(v), (np.zeros(8), v + 1))
     failed, fine = step(v)
-    same(fine, v + 1)
+    close(fine, v + 1)
     with pytest.raises(pw.NodeError) as caught:
         failed.result()
     said = str(caught.value)
@@ -154,7 +155,7 @@ def test_an_exception_fails_what_depends_on_it_and_nothing_else(left, a, b) -> N
     assert "test_host_lane.py:" in said
     assert "StopIteration: the iterator that it reads has no more items" in said
     assert isinstance(caught.value.__cause__, StopIteration)
-    same(a(v), v * 2)
+    close(a(v), v * 2)
 
 
 def test_the_line_that_raised_is_in_the_cause(left) -> None:
@@ -173,7 +174,7 @@ def test_what_ends_a_thread_does_not_end_the_lane(left) -> None:
 
     with pytest.raises(pw.NodeError, match="SystemExit: 3"):
         pw.host(leave, on=left, out=F8)().result()
-    same(pw.host(lambda: v, on=left, out=F8)(), v)
+    close(pw.host(lambda: v, on=left, out=F8)(), v)
 
 
 def test_it_inherits_the_error_of_its_arguments_and_is_not_called(controller, left, a) -> None:
@@ -193,14 +194,14 @@ def test_it_inherits_the_error_of_its_arguments_and_is_not_called(controller, le
             failed.result()
     controller.settle()
     assert seen == []
-    same(step(v), v * 4)
+    close(step(v), v * 4)
 
 
 def test_a_fault_can_be_injected_into_it(left) -> None:
     load = pw.host(lambda: v, on=left, out=F8)
     with pw.inject_fault("<lambda>"), pytest.raises(pw.NodeError, match="injected fault 1"):
         load().result()
-    same(load(), v)
+    close(load(), v)
 
 
 def test_a_cancelled_program_calls_nothing_that_has_not_begun(controller, left, a, gate) -> None:

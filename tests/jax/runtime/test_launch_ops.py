@@ -9,6 +9,8 @@ import pytest
 
 import pathways_nb as pw
 
+pytestmark = pytest.mark.usefixtures("usual_effort")
+
 w = np.full((16, 8), 0.1, np.float32)
 x = np.ones((16, 16), np.float32)
 

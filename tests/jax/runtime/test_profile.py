@@ -12,6 +12,8 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.runtime.local.profiler import Profiler
 
+pytestmark = pytest.mark.usefixtures("usual_effort")
+
 v = np.arange(8, dtype=np.float32)
 matrix = np.full((256, 256), 0.01, np.float32)
 
