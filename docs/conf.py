@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
@@ -17,7 +15,7 @@ shutil.rmtree(COURSE, ignore_errors=True)
 COURSE.mkdir()
 for name in executed_notebooks.NAMES:
     shown = executed_notebooks.for_readers(executed_notebooks.executed(name))
-    nbformat.write(shown, COURSE / f"{name}.ipynb")
+    executed_notebooks.store(shown, COURSE / f"{name}.ipynb")
 
 project = "pathways_nb"
 author = "The pathways_nb authors"

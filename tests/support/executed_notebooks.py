@@ -84,9 +84,14 @@ def executed(name: str) -> nbformat.NotebookNode:
         execute(content, FOLDER)
     content.metadata["executed_for"] = key
     BUILD.mkdir(parents=True, exist_ok=True)
-    nbformat.write(content, made := path.with_suffix(f".{os.getpid()}"))
+    store(content, made := path.with_suffix(f".{os.getpid()}"))
     made.rename(path)
     return content
+
+
+def store(notebook: nbformat.NotebookNode, path: Path) -> None:
+    """Write a notebook as it is: ``nbformat.write`` sorts keys, and a figure in Bokeh's JSON depends on their order."""
+    path.write_text(json.dumps(notebook), "utf-8")
 
 
 def for_readers(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:

@@ -6,11 +6,11 @@ import re
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from pathways_nb.notebook.demo_page import render
 from tests.core.test_packaging import stored_files
-from tests.support.executed_notebooks import NAMES, executed, for_readers, said
+from tests.support.executed_notebooks import NAMES, executed, for_readers, said, store
 
 SAID = {
     "03_tenants_and_gangs": ["each waits for the other for ever", "orders, which fit together", "opposite  unequal"],
@@ -105,6 +105,13 @@ def test_it_runs_and_its_questions_have_answers(name: str) -> None:
 def test_readers_find_the_questions_open() -> None:
     cell, answer = new_code_cell("part = ..."), new_code_cell("part = 3 / 8", metadata={"answers": True})
     assert for_readers(new_notebook(cells=[cell, answer])).cells == [cell]
+
+
+def test_figures_are_stored_in_the_order_that_bokeh_needs(tmp_path) -> None:
+    figure = new_output("display_data", {"application/vnd.pathways.figure+json": {"roots": [], "defs": []}})
+    store(new_notebook(cells=[new_code_cell(outputs=[figure])]), tmp_path / "one.ipynb")
+    (cell,) = for_readers(nbformat.read(tmp_path / "one.ipynb", as_version=4)).cells
+    assert list(cell.outputs[0].data["application/vnd.pathways.figure+json"]) == ["roots", "defs"]
 
 
 def test_notebooks_are_stored_without_outputs():
