@@ -21,7 +21,7 @@ def test_three_steps_equal_the_unsharded_model(controller) -> None:
         losses.append(float(loss))
         close(losses[-1], expected)
     assert losses[2] < losses[0]
-    close(ours, theirs)
+    close(ours, theirs, 1e-4)  # Adam divides by the roots of small squares
 
 
 def test_gradients_equal_the_unsharded_model(controller) -> None:
