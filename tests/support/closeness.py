@@ -32,7 +32,7 @@ def close(found: Any, expected: Any, rtol: float = 1e-5, least: float = 0.0) -> 
     ):  # fmt: skip
         got, where = np.asarray(got), jax.tree_util.keystr(path) or "value"
         assert got.shape == np.shape(wanted), f"{where}: {got.shape}, and {np.shape(wanted)} expected"
-        exact = not np.issubdtype(np.asarray(wanted).dtype, np.inexact) and np.asarray(wanted).dtype.kind in "iub"
+        exact = np.asarray(wanted).dtype.kind in "iub"
         atol = 0.0 if exact else rtol * max(least, _largest(wanted))
         np.testing.assert_allclose(got, wanted, rtol=0, atol=atol, err_msg=where)
 
