@@ -33,6 +33,7 @@ from pathways_nb.experiments.predict import predict
 from pathways_nb.experiments.sweep import Sweep, sweep
 from pathways_nb.notebook.magics import load_ipython_extension
 from pathways_nb.parallel import terapipe
+from pathways_nb.parallel.batch_walk.mean import mean
 from pathways_nb.parallel.fsdp.explorer import FsdpExplorer, explore_fsdp
 from pathways_nb.parallel.fsdp.front_end import fsdp
 from pathways_nb.parallel.fsdp.plan import Bucket, FsdpPlan
@@ -126,6 +127,7 @@ __all__ = [
     "jit",
     "load",
     "load_ipython_extension",
+    "mean",
     "network",
     "pipeline",
     "predict",

@@ -83,6 +83,10 @@ class Program(Unique):
         self.fn, self.statics, self.fuse = fn, statics.bound_to(fn), fuse
         self.name = name or getattr(fn, "__name__", type(fn).__name__)
         self._traced: dict[Any, Traced] = {}
+        self.decide: Callable[..., None] | None = None
+        """Called with the arguments of the first call of each trace, before anything is dispatched or donated; it may
+        refuse the values."""
+        self._decided: set[Traced] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Dispatch the whole graph; inside another program, become part of it.
@@ -179,6 +183,18 @@ class Program(Unique):
         traced = Traced(graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated)
         self._traced[self._key(call, avals, platform)] = traced
         return traced
+
+    def accept(self, traced: Traced, call: Signature) -> None:
+        """Let ``decide`` see the values of the first call of a trace.
+
+        Args:
+            traced: the trace.
+            call: the arguments.
+        """
+        if self.decide is not None and traced not in self._decided:
+            args, kwargs = call.rebuild(call.leaves)
+            self.decide(*args, **kwargs)
+            self._decided.add(traced)
 
     def _declared(
         self, names: Sequence[str], arguments: Sequence[int], out_tree: Any, results: Sequence[int]

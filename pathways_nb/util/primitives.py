@@ -84,16 +84,19 @@ FOLDS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "red
 NOT_IN_PLACE = frozenset({"dot_general", "conv_general_dilated", "gather", "sort", "transpose", "concatenate"})
 """Primitives that cannot write their output over an input."""
 
+RANDOM = frozenset(
+    "random_bits random_seed random_wrap random_unwrap random_fold_in random_split random_gamma random_clone "
+    "threefry2x32 rng_bit_generator rng_uniform".split()
+)
+"""Primitives that draw random numbers or make their keys."""
+
 _OF_KIND: dict[OpClass, frozenset[str]] = {
     "elementwise": VIEWS | {"reduce_precision"},
     "reduction": FOLDS
     | frozenset("argmax argmin cumsum cumprod cummax cummin cumlogsumexp select_and_scatter_add".split()),
     "movement": SLICES | ARRANGES | UPDATES.keys() | {LAY_OUT},
     "sort": frozenset("sort top_k approx_top_k".split()),
-    "random": frozenset(
-        "random_bits random_seed random_wrap random_unwrap random_fold_in random_split random_gamma threefry2x32 "
-        "rng_bit_generator rng_uniform".split()
-    ),
+    "random": RANDOM,
     "other": frozenset(
         "fft cholesky lu qr geqrf householder_product eig eigh svd schur triangular_solve tridiagonal_solve "
         "tridiagonal custom_linear_solve pallas_call tpu_custom_call ffi_call run_state pure_callback "

@@ -95,14 +95,22 @@ def has_optimizer(optimizer: Any) -> None:
 
 
 def trainable(params: Any, frozen: Any) -> list[bool]:
-    """Return of each parameter whether it has a gradient: it is inexact and not frozen.
+    """Return of each parameter whether it is trained.
 
     Raises:
-        UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``.
+        UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``, or a parameter that is not
+            frozen has no gradient.
     """
-    leaves = jax.tree.leaves(params)
-    still = [False] * len(leaves) if frozen is None else _truths("frozen", params, frozen)
-    return [jnp.issubdtype(leaf.dtype, jnp.inexact) and not one for leaf, one in zip(leaves, still, strict=True)]
+    named = jax.tree_util.tree_leaves_with_path(params)
+    still = truths("fsdp", "frozen", "params", params, frozen)
+    for (path, leaf), one in zip(named, still, strict=True):
+        if not one and not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            name = name_of(path)
+            raise UsageError(
+                f"fsdp: parameter {name} is {leaf.dtype}, which has no gradient, so it would never be trained. Say so: "
+                f"frozen=lambda name: name == {name!r}; or close over it in the loss."
+            )
+    return [not one for one in still]
 
 
 def stacked(params: Any, given: Any) -> list[bool]:
@@ -112,20 +120,33 @@ def stacked(params: Any, given: Any) -> list[bool]:
         UsageError: ``given`` is neither a function of a name nor a tree like ``params``.
     """
     leaves = jax.tree.leaves(params)
-    wanted = [leaf.ndim > 2 for leaf in leaves] if given is None else _truths("stacked", params, given)
+    wanted = [leaf.ndim > 2 for leaf in leaves] if given is None else truths("fsdp", "stacked", "params", params, given)
     return [one and leaf.ndim > 1 for leaf, one in zip(leaves, wanted, strict=True)]
 
 
-def _truths(argument: str, params: Any, given: Any) -> list[bool]:
-    """Return a truth value of each parameter, from a function of its name or a tree."""
+def truths(where: str, argument: str, of: str, tree: Any, given: Any) -> list[bool]:
+    """Return a truth value of each leaf of a tree, from a function of its name or a tree; without either, false.
+
+    Args:
+        where: ``"fsdp"`` or ``"pipeline"``, for errors.
+        argument: name of the argument.
+        of: name of the tree.
+        tree: parameters or another tree.
+        given: the argument.
+
+    Raises:
+        UsageError: it is of neither form.
+    """
+    if given is None:
+        return [False] * len(jax.tree.leaves(tree))
     if callable(given):
-        return [bool(given(name_of(path))) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        return [bool(given(name_of(path))) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     try:
-        return [bool(one) for one in jax.tree.leaves(jax.tree.broadcast(given, params))]
+        return [bool(one) for one in jax.tree.leaves(jax.tree.broadcast(given, tree))]
     except ValueError:
         raise UsageError(
-            f"fsdp: {argument} has the form {jax.tree.structure(given)}, but params has {jax.tree.structure(params)}. "
-            f'Give a tree of truth values like params, or a function of a name: lambda name: "embed" in name.'
+            f"{where}: {argument} has the form {jax.tree.structure(given)}, but {of} has {jax.tree.structure(tree)}. "
+            f'Give a tree of truth values like {of}, or a function of a name: lambda name: "embed" in name.'
         ) from None
 
 

@@ -80,8 +80,9 @@ def scattering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
 
 
 def all_reduce(
-    graph: StepGraph, axis: str, params: Sequence[int], value: int, total: int, others: PartitionSpec = UNSPLIT
-) -> Collective:
+    graph: StepGraph, axis: str, params: Sequence[int], value: int, total: int, others: PartitionSpec = UNSPLIT,
+    largest: bool = False,
+) -> Collective:  # fmt: skip
     """Return the operation that adds up an array over all devices.
 
     Args:
@@ -91,10 +92,11 @@ def all_reduce(
         value: the array.
         total: the sum.
         others: the partition of the array over other axes.
+        largest: whether the largest of each element is wanted instead of the sum.
     """
 
     def run(array: Any) -> list[Any]:
-        return [jax.lax.psum(array, axis)]
+        return [(jax.lax.pmax if largest else jax.lax.psum)(array, axis)]
 
     run = on_pieces(graph.parameters[0], run, [others], [others]) if graph.parameters else run
     return Collective("all_reduce", (value,), (total,), run=run, axis=axis, carries=tuple(params))

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from pathways_nb.parallel.batch_walk import auxiliary
 from pathways_nb.parallel.fsdp import checks, plans
 from pathways_nb.parallel.fsdp.modes import mode_of
 from pathways_nb.parallel.fsdp.other_axes import partitions
@@ -35,6 +36,8 @@ def fsdp(
     stacked: Any = None,
     shardings: Any = None,
     has_aux: bool = False,
+    aux: Any = None,
+    check: bool = True,
     donate: bool = False,
     batch: Sequence[Any] | None = None,
 ) -> FsdpStep:
@@ -56,7 +59,12 @@ def fsdp(
             (``jax.lax.scan``): each iteration then gathers its layer. By default those of three and more dimensions.
         shardings: how parameters are split over other axes of ``on``, as in tensor parallelism: a tree of ``pw.P`` or a
             prefix of it.
-        has_aux: whether ``loss_fn`` returns the loss and auxiliary outputs, of which the mean over devices is returned.
+        has_aux: whether ``loss_fn`` returns the loss and auxiliary outputs. What grows with the batch comes back as
+            rows in the batch's order, and what is a mean over the batch as the mean.
+        aux: how other auxiliary outputs of the parts of a batch are joined, by path: ``{"count": "sum"}``, or
+            ``"mean"`` or ``"max"``; or one word for all.
+        check: whether ``loss_fn`` must be a mean over the batch. Another loss, such as one with statistics of the
+            batch, differs when the batch is split, and is refused; see ``pw.mean`` and ``FsdpStep.checked``.
         donate: whether a step takes over the memory of the parameters and the state it is given.
         batch: arrays or shapes of a whole batch, to plan with before the first call; by default the defaults of
             ``loss_fn``'s arguments, if they are arrays or shapes.
@@ -68,6 +76,7 @@ def fsdp(
     """
     checks.arguments(loss_fn, optimizer, accumulate)
     checks.options(plan, param_dtype, reduce_dtype)
+    auxiliary.arguments("fsdp", aux, has_aux)
     checks.arrays(params)
     chosen = mode_of(mode, on, axis)
     shapes = jax.tree.map(struct_of, params)
@@ -77,5 +86,5 @@ def fsdp(
         shapes, trainable, stacks, others, chosen, dict(zip(on.axes, on.shape, strict=True))
     )
     options = StepOptions.of(chosen, param_dtype, reduce_dtype, accumulate, has_aux)
-    spec = StepSpec(loss_fn, shapes, on, optimizer, chosen, parameters, options, donate)
+    spec = StepSpec(loss_fn, shapes, on, optimizer, chosen, parameters, options, donate, aux, check)
     return FsdpStep(spec, plan, None if batch is None else tuple(jax.tree.map(struct_of, tuple(batch))))

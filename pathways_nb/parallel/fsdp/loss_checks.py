@@ -1,9 +1,10 @@
-"""What a loss must be: the code of one device, which returns a scalar."""
+"""What a loss must be: the code of one device, which returns a scalar that is a mean over its batch."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,32 +13,136 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
+from pathways_nb.parallel.batch_walk.examine import (
+    PARAMETER,
+    judged,
+    marks_of,
+    resized,
+    sizes_of,
+    trace_key,
+    walked,
+)
+from pathways_nb.parallel.batch_walk.marks import Reason
+from pathways_nb.parallel.batch_walk.mean import count_means
+from pathways_nb.parallel.batch_walk.operation import Axis
+from pathways_nb.parallel.batch_walk.verdicts import ONE_PART, Verdict, by_numbers, in_plain_jax, on_host
 from pathways_nb.plan import source_lines
+from pathways_nb.util.primitives import RANDOM
 from pathways_nb.util.words import a_type_of, counted
 
 
-def auxiliary_tree(fn: Callable[..., Any], params: Any, batch: Any, has_aux: bool) -> Any:
-    """Check that a loss is a scalar and the code of one device, and return the tree of its auxiliary outputs.
+@dataclass(frozen=True)
+class ExaminedLoss:
+    """What is known of a loss for one shape of its batch.
+
+    Args:
+        tree: structure of the auxiliary outputs; of ``None`` without.
+        aux: how each of them is joined.
+        undecided: the verdict that structure did not reach; ``None`` if it did.
+        checked: what was decided, and by what.
+        means: number of its calls of ``pw.mean``.
+        draws: whether it draws random numbers, so that its parts draw others than the whole.
+    """
+
+    tree: Any
+    aux: tuple[Auxiliary, ...]
+    undecided: Verdict | None
+    checked: str
+    means: int
+    draws: bool = False
+
+
+def examined(
+    fn: Callable[..., Any], params: Any, batch: Any, parts: int, has_aux: bool, aux: Any, check: bool
+) -> ExaminedLoss:
+    """Check that a loss is a scalar, the code of one device, and a mean over its batch.
+
+    Args:
+        fn: the loss.
+        params: shapes of the parameters.
+        batch: shapes of one part of the batch.
+        parts: number of parts of the whole batch.
+        has_aux: whether it returns auxiliary outputs.
+        aux: how they are joined, as the user says.
+        check: whether it must be a mean over the batch.
 
     Returns:
-        The structure of the tree; of ``None`` without auxiliary outputs.
+        What is known of it.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not, or it is unknown how an auxiliary output is joined.
     """
     name = getattr(fn, "__name__", type(fn).__name__)
-    found = _of_one_device(fn, name, params, batch)
+    closed, shapes = _of_one_device(fn, name, params, batch)
+    outputs = _value_and_aux(name, shapes, has_aux)
+    tree, means = jax.tree.structure(outputs[1]), count_means(closed)
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
+    if parts == 1 or not rows:
+        return ExaminedLoss(tree, (Auxiliary("mean"),) * len(jax.tree.leaves(outputs[1])), None, str(ONE_PART), means)
+    axis = Axis("rows", sizes_of(rows.pop()))
+    sizes = [(params, *resized(batch, 0, size)) for size in axis.sizes]
+    marks = jax.tree.map(lambda _: PARAMETER, params), *marks_of(batch, 0)
+    kept = {trace_key(fn, (params, *batch)): (closed, shapes)}
+    found = judged("fsdp", name, [axis], [walked(fn, axis, sizes, marks, keep=kept)], outputs, aux, check)
+    draws = any(eqn.primitive.name in RANDOM for eqn in _equations(closed.jaxpr))
+    return ExaminedLoss(tree, found.aux, found.undecided, str(found.verdicts[0]), means, draws)
+
+
+def compared(loss: Callable[..., Any], found: ExaminedLoss, params: Any, batch: Any, parts: int) -> Verdict:
+    """Compare the loss of two parts of a batch with that of both together, in plain JAX on the host.
+
+    Args:
+        loss: the loss.
+        found: what is known of it.
+        params: the parameters, as the loss uses them.
+        batch: the whole batch.
+        parts: number of its parts.
+
+    Returns:
+        The verdict that numbers reached.
+
+    Raises:
+        UsageError: they differ.
+    """
+    assert found.undecided is not None, "structure did not decide"
+    if found.draws:
+        return Verdict("not checked", Reason(f"{found.undecided.unknown}, and it draws other numbers in each part", ""))
+    params, batch = on_host(params), on_host(batch)
+
+    def rows(first: int, last: int) -> Any:
+        def one(leaf: Any) -> Any:
+            each = leaf.shape[0] // parts if jnp.ndim(leaf) else 0
+            return leaf[first * each : last * each] if each else leaf
+
+        return jax.tree.map(one, batch)
+
+    def value(params: Any, batch: Any) -> Any:
+        made = loss(params, *batch)
+        return made[0] if isinstance(made, tuple) else made
+
+    *halves, whole = in_plain_jax(value, [(params, rows(0, 1)), (params, rows(1, 2)), (params, rows(0, 2))])
+    name = getattr(loss, "__name__", type(loss).__name__)
+    return by_numbers("fsdp", name, "rows", found.undecided.unknown, halves, (0.5, 0.5), whole)
+
+
+def _value_and_aux(name: str, found: Any, has_aux: bool) -> tuple[Any, Any]:
+    """Return what a loss returns as its value and its auxiliary outputs.
+
+    Raises:
+        UsageError: it returns something else.
+    """
     if has_aux and not (isinstance(found, tuple) and len(found) == 2):
         raise UsageError(f"fsdp: with has_aux=True, {name} must return (loss, aux); it returns {_form(found)}.")
     value, aux = found if has_aux else (found, None)
     if not hasattr(value, "shape") or value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
         hint = " For auxiliary outputs give has_aux=True." if isinstance(value, tuple) else " Return its mean."
         raise UsageError(f"fsdp: {name} must return a scalar loss; it returns {_form(value)}.{hint}")
-    return jax.tree.structure(aux)
+    return value, aux
 
 
-def _of_one_device(fn: Callable[..., Any], name: str, params: Any, batch: Any) -> Any:
-    """Return the shapes that a loss returns, and refuse one that names devices.
+def _of_one_device(fn: Callable[..., Any], name: str, params: Any, batch: Any) -> tuple[Any, Any]:
+    """Return the jaxpr of a loss and the shapes that it returns, and refuse one that names devices.
 
     Raises:
         UsageError: naming the line that does.
@@ -55,7 +160,7 @@ def _of_one_device(fn: Callable[..., Any], name: str, params: Any, batch: Any) -
         if eqn.primitive.name in _OF_DEVICES:
             line = source_lines.innermost(eqn.source_info.traceback.frames if eqn.source_info.traceback else ())
             raise _names_devices(name, line, f"it calls {_OF_DEVICES[eqn.primitive.name]}")
-    return shapes
+    return closed, shapes
 
 
 _OF_DEVICES = {"sharding_constraint": "with_sharding_constraint", "shard_map": "shard_map", "reshard": "reshard",

@@ -72,7 +72,8 @@ def over_devices(
         gradients: the partition of each gradient.
         axes: the axes over which the batch is split. Other axes of the place are left to the compiler.
     """
-    results = [PartitionSpec()] * len(graph.results)
+    results = [PartitionSpec(*[None] * one.rows, tuple(axes)) if one.how == "rows" else PartitionSpec()
+               for one in graph.joins]  # fmt: skip
     return jax.shard_map(
         _with_own_keys(per_device(graph), graph, tuple(axes)), in_specs=(*shards, *batch),
         out_specs=[*results, *gradients], axis_names=set(axes), check_vma=False,

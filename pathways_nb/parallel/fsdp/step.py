@@ -246,6 +246,11 @@ class FsdpStep:
         made = call.compiled(shapes, *batch)
         return compiled_step(self._functions.graph(batch), made[call.name], spec.sizes)
 
+    @property
+    def checked(self) -> str:
+        """What decided that the loss is a mean over the batch: its structure, numbers or nothing."""
+        return self._functions.checked
+
     def _shapes_of(self, batch: Any) -> Any:
         """Return the shapes of a batch; without one, those known before."""
         if not batch:
@@ -265,6 +270,9 @@ class FsdpStep:
             layouts = spec.layout, spec.state_layout
             call = StepComputation(fns[form], form, self.name, spec.on, spec.mode.axes.names, *layouts, donated)
             self._programs[key] = program_of(call, form, spec.optimizer is not None, donated)
+            if form in ("step", "value_and_grad"):
+                batch = 2 if form == "step" else 1
+                self._programs[key].decide = lambda params, *rest: made.decide(params, rest[batch - 1 :])
         return self._programs[key]
 
 

@@ -12,7 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
+from pathways_nb.parallel.batch_walk.verdicts import on_host, tell
 from pathways_nb.parallel.fsdp import checks, loss_checks, plans
+from pathways_nb.parallel.fsdp.loss_checks import ExaminedLoss
 from pathways_nb.parallel.fsdp.lowering import over_devices
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.parameters import Parameter
@@ -20,8 +23,9 @@ from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.state_layout import StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import batch_spec
-from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, with_collectives
+from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, used_dtype, with_collectives
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import context
 from pathways_nb.program.specs import axes_of
 
 
@@ -38,7 +42,9 @@ class StepSpec:
         parameters: the leaves of ``shapes``, with the dimension that is split.
         options: of the trace.
         donate: whether a step takes over its arguments' memory.
-        differentiated: by shapes of a device's batch, the step without collectives and the tree of auxiliary outputs.
+        aux: how auxiliary outputs are joined, as the user says.
+        check: whether the loss must be a mean over the batch.
+        differentiated: by shapes of a device's batch, the step without collectives and what is known of the loss.
             Steps that differ in mode, devices or plan share it.
     """
 
@@ -50,7 +56,9 @@ class StepSpec:
     parameters: tuple[Parameter, ...]
     options: StepOptions
     donate: bool = False
-    differentiated: dict[Any, tuple[StepGraph, Any]] = field(default_factory=dict)
+    aux: Any = None
+    check: bool = True
+    differentiated: dict[Any, tuple[StepGraph, ExaminedLoss]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -113,7 +121,14 @@ class StepFunctions:
 
     def __init__(self, spec: StepSpec, plan: FsdpPlan, batch: Any = None):
         self.spec, self.plan, self.batch = spec, plan, batch
-        self._graphs: dict[Any, tuple[StepGraph, Any]] = {}
+        self._graphs: dict[Any, tuple[StepGraph, ExaminedLoss]] = {}
+        self.checked = "not checked yet: nothing was called"
+        """What decided last that the loss is a mean over the batch."""
+
+    @property
+    def parts(self) -> int:
+        """Number of parts into which the batch is split: over devices, and into microbatches."""
+        return self.spec.mode.axes.size * self.spec.options.accumulate
 
     def laid_out(self, params: Any, state: Any = None) -> Any:
         """Return parameters as they are kept and, if there is an optimizer, its state: the given one, or a new one."""
@@ -132,6 +147,12 @@ class StepFunctions:
     def whole(self, params: Any) -> Any:
         """Return parameters without padding, on every device."""
         return jax.tree.map(lambda leaf: _constrain(leaf, PartitionSpec()), self.spec.layout.cropped(params))
+
+    def used(self, params: Any) -> Any:
+        """Return parameters on the host as the loss uses them, without padding and in their dtype."""
+        dtype = self.spec.options.param_dtype
+        whole = self.spec.layout.cropped(on_host(params))
+        return jax.tree.map(lambda leaf: leaf.astype(used_dtype(leaf.dtype, dtype)), whole)
 
     def value_and_grad(self, params: Any, *batch: Any) -> Any:
         """Return the loss and the gradients without padding."""
@@ -156,22 +177,47 @@ class StepFunctions:
         """Return the step before any pass, for arrays or shapes of a whole batch."""
         return self._traced(batch)[0]
 
+    def examined(self, batch: Any) -> ExaminedLoss:
+        """Return what is known of the loss, for arrays or shapes of a whole batch."""
+        return self._traced(batch)[1]
+
+    def decide(self, params: Any, batch: tuple[Any, ...]) -> None:
+        """Compare numbers of the first call where the structure of the loss does not decide.
+
+        Raises:
+            UsageError: the loss is no mean over the batch.
+        """
+        spec, found = self.spec, self.examined(jax.tree.map(struct_of, batch))
+        self.checked = found.checked
+        if (verdict := found.undecided) is not None:
+            if context.runner().cost_model() is None:
+                verdict = loss_checks.compared(spec.loss, found, self.used(params), batch, self.parts)
+            if not verdict.is_decided:
+                tell("fsdp", spec.name, verdict)
+            self.checked = str(verdict)
+
     def graph(self, batch: Any) -> StepGraph:
         """Return the step after the passes of its plan."""
         return plans.applied(self.traced(batch), self.plan, self.spec.mode)
 
-    def _traced(self, batch: Any) -> tuple[StepGraph, Any]:
-        spec = self.spec
+    def _traced(self, batch: Any) -> tuple[StepGraph, ExaminedLoss]:
+        spec, parts = self.spec, self.parts
         checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
         local = jax.tree.map(lambda leaf: part_of(leaf, spec.mode.axes.size), batch)
         key = str(jax.tree.structure(local)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
         if key not in self._graphs:
             if key not in spec.differentiated:
-                aux = loss_checks.auxiliary_tree(spec.loss, spec.shapes, local, spec.options.has_aux)
-                made = differentiated(spec.loss, spec.shapes, spec.parameters, local, spec.options)
-                spec.differentiated[key] = made, aux
-            made, aux = spec.differentiated[key]
-            self._graphs[key] = with_collectives(made, spec.parameters, spec.options), aux
+                part = jax.tree.map(lambda leaf: part_of(leaf, parts), batch)
+                found = loss_checks.examined(
+                    spec.loss, spec.shapes, part, parts, spec.options.has_aux, spec.aux, spec.check
+                )
+                loss, given = spec.loss, local
+                if found.means:  # of which each divides by a number that it is given
+                    loss, given = with_counts(loss), (*local, [jax.ShapeDtypeStruct((), jnp.float32)] * found.means)
+                made = differentiated(loss, spec.shapes, spec.parameters, given, spec.options, found.aux)
+                spec.differentiated[key] = made, found
+            made, found = spec.differentiated[key]
+            self._graphs[key] = with_collectives(made, spec.parameters, spec.options), found
         self.batch = batch  # not before: a batch that cannot be traced is forgotten
         return self._graphs[key]
 
@@ -180,8 +226,11 @@ class StepFunctions:
         spec = self.spec
         checks.same_shapes(spec.shapes, spec.layout.cropped(params))
         shapes = jax.tree.map(struct_of, batch)
-        graph, aux = self.graph(shapes), self._traced(shapes)[1]
+        graph, loss = self.graph(shapes), self.examined(shapes)
         axes = spec.mode.axes.names
+        if loss.means:  # the counts of all parts, divided by the number of parts
+            counts = counts_of("fsdp", spec.loss, 1, spec.shapes, *batch)
+            batch = (*batch, [count / self.parts for count in counts])
         pieces = [batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
         run = over_devices(graph, spec.kept, pieces, [spec.kept[i] for i in graph.gradients], axes)
         if not spec.mode.shards_parameters:  # each device uses them whole, without padding
@@ -190,7 +239,7 @@ class StepFunctions:
         results, shards = made[: len(graph.results)], iter(made[len(graph.results) :])
         leaves = [next(shards) if i in graph.gradients else jnp.zeros_like(leaf)
                   for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
-        value = (results[0], jax.tree.unflatten(aux, results[1:])) if spec.options.has_aux else results[0]
+        value = (results[0], jax.tree.unflatten(loss.tree, results[1:])) if spec.options.has_aux else results[0]
         return value, spec.layout.padded(jax.tree.unflatten(jax.tree.structure(params), leaves))
 
 

@@ -15,6 +15,7 @@ import jax
 
 from pathways_nb.errors import PlanError
 from pathways_nb.jaxpr.flat import alive
+from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable
 from pathways_nb.parallel.fsdp.parameters import Parameter
 
@@ -67,6 +68,7 @@ class StepGraph:
         gradients: by position of a parameter, the value of its gradient's shard.
         seed: the value of the gradient by the loss, on which every operation of the backward pass depends.
         traced_values: number of values that were traced, which come before those of collectives and passes.
+        joins: how each result of the devices becomes that of the whole batch.
     """
 
     flat: FlatFunction
@@ -77,6 +79,7 @@ class StepGraph:
     gradients: Mapping[int, int]
     seed: int
     traced_values: int
+    joins: tuple[Auxiliary, ...]
 
     @property
     def ops(self) -> tuple[Runnable, ...]:

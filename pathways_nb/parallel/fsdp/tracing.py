@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AbstractMesh
 
 from pathways_nb.jaxpr.flat import alive, called
+from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, RunnableWalk
 from pathways_nb.parallel.fsdp.collectives import DataAxes, all_reduce, gather, scatter
 from pathways_nb.parallel.fsdp.modes import Mode
@@ -63,8 +64,9 @@ class StepOptions:
 
 
 def differentiated(
-    loss: Callable[..., Any], params: Any, parameters: tuple[Parameter, ...], batch: Any, options: StepOptions
-) -> StepGraph:
+    loss: Callable[..., Any], params: Any, parameters: tuple[Parameter, ...], batch: Any, options: StepOptions,
+    aux: tuple[Auxiliary, ...] = (),
+) -> StepGraph:  # fmt: skip
     """Return loss and gradients of one device's part of the batch, without collectives: the same in every mode.
 
     Args:
@@ -73,13 +75,18 @@ def differentiated(
         parameters: the leaves of ``params``.
         batch: one device's part of the batch, as a tuple of trees of ``jax.ShapeDtypeStruct``.
         options: what the mode means.
+        aux: how each auxiliary output is joined.
     """
     trainable = [one.trainable for one in parameters]
-    used = jax.tree.map(lambda leaf: _used(leaf, options.param_dtype), params)
+    used = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, used_dtype(leaf.dtype, options.param_dtype)), params
+    )
     # Without a mesh: it is the code of one device, and each equation keeps the mesh under which it is traced.
     with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
         seed_shape = jax.ShapeDtypeStruct((), jnp.float32)
-        closed, shapes = jax.make_jaxpr(_joint(loss, trainable, options), return_shape=True)(seed_shape, used, batch)
+        closed, shapes = jax.make_jaxpr(_joint(loss, trainable, options, aux), return_shape=True)(
+            seed_shape, used, batch
+        )
     walk = StepWalk([], {})
     seed, *inputs = (walk.new(var.aval) for var in closed.jaxpr.invars)
     outputs = walk.run(closed, [seed, *inputs])
@@ -89,7 +96,8 @@ def differentiated(
     flat = FlatFunction(alive(tuple(walk.ops), outputs), tuple(inputs), tuple(outputs), walk.avals, walk.constants)
     gradients = dict(zip((i for i, t in enumerate(trainable) if t), outputs[results:], strict=True))
     values = len(walk.avals)
-    return StepGraph(flat, parameters, wholes, examples, tuple(outputs[:results]), gradients, seed, values)
+    joins = (Auxiliary("mean"), *aux)
+    return StepGraph(flat, parameters, wholes, examples, tuple(outputs[:results]), gradients, seed, values, joins)
 
 
 def with_collectives(traced: StepGraph, parameters: tuple[Parameter, ...], options: StepOptions) -> StepGraph:
@@ -106,7 +114,9 @@ def with_collectives(traced: StepGraph, parameters: tuple[Parameter, ...], optio
     return gather_in_scans(graph, gathers=options.gathers_again) if options.scatters else graph
 
 
-def _joint(loss: Callable[..., Any], trainable: Sequence[bool], options: StepOptions) -> Callable[..., Any]:
+def _joint(
+    loss: Callable[..., Any], trainable: Sequence[bool], options: StepOptions, joins: Sequence[Auxiliary]
+) -> Callable[..., Any]:
     """Return the function of loss, auxiliary outputs and gradients that is traced."""
 
     def joint(seed: Any, params: Any, batch: Any) -> Any:
@@ -117,16 +127,19 @@ def _joint(loss: Callable[..., Any], trainable: Sequence[bool], options: StepOpt
             new = dict(zip(at, varied, strict=True))
             value = loss(jax.tree.unflatten(tree, [new.get(i, leaf) for i, leaf in enumerate(leaves)]), *part)
             value, aux = value if options.has_aux else (value, None)
-            return value / options.accumulate, jax.tree.map(lambda x: x / options.accumulate, aux)
+            return value / options.accumulate, jax.tree.leaves(aux)
 
         total: Any = None
+        auxes = []
         for part in _microbatches(batch, options.accumulate):
             loss_of = functools.partial(called, part=part)
             value, pull, aux = jax.vjp(loss_of, [leaves[i] for i in at], has_aux=True)
             (gradients,) = pull(seed.astype(value.dtype))
-            made = (value, aux), gradients
-            total = made if total is None else jax.tree.map(jnp.add, total, made)
-        return total
+            auxes.append(aux)
+            total = (value, gradients) if total is None else jax.tree.map(jnp.add, total, (value, gradients))
+        shares = [1 / options.accumulate] * options.accumulate
+        joined = [one.joined(parts, shares) for one, *parts in zip(joins, *auxes, strict=True)]
+        return (total[0], joined), total[1]
 
     return joint
 
@@ -167,10 +180,10 @@ class StepWalk(RunnableWalk):
         return [outputs[value] for value in inputs]
 
 
-def _used(leaf: Any, param_dtype: Any) -> jax.ShapeDtypeStruct:
-    """Return a parameter in the dtype in which it is used."""
-    floating = jnp.issubdtype(leaf.dtype, jnp.floating)
-    return jax.ShapeDtypeStruct(leaf.shape, param_dtype if param_dtype is not None and floating else leaf.dtype)
+def used_dtype(kept: Any, param_dtype: Any) -> Any:
+    """Return the dtype in which a parameter is used."""
+    floating = jnp.issubdtype(kept, jnp.floating)
+    return param_dtype if param_dtype is not None and floating else kept
 
 
 def added_collectives(graph: StepGraph, options: StepOptions, kept: Sequence[int] = ()) -> StepGraph:
@@ -192,13 +205,14 @@ def added_collectives(graph: StepGraph, options: StepOptions, kept: Sequence[int
     for param, whole in graph.gradients.items():
         gradients[param], reducing = _reduced(graph, options, param, whole)
         after.setdefault(made.get(whole), []).extend(reducing)
-    for value in graph.results:
+    for value, join in zip(graph.results, graph.joins, strict=True):
         total = value
-        for axis in options.axes.names:
+        for axis in options.axes.names if join.how != "rows" else ():
             before, total = total, graph.new(graph.flat.avals[value])
-            after.setdefault(made.get(value), []).append(all_reduce(graph, axis, (), before, total))
+            reduced = all_reduce(graph, axis, (), before, total, largest=join.how == "max")
+            after.setdefault(made.get(value), []).append(reduced)
         outputs[value] = graph.new(graph.flat.avals[value])
-        last.append(_scaled(total, outputs[value], 1 / options.axes.size))
+        last.append(_scaled(total, outputs[value], 1 / options.axes.size if join.how == "mean" else 1))
     ordered = [*after.get(None, ()), *(each for op in ops for each in (op, *after.get(op, ()))), *last]
     results = tuple(outputs[value] for value in graph.results)
     flat = FlatFunction(

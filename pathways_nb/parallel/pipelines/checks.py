@@ -35,8 +35,13 @@ def key(given: Any, stages: Sequence[Callable[..., Any]]) -> None:
             )
 
 
-def params(given: Any, stages: int) -> Any:
-    """Return the parameters, which must be a list or tuple with one tree of floating-point arrays for each stage.
+def params(given: Any, stages: int, trained: Callable[[int, Any], Sequence[bool]]) -> Any:
+    """Return the parameters, which must be a list or tuple with one tree for each stage.
+
+    Args:
+        given: the parameters.
+        stages: number of stages.
+        trained: returns of each parameter of a stage whether it is trained, so that it must be of floating point.
 
     Raises:
         UsageError: it is not.
@@ -44,11 +49,12 @@ def params(given: Any, stages: int) -> Any:
     if not isinstance(given, (list, tuple)) or len(given) != stages:
         what = f"{len(given)} trees" if isinstance(given, (list, tuple)) else f"one {type(given).__name__}"
         raise UsageError(f"pipeline: params must be a list with a tree for each of {stages} stages; given is {what}.")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(given):
-        if not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact):
+    wanted = [one for stage, tree in enumerate(given) for one in trained(stage, tree)]
+    for (path, leaf), one in zip(jax.tree_util.tree_leaves_with_path(given), wanted, strict=True):
+        if one and not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact):
             raise UsageError(
-                f"pipeline: params{jax.tree_util.keystr(path)} is {dtype}, which has no gradient. Close over it "
-                "in the stage, or make it part of the input."
+                f"pipeline: params{jax.tree_util.keystr(path)} is {dtype}, which has no gradient. Name it in frozen=, "
+                f"close over it in the stage, or make it part of the input."
             )
     return given
 
@@ -108,20 +114,25 @@ def batch(x: Any, targets: Any, microbatches: int) -> int:
     return rows
 
 
-def tokens(x: Any, token_slices: Sequence[int] | None, targets: Any = None) -> int:
+def tokens(x: Any, token_slices: Sequence[int] | None, targets: Any = None, whole: Any = None) -> int:
     """Return the length of the sequences, to which the token slices, if there are any, must add up.
 
     Args:
         x: input.
         token_slices: tokens of each slice.
         targets: what is sliced as well, if there are slices.
+        whole: for each array of ``x``, whether it is not sliced.
 
     Raises:
         UsageError: they do not, or arrays have no such dimension.
     """
-    shapes = [leaf.shape for leaf in jax.tree.leaves(x)]
+    kept = jax.tree.leaves(whole) if whole is not None else [False] * len(jax.tree.leaves(x))
+    shapes = [leaf.shape for leaf, unsliced in zip(jax.tree.leaves(x), kept, strict=True) if not unsliced]
     if not shapes or any(len(shape) < 2 or shape[1] != shapes[0][1] for shape in shapes):
-        raise UsageError(f"pipeline: the second dimension of the input is its tokens; its shapes are {shapes}.")
+        raise UsageError(
+            f"pipeline: the second dimension of the input is its tokens; its shapes are {shapes}. Name what has no "
+            f'tokens, such as the memory of cross-attention: unsliced=lambda name: "memory" in name.'
+        )
     for path, leaf in jax.tree_util.tree_leaves_with_path(targets) if token_slices else ():
         if leaf.shape[1:2] != shapes[0][1:2]:
             raise UsageError(

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.pipelines.stage_computations import StageComputations, sum_dtype
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, StageParts, TokenSlice
 from pathways_nb.parallel.schedules.actions import Action, actions_of
@@ -57,6 +58,9 @@ class Execution:
         slices: the token slices.
         keys: by stage, microbatch and slice, the key for dropout, or ``None``.
         whole_store: whether slices read the whole store and get their offset as an input.
+        counts: the numbers by which the means of the loss divide; ``None`` without such means.
+        joins: how each auxiliary output is joined.
+        trained: of each parameter of each stage, whether its gradient is wanted; by default of all.
     """
 
     schedule: Schedule
@@ -66,6 +70,9 @@ class Execution:
     slices: list[TokenSlice]
     keys: Callable[[int, int, int], Any]
     whole_store: bool = False
+    counts: Any = None
+    joins: Sequence[Auxiliary] = ()
+    trained: Sequence[Sequence[bool]] | None = None
     values: dict[tuple[int, int, int], dict[int, Any]] = field(default_factory=dict)
     """By stage, microbatch and slice, the arrays that are kept for its backward pass, by their numbers."""
     computations: dict[tuple[int, int, int], StageComputations] = field(default_factory=dict)
@@ -86,8 +93,7 @@ class Execution:
         """Call every action.
 
         Returns:
-            The loss, the auxiliary outputs with a first dimension over microbatches and slices, and the gradients by
-            the parameters of each stage.
+            The loss, the auxiliary outputs of the whole batch, and the gradients by the parameters of each stage.
         """
         for action in merged(self.schedule):
             key = action.stage, action.microbatch, action.token_slice or 0
@@ -98,9 +104,18 @@ class Execution:
                 else:
                     self._backward(action.operation, *key)
         loss = sum(self.losses[key] for key in sorted(self.losses))
-        stacked = zip(*(self.aux[key] for key in sorted(self.aux)), strict=True)
-        aux = jax.tree.unflatten(self.aux_tree, [jnp.stack(leaves) for leaves in stacked])
+        aux = jax.tree.unflatten(self.aux_tree, [self._joined(*each) for each in enumerate(self.joins)])
         return loss, aux, [self._finished(stage) for stage in range(len(self.params))]
+
+    def _joined(self, output: int, how: Auxiliary) -> Any:
+        """Return one auxiliary output of the whole batch."""
+        batches, slices = len(self.batches), len(self.slices)
+        parts = [[self.aux[batch, part][output] for part in range(slices)] for batch in range(batches)]
+        if how.how == "rows":
+            return how.joined([jnp.concatenate(row, how.tokens) if slices > 1 else row[0] for row in parts], ())
+        length = self.slices[0].length or 1
+        shares = [(at.tokens / length if slices > 1 else 1) / batches for at in self.slices] * batches
+        return how.joined([part for row in parts for part in row], shares)
 
     def _forward(self, stage: int, microbatch: int, part: int) -> None:
         x, targets = self.batches[microbatch][part]
@@ -110,6 +125,7 @@ class Execution:
             targets if stage == len(self.params) - 1 else None,
             self.keys(stage, microbatch, part),
             self.stores.get((stage, microbatch)),
+            counts=self.counts if stage == len(self.params) - 1 else None,
         )
         at = self.slices[part]
         if self.whole_store:
@@ -163,11 +179,21 @@ class Execution:
 
     def _sums(self, stage: int) -> list[Any]:
         if stage not in self.sums:
-            self.sums[stage] = zero_sums(self.params[stage])
+            self.sums[stage] = zero_sums(self._varied(stage))
         return self.sums[stage]
 
     def _finished(self, stage: int) -> Any:
         """Return the gradients by a stage's parameters, in the types of the parameters."""
         leaves, tree = jax.tree.flatten(self.params[stage])
-        sums = (total.astype(leaf.dtype) for total, leaf in zip(self.sums[stage], leaves, strict=True))
-        return jax.tree.unflatten(tree, list(sums))
+        sums, wanted = iter(self.sums[stage]), self._wanted(stage)
+        found = [next(sums).astype(leaf.dtype) if one else jnp.zeros(leaf.shape, leaf.dtype)
+                 for leaf, one in zip(leaves, wanted, strict=True)]  # fmt: skip
+        return jax.tree.unflatten(tree, found)
+
+    def _wanted(self, stage: int) -> Sequence[bool]:
+        return self.trained[stage] if self.trained else [True] * len(jax.tree.leaves(self.params[stage]))
+
+    def _varied(self, stage: int) -> list[Any]:
+        """Return the leaves of a stage's parameters whose gradients are wanted."""
+        pairs = zip(jax.tree.leaves(self.params[stage]), self._wanted(stage), strict=True)
+        return [leaf for leaf, wanted in pairs if wanted]

@@ -14,6 +14,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.parallel.batch_walk import auxiliary
+from pathways_nb.parallel.fsdp.checks import only_trainable
 from pathways_nb.parallel.pipelines import argument_checks
 from pathways_nb.parallel.pipelines.stage_calls import declared_shardings
 from pathways_nb.parallel.pipelines.staged_model import StagedModel, stage_key
@@ -38,6 +40,7 @@ class Pipeline:
     def __init__(self, model: StagedModel):
         self._model = model
         self.value_and_grad: Program = program(model.value_and_grad, name=f"{model.schedule.name} pipeline")
+        self.value_and_grad.decide = model.decide
 
     def __repr__(self) -> str:
         places = ", ".join(place.label for place in self.on)
@@ -58,14 +61,20 @@ class Pipeline:
         """The place of each device of the schedule."""
         return self._model.on
 
+    @property
+    def checked(self) -> str:
+        """What decided that the parts of a batch have the loss of the whole: structure, numbers or nothing."""
+        return self._model.checked
+
     def place_of(self, stage: int) -> VirtualSlice:
         """Return the place of a stage."""
         return self._model.place_of(stage)
 
     def composed(self, params: Sequence[Any], x: Any, targets: Any, key: Any = None) -> Any:
-        """Return the loss of the whole model in plain JAX, microbatch by microbatch: what the pipeline must equal.
+        """Return the loss of the whole model for the whole batch, in plain JAX: what the pipeline must equal.
 
-        With dropout and token slices the two differ, because each slice has a key of its own.
+        With a key, each microbatch goes through the stages by itself, because it has a key of its own. With dropout and
+        token slices the two differ, because each slice has a key of its own.
 
         Args:
             params: parameters of each stage.
@@ -106,10 +115,13 @@ class Pipeline:
         def step(params: Any, state: Any, x: Any, targets: Any, key: Any = None) -> tuple[Any, Any, Any]:
             value, gradients = model.value_and_grad(params, x, targets, key)
             updates, state = optimizer.update(gradients, state, params)
-            params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
-            return params, state, value
+            new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
+            wanted = [one for stage, tree in enumerate(params) for one in model.trained(stage, tree)]
+            return only_trainable(params, new, wanted), state, value
 
-        return program(step, name=f"{self.schedule.name} step")
+        made: Program = program(step, name=f"{self.schedule.name} step")
+        made.decide = lambda params, _, *batch, **rest: model.decide(params, *batch, **rest)
+        return made
 
 
 @dataclass(frozen=True)
@@ -158,6 +170,10 @@ def pipeline(
     tied: Sequence[Sequence[tuple[Any, ...]]] = (),
     whole_store: bool = False,
     fsdp: str | None = None,
+    aux: Any = None,
+    check: bool = True,
+    frozen: Any = None,
+    unsliced: Any = None,
 ) -> Pipeline:
     """Return a pipeline that runs stages in the order of a schedule, with exact gradients.
 
@@ -170,8 +186,8 @@ def pipeline(
         loss: ``loss(y, targets)``, a scalar and a mean over the batch (with token slices: over batch and tokens).
         microbatches: number of parts of each batch; a schedule of its own says it.
         token_slices: tokens of each slice, for schedules with token slices.
-        has_aux: whether ``loss`` returns the loss and auxiliary outputs. They come back with a first dimension over
-            microbatches and slices.
+        has_aux: whether ``loss`` returns the loss and auxiliary outputs. What grows with the batch comes back as rows
+            in the batch's order, and what is a mean over the batch as the mean.
         shardings: for each stage a tree of ``pw.P``, or a prefix of it, for its parameters; replicated if left out.
         data_sharding: the partition of arrays whose first dimension is the batch; replicated if left out.
         tied: groups of parameters that are the same, each as stage and path, such as ``[(0, "table"), (3, "table")]``.
@@ -181,6 +197,14 @@ def pipeline(
         fsdp: ``"zero3"`` splits the parameters, gradients and optimizer state of each stage over the devices of its
             place, as ``pw.fsdp`` does: each action gathers the parameters that it reads. ``"hsdp"`` repeats them over
             the first axis of each place, ``"ddp"`` over all. All of them split the rows of each microbatch.
+        aux: how other auxiliary outputs of the parts of a batch are joined, by path: ``{"count": "sum"}``, or
+            ``"mean"`` or ``"max"``; or one word for all.
+        check: whether stages and loss must give the loss of the whole batch from its parts. Others, such as statistics
+            of the batch, are refused; see ``pw.mean`` and ``Pipeline.checked``.
+        frozen: ``frozen(name)`` returns whether a parameter is not trained, such as ``"0.table"`` of stage 0; or a list
+            with a tree of truth values for each stage.
+        unsliced: in the same forms, the arrays of ``x`` of which every token slice gets the whole, such as the memory
+            of cross-attention.
 
     Raises:
         ScheduleError: the schedule cannot be carried out.
@@ -194,13 +218,14 @@ def pipeline(
     found = _schedule(schedule, len(stages), len(on), microbatches, token_slices)
     argument_checks.sizes(found, stages, on, microbatches, token_slices)
     argument_checks.context(stages, token_slices)
+    auxiliary.arguments("pipeline", aux, has_aux)
     argument_checks.sharded(fsdp, on, stages, shardings, data_sharding, token_slices)
     found.check()
     given = shardings or [declared_shardings(stage) for stage in stages]
     model = StagedModel(
         tuple(stages), tuple(on), found, loss, has_aux, given, data_sharding or PartitionSpec(),
         None if token_slices is None else tuple(token_slices), tied, whole_store and token_slices is not None,
-        fsdp,
+        fsdp, aux, check, unsliced, frozen,
     )  # fmt: skip
     return Pipeline(model)
 

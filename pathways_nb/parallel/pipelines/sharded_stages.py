@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.fsdp import plans
 from pathways_nb.parallel.fsdp.modes import Mode, mode_of
 from pathways_nb.parallel.fsdp.parameters import Parameter
@@ -46,7 +47,7 @@ class StageShards:
     parameters: tuple[Parameter, ...]
 
     @classmethod
-    def of(cls, place: VirtualSlice, mode: str, params: Any) -> StageShards:
+    def of(cls, place: VirtualSlice, mode: str, params: Any, trained: Sequence[bool]) -> StageShards:
         """Return how a stage with these parameters is split.
 
         A parameter of which no dimension is a multiple of the number of devices stays whole on each device.
@@ -58,8 +59,7 @@ class StageShards:
         leaves, sizes = jax.tree.leaves(params), dict(zip(place.axes, place.shape, strict=True))
         plain = [False] * len(leaves)
         others = [PartitionSpec()] * len(leaves)
-        trainable = [bool(jnp.issubdtype(leaf.dtype, jnp.inexact)) for leaf in leaves]
-        found = plans.parameters_of(params, trainable, plain, others, chosen, sizes)
+        found = plans.parameters_of(params, list(trained), plain, others, chosen, sizes)
         return cls(place, chosen, tuple(one if one.padded == one.shape else replace(one, dim=None) for one in found))
 
     @property
@@ -95,8 +95,13 @@ class StageShards:
 
         return replace(shapes, x=jax.tree.map(one, shapes.x), targets=jax.tree.map(one, shapes.targets))
 
-    def with_collectives(self, parts: StageParts) -> StageParts:
-        """Return a stage that was traced for one device, with gathers and reductions, each in one bucket per dtype."""
+    def with_collectives(self, parts: StageParts, aux: Sequence[Auxiliary]) -> StageParts:
+        """Return a stage that was traced for one device, with gathers and reductions, each in one bucket per dtype.
+
+        Args:
+            parts: the stage.
+            aux: how the auxiliary outputs of the last stage are joined.
+        """
         options = StepOptions.of(self.mode)
         (seed,) = parts.arriving["loss"]
         results = (*parts.outputs["loss"], *parts.outputs["aux"])
@@ -106,8 +111,9 @@ class StageShards:
         constants = {**parts.flat.constants, seed: np.asarray(parts.flat.constants[seed]) / options.axes.size}
         flat = replace(parts.flat, avals=list(parts.flat.avals), constants=constants)
         graph = StepGraph(
-            flat, self.parameters, parts.inputs["params"], tuple(others), results, gradients, seed, len(flat.avals)
-        )
+            flat, self.parameters, parts.inputs["params"], tuple(others), results, gradients, seed, len(flat.avals),
+            (Auxiliary("mean"), *aux)[: len(results)],
+        )  # fmt: skip
         kept = [v for name, values in parts.outputs.items() if name not in ("loss", "aux", "dparams") for v in values]
         graph = bucket(sink(added_collectives(graph, options, kept)), self._buckets())
         made = iter(graph.results)
@@ -124,7 +130,7 @@ class StageShards:
             found.setdefault((one.dtype, one.dim is None), []).append(position)
         return list(found.values())
 
-    def over_devices(self, part: Part, parts: StageParts) -> Callable[..., list[Any]]:
+    def over_devices(self, part: Part, parts: StageParts, aux: Sequence[Auxiliary]) -> Callable[..., list[Any]]:
         """Return a part of one device as a function of whole arrays, to be called on the place.
 
         What a device keeps for its backward pass is a block of an array that has one block for each device.
@@ -133,8 +139,10 @@ class StageShards:
         known = dict(zip(parts.inputs["params"], self.specs, strict=True))
         trained = [spec for spec, one in zip(self.specs, self.parameters, strict=True) if one.trainable]
         known |= dict(zip(parts.outputs["dparams"], trained, strict=True))
-        known |= dict.fromkeys((*parts.outputs["loss"], *parts.outputs["aux"]), PartitionSpec())
-        given = (*parts.inputs["x"], *parts.inputs["targets"])
+        known |= dict.fromkeys(parts.outputs["loss"], PartitionSpec())
+        known |= {v: PartitionSpec(*[None] * one.rows, axes) if one.how == "rows" else PartitionSpec()
+                  for v, one in zip(parts.outputs["aux"], aux, strict=False)}  # fmt: skip
+        given = (*parts.inputs["x"], *parts.inputs["targets"], *parts.inputs["counts"])
         known |= dict.fromkeys((v for v in given if not avals[v].shape), PartitionSpec())
         lifted = {v for v in (*part.inputs, *part.outputs) if v not in known and not avals[v].shape}
 

@@ -99,4 +99,4 @@ class SliceTimer:
         with context.inside(context.Body("slice", self.on)), jax.sharding.use_abstract_mesh(trace.mesh_of(self.on)):
             parts = trace_stage(self.call, shapes, at, None, 1.0, by_input)
         specs = tuple(PartitionSpec() for _ in jax.tree.leaves(shapes.params))
-        return StageComputations(0, parts, Placed(self.on, specs, PartitionSpec()))
+        return StageComputations(0, parts, Placed(self.on, specs, PartitionSpec(), [True] * len(specs)))

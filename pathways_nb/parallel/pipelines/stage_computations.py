@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.pipelines.sharded_stages import StageShards
 from pathways_nb.parallel.pipelines.stage_parts import Part, StageParts
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -45,12 +46,16 @@ class Placed(NamedTuple):
     """Of each leaf of its parameters."""
     data: Spec
     """Of arrays whose first dimension is the batch."""
+    trained: Sequence[bool]
+    """Of each leaf of its parameters, whether its gradients are wanted."""
     shards: StageShards | None = None
     """Where its parameters are split as in sharded data parallelism."""
+    aux: tuple[Auxiliary, ...] = ()
+    """How the auxiliary outputs of the last stage are joined."""
 
     def function(self, part: Part, parts: StageParts) -> Callable[..., list[Any]]:
         """Return what a part computes of whole arrays."""
-        return part.function if self.shards is None else self.shards.over_devices(part, parts)
+        return part.function if self.shards is None else self.shards.over_devices(part, parts, self.aux)
 
 
 class StageComputations:
@@ -107,7 +112,7 @@ class StageComputations:
             return PartComputation(function, name, place, inputs, [specs.get(v) for v in part.outputs], donated)
         kept = [v for v in part.outputs if v not in self._gradients]
         donated += range(len(inputs), len(inputs) + len(self._gradients))
-        totals = list(self.placed.params)
+        totals = [spec for spec, trained in zip(self.placed.params, self.placed.trained, strict=True) if trained]
         return PartComputation(
             _adding(part._replace(function=function), kept, self._gradients), name, place, inputs + totals,
             [*(specs.get(v) for v in kept), *totals], donated,

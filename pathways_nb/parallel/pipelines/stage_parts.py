@@ -61,6 +61,7 @@ class Inputs:
         key: for dropout, or ``None``.
         store: keys and values of the tokens before.
         offset: of the slice, integers of shape (1,), if its stage reads the whole store; else ``None``.
+        counts: the number by which each ``pw.mean`` of the loss divides, over the whole batch; only of the last stage.
     """
 
     params: Any
@@ -69,6 +70,7 @@ class Inputs:
     key: Any = None
     store: Any = None
     offset: Any = None
+    counts: Any = None
 
 
 class Part(NamedTuple):

@@ -22,7 +22,7 @@ from pathways_nb.parallel.pipelines.stored_context import with_store
 
 def trace_stage(
     call: Callable[..., Any], shapes: Inputs, at: TokenSlice, loss: Callable[..., Any] | None, share: float,
-    by_input: bool,
+    by_input: bool, trained: Sequence[bool] | None = None,
 ) -> StageParts:  # fmt: skip
     """Trace a stage with its backward pass.
 
@@ -30,14 +30,16 @@ def trace_stage(
         call: ``call(params, x, key, context)`` returns the stage's output.
         shapes: what it reads, as ``jax.ShapeDtypeStruct``.
         at: its token slice.
-        loss: of the last stage, ``loss(y, targets)``, which returns the loss and auxiliary outputs; else ``None``.
+        loss: of the last stage, ``loss(y, targets, counts)``, which returns the loss and auxiliary outputs; else
+            ``None``.
         share: weight of this microbatch and slice in the loss.
         by_input: whether the gradient by the stage's input is wanted.
+        trained: of each parameter whether its gradient is wanted; by default of all.
 
     Returns:
         The stage's parts.
     """
-    stage = _Stage(call, at, loss, share, by_input)
+    stage = _Stage(call, at, loss, share, by_input, trained)
     y, made, value, _ = jax.eval_shape(stage.forward, shapes)
     seed = jax.ShapeDtypeStruct((), jnp.float32 if value is None else value.dtype)
     arriving = (seed, _varied(y)[0], [] if at.is_last else made)
@@ -54,20 +56,21 @@ class _Stage:
     loss: Callable[..., Any] | None
     share: float
     by_input: bool
+    trained: Sequence[bool] | None = None
     trees: dict[str, Any] = field(default_factory=dict)
     """What the last trace found; see ``StageParts``."""
 
     def forward(self, inputs: Inputs) -> tuple[Any, list[Any], Any, Any]:
         """Return the output, the store, the loss and the auxiliary outputs."""
         y, store, depths = _called(self.call, inputs, self.at)
-        value, aux = (None, None) if self.loss is None else self.loss(y, inputs.targets)
+        value, aux = (None, None) if self.loss is None else self.loss(y, inputs.targets, inputs.counts)
         y, value = (y, None) if value is None else (None, value * self.share)
         self.trees.update(y=jax.tree.structure(y), aux=jax.tree.structure(aux), store=depths)
         return y, store, value, aux
 
     def both(self, inputs: Inputs, seed: Any, dy: list[Any], dstore: list[Any]) -> dict[str, list[Any]]:
         """Return the results of both passes, by name; those of the backward pass from the gradients that arrive."""
-        params, join_params = _varied(inputs.params)
+        params, join_params = _varied(inputs.params, self.trained)
         x, join_x = _varied(inputs.x) if self.by_input else ([], lambda _: inputs.x)
 
         def primal(params: list[Any], x: list[Any], store: Any) -> Any:
@@ -108,10 +111,11 @@ def _called(call: Callable[..., Any], inputs: Inputs, at: TokenSlice) -> tuple[A
     return with_store(sliced, arguments, None if at.is_first else inputs.store)
 
 
-def _varied(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+def _varied(tree: Any, wanted: Sequence[bool] | None = None) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """Return the leaves of a tree that have gradients, and a function that puts others in their place."""
     leaves, structure = jax.tree.flatten(tree)
-    at = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    inexact = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    at = inexact if wanted is None else [i for i in inexact if wanted[i]]
 
     def join(varied: list[Any]) -> Any:
         new = dict(zip(at, varied, strict=True))

@@ -6,8 +6,9 @@ places with it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
+from pathways_nb.parallel.batch_walk.examine import Examined, resized
+from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host, tell
+from pathways_nb.parallel.fsdp.checks import truths
+from pathways_nb.parallel.fsdp.step_functions import struct_of
 from pathways_nb.parallel.pipelines import checks
 from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.examination import Batch, Examination
 from pathways_nb.parallel.pipelines.execution import Execution
+from pathways_nb.parallel.pipelines.parts_against_whole import Model, drawn
 from pathways_nb.parallel.pipelines.sharded_stages import StageShards
-from pathways_nb.parallel.pipelines.stage_calls import as_call, parameters
+from pathways_nb.parallel.pipelines.stage_calls import as_call, name_of, parameters
 from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
 from pathways_nb.parallel.pipelines.stage_trace import trace_stage
@@ -45,6 +54,10 @@ class StagedModel:
         tied: groups of parameters that are the same, as stage and path.
         whole_store: whether slices read the whole store, so that one executable serves all of the same length.
         fsdp: the mode in which each stage is split over the devices of its place; ``None`` for none.
+        aux: how auxiliary outputs are joined, as the user says.
+        check: whether the loss must be a mean over what is split.
+        unsliced: what of the input token slices get whole, as a function of a name or a tree of truth values.
+        frozen: the parameters that are not trained, in the same forms.
     """
 
     stages: tuple[Callable[..., Any], ...]
@@ -58,12 +71,25 @@ class StagedModel:
     tied: Sequence[Sequence[tuple[Any, ...]]]
     whole_store: bool = False
     fsdp: str | None = None
+    aux: Any = None
+    check: bool = True
+    unsliced: Any = None
+    frozen: Any = None
+    examined: dict[Any, tuple[Examined, Any]] = field(default_factory=dict)
+    """By shapes of parameters and of a microbatch, what is known of the loss."""
     _made: dict[Any, StageComputations] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._calls = tuple(map(as_call, self.stages))
         named = any("context" in parameters(stage) for stage in self.stages)
         self._uses_context = named or self.token_slices is not None
+        parts = self.schedule.size.microbatches * (self.place_of(0).size if self.fsdp else 1)
+        self._examination = Examination(
+            self._calls, self._loss, name_of(self.loss), self._inside, parts > 1, self.token_slices, self._explain,
+            self.aux, self.check,
+        )  # fmt: skip
+        self.checked = "not checked yet: nothing was called"
+        """What decided last that the parts of a batch have the loss of the whole."""
 
     def place_of(self, stage: int) -> VirtualSlice:
         """Return the place of a stage."""
@@ -71,21 +97,22 @@ class StagedModel:
 
     def value_and_grad(self, params: Any, x: Any, targets: Any, key: Any = None) -> Any:
         """Return the loss and the gradients of each stage, while a program is traced."""
-        params = checks.params(params, len(self.stages))
+        params = checks.params(params, len(self.stages), self.trained)
         checks.key(key, self.stages)
-        slices = self._slices(x, targets)
-        batches = [
-            [_tokens(batch, part) if self.token_slices else batch for part in slices]
-            for batch in self._microbatches(x, targets)
-        ]
-        keys = functools.partial(stage_key, key)
-        run = Execution(self.schedule, self._computations, list(params), batches, slices, keys, self.whole_store)
+        slices, microbatches = self._slices(x, targets), self._microbatches(x, targets)
+        batches = [[self._tokens(batch, part) for part in slices] for batch in microbatches]
+        found, counts = self._examined(params, *microbatches[0], key)
+        run = Execution(
+            self.schedule, functools.partial(self._computations, aux=found.aux), list(params), batches, slices,
+            functools.partial(stage_key, key), self.whole_store, self._counted(counts, microbatches), found.aux,
+            [self.trained(*each) for each in enumerate(params)],
+        )  # fmt: skip
         loss, aux, gradients = run.run()
         gradients = checks.like(params, self._tie(list(params), gradients))
         return ((loss, aux) if self.has_aux else loss), gradients
 
     def composed(self, params: Sequence[Any], x: Any, targets: Any, key: Any = None) -> Any:
-        """Return the loss of the whole model in plain JAX, microbatch by microbatch: what the pipeline must equal.
+        """Return the loss of the whole model for the whole batch, in plain JAX: what the pipeline must equal.
 
         Args:
             params: parameters of each stage.
@@ -96,17 +123,15 @@ class StagedModel:
         Returns:
             The loss, or the loss and auxiliary outputs.
         """
-        values, auxes = [], []
-        length = checks.tokens(x, None) if self._uses_context else 0
-        for number, (part, wanted) in enumerate(self._microbatches(x, targets)):
-            y = part
+        length = checks.tokens(x, None, None, self._whole(x)) if self._uses_context else 0
+        context, made = Context(0, length, length, length), []
+        # Each microbatch has keys of its own; without a key, statistics over the batch are those of the whole.
+        for number, (y, _) in enumerate([(x, targets)] if key is None else self._microbatches(x, targets)):
             for stage, call in enumerate(self._calls):
-                y = call(params[stage], y, stage_key(key, stage, number), Context(0, length, length, length))
-            value, aux = self._loss(y, wanted)
-            values.append(value / self.schedule.size.microbatches)
-            auxes.append(aux)
-        total = sum(values)
-        return (total, jax.tree.map(lambda *leaves: jnp.stack(leaves), *auxes)) if self.has_aux else total
+                y = call(params[stage], y, stage_key(key, stage, number), context)
+            made.append(y)
+        value, aux = self._loss(jax.tree.map(_rows_joined, *made), targets)
+        return (value, aux) if self.has_aux else value
 
     def specs_of(self, stage: int, params: Any) -> tuple[PartitionSpec, ...]:
         """Return the spec of each leaf of a stage's parameters."""
@@ -146,7 +171,7 @@ class StagedModel:
         return [one(number) for number in range(count)]
 
     def _slices(self, x: Any, targets: Any) -> list[TokenSlice]:
-        length = checks.tokens(x, self.token_slices, targets) if self._uses_context else 0
+        length = checks.tokens(x, self.token_slices, targets, self._whole(x)) if self._uses_context else 0
         slices = self.token_slices or (length,)
         found, offset = list[TokenSlice](), 0
         for index, tokens in enumerate(slices):
@@ -154,43 +179,152 @@ class StagedModel:
             offset += tokens
         return found
 
+    def _whole(self, x: Any) -> Any:
+        """Return of each array of the input whether token slices get the whole of it."""
+        return jax.tree.unflatten(jax.tree.structure(x), truths("pipeline", "unsliced", "x", x, self.unsliced))
+
+    def _tokens(self, batch: tuple[Any, Any], part: TokenSlice) -> tuple[Any, Any]:
+        """Return the tokens of a slice, of input and targets."""
+        if self.token_slices is None:
+            return batch
+        (x, targets), end = batch, part.offset + part.tokens
+        sliced = jax.tree.map(lambda leaf, whole: leaf if whole else leaf[:, part.offset : end], x, self._whole(x))
+        return sliced, jax.tree.map(lambda leaf: leaf[:, part.offset : end], targets)
+
+    def trained(self, stage: int, params: Any) -> list[bool]:
+        """Return of each parameter of a stage whether it is trained; names begin with the number of the stage."""
+        given = self.frozen
+        if callable(given):
+            frozen: Any = lambda name: self.frozen(f"{stage}.{name}")  # noqa: E731
+        else:
+            frozen = given[stage] if isinstance(given, (list, tuple)) else given
+        return [not one for one in truths("pipeline", "frozen", f"params[{stage}]", params, frozen)]
+
+    def _examined(self, params: Any, x: Any, targets: Any, key: Any) -> tuple[Examined, Any]:
+        """Return what is known of the loss for a microbatch, and the shape of the model's output if means are counted.
+
+        Raises:
+            UsageError: it is no mean over what is split, or it is unknown how an auxiliary output is joined.
+        """
+        given = jax.tree.map(struct_of, (list(params), x, targets, key))
+        signature = _signature(given)
+        if signature not in self.examined:
+            length = checks.tokens(x, None, None, self._whole(x)) if self._uses_context else 0
+            batch = Batch(given[0], given[1], given[2], given[3], length, self._whole(x))
+            found = self._examination.examine(batch)
+            self.examined[signature] = found, self._examination.output(batch) if self._examination.means else None
+        return self.examined[signature]
+
+    def decide(self, params: Any, x: Any, targets: Any, key: Any = None) -> None:
+        """Compare numbers of the first call where the structure of stages and loss does not decide.
+
+        Raises:
+            UsageError: the parts of the batch have another loss than the whole.
+        """
+        shapes = jax.tree.map(struct_of, (list(params), x, targets, key))
+        rows = checks.batch(shapes[1], shapes[2], self.schedule.size.microbatches) // self.schedule.size.microbatches
+        part = shapes[0], *resized(shapes[1:3], 0, rows), shapes[3]
+        found, _ = self.examined[_signature(part)]
+        decided = list[str]()
+        for verdict in found.verdicts:
+            if verdict.unknown is not None and context.runner().cost_model() is None:
+                tokens = (
+                    self._slices(shapes[1], shapes[2]) if len(decided) or not self._examination.rows_split else None
+                )
+                verdict = self._by_numbers(verdict, on_host((params, x, targets)), rows, tokens)
+            if not verdict.is_decided:
+                tell("pipeline", name_of(self.loss), verdict)
+            decided.append(str(verdict))
+        self.checked = "; ".join(dict.fromkeys(decided))
+
+    def _by_numbers(self, verdict: Verdict, given: Any, rows: int, slices: list[TokenSlice] | None) -> Verdict:
+        """Return what numbers say about rows, or about token slices if there are any."""
+        if self._examination.draws:
+            return drawn(verdict)
+        length = checks.tokens(given[1], None, None, self._whole(given[1])) if self._uses_context else 0
+        model, (params, x, targets) = Model(self._calls, self._loss, name_of(self.loss), length), given
+        if slices is not None:
+            return model.slices(verdict, params, x, targets, slices, self._tokens)
+        alone = self.schedule.size.microbatches == 1  # split over devices only
+        return model.rows(verdict, params, x, targets, rows // 2 if alone else rows)
+
+    def _counted(self, y: Any, microbatches: Sequence[tuple[Any, Any]]) -> list[Any] | None:
+        """Return the number by which each ``pw.mean`` of the loss divides, over the whole batch."""
+        if y is None:
+            return None
+
+        def counts(parts: list[Any]) -> list[Any]:
+            found = [counts_of("pipeline", self.loss, 1, y, targets) for targets in parts]
+            return [functools.reduce(jnp.add, each) for each in zip(*found, strict=True)]
+
+        call = jit(counts, on=self.place_of(len(self.stages) - 1), out_shardings=PartitionSpec())
+        return list(call([targets for _, targets in microbatches]))
+
+    def _part_of_loss(self, y: Any, targets: Any, counts: Any, share: float) -> tuple[Any, Any]:
+        """Return the loss of a part of the batch, whose share is known."""
+        if counts is None:
+            return self._loss(y, targets)
+        return self._checked(with_counts(self.loss)(y, targets, [count * share for count in counts]))
+
     def _loss(self, y: Any, targets: Any) -> tuple[Any, Any]:
-        value, aux = checks.pair(self.loss(y, targets), self.loss, self.has_aux)
+        return self._checked(self.loss(y, targets))
+
+    def _checked(self, made: Any) -> tuple[Any, Any]:
+        value, aux = checks.pair(made, self.loss, self.has_aux)
         checks.scalar(value, self.loss)
         return value, aux
 
-    def _computations(self, stage: int, inputs: Inputs, at: TokenSlice) -> StageComputations:
+    def _computations(
+        self, stage: int, inputs: Inputs, at: TokenSlice, aux: tuple[Auxiliary, ...]
+    ) -> StageComputations:
         """Return the computations of a stage for inputs of these shapes, traced once."""
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), inputs)
-        trace, place = context.tracing(), self.place_of(stage)
-        assert trace is not None, "a pipeline runs inside a program"
-        mesh = trace.mesh_of(place)
+        mesh = self._mesh_of(stage)
         leaves, tree = jax.tree.flatten(shapes)
         key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at
         if key not in self._made:
-            self._made[key] = self._trace(stage, shapes, at, mesh)
+            self._made[key] = self._trace(stage, shapes, at, mesh, aux)
         return self._made[key]
 
-    def _trace(self, stage: int, shapes: Inputs, at: TokenSlice, mesh: Any) -> StageComputations:
+    def _trace(
+        self, stage: int, shapes: Inputs, at: TokenSlice, mesh: Any, aux: tuple[Auxiliary, ...]
+    ) -> StageComputations:
         last, place = stage == len(self.stages) - 1, self.place_of(stage)
         share = (at.tokens / at.length if at.length else 1) / self.schedule.size.microbatches
-        shards = self._shards(stage, shapes.params)
-        if shards is not None:  # without a mesh: it is the code of one device
-            shapes, mesh = shards.local(shapes, stage), AbstractMesh((), ())
+        shards, trained = self._shards(stage, shapes.params), self.trained(stage, shapes.params)
+        given = shapes if shards is None else shards.local(shapes, stage)
+        loss = functools.partial(self._part_of_loss, share=share / (1 if shards is None else shards.mode.axes.size))
         try:
-            with context.inside(context.Body(f"stage {stage}", place)), jax.sharding.use_abstract_mesh(mesh):
-                parts = trace_stage(self._calls[stage], shapes, at, self._loss if last else None, share, stage > 0)
+            with self._inside(stage):
+                parts = trace_stage(self._calls[stage], given, at, loss if last else None, share, stage > 0, trained)
         except Exception as error:
-            checks.explain(error, stage, self.stages, shapes.x)
+            self._explain(error, stage, given.x)
             raise
         if shards is not None:
-            return StageComputations(
-                stage, shards.with_collectives(parts), Placed(place, shards.specs, shards.data, shards)
-            )
-        return StageComputations(stage, parts, Placed(place, self.specs_of(stage, shapes.params), self.data))
+            parts = shards.with_collectives(parts, aux if last else ())
+            return StageComputations(stage, parts, Placed(place, shards.specs, shards.data, trained, shards, aux))
+        return StageComputations(stage, parts, Placed(place, self.specs_of(stage, shapes.params), self.data, trained))
+
+    def _explain(self, error: Exception, stage: int, x: Any) -> None:
+        checks.explain(error, stage, self.stages, x)
+
+    def _mesh_of(self, stage: int) -> AbstractMesh:
+        trace = context.tracing()
+        assert trace is not None, "a pipeline runs inside a program"
+        return trace.mesh_of(self.place_of(stage))
+
+    @contextlib.contextmanager
+    def _inside(self, stage: int) -> Iterator[None]:
+        """Return a context in which a stage is traced; one that is split over devices is the code of one of them."""
+        mesh = self._mesh_of(stage) if self.fsdp is None else AbstractMesh((), ())
+        body = context.Body(f"stage {stage}", self.place_of(stage))
+        with context.inside(body), jax.sharding.use_abstract_mesh(mesh):
+            yield
 
     def _shards(self, stage: int, params: Any) -> StageShards | None:
-        return None if self.fsdp is None else StageShards.of(self.place_of(stage), self.fsdp, params)
+        if self.fsdp is None:
+            return None
+        return StageShards.of(self.place_of(stage), self.fsdp, params, self.trained(stage, params))
 
 
 def _sum(*gradients: Any) -> Any:
@@ -206,6 +340,10 @@ def stage_key(key: Any, stage: int, microbatch: int, token_slice: int = 0) -> An
     return key
 
 
-def _tokens(batch: tuple[Any, Any], part: TokenSlice) -> tuple[Any, Any]:
-    """Return the tokens of a slice, of input and targets."""
-    return jax.tree.map(lambda leaf: leaf[:, part.offset : part.offset + part.tokens], batch)
+def _signature(given: Any) -> Any:
+    leaves, tree = jax.tree.flatten(given)
+    return tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+def _rows_joined(*leaves: Any) -> Any:
+    return leaves[0] if len(leaves) == 1 or not jnp.ndim(leaves[0]) else jnp.concatenate(leaves)

@@ -67,6 +67,7 @@ def dispatch(session: Session, program: Program, call: Signature, gathered: bool
         check_futures(call)
     record = session.active_record()
     traced = _traced(session, program, call, avals, record)
+    program.accept(traced, call)
     ready = compiled_plan(session, traced, call)
     client = tenant_scope.registered_name(session)
     _refuse_for_tenant(session, ready, client)

@@ -190,7 +190,7 @@ def test_a_name_alone_is_no_bucket() -> None:
 
 
 def sum_of(params: Any, x: Any, y: Any) -> Any:
-    return ((x * params["w"].sum()).sum() * y.mean()).astype(jnp.float32)
+    return (x * params["w"].sum() * y).mean().astype(jnp.float32)
 
 
 def test_arrays_of_a_batch_have_the_same_rows(left: pw.VirtualSlice) -> None:

@@ -1,0 +1,177 @@
+"""What elementwise operations make of marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pathways_nb.parallel.batch_walk.fixed_values import LINEAR, counts_of_all, is_elementwise, of_fixed, strongest
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, common, of_product
+from pathways_nb.parallel.batch_walk.operation import Op
+
+_EXPONENTIALS = {"exp", "exp2", "logistic"}
+
+
+def elementwise(op: Op) -> list[Mark]:
+    """Return the marks of the results of an operation that treats every element by itself.
+
+    Other operations, of which nothing is known, are fine where nothing depends on rows.
+    """
+    if all(mark.kind == Kind.FIXED for mark in op.marks):
+        return op.all(of_fixed(op))
+    return op.all(combined(op, op.name, op.marks) if is_elementwise(op) else op.unknown())
+
+
+def combined(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
+    """Return the mark of an elementwise operation on arrays of one shape, some of which depend on rows."""
+    if (worst := max(marks, key=lambda mark: mark.kind)).is_lost:
+        return replace(worst, trained=op.trained)
+    if name == "select_n" and (found := _masking(op, marks)) is not None:
+        return found
+    if name in ("add", "sub", "add_any"):
+        return _added(op, marks)
+    if name == "mul" or (name == "div" and marks[1].kind != Kind.SUM):
+        return _scaled(op, name, marks)
+    if name in LINEAR:
+        return _converted(op, marks[0]) if len(marks) == 1 else op.unknown()
+    if name == "select_n" and marks[0].kind == Kind.FIXED:
+        return _added(op, marks[1:], select=True)
+    return _non_linear(op, name, marks)
+
+
+def joined(op: Op, one: Mark, two: Mark) -> Mark:
+    """Return the mark of a value that is one or the other, such as what a loop carries."""
+    if one == two:
+        return one
+    if (worst := max(one, two, key=lambda mark: mark.kind)).is_lost:
+        return worst
+    if one.kind == two.kind == Kind.FIXED:
+        power = common([one, two])
+        return Mark(power=power, trained=one.trained or two.trained, counts=counts_of_all([one, two]))
+    return replace(_added(op, [one.plain(), two.plain()], select=True), trained=one.trained or two.trained)
+
+
+def aligned(op: Op, marks: Sequence[Mark]) -> Mark | None:
+    """Return the mark of kind ROWS of several operands with one shape; ``None`` if there is none.
+
+    Fixed values that count along the rows must count from the first row of the whole batch, which only tokens can.
+    """
+    rows = [mark for mark in marks if mark.kind == Kind.ROWS]
+    if not rows:
+        return None
+    places = {(mark.at, mark.inner) for mark in rows if mark.at is not None}
+    contexts = {mark.context for mark in rows if mark.context is not None}
+    if len(places) > 1 or len(contexts) > 1:
+        return op.mixed(f"{op.name!r} of values of different {op.axis.name}")
+    at, inner = next(iter(places), (None, 1))
+    context = next(iter(contexts), None)
+    for mark in marks:
+        for dim, start in mark.counts if mark.kind == Kind.FIXED else ():
+            if mark.mask is not None or dim not in (at, context):
+                continue
+            if start is None or op.axis.name == "rows" or (at, context) == (None, None):
+                return op.unknown(f"{op.name!r} with the number of each {op.axis.one}")
+            if start != (op.axis.offsets if dim == at else (0, 0)):
+                return op.mixed("positions are counted from the first token of the slice; use context.positions")
+    return Mark(Kind.ROWS, 0, at, inner, context, shared=any(mark.shared for mark in rows), trained=op.trained)
+
+
+def _added(op: Op, marks: Sequence[Mark], select: bool = False) -> Mark:
+    power, trained = common(marks), op.trained
+    if (rows := aligned(op, op.marks if select and op.name == "select_n" else marks)) is not None:
+        if rows.is_lost:
+            return rows
+        shared = rows.shared or any(mark.kind == Kind.SUM for mark in marks)
+        return replace(rows, power=power, shared=shared, masked="" if select else _still_masked(marks))
+    if any(mark.kind == Kind.SUM for mark in marks):
+        if any(mark.counts for mark in marks):
+            return op.unknown()
+        return Mark(Kind.SUM, None if power is None else power - 1, trained=trained)
+    return Mark(power=power, trained=trained, counts=counts_of_all(marks))
+
+
+def _still_masked(marks: Sequence[Mark]) -> Masked:
+    """Return how scores are masked after something was added: very negative ones stay so, and a bias makes them so."""
+    scores = next((mark for mark in marks if mark.context is not None), None)
+    if scores is None:
+        return ""
+    bias = any(mark.mask is not None and mark.mask.form == "bias" for mark in marks)
+    return "low" if bias else scores.masked if scores.masked in ("low", "maybe") else ""
+
+
+def _scaled(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
+    power = of_product(name, marks)
+    sums = [mark for mark in marks if mark.kind == Kind.SUM]
+    if (rows := aligned(op, marks)) is not None:
+        if rows.is_lost:
+            return rows
+        if sums or (rows.shared and sum(mark.kind == Kind.ROWS for mark in marks) > 1):
+            return _of_statistics(op)
+        return replace(rows, power=power, masked=_masked_product(name, marks))
+    if len(sums) > 1:
+        return op.mixed(f"the product of two sums over {op.axis.name}")
+    if any(mark.counts for mark in marks):
+        return op.unknown()
+    return Mark(Kind.SUM, power, trained=op.trained)
+
+
+def _masked_product(name: str, marks: Sequence[Mark]) -> Masked:
+    """Return how scores are masked after they were multiplied: zeros stay, very negative ones by a positive number."""
+    first, second = marks
+    if first.masked == "zero" or (second.masked == "zero" and name == "mul"):
+        return "zero"
+    low = [(one, other) for one, other in ((first, second), (second, first)) if one.masked == "low"]
+    if len(low) == 1 and low[0][1].number is not None and min(low[0][1].number) > 0:
+        return "low"
+    return "maybe" if "maybe" in (first.masked, second.masked) else ""
+
+
+def _of_statistics(op: Op) -> Mark:
+    return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
+
+
+def _converted(op: Op, mark: Mark) -> Mark:
+    whole = op.name == "convert_element_type" and op.dtype.kind in "biu"
+    if whole and op.one.invars[0].aval.dtype.kind not in "biu":
+        return _non_linear(op, op.name, [mark])
+    if mark.kind == Kind.SUM and op.dtype.kind == "b":
+        return _non_linear(op, op.name, [mark])
+    return replace(mark, counter=None, mask=None, number=None, pieces=())
+
+
+def _non_linear(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
+    if any(mark.kind == Kind.SUM for mark in marks):
+        if any(mark.kind == Kind.ROWS for mark in marks):
+            return _of_statistics(op)
+        return op.mixed(f"division by a sum over {op.axis.name}" if name == "div" else
+                        f"{name!r} of a sum over {op.axis.name}")  # fmt: skip
+    rows = aligned(op, marks)
+    assert rows is not None, "something depends on rows"
+    if rows.is_lost:
+        return rows
+    if rows.shared:
+        return _of_statistics(op)
+    powers = {mark.power for mark in marks if not mark.is_zero and not mark.is_low}
+    masked: Masked = "maybe" if any(mark.masked == "maybe" for mark in marks) else ""
+    if (name in _EXPONENTIALS and marks[0].masked == "low") or (name == "integer_pow" and marks[0].masked == "zero"):
+        masked = "zero"
+    mask = strongest(op.name, [mark.mask for mark in marks if mark.mask is not None]) if name in ("and", "or") else None
+    return replace(rows, power=0 if powers <= {0} else None, masked=masked, mask=mask)
+
+
+def _masking(op: Op, marks: Sequence[Mark]) -> Mark | None:
+    """Return the mark of attention scores that a mask selects; ``None`` if there are none, or no mask."""
+    which, *cases = marks
+    if len(cases) != 2:
+        return None
+    if which.mask is None:
+        chosen = [case for case in cases if case.at is not None and case.context is not None]
+        rows = aligned(op, marks) if chosen and which.counts else None
+        return None if rows is None else rows if rows.is_lost else replace(rows, power=0, masked="maybe")
+    scores, other = (cases[1], cases[0]) if which.mask.form == "past" else (cases[0], cases[1])
+    if scores.context is None or other.kind != Kind.FIXED:
+        return None
+    if (which.mask.token, which.mask.context) != (scores.at, scores.context) and scores.at is not None:
+        return None
+    at = which.mask.token if scores.at is None else scores.at
+    return replace(scores.plain(), at=at, masked="low" if other.is_low else "zero" if other.is_zero else "")

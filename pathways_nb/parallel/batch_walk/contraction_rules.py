@@ -1,0 +1,212 @@
+"""What operations that add up, compare or contract elements make of marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pathways_nb.parallel.batch_walk.arithmetic import aligned
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked
+from pathways_nb.parallel.batch_walk.operation import Op, grown
+from pathways_nb.parallel.batch_walk.shape_rules import moved, tangled
+
+Rule = Callable[[Op], Mark | list[Mark]]
+
+
+def _left(op: Op, gone: tuple[int, ...]) -> dict[int, int]:
+    """Return where the dimensions go that a reduction leaves."""
+    kept = [dim for dim in range(len(op.ins[0][0])) if dim not in gone]
+    return {dim: at for at, dim in enumerate(kept)}
+
+
+def _sum(op: Op) -> Mark:
+    mark, gone = op.marks[0], tuple(int(dim) for dim in op.params["axes"])
+    if mark.kind == Kind.ROWS:
+        return _sum_of_rows(op, mark, gone)
+    times = len([dim for dim in grown(op.ins[0]) if dim in gone])
+    if times and (any(dim in gone for dim, _ in mark.counts) or mark.power is None):
+        return replace(op.unknown() if mark.kind == Kind.SUM else Mark(trained=mark.trained), power=None)
+    left = replace(moved(op, mark.plain(), _left(op, gone)), power=None if mark.power is None else mark.power + times)
+    return left
+
+
+def _sum_of_rows(op: Op, mark: Mark, gone: tuple[int, ...]) -> Mark:
+    if mark.context in gone and mark.context is not None:
+        if mark.masked != "zero":
+            return unmasked(op, mark)
+        mark = replace(mark, context=None, masked="")
+    if mark.at is None or mark.at not in gone:
+        return moved(op, replace(mark, masked=mark.masked if mark.context is not None else ""), _left(op, gone))
+    if mark.context is not None or len([dim for dim in grown(op.ins[0]) if dim in gone]) > 1:
+        return op.unknown()
+    return Mark(Kind.SUM, mark.power, trained=mark.trained)
+
+
+def unmasked(op: Op, scores: Mark) -> Mark:
+    """Return the mark of what adds up later tokens of a slice."""
+    if scores.masked == "maybe":
+        return op.unknown("a mask of attention by position")
+    return op.mixed(
+        "every token reads all tokens that context.append returned, later ones of its slice, too; mask them with "
+        "context.mask"
+    )
+
+
+def _extreme(op: Op) -> Mark | list[Mark]:
+    """Return the mark of a reduction that is no sum, such as a maximum."""
+    mark = op.marks[0]
+    gone = tuple(int(dim) for dim in op.params["axes"])
+    if mark.kind == Kind.SUM:
+        return op.mixed(f"{op.name!r} of a sum over {op.axis.name}")
+    if mark.kind == Kind.ROWS:
+        if mark.at in gone and mark.at is not None:
+            return op.mixed(f"{op.name!r} over the {op.axis.name}")
+        if mark.context in gone and mark.context is not None:
+            if mark.masked not in ("low", "zero"):
+                return unmasked(op, mark)
+            mark = replace(mark, context=None)
+        if mark.shared:
+            return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
+    power = mark.power if op.name in ("reduce_max", "reduce_min") else 0 if mark.power == 0 else None
+    return op.all(replace(moved(op, mark.plain(), _left(op, gone)), power=power))
+
+
+def _running(op: Op) -> list[Mark]:
+    """Return the marks of operations along one dimension, such as a running sum or sorting."""
+    axis = op.params.get("axis", op.params.get("dimension", len(op.ins[0][0]) - 1))
+    axis = int(axis) % len(op.ins[0][0])
+    marks = op.marks
+    if all(mark.kind == Kind.FIXED for mark in marks):
+        counts = tuple((dim, None) for dim in grown(op.outs[0]))
+        return op.all(Mark(power=_power(op) if _power(op) == 0 else None, counts=counts, trained=op.trained))
+    if any(mark.kind == Kind.SUM for mark in marks):
+        linear = op.name == "cumsum"
+        return op.all(marks[0] if linear else op.mixed(f"{op.name!r} of a sum over {op.axis.name}"))
+    rows = aligned(op, marks)
+    assert rows is not None, "something depends on rows"
+    if rows.is_lost:
+        return op.all(rows)
+    if axis in (rows.at, rows.context):
+        whole = op.dtype.kind in "biu"  # counting tokens may be how experts get rows
+        return op.all(op.unknown(f"{op.name!r} along the {op.axis.name}") if whole else tangled(op))
+    if rows.shared and op.name != "cumsum":
+        return op.all(op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}"))
+    return op.all(replace(rows, power=_power(op)))
+
+
+def _power(op: Op) -> int | None:
+    powers = {mark.power for mark in op.marks if not mark.is_zero}
+    return powers.pop() if len(powers) == 1 else None
+
+
+def _dot(op: Op) -> Mark:
+    (lc, rc), _ = op.params["dimension_numbers"]
+    one, two = op.marks
+    contracted = dict(zip(map(int, lc), map(int, rc), strict=True))
+    left, right = _dot_dims(op)
+    power = None if None in (one.power, two.power) else (one.power or 0) + (two.power or 0)
+    if one.kind != Kind.ROWS and two.kind != Kind.ROWS:
+        return _dot_without_rows(op, power, contracted)
+    if Kind.SUM in (one.kind, two.kind) or ((one.shared or two.shared) and one.kind == two.kind):
+        return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
+    if one.context in contracted and one.context is not None and contracted[one.context] == two.context:
+        if "zero" not in (one.masked, two.masked):
+            return unmasked(op, one if one.masked else two)
+        one, two = replace(one, context=None, masked=""), replace(two, context=None, masked="")
+    elif (one.context in contracted and one.context is not None) or (
+        two.context in contracted.values() and two.context is not None
+    ):
+        scores = one if one.context in contracted else two
+        if scores.masked != "zero":
+            return unmasked(op, scores)
+        one, two = (replace(mark, context=None, masked="") if mark is scores else mark for mark in (one, two))
+    both = [(mark, dims) for mark, dims in ((one, left), (two, right)) if mark.at is not None]
+    if any(mark.at not in dims for mark, dims in both):  # contracted
+        return _dot_over_rows(op, one, two, contracted, power)
+    places = {(dims[mark.at], mark.inner) for mark, dims in both if mark.at is not None}
+    if len(places) > 1:
+        return op.mixed(f"{op.name!r} of every {op.axis.one} with every other")
+    if any(dim in contracted or dim in contracted.values() for mark in (one, two) for dim, _ in mark.counts):
+        return op.unknown()
+    at, inner = next(iter(places), (None, 1))
+    contexts = [dims[mark.context] for mark, dims in ((one, left), (two, right)) if mark.context is not None]
+    if len(set(contexts)) > 1:
+        return op.mixed("earlier tokens are compared with each other")
+    masked: Masked = "zero" if contexts and "zero" in (one.masked, two.masked) else ""
+    return Mark(Kind.ROWS, power, at, inner, contexts[0] if contexts else None, masked, one.shared or two.shared,
+                op.trained)  # fmt: skip
+
+
+def _dot_dims(op: Op) -> tuple[dict[int, int], dict[int, int]]:
+    """Return where the dimensions of both operands go that are not contracted."""
+    (lc, rc), (lb, rb) = op.params["dimension_numbers"]
+    left = {int(dim): at for at, dim in enumerate(lb)}
+    right = {int(dim): at for at, dim in enumerate(rb)}
+    free = len(left)
+    for dims, gone, shape in ((left, lc, op.ins[0][0]), (right, rc, op.ins[1][0])):
+        for dim in range(len(shape)):
+            if dim not in dims and dim not in tuple(map(int, gone)):
+                dims[dim] = free
+                free += 1
+    return left, right
+
+
+def _dot_over_rows(op: Op, one: Mark, two: Mark, contracted: dict[int, int], power: int | None) -> Mark:
+    """Return the mark of a product that adds up over rows: a sum, if both sides' rows meet or one side is fixed."""
+    if one.context is not None or two.context is not None:
+        return op.unknown()
+    if one.kind == two.kind == Kind.ROWS:
+        meets = (one.at, two.at) in contracted.items() and one.inner == two.inner
+        return Mark(Kind.SUM, power, trained=op.trained) if meets else op.mixed(
+            f"{op.name!r} of every {op.axis.one} with every other"
+        )  # fmt: skip
+    fixed = one if one.kind == Kind.FIXED else two
+    pairs = contracted.items() if one.kind == Kind.ROWS else ((b, a) for a, b in contracted.items())
+    at = (one if one.kind == Kind.ROWS else two).at
+    if any(own == at and other in dict(fixed.counts) for own, other in pairs):
+        return tangled(op, f"{op.name!r} with a weight for each {op.axis.one}")
+    return Mark(Kind.SUM, power, trained=op.trained)
+
+
+def _dot_without_rows(op: Op, power: int | None, contracted: dict[int, int]) -> Mark:
+    one, two = op.marks
+    if one.kind == two.kind == Kind.SUM:
+        return op.mixed(f"the product of two sums over {op.axis.name}")
+    times = len([dim for dim in grown(op.ins[0]) if dim in contracted])
+    varies = bool(one.counts or two.counts)
+    if varies and Kind.SUM in (one.kind, two.kind):
+        return op.unknown()
+    counts = tuple((dim, None) for dim in grown(op.outs[0])) if varies else ()
+    total = None if power is None or (varies and times) else power + times
+    return Mark(max(one.kind, two.kind), total, trained=op.trained, counts=counts)
+
+
+def _convolution(op: Op) -> Mark:
+    dims = op.params["dimension_numbers"]
+    one, two = op.marks
+    if one.kind == Kind.ROWS and two.kind == Kind.FIXED and one.context is None and not two.counts:
+        if one.at == dims.lhs_spec[0] and op.params["batch_group_count"] == 1:
+            return replace(one.plain(), at=int(dims.out_spec[0]), trained=op.trained)
+        return tangled(op, f"a convolution along the {op.axis.name}")
+    return op.unknown()
+
+
+def _batched(op: Op) -> list[Mark]:
+    """Return the marks of operations on the last two dimensions, such as a decomposition of matrices."""
+    if all(mark.kind == Kind.FIXED for mark in op.marks):
+        return op.all(Mark(power=0 if all(mark.power == 0 for mark in op.marks) else None, trained=op.trained))
+    rows = aligned(op, op.marks)
+    if rows is None or rows.is_lost or rows.shared or rows.at is None or rows.context is not None:
+        return op.all(op.unknown() if rows is None or not rows.is_lost else rows)
+    if rows.at >= len(op.ins[0][0]) - 2:
+        return op.all(op.unknown())
+    return op.all(replace(rows, power=0 if all(mark.power == 0 for mark in op.marks) else None))
+
+
+CONTRACTIONS: dict[str, Rule] = {
+    "reduce_sum": _sum, "dot_general": _dot, "conv_general_dilated": _convolution,
+    **dict.fromkeys("reduce_max reduce_min reduce_prod reduce_and reduce_or argmax argmin".split(), _extreme),
+    **dict.fromkeys("cumsum cumprod cummax cummin cumlogsumexp sort top_k approx_top_k".split(), _running),
+    **dict.fromkeys("cholesky lu qr eigh svd triangular_solve fft householder_product geqrf".split(), _batched),
+}  # fmt: skip
+"""By primitive, what it makes of marks."""

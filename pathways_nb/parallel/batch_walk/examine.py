@@ -1,0 +1,153 @@
+"""Examines a loss: traces it at two sizes, walks both traces, and says what it and its auxiliary outputs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import AbstractMesh
+
+from pathways_nb.errors import PathwaysError
+from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary, forms
+from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
+from pathways_nb.parallel.batch_walk.operation import Axis
+from pathways_nb.parallel.batch_walk.verdicts import LEFT_OUT, Verdict, of_loss
+from pathways_nb.parallel.batch_walk.walk import walk
+
+PARAMETER = Mark(trained=True)
+
+
+class Walked(NamedTuple):
+    """A function that was walked.
+
+    Args:
+        marks: of its outputs.
+        shapes: of its outputs at both sizes, as trees.
+    """
+
+    marks: Sequence[Mark]
+    shapes: tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What is known of a loss.
+
+    Args:
+        verdicts: for each axis that is split.
+        aux: how each auxiliary output is joined.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    aux: tuple[Auxiliary, ...]
+
+    @property
+    def undecided(self) -> Verdict | None:
+        """The first verdict that structure did not reach."""
+        return next((one for one in self.verdicts if one.unknown is not None), None)
+
+
+def walked(
+    fn: Callable[..., Any], axis: Axis, given: Sequence[Sequence[Any]], marks: Sequence[Any],
+    inside: AbstractContextManager[Any] | None = None, keep: dict[Any, Any] | None = None,
+) -> Walked | Reason:  # fmt: skip
+    """Trace a function at two sizes and walk both traces.
+
+    Args:
+        fn: the function.
+        axis: what is walked along.
+        given: shapes of its arguments, as trees, at the smaller size and at the larger.
+        marks: of its arguments, as trees with a mark for each array.
+        inside: the context in which it is traced; by default without a mesh.
+        keep: traces by function and shapes, which are used again.
+
+    Returns:
+        What is known of the outputs, or why the function cannot be traced at another size.
+    """
+    keep = {} if keep is None else keep
+    keys = [trace_key(fn, shapes) for shapes in given]
+    with jax.sharding.use_abstract_mesh(AbstractMesh((), ())) if inside is None else inside:
+        for key, sized in zip(keys, given, strict=True):
+            if key not in keep:
+                keep[key] = _traced(fn, axis, sized)
+    lost = next((keep[key] for key in keys if isinstance(keep[key], Reason)), None)
+    if lost is not None:
+        return lost
+    (first, shapes), (second, others) = (keep[key] for key in keys)
+    found = walk(axis, first, second, jax.tree.leaves(marks, is_leaf=lambda leaf: isinstance(leaf, Mark)))
+    return Walked(found, (shapes, others))
+
+
+def _traced(fn: Callable[..., Any], axis: Axis, given: Sequence[Any]) -> Any:
+    """Return the jaxpr of a function and the shapes of its outputs, or why it cannot be traced at this size."""
+    try:
+        return jax.make_jaxpr(fn, return_shape=True)(*given)
+    except PathwaysError:
+        raise
+    except Exception as error:
+        why = str(error).strip().split("\n")[0][:160]
+        return Reason(f"it cannot be traced for another number of {axis.name}: {why}", "")
+
+
+def trace_key(fn: Callable[..., Any], given: Any) -> Any:
+    """Return what a trace depends on: the function and the shapes of its arguments."""
+    return fn, str(jax.tree.structure(given)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given))
+
+
+def judged(
+    where: str, name: str, axes: Sequence[Axis], found: Sequence[Walked | Reason], outputs: tuple[Any, Any], given: Any,
+    check: bool,
+) -> Examined:  # fmt: skip
+    """Return what the walks over a loss say, one for each axis that is split.
+
+    Args:
+        where: ``"fsdp"`` or ``"pipeline"``, for errors.
+        name: of the loss.
+        axes: what is split.
+        found: of each axis, what is known of the loss's value followed by its auxiliary outputs.
+        outputs: the value and the auxiliary outputs of one part, as the loss returns them or as shapes.
+        given: ``aux=``.
+        check: whether the loss must be a mean over what is split.
+
+    Raises:
+        UsageError: it is not, or it is unknown how an auxiliary output is joined.
+    """
+    aux = outputs[1]
+    count = 1 + len(jax.tree.leaves(aux))
+    lost = [one if isinstance(one, Walked) else _unknown(one, count, outputs) for one in found]
+    if check:
+        verdicts = tuple(of_loss(where, name, one.marks[0], axis) for axis, one in zip(axes, lost, strict=True))
+    else:
+        verdicts = (LEFT_OUT,) * len(axes)
+    pairs = [tuple(zip(*(jax.tree.leaves(side)[1:] for side in one.shapes), strict=True)) for one in lost]
+    marks = [one.marks[1:] for one in lost] if check else None
+    by_output = [[pair[at] for pair in pairs] for at in range(count - 1)]
+    known = None if marks is None else [[one[at] for one in marks] for at in range(count - 1)]
+    return Examined(verdicts, forms(where, axes, aux, by_output, known, given))
+
+
+def _unknown(reason: Reason, count: int, outputs: Any) -> Walked:
+    return Walked([Mark(Kind.UNKNOWN, trained=True, reason=reason)] * count, (outputs, outputs))
+
+
+def sizes_of(part: int) -> tuple[int, int]:
+    """Return the two sizes at which a function of parts of this size is traced; a size of 1 would hide dimensions."""
+    return (part, 2 * part) if part > 1 else (2, 4)
+
+
+def marks_of(tree: Any, at: int) -> Any:
+    """Return the marks of a batch: what has a dimension ``at`` belongs to the rows along it, other values are fixed."""
+    return jax.tree.map(lambda leaf: Mark(Kind.ROWS, at=at) if len(leaf.shape) > at else FIXED, tree)
+
+
+def resized(tree: Any, at: int, size: int) -> Any:
+    """Return shapes whose dimension ``at`` has another size."""
+
+    def one(leaf: Any) -> Any:
+        shape = leaf.shape
+        return jax.ShapeDtypeStruct((*shape[:at], size, *shape[at + 1 :]) if len(shape) > at else shape, leaf.dtype)
+
+    return jax.tree.map(one, tree)

@@ -1,0 +1,171 @@
+"""What operations make of values that do not depend on the batch: numbers, counts and masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pathways_nb.parallel.batch_walk.marks import Counter, Mark, Mask, common, constant, of_product
+from pathways_nb.parallel.batch_walk.operation import Op, grown
+from pathways_nb.util.primitives import VIEWS, op_class_of
+
+LINEAR = VIEWS | {"neg", "convert_element_type", "copy", "copy_p", "reduce_precision", "real", "imag", "stop_gradient"}
+"""Operations of one array that respect sums and constant factors."""
+_FOLDED: dict[str, Callable[..., float]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "neg": lambda a: -a,
+    "div": lambda a, b: a / b if b else math.nan, "max": max, "min": min, "convert_element_type": lambda a: a,
+    "sqrt": lambda a: math.sqrt(a) if a >= 0 else math.nan, "rsqrt": lambda a: a**-0.5 if a > 0 else math.nan,
+    "integer_pow": lambda a: math.nan, "stop_gradient": lambda a: a, "copy": lambda a: a,
+}  # fmt: skip
+"""What operations make of numbers that are known."""
+_COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}
+"""With which sign, and with which addition, a comparison of integers says that something is at least 0."""
+
+
+def is_elementwise(op: Op) -> bool:
+    """Return whether an operation treats every element by itself; operands may be scalars or have dimensions of 1."""
+    return op_class_of(op.name) == "elementwise" and all(
+        not shape or (len(shape) == len(out) and all(a in (1, b) for a, b in zip(shape, out, strict=True)))
+        for made in op.outs for given in op.ins for shape, out in zip(given, made, strict=True)
+    )  # fmt: skip
+
+
+def counts_of_all(marks: Sequence[Mark]) -> tuple[tuple[int, tuple[int, int] | None], ...]:
+    """Return the dimensions along which one of several values varies; a start on which they disagree is unknown."""
+    found: dict[int, tuple[int, int] | None] = {}
+    for mark in marks:
+        for dim, start in mark.counts:
+            found[dim] = start if found.get(dim, start) == start else None
+    return tuple(sorted(found.items()))
+
+
+def of_fixed(op: Op) -> Mark:
+    """Return the mark of the results of an operation whose operands do not depend on the batch."""
+    marks = op.marks
+    numbers = [mark.number for mark in marks]
+    if marks and op.name in _FOLDED and all(number is not None for number in numbers) and len(op.outs) == 1:
+        one, two = (_folded(op, [number[side] for number in numbers if number is not None]) for side in (0, 1))
+        return replace(constant((one, two)), trained=op.trained)
+    if op.name == "iota":
+        return _iota(op)
+    if op.name == "select_n" and marks[0].number == (0, 0):  # a negative index that is none
+        return marks[1]
+    masks = _mask_of(op)
+    if isinstance(masks, Mark):
+        return masks
+    counts = counts_of_all(marks)
+    if not is_elementwise(op):
+        counts = tuple((dim, None) for dim in grown(op.outs[0]))
+    powers = {mark.power for mark in marks if not mark.is_zero}
+    if op.name in ("add", "sub", "select_n", "max", "min", "concatenate"):
+        power = common(marks[1:] if op.name == "select_n" else marks)
+    elif op.name in ("mul", "div"):
+        power = of_product(op.name, marks)
+    elif op.name in LINEAR and len(marks) == 1:
+        power = marks[0].power
+    else:
+        power = 0 if powers <= {0} else None
+    counter = _counter(op)
+    if counter is not None:  # it says where the count begins
+        alone = len(counter.steps) == 1 and counter.steps[0][1] == 1
+        counts = tuple((dim, counter.start if alone else None) for dim, _ in counter.steps)
+    return Mark(power=power, trained=op.trained, counts=counts, counter=counter, mask=masks)
+
+
+def _folded(op: Op, numbers: Sequence[float]) -> float:
+    if op.name == "integer_pow":
+        return numbers[0] ** op.params["y"] if numbers[0] else math.nan
+    return float(_FOLDED[op.name](*numbers))
+
+
+def _iota(op: Op) -> Mark:
+    dim = op.params["dimension"]
+    if dim not in grown(op.outs[0]):
+        return Mark()
+    return Mark(counts=((dim, (0, 0)),), counter=Counter(((dim, 1),), (0, 0)))
+
+
+def _counter(op: Op) -> Counter | None:
+    """Return the count that an operation makes of counts and integers, such as the positions of a slice."""
+    found = [mark.counter or _as_counter(mark) for mark in op.marks]
+    if None in found or not any(mark.counter for mark in op.marks):
+        return None
+    if op.name in ("convert_element_type", "copy", *VIEWS):
+        return found[0]
+    if op.name not in ("add", "sub") or len(found) != 2:
+        return None
+    sign = 1 if op.name == "add" else -1
+    one, two = found
+    assert one is not None
+    assert two is not None
+    steps: dict[int, int] = dict(one.steps)
+    for dim, step in two.steps:
+        steps[dim] = steps.get(dim, 0) + sign * step
+    start = one.start[0] + sign * two.start[0], one.start[1] + sign * two.start[1]
+    return Counter(tuple(sorted((dim, step) for dim, step in steps.items() if step)), start)
+
+
+def _as_counter(mark: Mark) -> Counter | None:
+    if mark.number is None or any(not float(one).is_integer() for one in mark.number):
+        return None
+    return Counter((), (int(mark.number[0]), int(mark.number[1])))
+
+
+def _mask_of(op: Op) -> Mask | Mark | None:
+    """Return the mask that an operation makes: of a comparison of counts, or of other masks.
+
+    A comparison whose answer is the same everywhere is a constant.
+    """
+    if op.name in _COMPARISONS and len(op.marks) == 2:
+        return _compared(op)
+    masks = [mark.mask for mark in op.marks]
+    found = [mask for mask in masks if mask is not None]
+    if not found:
+        return None
+    if op.name == "not":
+        return found[0]._replace(form="future" if found[0].form == "past" else "past")
+    if op.name in ("and", "or", "mul"):
+        return strongest(op.name, found)
+    if op.name == "select_n" and masks[0] is not None:
+        allowed, other = (2, 1) if masks[0].form == "past" else (1, 2)
+        if op.marks[allowed].is_zero and op.marks[other].is_low:
+            return masks[0]._replace(form="bias")
+    return found[0] if op.name in (*VIEWS, "convert_element_type", "copy") else None
+
+
+def strongest(name: str, masks: Sequence[Mask]) -> Mask | None:
+    """Return the mask that several masks and conditions make: one that keeps later tokens out suffices."""
+    kept = "future" if name == "or" else "past"
+    return next((mask for mask in masks if mask.form == kept), None)
+
+
+def _compared(op: Op) -> Mask | Mark | None:
+    one, two = (mark.counter or _as_counter(mark) for mark in op.marks)
+    if one is None or two is None:
+        return None
+    sign, more = _COMPARISONS[op.name]
+    steps: dict[int, int] = {}
+    for counter, by in ((one, sign), (two, -sign)):
+        for dim, step in counter.steps:
+            steps[dim] = steps.get(dim, 0) + by * step
+    starts = [sign * (a - b) + more for a, b in zip(one.start, two.start, strict=True)]
+    if (
+        sign == -1
+        and not two.steps
+        and two.start == (0, 0)
+        and min(one.start) >= 0
+        and all(s > 0 for _, s in one.steps)
+    ):
+        return constant((0, 0)) if op.name == "lt" else None
+    readers, read = ([dim for dim, step in steps.items() if step == by] for by in (1, -1))
+    if op.axis.name != "tokens" or len(readers) != 1 or len(read) != 1 or len(steps) != 2:
+        return None
+    # Of "past": reader's index + start − index that is read ≥ 0, where the reader's position is index + offset. How far
+    # back it reads must not depend on the slice.
+    for form, sides, at in (("past", starts, (readers[0], read[0])),
+                            ("future", [-start - 1 for start in starts], (read[0], readers[0]))):  # fmt: skip
+        before, same = (side - offset for side, offset in zip(sides, op.axis.offsets, strict=True))
+        if before == same <= 0:
+            return Mask("past" if form == "past" else "future", *at)
+    return None

@@ -1,0 +1,98 @@
+"""What reading and writing by index makes of marks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark
+from pathways_nb.parallel.batch_walk.operation import Op
+from pathways_nb.parallel.batch_walk.shape_rules import moved
+
+
+def _gather(op: Op) -> Mark:
+    operand, indices = op.marks
+    dims = op.params["dimension_numbers"]
+    offset = [int(dim) for dim in dims.offset_dims]
+    rank = len(op.outs[0][0])
+    batch = [dim for dim in range(rank) if dim not in offset]  # of the indices without their last, in order
+    gone = {int(dim) for dim in (*dims.collapsed_slice_dims, *dims.operand_batching_dims)}
+    windows = [dim for dim in range(len(op.ins[0][0])) if dim not in gone]
+    kept = dict(zip(windows, offset, strict=True))
+    whole = {
+        dim
+        for dim, at in kept.items()
+        if all(shape[dim] == out[at] for shape, out in zip(op.ins[0], op.outs[0], strict=True))
+    }
+    if operand.kind == Kind.SUM or indices.kind == Kind.SUM:
+        linear = indices.kind == Kind.FIXED
+        return operand if linear else op.mixed(f"an index from a sum over {op.axis.name}")
+    if operand.kind == Kind.FIXED:
+        return _table(op, operand, indices, batch)
+    if operand.context is not None or operand.at is None:
+        return op.unknown()
+    if operand.at in whole and indices.kind == Kind.FIXED:
+        return moved(op, operand.plain(), {dim: at for dim, at in kept.items() if dim in whole})
+    own = _own_rows(op, operand, indices)
+    return (
+        op.unknown()
+        if own is None
+        else replace(operand.plain(), at=batch[own], power=operand.power, trained=op.trained)
+    )
+
+
+def _table(op: Op, table: Mark, indices: Mark, batch: list[int]) -> Mark:
+    """Return the mark of entries of a table that does not depend on the batch."""
+    if table.counts:
+        return op.unknown()
+    if indices.kind == Kind.ROWS:
+        last = len(op.ins[1][0]) - 1
+        if last in (indices.at, indices.context) or indices.shared:
+            return op.unknown()
+        at = None if indices.at is None else batch[indices.at]
+        context = None if indices.context is None else batch[indices.context]
+        return replace(indices.plain(), at=at, context=context, power=table.power, trained=op.trained)
+    counts = tuple(sorted((batch[dim], start) for dim, start in indices.counts if dim < len(batch)))
+    return Mark(power=table.power, counts=counts, trained=op.trained)
+
+
+def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
+    """Return the dimension of the indices along which each row reads from itself; ``None`` if it may read others."""
+    dims = op.params["dimension_numbers"]
+    batching = dict(zip(map(int, dims.operand_batching_dims), map(int, dims.start_indices_batching_dims), strict=True))
+    if operand.at in batching:
+        at = batching[operand.at]
+        if indices.kind == Kind.ROWS and (indices.at, indices.inner) not in ((at, operand.inner), (None, 1)):
+            return None
+        return at
+    indexed = list(map(int, dims.start_index_map))
+    if operand.at is None or operand.at not in indexed or operand.inner != 1:
+        return None
+    component = indexed.index(operand.at)
+    pieces = indices.pieces or (indices,)
+    if len(pieces) <= component or (count := pieces[component].counter) is None:
+        return None
+    if len(count.steps) != 1 or count.steps[0][1] != 1 or count.start != (0, 0):
+        return None
+    at = count.steps[0][0]
+    others = [piece for piece in pieces if piece.kind == Kind.ROWS]
+    sizes = tuple(shape[at] for shape in op.ins[1])
+    return (
+        at if all(piece.at in (at, None) and piece.inner == 1 for piece in others) and sizes == op.axis.sizes else None
+    )
+
+
+def _scatter(op: Op) -> Mark:
+    return op.unknown() if any(mark.kind > Kind.FIXED for mark in op.marks) else Mark(
+        power=0 if all(mark.power == 0 for mark in op.marks) else None, trained=op.trained,
+        counts=tuple((dim, None) for dim, (one, two) in enumerate(zip(*op.outs[0], strict=True)) if one != two),
+    )  # fmt: skip
+
+
+INDEXING: dict[str, Callable[[Op], Mark | list[Mark]]] = {
+    "gather": _gather,
+    **dict.fromkeys(
+        ("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min", "scatter-max"), _scatter
+    ),
+}
+"""By primitive, what it makes of marks."""

@@ -1,0 +1,168 @@
+"""``pw.mean``: a mean whose number of elements depends on the batch, such as one over tokens that are not masked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+from pathways_nb.errors import UsageError
+from pathways_nb.jaxpr.flat import alive, called
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark
+from pathways_nb.parallel.batch_walk.operation import Op
+from pathways_nb.parallel.flat_function import FlatFunction
+from pathways_nb.program.one_equation import one_equation
+
+_NAME = "pathways_mean"
+
+
+def mean(total: Any, count: Any) -> jax.Array:
+    """Divide a total by a count, as a mean that stays one when the batch is split.
+
+    In plain JAX it is a division, which ``jax.grad`` and the like see. In the loss of ``pw.pipeline`` and ``pw.fsdp``,
+    totals and counts of all microbatches, replicas and token slices are added up, and divided once: the loss and its
+    gradients are those of the whole batch, even if some parts count nothing. ``count`` may be a sum over the batch,
+    but must not depend on parameters. Both are used as float32.
+
+    Args:
+        total: a sum over the batch, a scalar such as ``jnp.sum(loss * mask)``.
+        count: how many it sums, a scalar such as ``jnp.sum(mask)``.
+
+    Returns:
+        ``total / count``, a float32 scalar.
+
+    Raises:
+        UsageError: one of them is no scalar.
+    """
+    for name, value in (("total", total), ("count", count)):
+        if jnp.shape(value):
+            raise UsageError(f"pw.mean: {name} has the shape {list(jnp.shape(value))}; sum it: {name}.sum().")
+    return _mean(jnp.asarray(total, jnp.float32), jnp.asarray(count, jnp.float32))
+
+
+def _divided(total: jax.Array, count: jax.Array) -> jax.Array:
+    return total / count
+
+
+_divided.__name__ = _NAME
+_mean = jax.jit(_divided)
+
+
+def is_mean(eqn: Any) -> bool:
+    """Return whether an equation is a call of ``mean``."""
+    return eqn.primitive.name == "jit" and eqn.params.get("name") == _NAME
+
+
+def count_means(jaxpr: Any) -> int:
+    """Return how often a jaxpr calls ``mean``, at any depth."""
+    eqns = getattr(jaxpr, "jaxpr", jaxpr).eqns
+    return sum(is_mean(eqn) or sum(map(count_means, jex.jaxprs_in_params(eqn.params))) for eqn in eqns)
+
+
+def mean_mark(op: Op) -> Mark:
+    """Return the mark of a call of ``mean``: a mean, if both arguments are sums over the batch."""
+    for name, mark in zip(("total", "count"), op.marks, strict=True):
+        if mark.is_lost:
+            return mark
+        level = mark.power if mark.kind == Kind.SUM else None if mark.power is None else mark.power - 1
+        if mark.kind == Kind.ROWS or level != 0:
+            return op.mixed(f"pw.mean with a {name} that is no sum over {op.axis.name}")
+    if op.marks[1].trained:
+        return op.mixed("pw.mean with a count that depends on parameters")
+    return Mark(Kind.SUM, -1, trained=op.trained)
+
+
+def counts_of(where: str, fn: Callable[..., Any], fixed: int, *args: Any) -> list[jax.Array]:
+    """Compute the counts of a loss's means, without the rest of the loss.
+
+    Args:
+        where: ``"fsdp"`` or ``"pipeline"``, for errors.
+        fn: the loss.
+        fixed: number of its first arguments that are shapes, because counts must not depend on them.
+        *args: its arguments.
+
+    Returns:
+        The counts in their order.
+
+    Raises:
+        UsageError: a count depends on the first arguments.
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), args)
+    closed = jax.make_jaxpr(fn)(*shapes)
+
+    def counts(*arrays: Any) -> list[jax.Array]:
+        found: list[jax.Array] = []
+
+        def divide(total: Any, count: Any) -> Any:
+            found.append(count)
+            return _mean(total, count)
+
+        _run(closed, arrays, divide)
+        return found
+
+    flat = FlatFunction.of(jax.make_jaxpr(counts)(*jax.tree.leaves(shapes)))
+    unknown = len(jax.tree.leaves(args[:fixed]))
+    used = {value for op in alive(flat.ops, flat.outputs) for value in op.inputs} | set(flat.outputs)
+    if not used.isdisjoint(flat.inputs[:unknown]):
+        raise UsageError(
+            f"{where}: a count of pw.mean depends on {'parameters' if where == 'fsdp' else 'the output of the model'}; "
+            f"it must be a function of the batch alone, such as the sum of a mask."
+        )
+    return flat.function(flat.ops, flat.inputs[unknown:], flat.outputs)(*jax.tree.leaves(args[fixed:]))
+
+
+def with_counts(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a loss that gets, as a list after its arguments, the numbers by which its means divide."""
+
+    def run(*args: Any) -> Any:
+        *given, counts = args
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*given)
+        left = iter(counts)
+        made = _run(closed, jax.tree.leaves(given), lambda total, _: total / next(left))
+        return jax.tree.unflatten(jax.tree.structure(shapes), made)
+
+    return run
+
+
+def _run(jaxpr: Any, arrays: Sequence[Any], divide: Callable[[Any, Any], Any]) -> list[Any]:
+    """Run a jaxpr with its means made by ``divide``, inside calls, too.
+
+    Returns:
+        Its outputs.
+
+    Raises:
+        UsageError: a mean is inside a loop or a branch.
+    """
+    inner, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+    env: dict[Any, Any] = {
+        **dict(zip(inner.constvars, consts, strict=True)),
+        **dict(zip(inner.invars, arrays, strict=True)),
+    }
+
+    def read(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else env[atom]
+
+    for eqn in inner.eqns:
+        given = [read(atom) for atom in eqn.invars]
+        if is_mean(eqn):
+            made: Sequence[Any] = [divide(*given)]
+        elif not any(map(count_means, jex.jaxprs_in_params(eqn.params))):
+            made = _alone(eqn, given)
+        elif (body := called(eqn)) is None:
+            raise UsageError(f"pw.mean is called inside {eqn.primitive.name!r}; call it once, outside of loops.")
+        else:
+            made = _run(body, given, divide)
+        env.update(zip(eqn.outvars, made, strict=True))
+    return [read(atom) for atom in inner.outvars]
+
+
+def _alone(eqn: Any, given: Sequence[Any]) -> Sequence[Any]:
+    alone = one_equation(eqn)
+    made = jex.jaxpr_as_fun(alone.jaxpr)(*(given[at] for at in alone.inputs))
+    results: list[Any] = [None] * len(eqn.outvars)
+    for at, value in zip(alone.outputs, made, strict=True):
+        results[at] = value
+    return results

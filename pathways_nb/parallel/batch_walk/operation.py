@@ -1,0 +1,112 @@
+"""One equation of both traces, with the sizes that tell which dimensions grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason
+from pathways_nb.plan import source_lines
+
+Shape = tuple[int, ...]
+
+
+class Axis(NamedTuple):
+    """What is walked along.
+
+    Args:
+        name: ``"rows"`` of a batch, or ``"tokens"`` of sequences.
+        sizes: number of them in both traces.
+        offsets: position of the first token in both traces.
+    """
+
+    name: Literal["rows", "tokens"]
+    sizes: tuple[int, int]
+    offsets: tuple[int, int] = (0, 0)
+
+    @property
+    def one(self) -> str:
+        """The word for one of them."""
+        return self.name[:-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """An equation of both traces.
+
+    Args:
+        axis: what is walked along.
+        one: the equation at the smaller size.
+        two: the same equation at the larger size.
+        marks: of its operands.
+    """
+
+    axis: Axis
+    one: Any
+    two: Any
+    marks: Sequence[Mark]
+
+    @property
+    def name(self) -> str:
+        """The name of the primitive."""
+        return str(self.one.primitive.name)
+
+    @property
+    def params(self) -> Any:
+        """Its parameters at the smaller size."""
+        return self.one.params
+
+    @cached_property
+    def ins(self) -> list[tuple[Shape, Shape]]:
+        """Shapes of the operands in both traces."""
+        return [_shapes(a, b) for a, b in zip(self.one.invars, self.two.invars, strict=True)]
+
+    @cached_property
+    def outs(self) -> list[tuple[Shape, Shape]]:
+        """Shapes of the results in both traces."""
+        return [_shapes(a, b) for a, b in zip(self.one.outvars, self.two.outvars, strict=True)]
+
+    @property
+    def worst(self) -> Mark:
+        """The first mark of the worst kind, with the others' dependence on parameters."""
+        return replace(max(self.marks, key=lambda mark: mark.kind), trained=self.trained)
+
+    @property
+    def trained(self) -> bool:
+        """Whether an operand depends on parameters."""
+        return any(mark.trained for mark in self.marks)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the first result."""
+        return self.one.outvars[0].aval.dtype
+
+    def mixed(self, what: str) -> Mark:
+        """Return the mark of a result that mixes rows, for this reason."""
+        return self._lost(Kind.MIXED, what)
+
+    def unknown(self, what: str = "") -> Mark:
+        """Return the mark of a result of which nothing is known."""
+        return self._lost(Kind.UNKNOWN, what or f"{self.name!r} over the {self.axis.name}")
+
+    def _lost(self, kind: Kind, what: str) -> Mark:
+        trace = self.one.source_info.traceback
+        reason = Reason(what, source_lines.innermost(trace.frames if trace else ()))
+        return Mark(kind, trained=self.trained, reason=reason)
+
+    def all(self, mark: Mark) -> list[Mark]:
+        """Return the mark for every result."""
+        return [mark] * len(self.outs)
+
+
+def grown(shapes: tuple[Shape, Shape]) -> list[int]:
+    """Return the dimensions that grow with the batch."""
+    return [dim for dim, (one, two) in enumerate(zip(*shapes, strict=True)) if one != two]
+
+
+def _shapes(one: Any, two: Any) -> tuple[Shape, Shape]:
+    return tuple(getattr(one.aval, "shape", ())), tuple(getattr(two.aval, "shape", ()))

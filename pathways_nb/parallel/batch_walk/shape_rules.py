@@ -1,0 +1,247 @@
+"""What operations that move elements make of marks: reshapes, slices, joins; and random numbers, which appear anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pathways_nb.parallel.batch_walk.arithmetic import aligned, combined
+from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask
+from pathways_nb.parallel.batch_walk.operation import Op, Shape, grown
+from pathways_nb.util.primitives import RANDOM
+
+Rule = Callable[[Op], Mark | list[Mark]]
+
+
+def moved(op: Op, mark: Mark, dims: dict[int, int], inner: int | None = None) -> Mark:
+    """Return the mark of an array whose dimensions are now elsewhere.
+
+    Args:
+        op: the operation.
+        mark: of the operand.
+        dims: where each dimension of the operand went; those that lost their meaning are not in it.
+        inner: elements of each row along the dimension of the rows, if that changed.
+    """
+    if mark.is_lost or mark.kind == Kind.SUM:
+        return replace(mark, pieces=())
+    lost = [dim for dim in (mark.at, mark.context) if dim is not None and dim not in dims]
+    if lost:
+        return op.unknown()
+    counts = tuple(sorted((dims[dim], start) for dim, start in mark.counts if dim in dims))
+    if len(counts) < len(mark.counts):
+        counts = tuple((dim, None) for dim in grown(op.outs[0]))
+    counter = mark.counter
+    if counter is not None:
+        known = all(dim in dims for dim, _ in counter.steps)
+        counter = (
+            Counter(tuple(sorted((dims[dim], step) for dim, step in counter.steps)), counter.start) if known else None
+        )
+    mask = mark.mask
+    if mask is not None:
+        both = mask.token in dims and mask.context in dims
+        mask = Mask(mask.form, dims[mask.token], dims[mask.context]) if both else None
+    return replace(
+        mark, at=None if mark.at is None else dims[mark.at], inner=mark.inner if inner is None else inner,
+        context=None if mark.context is None else dims[mark.context], counts=counts, counter=counter, mask=mask,
+        pieces=(),
+    )  # fmt: skip
+
+
+def _broadcast(op: Op) -> Mark:
+    dims = dict(enumerate(map(int, op.params["broadcast_dimensions"])))
+    mark = op.marks[0]
+    # A dimension of size 1 that is spread out carries nothing any more.
+    spread = [d for d, out in dims.items() if op.ins[0][0][d] != op.outs[0][0][out]]
+    if mark.kind == Kind.ROWS and (mark.at in spread or mark.context in spread):
+        return op.unknown()
+    return replace(moved(op, mark, dims), number=mark.number)
+
+
+def _reshape(op: Op) -> Mark:
+    mark, (one, two), (new, new_two) = op.marks[0], op.ins[0], op.outs[0]
+    if mark.number is not None or mark.kind == Kind.SUM or (mark.kind == Kind.FIXED and not mark.counts):
+        return replace(mark, pieces=())
+    dims: dict[int, int] = {}
+    inner = mark.inner
+    for dim in range(len(one)):
+        repeat = mark.inner if dim == mark.at else 1
+        target = _where(one, new, dim, repeat)
+        if target is None or (dim == mark.at and target != _where(two, new_two, dim, repeat)):
+            continue
+        if dim == mark.at and mark.kind == Kind.ROWS:
+            if not _fits(op, target[0], target[1]):
+                continue
+            inner = target[1]
+        elif target[1] != 1 or one[dim] != new[target[0]]:
+            continue
+        dims[dim] = target[0]
+    return moved(op, mark, dims, inner)
+
+
+def _where(shape: Shape, new: Shape, dim: int, inner: int) -> tuple[int, int] | None:
+    """Return the dimension of a new shape in which an index of an old one counts, and by how many elements."""
+    if shape[dim] == 1:
+        return None
+    stride = inner * math.prod(shape[dim + 1 :])
+    for target in range(len(new)):
+        after = math.prod(new[target + 1 :])
+        if new[target] > 1 and stride % after == 0 and stride < after * new[target]:
+            return target, stride // after
+    return None
+
+
+def _fits(op: Op, dim: int, inner: int) -> bool:
+    """Return whether a dimension has all rows, each with so many elements, in both traces."""
+    return all(shape[dim] % (size * inner) == 0 for shape, size in zip(op.outs[0], op.axis.sizes, strict=True))
+
+
+def _squeeze(op: Op) -> Mark:
+    gone = {dim % len(op.ins[0][0]) for dim in op.params["dimensions"]}
+    left = [dim for dim in range(len(op.ins[0][0])) if dim not in gone]
+    return replace(moved(op, op.marks[0], {dim: at for at, dim in enumerate(left)}), number=op.marks[0].number)
+
+
+def _transpose(op: Op) -> Mark:
+    return moved(op, op.marks[0], {int(dim): at for at, dim in enumerate(op.params["permutation"])})
+
+
+def _same_places(op: Op, mark: Mark, whole: Callable[[int], bool]) -> Mark:
+    """Return the mark of an array of which only some elements are left, all along the dimensions that are ``whole``."""
+    if mark.kind == Kind.ROWS and not all(whole(dim) for dim in (mark.at, mark.context) if dim is not None):
+        return tangled(op)
+    dims = {dim: dim for dim in range(len(op.ins[0][0])) if whole(dim) or dim not in grown(op.ins[0])}
+    return replace(moved(op, mark, dims), number=mark.number)
+
+
+def tangled(op: Op, what: str = "") -> Mark:
+    """Return the mark of rows that were moved among each other; of tokens, that is wrong in every slice."""
+    what = what or f"{op.name!r} along the {op.axis.name}"
+    return op.mixed(what) if op.axis.name == "tokens" else op.unknown(what)
+
+
+def _slice(op: Op) -> Mark:
+    ins, outs = op.ins[0], op.outs[0]
+    found = _same_places(op, op.marks[0], lambda dim: all(a[dim] == b[dim] for a, b in zip(ins, outs, strict=True)))
+    if op.marks[0].counter and not found.is_lost:  # its count begins later
+        return replace(found, counter=None, counts=tuple((dim, None) for dim, _ in found.counts))
+    return found
+
+
+def _index(op: Op, starts: Sequence[Mark]) -> Mark | None:
+    if all(mark.kind == Kind.FIXED for mark in starts):
+        return None
+    if any(mark.kind == Kind.SUM for mark in starts):
+        return op.mixed(f"an index of {op.name!r} from a sum over {op.axis.name}")
+    return op.unknown()
+
+
+def _sliced_dynamically(op: Op) -> Mark:
+    bad = _index(op, op.marks[1:])
+    return _slice(op) if bad is None else bad
+
+
+def _updated(op: Op) -> Mark:
+    operand, update, *starts = op.marks
+    if (bad := _index(op, starts)) is not None:
+        return bad
+    ins = op.ins
+    for mark in (operand, update):
+        own = [dim for dim in (mark.at, mark.context) if dim is not None]
+        if any(ins[0][side][dim] != ins[1][side][dim] for dim in own for side in (0, 1)):
+            return tangled(op)
+    if Kind.ROWS not in (operand.kind, update.kind) and any(
+        ins[0][0][dim] != ins[1][0][dim] for dim in grown(ins[0])
+    ):  # fmt: skip
+        return op.unknown()
+    return combined(op, "add", [operand.plain(), update.plain()])
+
+
+def _pad(op: Op) -> Mark:
+    mark, value = op.marks
+    config = op.params["padding_config"]
+    found = _same_places(op, mark, lambda dim: not any(config[dim]))
+    if found.is_lost or value.is_zero or (mark.kind == Kind.FIXED == value.kind):
+        return replace(found, number=mark.number if mark.number == value.number else None)
+    return combined(op, "add", [found, value])
+
+
+def _concatenate(op: Op) -> Mark:
+    dim, marks = op.params["dimension"], op.marks
+    last = dim == len(op.outs[0][0]) - 1 and all(shape[0][dim] == 1 for shape in op.ins)
+    if any(mark.kind == Kind.ROWS and dim in (mark.at, mark.context) for mark in marks):
+        return _stacked_rows(op, dim)
+    fixed = all(mark.kind == Kind.FIXED for mark in marks)
+    if fixed and any(dim in grown(shape) for shape in op.ins):
+        return Mark(counts=((dim, None),), trained=op.trained)
+    if fixed:
+        counts = tuple(sorted({at: start for mark in marks for at, start in mark.counts}.items()))
+        powers = {mark.power for mark in marks if not mark.is_zero}
+        found = Mark(power=powers.pop() if len(powers) == 1 else 0 if not powers else None, counts=counts,
+                     trained=op.trained)  # fmt: skip
+    elif last and (rows := aligned(op, [mark for mark in marks if mark.kind == Kind.ROWS])) is not None:
+        found = rows  # as indices: the pieces say what each is
+    else:
+        found = combined(op, "add", [mark.plain() for mark in marks])
+    return replace(found, pieces=tuple(marks)) if last else found
+
+
+def _stacked_rows(op: Op, dim: int) -> Mark:
+    """Return the mark of whole batches that were joined along their rows."""
+    first, sizes = op.marks[0], op.axis.sizes
+    alike = all((mark.kind, mark.at, mark.inner, mark.power, mark.context, mark.shared)
+                == (Kind.ROWS, dim, first.inner, first.power, None, first.shared) for mark in op.marks)  # fmt: skip
+    whole = all(shape[side][dim] % (size * first.inner) == 0 for shape in op.ins for side, size in enumerate(sizes))
+    return replace(first.plain(), trained=op.trained) if alike and whole and op.axis.name == "rows" else tangled(op)
+
+
+def _split(op: Op) -> list[Mark]:
+    mark, axis = op.marks[0], op.params["axis"]
+    if mark.kind == Kind.ROWS and axis in (mark.at, mark.context):
+        return op.all(tangled(op))
+    dims = {dim: dim for dim in range(len(op.ins[0][0])) if dim != axis or dim not in dict(mark.counts)}
+    return op.all(replace(moved(op, mark, dims), number=mark.number))
+
+
+def _reversed(op: Op) -> Mark:
+    return _same_places(op, op.marks[0], lambda dim: dim not in op.params["dimensions"])
+
+
+def _random(op: Op) -> Mark:
+    """Return the mark of random numbers and keys: every row has its own, whatever its number."""
+    if (rows := aligned(op, [mark for mark in op.marks if mark.kind == Kind.ROWS])) is not None:
+        return replace(rows, power=0)
+    counted = {dim for mark in op.marks for dim, _ in mark.counts}
+    given = {dim for shapes in op.ins for dim in grown(shapes)}
+    new = [dim for dim in grown(op.outs[0]) if dim in counted or dim not in given]
+    if not new:
+        return Mark(trained=op.trained)
+    dim, size = new[0], op.axis.sizes[0]
+    if len(new) > 1 or op.outs[0][0][dim] % size:
+        return op.unknown()
+    return Mark(Kind.ROWS, at=dim, inner=op.outs[0][0][dim] // size, trained=op.trained)
+
+
+def _appended(op: Op) -> Mark:
+    """Return the mark of the tokens up to now, or of rows that keep theirs."""
+    mark = op.marks[0]
+    if op.axis.name == "rows" or mark.kind != Kind.ROWS:
+        return replace(mark.plain(), counts=()) if not mark.counts else op.unknown()
+    if mark.at != 1 or mark.inner != 1:
+        return op.unknown()
+    return replace(mark.plain(), at=None, context=1)
+
+
+def _keeps(op: Op) -> list[Mark]:
+    """Return the marks of an operation that passes its operands on."""
+    return list(op.marks) if len(op.marks) == len(op.outs) else op.all(op.unknown())
+
+
+MOVES: dict[str, Rule] = {
+    "broadcast_in_dim": _broadcast, "reshape": _reshape, "squeeze": _squeeze, "transpose": _transpose,
+    "slice": _slice, "dynamic_slice": _sliced_dynamically, "dynamic_update_slice": _updated, "pad": _pad,
+    "concatenate": _concatenate, "split": _split, "rev": _reversed, "optimization_barrier": _keeps,
+    "context_append": _appended,
+    **dict.fromkeys(RANDOM, _random),
+}  # fmt: skip
+"""By primitive, what it makes of marks. ``context_append`` is that of ``Context.append``."""

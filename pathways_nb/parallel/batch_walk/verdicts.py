@@ -1,0 +1,145 @@
+"""Says whether a loss is a mean over what is split, and what nobody could decide."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from pathways_nb.errors import UsageError
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason
+from pathways_nb.parallel.batch_walk.operation import Axis
+from pathways_nb.program.signature import Deferred
+
+_TOLERANCE = 2e-3
+"""Relative difference of two losses that rounding explains; bfloat16 has three digits."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a loss.
+
+    Args:
+        by: what decided: the structure, numbers, or nothing; ``"one part"`` if nothing is split.
+        unknown: why the structure does not decide; ``None`` if it does.
+    """
+
+    by: str
+    unknown: Reason | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether structure or numbers decided."""
+        return not self.by.startswith("not checked") or self.unknown is None
+
+    def __str__(self) -> str:
+        if self.unknown is None:
+            return f"checked by {self.by}: the loss is a mean over what is split" if self.by == "structure" else self.by
+        return f"{self.by}, because {self.unknown}"
+
+
+ONE_PART = Verdict("not checked: the batch is in one part, so every loss is right")
+LEFT_OUT = Verdict("not checked: check=False")
+
+
+def of_loss(where: str, name: str, mark: Mark, axis: Axis) -> Verdict:
+    """Return what the structure of a loss says.
+
+    Args:
+        where: ``"fsdp"`` or ``"pipeline"``, for errors.
+        name: of the loss.
+        mark: of its value.
+        axis: what is split.
+
+    Raises:
+        UsageError: it is no mean over what is split, with the line and the way out.
+    """
+    if mark.kind == Kind.UNKNOWN:
+        return Verdict("not checked", mark.reason)
+    if mark.kind == Kind.MIXED:
+        raise refused(where, name, axis.name, str(mark.reason))
+    level = None if mark.power is None else mark.power + (mark.kind == Kind.SUM)
+    if mark.counts or mark.kind == Kind.ROWS:
+        return Verdict("not checked", Reason(f"it counts {axis.name}", ""))
+    if level == 0:
+        return Verdict("structure")
+    if level == 1:
+        doubles = f"it is a sum over {axis.name}, which doubles with their number; use jnp.mean"
+        raise refused(where, name, axis.name, doubles)
+    raise refused(where, name, axis.name, f"it depends on the number of {axis.name} in another way than a mean")
+
+
+def refused(where: str, name: str, over: str, why: str) -> UsageError:
+    """Return the error of a loss that is no mean, with the ways out."""
+    batch = "batch" if over == "rows" else "sequences"
+    if over == "tokens":
+        return UsageError(
+            f"{where}: token slices change the loss {name}: {why}. A stage sees the tokens before its slice only "
+            f"through context.append(…), masked by context.mask and placed by context.positions; an input that is not "
+            f"sliced, such as the memory of cross-attention, is named by unsliced=. The loss must be a mean over "
+            f"tokens without shifts (shift the targets before the call); over a mask it is pw.mean(total, count). If "
+            f"you know better: check=False."
+        )
+    return UsageError(
+        f"{where}: {name} is no mean over the {over} of the {batch}: {why}. Each part of the {batch} has its own, and "
+        f"their mean is not that of the whole. A mean over what a mask leaves is pw.mean(total, count); else make each "
+        f"{over[:-1]} count by itself, or do not split. If you know better: check=False."
+    )
+
+
+def by_numbers(
+    where: str, name: str, over: str, unknown: Reason | None, parts: Sequence[Any], shares: Sequence[float], whole: Any,
+    hint: str = "",
+) -> Verdict:  # fmt: skip
+    """Compare the losses of parts with that of all of them together.
+
+    Args:
+        where: ``"fsdp"`` or ``"pipeline"``, for errors.
+        name: of the loss.
+        over: ``"rows"`` or ``"tokens"``.
+        unknown: why the structure does not decide.
+        parts: the losses of the parts.
+        shares: of each part in the whole.
+        whole: the loss of the whole.
+        hint: what to look for, added to the error.
+
+    Returns:
+        The verdict that numbers reached.
+
+    Raises:
+        UsageError: they differ, with both values.
+    """
+    values, expected = [float(part) for part in parts], float(whole)
+    together = sum(value * share for value, share in zip(values, shares, strict=True))
+    scale = max(abs(expected), *map(abs, values), 1e-6)
+    if not math.isfinite(expected):
+        return Verdict("not checked", Reason(f"{unknown}, and the first loss is {expected}", ""))
+    if not abs(together - expected) <= _TOLERANCE * scale:
+        why = f"it is {expected:.6g} of the whole and {together:.6g} of its parts together; {unknown}{hint}"
+        raise refused(where, name, over, why)
+    return Verdict("checked by numbers, once", unknown)
+
+
+def on_host(tree: Any) -> Any:
+    """Return the values of a tree of futures and arrays, on the host; random keys stay as they are."""
+    return jax.tree.map(lambda leaf: leaf.result() if isinstance(leaf, Deferred) else leaf, tree)
+
+
+def in_plain_jax(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return what a function returns for each of some arguments, computed by JAX on this host's processor."""
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        run = jax.jit(fn)
+        return [np.asarray(run(*args)) for args in calls]
+
+
+def tell(where: str, name: str, verdict: Verdict) -> None:
+    """Warn that nothing decided whether a loss is a mean over what is split."""
+    warnings.warn(
+        f"{where}: whether {name} is a mean over what is split was {verdict}. If it is not, the loss of the parts is "
+        f"another than that of the whole batch.", RuntimeWarning, stacklevel=4,
+    )  # fmt: skip

@@ -1,0 +1,224 @@
+"""Walks the jaxprs of both traces together, into calls, loops and branches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pathways_nb.jaxpr.flat import called
+from pathways_nb.parallel.batch_walk.arithmetic import elementwise, joined
+from pathways_nb.parallel.batch_walk.contraction_rules import CONTRACTIONS
+from pathways_nb.parallel.batch_walk.index_rules import INDEXING
+from pathways_nb.parallel.batch_walk.marks import FIXED, Counter, Kind, Mark, Reason, constant
+from pathways_nb.parallel.batch_walk.mean import is_mean, mean_mark
+from pathways_nb.parallel.batch_walk.operation import Axis, Op, grown
+from pathways_nb.parallel.batch_walk.shape_rules import MOVES
+from pathways_nb.util.primitives import COLLECTIVES
+
+_PASSES = 5
+"""Times that a loop's body is walked until what it carries no longer changes."""
+
+_LARGEST = 1 << 20
+"""Elements of the largest constant whose values are compared between the traces."""
+
+
+class UnlikeError(Exception):
+    """The two traces consist of different operations."""
+
+
+def walk(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
+    """Return the marks of a function's outputs.
+
+    Args:
+        axis: what is walked along.
+        one: the closed jaxpr at the smaller size.
+        two: at the larger size.
+        marks: of the inputs.
+    """
+    try:
+        return _Walk(axis).run(one, two, marks)
+    except UnlikeError:
+        reason = Reason(f"its operations are others for another number of {axis.name}", "")
+        return [Mark(Kind.UNKNOWN, trained=True, reason=reason)] * len(one.jaxpr.outvars)
+
+
+class _Walk:
+    def __init__(self, axis: Axis):
+        self.axis = axis
+
+    def run(self, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
+        """Return the marks of the outputs of a closed or open jaxpr."""
+        first, second = (getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in (one, two))
+        if len(first.eqns) != len(second.eqns):
+            raise UnlikeError
+        env: dict[Any, Mark] = dict(zip(first.invars, marks, strict=True))
+        consts = zip(first.constvars, getattr(one, "consts", ()), getattr(two, "consts", ()), strict=False)
+        env.update((var, _of_constant(a, b)) for var, a, b in consts)
+
+        def read(a: Any, b: Any) -> Mark:
+            if hasattr(a, "val") != hasattr(b, "val"):
+                raise UnlikeError
+            return _of_constant(a.val, b.val) if hasattr(a, "val") else env.get(a, FIXED)
+
+        for eqn, other in zip(first.eqns, second.eqns, strict=True):
+            if eqn.primitive is not other.primitive or len(eqn.invars) != len(other.invars):
+                raise UnlikeError
+            op = Op(self.axis, eqn, other, [read(a, b) for a, b in zip(eqn.invars, other.invars, strict=True)])
+            env.update(zip(eqn.outvars, self._equation(op), strict=True))
+        return [read(a, b) for a, b in zip(first.outvars, second.outvars, strict=True)]
+
+    def _equation(self, op: Op) -> Sequence[Mark]:
+        if is_mean(op.one):
+            return [mean_mark(op)]
+        if (inner := called(op.one)) is not None:
+            return self.run(inner, called(op.two), op.marks)
+        if op.name in ("scan", "while", "cond", "shard_map"):
+            return {"scan": self._scan, "while": self._while, "cond": self._cond, "shard_map": self._mapped}[op.name](
+                op
+            )
+        if op.marks and op.worst.is_lost:
+            return op.all(op.worst)
+        for rules in (MOVES, CONTRACTIONS, INDEXING):
+            if op.name in rules:
+                return op.all(found) if isinstance(found := rules[op.name](op), Mark) else found
+        return elementwise(op)
+
+    def _scan(self, op: Op) -> Sequence[Mark]:
+        one, two = op.params, op.two.params
+        consts, count = one.get("num_consts"), one.get("num_carry")
+        if consts is None or count is None:  # described otherwise by another version of JAX
+            return op.all(op.unknown())
+        fixed, carry, over = op.marks[:consts], list(op.marks[consts : consts + count]), op.marks[consts + count :]
+        sliced = [_slice_of(mark) for mark in over]
+        for _ in range(_PASSES):
+            made = self.run(one["jaxpr"], two["jaxpr"], [*fixed, *carry, *sliced])
+            after = [joined(op, a, b) for a, b in zip(carry, made[:count], strict=True)]
+            if after == carry:
+                break
+            carry = after
+        else:
+            carry = [op.unknown()] * count
+        carried = [self._carried(op, mark) for mark in carry]
+        if one["length"] != two["length"]:  # what changes from turn to turn depends on their number
+            carried = [mark if mark == before or mark.is_lost else op.unknown()
+                       for mark, before in zip(carried, op.marks[consts : consts + count], strict=True)]  # fmt: skip
+        return [*carried, *map(_stacked, made[count:])]
+
+    def _carried(self, op: Op, mark: Mark) -> Mark:
+        """Return a mark that is carried; what belongs to one row must not be."""
+        single = mark.kind == Kind.ROWS and mark.at is None and mark.context is None
+        if not single:
+            return mark
+        what = f"a value is carried from {self.axis.one} to {self.axis.one} by {op.name!r}"
+        return op.mixed(what) if self.axis.name == "tokens" else op.unknown(what)
+
+    def _while(self, op: Op) -> Sequence[Mark]:
+        one, two = op.params, op.two.params
+        ends, bodies = one.get("cond_nconsts"), one.get("body_nconsts")
+        if ends is None or bodies is None:
+            return op.all(op.unknown())
+        for_end, for_body = op.marks[:ends], op.marks[ends : ends + bodies]
+        carry = list(op.marks[ends + bodies :])
+        for _ in range(_PASSES):
+            made = self.run(one["body_jaxpr"], two["body_jaxpr"], [*for_body, *carry])
+            after = [joined(op, a, b) for a, b in zip(carry, made, strict=True)]
+            if after == carry:
+                break
+            carry = after
+        else:
+            return op.all(op.unknown())
+        (ended,) = self.run(one["cond_jaxpr"], two["cond_jaxpr"], [*for_end, *carry])
+        return carry if ended.kind == Kind.FIXED else self._decided(op, ended, "a loop ends")
+
+    def _cond(self, op: Op) -> Sequence[Mark]:
+        chosen, *rest = op.marks
+        pairs = zip(op.params["branches"], op.two.params["branches"], strict=True)
+        results = [self.run(one, two, rest) for one, two in pairs]
+        if chosen.kind > Kind.FIXED and not _is_single(chosen):
+            return self._decided(op, chosen, "a branch is taken")
+        found = results[0]
+        for other in results[1:]:
+            found = [joined(op, a, b) for a, b in zip(found, other, strict=True)]
+        if chosen.kind == Kind.ROWS:
+            found = [replace(chosen.plain(), trained=True) if mark.kind == Kind.FIXED else mark for mark in found]
+        return found
+
+    def _decided(self, op: Op, mark: Mark, what: str) -> list[Mark]:
+        if mark.is_lost:
+            return op.all(mark)
+        if mark.kind == Kind.SUM:
+            return op.all(op.mixed(f"{what} by a sum over {self.axis.name}"))
+        return op.all(op.unknown(f"{what} by values of {self.axis.name}"))
+
+    def _mapped(self, op: Op) -> Sequence[Mark]:
+        """Walk into a ``shard_map`` that does not split rows; collectives then add up what all devices have."""
+        if any(mark.kind == Kind.ROWS and _splits(spec, mark.at)
+               for mark, spec in zip(op.marks, op.params.get("in_specs", ()), strict=False)):  # fmt: skip
+            return op.all(op.unknown(f"'shard_map' that splits the {self.axis.name}"))
+        if any(each.primitive.name in COLLECTIVES and not each.primitive.name.startswith("psum")
+               for each in op.params["jaxpr"].eqns) and op.worst.kind > Kind.FIXED:  # fmt: skip
+            return op.all(op.unknown("collectives inside 'shard_map'"))
+        return self.run(op.params["jaxpr"], op.two.params["jaxpr"], op.marks)
+
+
+def _splits(spec: Any, dim: int | None) -> bool:
+    """Return whether a partition of a ``shard_map`` splits a dimension."""
+    return dim is not None and dim < len(spec) and spec[dim] is not None
+
+
+def _is_single(mark: Mark) -> bool:
+    """Return whether a value belongs to one row."""
+    return mark.kind == Kind.ROWS and mark.at is None and mark.context is None
+
+
+def _slice_of(mark: Mark) -> Mark:
+    """Return the mark of one of the slices over which a scan goes."""
+    if 0 in dict(mark.counts):
+        return Mark(Kind.UNKNOWN, trained=mark.trained, reason=Reason("'scan' over a count", ""))
+    at = None if mark.at in (0, None) else mark.at - 1
+    if mark.context == 0:
+        return Mark(Kind.UNKNOWN, trained=mark.trained, reason=Reason("'scan' over earlier tokens", ""))
+    context = None if mark.context is None else mark.context - 1
+    counts = tuple((dim - 1, start) for dim, start in mark.counts)
+    return replace(mark.plain(), at=at, context=context, counts=counts, masked=mark.masked, number=mark.number)
+
+
+def _stacked(mark: Mark) -> Mark:
+    """Return the mark of what a scan stacks of its slices."""
+    if mark.kind == Kind.ROWS:
+        at = 0 if _is_single(mark) else None if mark.at is None else mark.at + 1
+        return replace(mark.plain(), at=at, context=None if mark.context is None else mark.context + 1)
+    return replace(mark.plain(), counts=tuple((dim + 1, start) for dim, start in mark.counts))
+
+
+def _of_constant(one: Any, two: Any) -> Mark:
+    """Return the mark of a literal or of an array that was closed over."""
+    if one is two and jnp.ndim(one):
+        return FIXED
+    try:
+        a, b = np.asarray(one), np.asarray(two)
+    except Exception:  # a traced value, a key
+        return FIXED if one is two else Mark(power=None)
+    if a.dtype.kind not in "biuf" and str(a.dtype) != "bfloat16":
+        return FIXED if one is two else Mark(power=None)
+    if a.ndim == 0:
+        return constant((float(a), float(b)))
+    if max(a.size, b.size) > _LARGEST or not a.size:
+        return FIXED if a.shape == b.shape else Mark(power=None)
+    if _uniform(a) and _uniform(b):
+        return constant((float(a.flat[0]), float(b.flat[0])))
+    dims = grown((a.shape, b.shape)) if a.ndim == b.ndim else None
+    if dims == []:
+        return FIXED if np.array_equal(a, b, equal_nan=a.dtype.kind == "f") else Mark(power=None)
+    if dims == [0] and a.ndim == 1 and all(np.array_equal(each, np.arange(len(each)) + each[0]) for each in (a, b)):
+        start = int(a[0]), int(b[0])
+        return Mark(counts=((0, start),), counter=Counter(((0, 1),), start))
+    return Mark(counts=tuple((dim, None) for dim in dims or range(a.ndim)))
+
+
+def _uniform(array: np.ndarray) -> bool:
+    return bool((array == array.flat[0]).all())

@@ -1,0 +1,98 @@
+"""Compares the loss of parts of a batch with that of the whole, where the structure of a pipeline does not decide.
+
+Both are computed in plain JAX on the host, once, from the values of the first call: of two microbatches, and of the
+token slices of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from pathways_nb.parallel.batch_walk.marks import Reason
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax
+from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
+from pathways_nb.parallel.pipelines.stored_context import with_store
+
+
+class Model(NamedTuple):
+    """A model in plain JAX.
+
+    Args:
+        calls: the stages, as ``call(params, x, key, context)``.
+        loss: returns the loss and auxiliary outputs.
+        name: of the loss.
+        length: tokens of the sequences.
+    """
+
+    calls: Sequence[Callable[..., Any]]
+    loss: Callable[..., tuple[Any, Any]]
+    name: str
+    length: int
+
+    def whole(self, params: Any, x: Any, targets: Any) -> Any:
+        """Return the loss of whole sequences."""
+        for call, own in zip(self.calls, params, strict=True):
+            x = call(own, x, None, Context(0, self.length, self.length, self.length))
+        return self.loss(x, targets)[0]
+
+    def rows(self, verdict: Verdict, params: Any, x: Any, targets: Any, count: int) -> Verdict:
+        """Compare two parts of so many rows with both together.
+
+        Returns:
+            The verdict that numbers reached.
+
+        Raises:
+            UsageError: they differ.
+        """
+
+        def part(first: int, last: int) -> Any:
+            return params, *jax.tree.map(lambda leaf: leaf[first * count : last * count], (x, targets))
+
+        *halves, both = in_plain_jax(self.whole, [part(0, 1), part(1, 2), part(0, 2)])
+        return by_numbers("pipeline", self.name, "rows", verdict.unknown, halves, (0.5, 0.5), both)
+
+    def slices(
+        self, verdict: Verdict, params: Any, x: Any, targets: Any, slices: Sequence[TokenSlice], cut: Callable[..., Any]
+    ) -> Verdict:
+        """Compare the token slices of some rows with whole sequences.
+
+        Args:
+            verdict: that the structure did not reach.
+            params: of each stage.
+            x: the input.
+            targets: what the loss compares with.
+            slices: the token slices.
+            cut: ``cut((x, targets), slice)`` returns those of a slice.
+
+        Returns:
+            The verdict that numbers reached.
+
+        Raises:
+            UsageError: they differ.
+        """
+
+        def sliced(params: Any, x: Any, targets: Any) -> Any:
+            stores: list[Any] = [None] * len(self.calls)
+            losses = []
+            for at in slices:
+                y, wanted = cut((x, targets), at)
+                for stage, call in enumerate(self.calls):
+                    context = Context(at.offset, at.tokens, at.offset + at.tokens, at.length)
+                    run = lambda own, y, call=call, context=context: call(own, y, None, context)  # noqa: E731
+                    y, stores[stage], _ = with_store(run, (params[stage], y), stores[stage])
+                losses.append(self.loss(y, wanted)[0] * (at.tokens / at.length))
+            return sum(losses)
+
+        given = params, *jax.tree.map(lambda leaf: leaf[:2], (x, targets))
+        (whole,), (together,) = (in_plain_jax(run, [given]) for run in (self.whole, sliced))
+        hint = "; usual: a mask or positions of the slice's own, a shift of the targets, a sum over tokens"
+        return by_numbers("pipeline", self.name, "tokens", verdict.unknown, [together], [1.0], whole, hint)
+
+
+def drawn(verdict: Verdict) -> Verdict:
+    """Return the verdict on a model that draws random numbers, which are others in each part."""
+    return Verdict("not checked", Reason(f"{verdict.unknown}, and it draws other random numbers in each part", ""))
