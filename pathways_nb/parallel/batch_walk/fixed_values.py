@@ -68,7 +68,7 @@ def of_fixed(op: Op) -> Mark:
         power = 0 if powers <= {0} else None
     counter = _counter(op)
     if counter is not None:  # it says where the count begins
-        alone = len(counter.steps) == 1 and counter.steps[0][1] == 1
+        power, alone = 0, len(counter.steps) == 1 and counter.steps[0][1] == 1
         counts = tuple((dim, counter.start if alone else None) for dim, _ in counter.steps)
     return Mark(power=power, trained=op.trained, counts=counts, counter=counter, mask=masks)
 

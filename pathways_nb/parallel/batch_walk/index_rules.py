@@ -29,6 +29,8 @@ def _gather(op: Op) -> Mark:
         return operand if linear else op.mixed(f"an index from a sum over {op.axis.name}")
     if operand.kind == Kind.FIXED:
         return _table(op, operand, indices, batch)
+    if operand.is_single and not indices.counts and (indices.kind == Kind.FIXED or indices.is_single):
+        return replace(operand.plain(), trained=op.trained)
     if operand.context is not None or operand.at is None:
         return op.unknown()
     if operand.at in whole and indices.kind == Kind.FIXED:

@@ -127,6 +127,11 @@ class Mark:
         """Whether it is unknown or mixed."""
         return self.kind >= Kind.UNKNOWN
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it belongs to one row, and no dimension is that of the rows."""
+        return self.kind == Kind.ROWS and self.at is None and self.context is None
+
     def plain(self) -> Mark:
         """Return the mark of a value of which only its dependence on rows is known."""
         return replace(self, masked="", counter=None, mask=None, number=None, pieces=())

@@ -110,8 +110,7 @@ class _Walk:
 
     def _carried(self, op: Op, mark: Mark) -> Mark:
         """Return a mark that is carried; what belongs to one row must not be."""
-        single = mark.kind == Kind.ROWS and mark.at is None and mark.context is None
-        if not single:
+        if not mark.is_single:
             return mark
         what = f"a value is carried from {self.axis.one} to {self.axis.one} by {op.name!r}"
         return op.mixed(what) if self.axis.name == "tokens" else op.unknown(what)
@@ -138,7 +137,7 @@ class _Walk:
         chosen, *rest = op.marks
         pairs = zip(op.params["branches"], op.two.params["branches"], strict=True)
         results = [self.run(one, two, rest) for one, two in pairs]
-        if chosen.kind > Kind.FIXED and not _is_single(chosen):
+        if chosen.kind > Kind.FIXED and not chosen.is_single:
             return self._decided(op, chosen, "a branch is taken")
         found = results[0]
         for other in results[1:]:
@@ -170,11 +169,6 @@ def _splits(spec: Any, dim: int | None) -> bool:
     return dim is not None and dim < len(spec) and spec[dim] is not None
 
 
-def _is_single(mark: Mark) -> bool:
-    """Return whether a value belongs to one row."""
-    return mark.kind == Kind.ROWS and mark.at is None and mark.context is None
-
-
 def _slice_of(mark: Mark) -> Mark:
     """Return the mark of one of the slices over which a scan goes."""
     if 0 in dict(mark.counts):
@@ -190,7 +184,7 @@ def _slice_of(mark: Mark) -> Mark:
 def _stacked(mark: Mark) -> Mark:
     """Return the mark of what a scan stacks of its slices."""
     if mark.kind == Kind.ROWS:
-        at = 0 if _is_single(mark) else None if mark.at is None else mark.at + 1
+        at = 0 if mark.is_single else None if mark.at is None else mark.at + 1
         return replace(mark.plain(), at=at, context=None if mark.context is None else mark.context + 1)
     return replace(mark.plain(), counts=tuple((dim + 1, start) for dim, start in mark.counts))
 

@@ -1,0 +1,163 @@
+"""Losses by name, and whether the mean over the parts of a batch is that of the whole.
+
+``RIGHT`` are means over rows, ``WRONG`` are not and their structure says so, ``UNKNOWN`` mix rows in ways that only
+numbers can judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import pathways_nb as pw
+
+ROWS, FEATURES, CLASSES = 16, 8, 5
+
+Loss = Callable[[Any, Any, Any], Any]
+
+
+def logits(w: Any, x: Any) -> Any:
+    return jnp.tanh(x @ w)
+
+
+def each(w: Any, x: Any, y: Any) -> Any:
+    """The cross-entropy of every row."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits(w, x), y)
+
+
+def seen(y: Any) -> Any:
+    return (y > 1).astype(jnp.float32)
+
+
+def _layers(w: Any, x: Any, y: Any) -> Any:
+    last, _ = jax.lax.scan(lambda h, scale: (jnp.tanh(h * scale), None), x, w.T[:, :FEATURES])
+    return (last * seen(y)[:, None]).mean()
+
+
+def _while(w: Any, x: Any, y: Any) -> Any:
+    return jax.lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h) + i, each(w, x, y)).mean()
+
+
+def _attention(w: Any, x: Any, y: Any) -> Any:
+    """Attention within each row, over features as tokens."""
+    h = x[:, :, None] * w[None, :, :]
+    scores = jax.nn.softmax(jnp.einsum("bte,bse->bts", h, h))
+    return (jnp.einsum("bts,bse->bte", scores, h) ** 2).mean() + each(w, x, y).mean()
+
+
+def _checkpointed(w: Any, x: Any, y: Any) -> Any:
+    return jax.checkpoint(lambda w: each(w, x, y).mean())(w)
+
+
+def _custom(w: Any, x: Any, y: Any) -> Any:
+    @jax.custom_vjp
+    def double(a):
+        return 2 * a
+
+    double.defvjp(lambda a: (2 * a, None), lambda _, g: (2 * g,))
+    return double(each(w, x, y)).mean()
+
+
+def _chunks(w: Any, x: Any, y: Any) -> Any:
+    return jax.lax.map(lambda pair: each(w, pair[0][None], pair[1][None])[0], (x, y)).mean()
+
+
+def _whole_numbers(w: Any, x: Any, y: Any) -> Any:
+    return each(w, x, y).mean() + (jnp.argmax(logits(w, x), -1) == y).mean()
+
+
+RIGHT: dict[str, Loss] = {
+    "mean": lambda w, x, y: each(w, x, y).mean(),
+    "sum over rows": lambda w, x, y: each(w, x, y).sum() / len(x),
+    "times a reciprocal": lambda w, x, y: each(w, x, y).sum() * (1.0 / x.size) * FEATURES,
+    "index by arange": lambda w, x, y: -jax.nn.log_softmax(logits(w, x))[jnp.arange(len(x)), y].mean(),
+    "index by NumPy": lambda w, x, y: -jax.nn.log_softmax(logits(w, x))[np.arange(len(x)), y].mean(),
+    "one-hot": lambda w, x, y: -(jax.nn.one_hot(y, CLASSES) * jax.nn.log_softmax(logits(w, x))).sum() / len(x),
+    "vmap": lambda w, x, y: jax.vmap(lambda a, b: each(w, a[None], b[None])[0])(x, y).mean(),
+    "map over rows": _chunks,
+    "regularised": lambda w, x, y: each(w, x, y).mean() + 0.1 * jnp.sqrt(jnp.sum(w**2)),
+    "masked, over all rows": lambda w, x, y: (each(w, x, y) * seen(y)).mean(),
+    "pw.mean": lambda w, x, y: pw.mean((each(w, x, y) * seen(y)).sum(), seen(y).sum()),
+    "pw.mean of whole numbers": lambda w, x, y: pw.mean((each(w, x, y) * seen(y)).sum(), (y > 1).sum()),
+    "pw.mean as a term": lambda w, x, y: (
+        0.5 * pw.mean((each(w, x, y) * seen(y)).sum(), seen(y).sum()) + each(w, x, y).mean() + jnp.sum(w**2)
+    ),
+    "two means": lambda w, x, y: (
+        pw.mean((each(w, x, y) * seen(y)).sum(), seen(y).sum()) - pw.mean(jnp.sum(x[:, 0] * (y < 2)), jnp.sum(y < 2))
+    ),
+    "checkpoint": _checkpointed,
+    "pw.mean in jit": lambda w, x, y: jax.jit(lambda v: pw.mean((v * seen(y)).sum(), seen(y).sum()))(each(w, x, y)),
+    "layers by scan": _layers,
+    "loop": _while,
+    "attention within rows": _attention,
+    "custom gradient": _custom,
+    "norm of each row": lambda w, x, y: jnp.mean(jnp.sqrt(1e-3 + (logits(w, x) ** 2).sum(-1))) + each(w, x, y).mean(),
+    "variance of each row": lambda w, x, y: logits(w, x).var(-1).mean() + each(w, x, y).mean(),
+    "rows merged with features": lambda w, x, y: jnp.mean(logits(w, x).reshape(-1) ** 2),
+    "trace of a covariance": lambda w, x, y: jnp.trace(logits(w, x).T @ logits(w, x) / len(x)),
+    "batch mean as a linear term": lambda w, x, y: (logits(w, x) + 0.3 * logits(w, x).mean(0)).mean(),
+    "branch by a parameter": lambda w, x, y: jax.lax.cond(w[0, 0] > 0, jnp.mean, lambda v: 2 * v.mean(), each(w, x, y)),
+    "parameters only": lambda w, x, y: jnp.sum(w**2),
+    "accuracy beside it": _whole_numbers,
+    "dot of rows": lambda w, x, y: jnp.dot(each(w, x, y), seen(y)) / len(x),
+    "convolution": lambda w, x, y: (
+        jax.lax.conv_general_dilated(x[:, None], w.T[:, None, :3], (1,), "SAME") ** 2
+    ).mean(),
+}  # fmt: skip
+
+WRONG: dict[str, Loss] = {
+    "sum": lambda w, x, y: each(w, x, y).sum(),
+    "sum over a constant": lambda w, x, y: each(w, x, y).sum() / 32,
+    "sum over a root": lambda w, x, y: each(w, x, y).sum() / len(x) ** 0.5,
+    "sum and regularised": lambda w, x, y: each(w, x, y).sum() + 0.1 * jnp.sum(w**2),
+    "masked": lambda w, x, y: (each(w, x, y) * seen(y)).sum() / seen(y).sum(),
+    "masked, at least 1": lambda w, x, y: (each(w, x, y) * seen(y)).sum() / jnp.maximum(seen(y).sum(), 1),
+    "mean where": lambda w, x, y: jnp.mean(each(w, x, y), where=y > 1),
+    "nanmean": lambda w, x, y: jnp.nanmean(jnp.where(y > 1, each(w, x, y), jnp.nan)),
+    "root of a mean": lambda w, x, y: jnp.sqrt((logits(w, x) ** 2).mean()),
+    "batch statistics": lambda w, x, y: (jax.nn.standardize(logits(w, x), axis=0) ** 4).mean(),
+    "variance over rows": lambda w, x, y: logits(w, x).var(),
+    "contrastive": lambda w, x, y: optax.softmax_cross_entropy_with_integer_labels(
+        logits(w, x) @ logits(w, x).T, jnp.arange(len(x))
+    ).mean(),
+    "largest": lambda w, x, y: each(w, x, y).max(),
+    "log of a sum": lambda w, x, y: jax.nn.logsumexp(each(w, x, y)),
+    "clipped": lambda w, x, y: jnp.minimum(each(w, x, y).mean(), 1.7),
+    "balance of experts": lambda w, x, y: (
+        jax.nn.softmax(logits(w, x)).mean(0) * jax.nn.one_hot(y, CLASSES).mean(0)
+    ).sum(),
+    "covariance squared": lambda w, x, y: ((logits(w, x).T @ logits(w, x) / len(x)) ** 2).sum(),
+    "branch by the batch": lambda w, x, y: jax.lax.cond(x.sum() > 0, jnp.mean, lambda v: 2 * v.mean(), each(w, x, y)),
+    "pw.mean over a maximum": lambda w, x, y: pw.mean((each(w, x, y) * seen(y)).sum(), jnp.maximum(seen(y).sum(), 1)),
+    "pw.mean of a mean": lambda w, x, y: pw.mean((each(w, x, y) * seen(y)).mean(), seen(y).sum()),
+    "pw.mean squared": lambda w, x, y: pw.mean((each(w, x, y) * seen(y)).sum(), seen(y).sum()) ** 2,
+    "count of parameters": lambda w, x, y: pw.mean(each(w, x, y).sum(), (logits(w, x) > 0).sum()),
+}  # fmt: skip
+
+UNKNOWN: dict[str, Loss] = {
+    "neighbours": lambda w, x, y: (logits(w, x) * jnp.roll(logits(w, x), 1, 0)).mean(),
+    "running sum": lambda w, x, y: jnp.cumsum(each(w, x, y)).mean(),
+    "weights by position": lambda w, x, y: (each(w, x, y) * jnp.arange(len(x))).mean(),
+    "first half": lambda w, x, y: each(w, x, y)[: len(x) // 2].mean(),
+    "sorted": lambda w, x, y: (jnp.sort(each(w, x, y)) * jnp.linspace(0, 1, len(x))).mean(),
+}
+
+UNKNOWN_BUT_RIGHT: dict[str, Loss] = {
+    "sorted and averaged": lambda w, x, y: jnp.sort(each(w, x, y)).mean(),
+    "rows in two groups": lambda w, x, y: jnp.mean(logits(w, x).reshape(2, -1) ** 2),
+    "host function": lambda w, x, y: (
+        each(w, x, y) * jax.pure_callback(np.tanh, jax.ShapeDtypeStruct(x.shape[:1], jnp.float32), x[:, 0])
+    ).mean(),
+}  # fmt: skip
+
+
+def data(seed: int = 0, rows: int = ROWS) -> tuple[Any, Any, Any]:
+    """Weights, input and labels."""
+    random = np.random.default_rng(seed)
+    w, x = random.normal(size=(FEATURES, CLASSES)), random.normal(size=(rows, FEATURES))
+    return w.astype(np.float32), x.astype(np.float32), random.integers(0, CLASSES, rows).astype(np.int32)

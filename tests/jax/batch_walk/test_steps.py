@@ -1,0 +1,272 @@
+"""Steps and pipelines against the whole batch: means over a mask, auxiliary outputs, what is not trained, numbers."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pathways_nb as pw
+from tests.jax.batch_walk import losses
+from tests.jax.batch_walk.losses import CLASSES, FEATURES, ROWS, UNKNOWN, UNKNOWN_BUT_RIGHT, data, each, logits, seen
+from tests.jax.batch_walk.random_steps import random_step
+from tests.support.closeness import close
+from tests.support.pipelines import language_model, mlp, mlp_model, normal, random
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_random_step_agrees_with_the_whole_batch_or_is_refused(controller: pw.Controller, seed: int) -> None:
+    outcome = random_step(seed)
+    assert outcome.ended == ("refused" if outcome.wrong else "agreed"), outcome
+
+
+def masked(w: Any, x: Any, y: Any) -> Any:
+    return pw.mean((each(w, x, y) * seen(y)).sum(), seen(y).sum()) + 0.1 * jnp.sum(w**2)
+
+
+def halves(y: Any, share: int = 2) -> Any:
+    """Labels whose first rows are all masked."""
+    y = y.copy()
+    y[: ROWS // share] = 0
+    return y
+
+
+@pytest.mark.parametrize("mode", ["ddp", "zero3"])
+def test_a_part_without_any_unmasked_row_counts_nothing(controller: pw.Controller, mode: str) -> None:
+    w, x, y = data()
+    step = pw.fsdp(masked, w, on=pw.virtual_slice(4), mode=mode, accumulate=2)
+    value, gradients = step.value_and_grad(step.init(w), x, halves(y))
+    close((value, step.whole(gradients)), jax.value_and_grad(masked)(w, x, halves(y)))
+    assert step.checked == "checked by structure: the loss is a mean over what is split"
+
+
+def test_a_mean_over_a_mask_in_a_pipeline_and_in_plain_jax(controller: pw.Controller) -> None:
+    params, x, _ = mlp_model(2)
+    mask = np.array([0, 0, 1, 1, 1, 0, 1, 1], np.float32)
+
+    def loss(h: Any, targets: Any) -> Any:
+        wanted, mask = targets
+        return pw.mean((((h - wanted) ** 2).mean(-1) * mask).sum(), mask.sum())
+
+    on = [pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)]
+    for options in ({}, {"fsdp": "zero3"}, {"data_sharding": pw.P("x")}):
+        pipe = pw.pipeline([mlp] * 2, on=on, schedule="1f1b", microbatches=2, loss=loss, **options)
+        found = pipe.value_and_grad(params, x, (x[::-1].copy(), mask))
+        close(found, jax.value_and_grad(pipe.composed)(params, x, (x[::-1].copy(), mask)))
+
+
+def with_metrics(w: Any, x: Any, y: Any) -> Any:
+    right = jnp.argmax(logits(w, x), -1) == y
+    about = {
+        "logits": logits(w, x), "right": right, "accuracy": right.astype(jnp.float32).mean(),
+        "count": right.sum(), "largest": logits(w, x).max(), "any": right.any(),
+        "seen": pw.mean((right * seen(y)).sum(), seen(y).sum()), "norm": jnp.sqrt(jnp.sum(w**2)),
+    }  # fmt: skip
+    return each(w, x, y).mean(), about
+
+
+JOINED = {"count": "sum", "largest": "max", "any": "max"}
+
+
+@pytest.mark.parametrize(("mode", "accumulate"), [("zero3", 1), ("ddp", 2)])
+def test_auxiliary_outputs_of_a_step_are_those_of_the_whole_batch(
+    controller: pw.Controller, mode: str, accumulate: int
+) -> None:
+    w, x, y = data()
+    step = pw.fsdp(with_metrics, w, on=pw.virtual_slice(4), mode=mode, accumulate=accumulate, has_aux=True, aux=JOINED)
+    (value, about), _ = step.value_and_grad(step.init(w), x, y)
+    close((value, about), with_metrics(w, x, y))
+    assert {name: leaf.dtype for name, leaf in about.items()} == {
+        name: leaf.dtype for name, leaf in with_metrics(w, x, y)[1].items()
+    }
+
+
+@pytest.mark.parametrize("fsdp", [None, "zero3"])
+def test_auxiliary_outputs_of_a_pipeline_are_those_of_the_whole_batch(controller: pw.Controller, fsdp: str) -> None:
+    _, x, y = data()
+    params = [normal(random(), FEATURES, FEATURES) for _ in range(2)]
+
+    def loss(h: Any, targets: Any) -> Any:
+        return with_metrics(jnp.eye(FEATURES)[:, :CLASSES], h, targets)
+
+    on = [pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)]
+    pipe = pw.pipeline([lambda w, x: x + jnp.tanh(x @ w)] * 2, on=on, schedule="1f1b", microbatches=4, loss=loss,
+                       has_aux=True, aux=JOINED, fsdp=fsdp)  # fmt: skip
+    found, _ = pipe.value_and_grad(params, x, y)
+    close(found, pipe.composed(params, x, y))
+
+
+def test_auxiliary_outputs_of_token_slices_are_put_together(controller: pw.Controller) -> None:
+    from tests.support.pipelines import cross_entropy, embed, head
+
+    def loss(y: Any, targets: Any) -> Any:
+        right = jnp.argmax(y, -1) == targets
+        return cross_entropy(y, targets), {"right": right, "accuracy": right.astype(jnp.float32).mean()}
+
+    params, x, targets = language_model()
+    x, targets = x.astype(np.int32), targets.astype(np.int32)
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    pipe = pw.pipeline([embed, head], on=on, schedule="terapipe", microbatches=2, loss=loss, token_slices=[6, 4, 2],
+                       has_aux=True)  # fmt: skip
+    found, _ = pipe.value_and_grad(params, x, targets)
+    close(found, pipe.composed(params, x, targets))
+
+
+@pytest.mark.parametrize(
+    ("name", "aux", "says"),
+    [
+        ("count", {"any": "max"}, r"output count of the whole, int32\[\], is not known. Say it: aux=\{\"count\": \"s"),
+        ("any", {"count": "sum"}, r"auxiliary output any of the whole, bool\[\], is not known"),
+        (
+            "largest",
+            {"count": "sum", "any": "max"},
+            r"largest of the whole, float32\[\], is not known: 'reduce_max' over",
+        ),
+        (
+            "logits",
+            JOINED | {"logits": "mean"},
+            r"aux= says 'mean' of logits, whose shape \[4, 5\] grows with the batch",
+        ),
+        ("cout", {"cout": "sum"}, r"aux= names 'cout', but the auxiliary outputs are .* Did you mean 'count'"),
+        ("summ", {"count": "summ"}, r'must say "sum", "mean" or "max" of an output.* Did you mean \'sum\''),
+    ],
+)
+def test_an_auxiliary_output_that_nobody_explains_is_refused(
+    controller: pw.Controller, name: str, aux: Any, says: str
+) -> None:
+    w, x, y = data()
+    with pytest.raises(pw.UsageError, match=says):
+        pw.fsdp(with_metrics, w, on=pw.virtual_slice(4), has_aux=True, aux=aux).value_and_grad(w, x, y)
+
+
+def test_a_python_number_beside_the_loss_needs_a_word(controller: pw.Controller) -> None:
+    w, x, y = data()
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return each(w, x, y).mean(), {"scale": 2.5}
+
+    with pytest.raises(pw.UsageError, match="auxiliary output scale of the whole, a Python number, is not known"):
+        pw.fsdp(loss, w, on=pw.virtual_slice(4), has_aux=True).value_and_grad(w, x, y)
+    step = pw.fsdp(loss, w, on=pw.virtual_slice(4), has_aux=True, aux="max")
+    (_, about), _ = step.value_and_grad(step.init(w), x, y)
+    close(about, {"scale": np.float32(2.5)})
+
+
+LINE = next(n for n, line in enumerate(inspect.getsource(losses).splitlines(), 1) if "pure_callback" in line)
+
+
+def test_numbers_decide_once_where_the_structure_does_not(controller: pw.Controller) -> None:
+    w, x, y = data()
+    place = pw.virtual_slice(2)
+    step = pw.fsdp(UNKNOWN_BUT_RIGHT["host function"], w, on=place)
+    with pytest.raises(
+        pw.UsageError, match="is no mean over the rows of the batch: it is .* of the whole and .* of its"
+    ):
+        pw.fsdp(UNKNOWN["running sum"], w, on=place).value_and_grad(w, x, y)
+    value, _ = step.value_and_grad(step.init(w), x, y)
+    close(value, UNKNOWN_BUT_RIGHT["host function"](w, x, y))
+    assert step.checked == "checked by numbers, once, because 'pure_callback' over the rows " + f"(losses.py:{LINE})"
+
+
+def test_a_loss_is_not_checked_where_its_user_says_so(controller: pw.Controller) -> None:
+    w, x, y = data()
+    step = pw.fsdp(UNKNOWN["running sum"], w, on=pw.virtual_slice(2), check=False)
+    value, _ = step.value_and_grad(step.init(w), x, y)
+    half = ROWS // 2
+    close(value, sum(UNKNOWN["running sum"](w, x[at], y[at]) for at in (slice(half), slice(half, None))) / 2)
+    assert step.checked == "not checked: check=False"
+
+
+def test_on_simulated_devices_a_line_says_what_nobody_decided() -> None:
+    w, x, y = data()
+    with pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=2):
+        step = pw.fsdp(UNKNOWN["running sum"], w, on=pw.virtual_slice(2))
+        with pytest.warns(
+            RuntimeWarning, match="whether <lambda> is a mean over what is split was not checked, because"
+        ):
+            pw.wait(step.value_and_grad(step.init(w), x, y))
+        assert step.checked.startswith("not checked, because 'cumsum' along the rows")
+
+
+def test_whole_numbers_among_the_parameters_are_named() -> None:
+    with pw.attach("sim", chip="tpu_v3", islands=1, devices_per_island=2):
+        with pytest.raises(pw.UsageError, match=r"parameter order is int32, .* frozen=lambda name: name == 'order'"):
+            pw.fsdp(
+                masked, {"w": np.ones(3, np.float32), "order": np.arange(3, dtype=np.int32)}, on=pw.virtual_slice(2)
+            )
+        params, x, targets = mlp_model(2)
+        pipe = pw.pipeline(
+            [mlp] * 2, on=[pw.virtual_slice(1)] * 2, schedule="gpipe", microbatches=2, loss=lambda y, t: y
+        )
+        with pytest.raises(pw.UsageError, match=r"params\[1\]\['order'\] is int32, .*Name it in frozen="):
+            pipe.value_and_grad([params[0], {**params[1], "order": np.arange(3, dtype=np.int32)}], x, targets)
+
+
+def test_frozen_parameters_of_a_pipeline_stay(controller: pw.Controller) -> None:
+    import optax
+
+    number = random()
+    order = number.permutation(8).astype(np.int32)
+
+    def first(params: Any, x: Any) -> Any:
+        return mlp({name: params[name] for name in ("up", "down")}, x[:, params["order"]])
+
+    params, x, targets = mlp_model(2)
+    params[0] = {**params[0], "order": order}
+
+    def frozen(name: str) -> bool:
+        return name in ("0.order", "1.down")
+
+    def loss(trained: Any) -> Any:
+        whole = [{**params[0], **trained[0]}, {**params[1], **trained[1]}]
+        return jnp.mean((mlp(whole[1], first(whole[0], x)) - targets) ** 2)
+
+    value, exact = jax.value_and_grad(loss)(
+        [{name: params[0][name] for name in ("up", "down")}, {"up": params[1]["up"]}]
+    )
+    on = [pw.virtual_slice(2, island=0), pw.virtual_slice(2, island=1)]
+    for options in ({"schedule": "1f1b"}, {"schedule": "zb-h1", "fsdp": "zero3"}):
+        pipe = pw.pipeline([first, mlp], on=on, microbatches=2, loss=lambda y, t: jnp.mean((y - t) ** 2), frozen=frozen,
+                           **options)  # fmt: skip
+        found, gradients = pipe.value_and_grad(params, x, targets)
+        close((found, gradients[0]["up"], gradients[1]["up"]), (value, exact[0]["up"], exact[1]["up"]))
+        close(gradients[1]["down"], np.zeros_like(params[1]["down"]))
+        optimizer = optax.adamw(1e-2)
+        after, _, _ = pipe.step(optimizer)(params, pipe.init(optimizer, params), x, targets)
+        np.testing.assert_array_equal(after[0]["order"].result(), order)
+        np.testing.assert_array_equal(after[1]["down"].result(), params[1]["down"])
+        assert np.abs(after[0]["up"].result() - params[0]["up"]).max() > 1e-3
+
+
+def cross(params: Any, x: Any) -> Any:
+    """Attention of every token over a memory."""
+    scores = jax.nn.softmax(jnp.einsum("btd,bsd->bts", x["h"] @ params["up"], x["memory"] @ params["up"]))
+    return {**x, "h": x["h"] + jnp.einsum("bts,bsd->btd", scores, x["memory"])}
+
+
+def test_cross_attention_reads_a_memory_that_is_not_sliced(controller: pw.Controller) -> None:
+    number = random()
+    params = [{"up": normal(number, 8, 8)} for _ in range(2)]
+    x = {"h": normal(number, 4, 12, 8), "memory": normal(number, 4, 12, 8)}
+    targets = normal(number, 4, 12, 8)
+
+    def tokenwise(params: Any, x: Any, context: pw.Context) -> Any:
+        return cross(params, {**x, "h": x["h"] + context.positions[:, None] / 12})
+
+    def loss(y: Any, targets: Any) -> Any:
+        return jnp.mean((y["h"] - targets) ** 2)
+
+    options: dict[str, Any] = {
+        "on": [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)], "schedule": "terapipe", "microbatches": 2,
+        "loss": loss, "token_slices": [6, 4, 2],
+    }  # fmt: skip
+    pipe = pw.pipeline([tokenwise, cross], unsliced=lambda name: "memory" in name, **options)
+    close(pipe.value_and_grad(params, x, targets), jax.value_and_grad(pipe.composed)(params, x, targets))
+    with pytest.raises(
+        pw.UsageError, match=r"token slices change the loss .*'dot_general' of every token with every other"
+    ):
+        pw.pipeline([tokenwise, cross], **options).value_and_grad(params, x, targets)
