@@ -1,4 +1,4 @@
-"""What makes two calls equal: the tree, shapes, dtypes and static values of their arguments.
+"""What makes two calls equal: the tree, shapes, dtypes and static values of their arguments, and JAX's contexts.
 
 Arguments are bound to parameter names first. Then ``f(x)`` and ``f(v=x)`` are one call, static and donated arguments
 may be given by name or number, and errors can name the argument they mean.
@@ -17,6 +17,8 @@ import jax
 import numpy as np
 
 from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.program import jax_contexts
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.util.words import a_type_of
 
 _MOST_SHOWN = 8
@@ -198,6 +200,8 @@ class Signature:
     static_key: Hashable
     donated: tuple[int, ...]
     """Positions of donated leaves."""
+    contexts: Contexts
+    """JAX's contexts at the line of the call."""
     dynamic_args: tuple[Any, ...]
     _dynamic_kwargs: dict[str, Any]
     _dynamic_names: list[str]
@@ -207,7 +211,14 @@ class Signature:
     """Only of a program of ordinary operations: serial of the place at which each leaf lies, where known."""
 
     @classmethod
-    def of(cls, statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Signature:
+    def of(
+        cls,
+        statics: Statics,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        contexts: Contexts | None = None,
+    ) -> Signature:
         """Bind the arguments, set static ones apart, and flatten the rest.
 
         Args:
@@ -215,6 +226,7 @@ class Signature:
             args: positional arguments.
             kwargs: keyword arguments.
             name: of the function, for errors.
+            contexts: those of the call; by default those of this line.
 
         Returns:
             The signature.
@@ -241,7 +253,10 @@ class Signature:
         owned = [(i, names[i], args[i]) for i in numbers] + [(-1, k, rest[k]) for k in sorted(rest)]
         donated = statics.donated_leaves(owned)
         dynamic_names = [names[i] for i in numbers]
-        return cls(name, tree, leaves, static_key, donated, dynamic, rest, dynamic_names, static_args, static_kwargs)
+        return cls(
+            name, tree, leaves, static_key, donated, contexts or jax_contexts.current(), dynamic, rest, dynamic_names,
+            static_args, static_kwargs,
+        )  # fmt: skip
 
     @property
     def names(self) -> list[str]:
@@ -269,6 +284,21 @@ class Signature:
                     f"If it selects a variant of the program, name it static: static_argnames={parameter!r}."
                 )
         return found  # type: ignore[return-value]
+
+    def check_width(self, avals: Sequence[Aval]) -> None:
+        """Refuse arrays of 64 bits where JAX would narrow them.
+
+        Raises:
+            UsageError: naming the argument, its dtype and what JAX would make of it.
+        """
+        for index, (leaf, aval) in enumerate(zip(self.leaves, avals, strict=True)):
+            held = jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)
+            if held != aval.dtype and not isinstance(leaf, jax.ShapeDtypeStruct):
+                shape = ",".join(map(str, aval.shape))
+                raise UsageError(
+                    f"{self.owner}: {self.names[index]} is {aval.dtype}[{shape}], and JAX holds {held} at this line, "
+                    f"where jax_enable_x64 is off. Call it in `with jax.enable_x64(True):`, or convert the array there."
+                )
 
     def explain(self, error: Exception, what: str) -> None:
         """Add a note to an error from within the function: with which shapes and types it was called."""

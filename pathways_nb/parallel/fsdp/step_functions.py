@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from pathways_nb.parallel.fsdp import checks, loss_checks, plans
 from pathways_nb.parallel.fsdp.lowering import over_devices
@@ -22,6 +22,9 @@ from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import batch_spec
 from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, with_collectives
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import jax_contexts
+from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.program.program import apart
 from pathways_nb.program.specs import axes_of
 
 
@@ -38,8 +41,8 @@ class StepSpec:
         parameters: the leaves of ``shapes``, with the dimension that is split.
         options: of the trace.
         donate: whether a step takes over its arguments' memory.
-        differentiated: by shapes of a device's batch, the step without collectives and the tree of auxiliary outputs.
-            Steps that differ in mode, devices or plan share it.
+        differentiated: by shapes of a device's batch and JAX's contexts, the step without collectives and the tree of
+            auxiliary outputs. Steps that differ in mode, devices or plan share it.
     """
 
     loss: Callable[..., Any]
@@ -164,7 +167,8 @@ class StepFunctions:
         spec = self.spec
         checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
         local = jax.tree.map(lambda leaf: part_of(leaf, spec.mode.axes.size), batch)
-        key = str(jax.tree.structure(local)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
+        leaves = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
+        key = str(jax.tree.structure(local)), leaves, _contexts()
         if key not in self._graphs:
             if key not in spec.differentiated:
                 aux = loss_checks.auxiliary_tree(spec.loss, spec.shapes, local, spec.options.has_aux)
@@ -192,6 +196,12 @@ class StepFunctions:
                   for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
         value = (results[0], jax.tree.unflatten(aux, results[1:])) if spec.options.has_aux else results[0]
         return value, spec.layout.padded(jax.tree.unflatten(jax.tree.structure(params), leaves))
+
+
+def _contexts() -> Contexts:
+    """Return JAX's contexts, equal inside and outside a program, on simulated and on real devices."""
+    with apart("sim"), jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+        return jax_contexts.current()
 
 
 def part_of(leaf: Any, parts: int, times: int = 1) -> jax.ShapeDtypeStruct:

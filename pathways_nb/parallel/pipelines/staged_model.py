@@ -25,7 +25,7 @@ from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
 from pathways_nb.parallel.pipelines.stage_trace import trace_stage
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program import context, specs
+from pathways_nb.program import context, jax_contexts, specs
 from pathways_nb.program.computation import jit
 
 
@@ -160,13 +160,13 @@ class StagedModel:
         return value, aux
 
     def _computations(self, stage: int, inputs: Inputs, at: TokenSlice) -> StageComputations:
-        """Return the computations of a stage for inputs of these shapes, traced once."""
+        """Return the computations of a stage for inputs of these shapes, traced once under the same contexts of JAX."""
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), inputs)
         trace, place = context.tracing(), self.place_of(stage)
         assert trace is not None, "a pipeline runs inside a program"
         mesh = trace.mesh_of(place)
         leaves, tree = jax.tree.flatten(shapes)
-        key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at
+        key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at, jax_contexts.current()
         if key not in self._made:
             self._made[key] = self._trace(stage, shapes, at, mesh)
         return self._made[key]
