@@ -138,7 +138,6 @@ class PlanCompiler:
 
     def _start(self, index: int, step: Step, record: Record) -> None:
         """Lower a node and begin to compile it; only layouts that are the compiler's choice must be waited for."""
-        self.progress.tell(lambda: self._under_way(index))
         code, mesh = self.traced.codes[step.node], self.meshes[step.place]
         request = CompileRequest(
             code,
@@ -152,6 +151,7 @@ class PlanCompiler:
         key = request.key()
         if key not in self.repeats:
             self.repeats[key] = self.executables.get(request, record)
+            self.progress.tell(lambda: self._under_way(index))
         self.compiling[index] = self.repeats[key]
         for slot, declared in zip(step.outputs, out_shardings(code, mesh), strict=False):
             self.shardings[slot] = declared
