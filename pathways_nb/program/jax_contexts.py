@@ -154,9 +154,14 @@ def _of(settings: Mapping[str, Any]) -> Contexts:
     return _one((*named, *here[len(named) :]))
 
 
-def entered(contexts: Contexts) -> AbstractContextManager[None]:
-    """Return a context manager under which this thread has other contexts, as far as they are settings of JAX."""
-    return _NOTHING if contexts is current() else _entered(contexts)
+def entered(contexts: Contexts, here: Contexts | None = None) -> AbstractContextManager[None]:
+    """Return a context manager under which this thread has other contexts, as far as they are settings of JAX.
+
+    Args:
+        contexts: those to have.
+        here: those of this thread, if they are known.
+    """
+    return _NOTHING if contexts is (here or current()) else _entered(contexts)
 
 
 _NOTHING = contextlib.nullcontext()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -85,6 +85,8 @@ def snapshot(value: Any) -> Any:
     return np.array(value, dtype=None if aval is None else aval.dtype)
 
 
+_NO_STATIC: Hashable = ((), ())
+"""The key of static arguments of a call without any."""
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -167,16 +169,17 @@ class Statics:
         return [f"argument {parameter.name}" for parameter in parameters]
 
     @cached_property
-    def _any_static(self) -> bool:
+    def has_static(self) -> bool:
+        """Whether any parameter is static."""
         return bool(self.static_numbers or self.static_names)
 
     def is_static(self, number: int, name: str) -> bool:
         """Return whether the parameter with this number or name is static."""
-        if not self._any_static:
+        if not self.has_static:
             return False
         return number in self.static_numbers or name.removeprefix("argument ") in self.static_names
 
-    def donated_leaves(self, owned: Sequence[tuple[int, str, Any]]) -> tuple[int, ...]:
+    def donated_leaves(self, owned: Iterator[tuple[int, str, Any]]) -> tuple[int, ...]:
         """Return the positions of donated leaves among the leaves of all ``(number, name, value)``."""
         if not (self.donated_numbers or self.donated_names):
             return ()
@@ -235,6 +238,11 @@ class Signature:
             UsageError: the arguments do not fit the function, or a static one cannot be hashed.
         """
         args, kwargs, names = statics.bind(args, kwargs, name)
+        contexts = contexts or jax_contexts.current()
+        if not kwargs and not statics.has_static:  # as most calls are, and it is done at each
+            leaves, tree = jax.tree.flatten((args, {}))
+            donated = statics.donated_leaves((i, names[i], value) for i, value in enumerate(args))
+            return cls(name, tree, leaves, _NO_STATIC, donated, contexts, args, {}, names, {}, {})
         static_args = {i: a for i, (a, n) in enumerate(zip(args, names, strict=True)) if statics.is_static(i, n)}
         static_kwargs = {k: v for k, v in kwargs.items() if k in statics.static_names}
         numbers = [i for i in range(len(args)) if i not in static_args]
@@ -251,11 +259,10 @@ class Signature:
         except TypeError:
             raise UsageError(f"{name}: a static argument must be hashable, got {static_key}.") from None
         owned = [(i, names[i], args[i]) for i in numbers] + [(-1, k, rest[k]) for k in sorted(rest)]
-        donated = statics.donated_leaves(owned)
+        donated = statics.donated_leaves(iter(owned))
         dynamic_names = [names[i] for i in numbers]
         return cls(
-            name, tree, leaves, static_key, donated, contexts or jax_contexts.current(), dynamic, rest, dynamic_names,
-            static_args, static_kwargs,
+            name, tree, leaves, static_key, donated, contexts, dynamic, rest, dynamic_names, static_args, static_kwargs
         )  # fmt: skip
 
     @property

@@ -167,7 +167,7 @@ class CallBatcher:
         with self._exclusive.held(self.session):
             tenant = tenant_scope.current()
             if self.batch.calls and (self.batch.tenant, self.batch.contexts) != (tenant, call.contexts):
-                self.flush()
+                self.flush(call.contexts)
             self.batch.tenant, self.batch.contexts = tenant, call.contexts
             return self._add(computation, call)
 
@@ -189,25 +189,29 @@ class CallBatcher:
         batch.calls.append(_Call(computation, staged, call.donated, wires, tuple(map(weakref.ref, futures))))
         result = jax.tree.unflatten(staged.tree, futures)
         if len(batch.calls) >= MOST or batch.copied >= MOST_COPIED:
-            self.flush()
+            self.flush(call.contexts)
         return result
 
-    def flush(self) -> None:
-        """Dispatch the batch as one program; a forked child leaves that to its parent."""
+    def flush(self, here: Contexts | None = None) -> None:
+        """Dispatch the batch as one program; a forked child leaves that to its parent.
+
+        Args:
+            here: JAX's contexts of this thread, if they are known.
+        """
         if forks.is_child():
             return
         with tenant_scope.calling(self.session), self._exclusive.held(self.session):
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
-                self._send(batch)
+                self._send(batch, here)
 
-    def _send(self, batch: _Batch) -> None:
+    def _send(self, batch: _Batch, here: Contexts | None) -> None:
         wanted, contexts = batch.wanted(), batch.contexts
         assert contexts is not None
         try:
             program = _program(batch, wanted)
             call = program.signature(tuple(batch.outside), {}, contexts)
-            with tenant_scope.acting(batch.tenant), jax_contexts.entered(contexts):
+            with tenant_scope.acting(batch.tenant), jax_contexts.entered(contexts, here):
                 futures = dispatch(self.session, program, call, gathered=True)
         except BaseException as error:
             batch.fail(error)
