@@ -169,10 +169,15 @@ _NOTHING = contextlib.nullcontext()
 
 @contextlib.contextmanager
 def _entered(contexts: Contexts) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for manager in _changes(_read(), contexts.values):
-            stack.enter_context(manager)
-        yield
+    before = _read()
+    try:
+        with contextlib.ExitStack() as stack:
+            for manager in _changes(before, contexts.values):
+                stack.enter_context(manager)
+            yield
+    finally:
+        for manager in _changes(_read(), before):  # of which an interrupt kept the stack from hearing
+            manager.__enter__()
 
 
 @contextlib.contextmanager

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -99,14 +100,17 @@ def _serialised(request: CompileRequest, platform: str) -> bytes:
     checks: list[Any] = []
     while True:
         try:
-            with quietly():
-                exporting = jax.export.export(jitted(request), platforms=(platform,), disabled_checks=checks)
-                return bytes(exporting(*request.structs).serialize())
+            return bytes(quietly(partial(_exported, request, platform, checks)).serialize())
         except ValueError as error:
             names = _UNSTABLE.findall(str(error)) if "no compatibility guarantees" in str(error) else []
             if not names or checks:
                 raise
             checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
+
+
+def _exported(request: CompileRequest, platform: str, disabled_checks: Sequence[Any]) -> Any:
+    exporting = jax.export.export(jitted(request), platforms=(platform,), disabled_checks=disabled_checks)
+    return exporting(*request.structs)
 
 
 def _calls_back(primitive: str) -> bool:

@@ -90,8 +90,7 @@ class NodeCompiler:
         jitted = jax.jit(
             launch, in_shardings=arriving, out_shardings=leaving, donate_argnums=node.donated, keep_unused=True
         )
-        with quietly():
-            return jitted.lower(*structs)
+        return quietly(lambda: jitted.lower(*structs))
 
 
 def _spec(sharding: Any, mesh: Mesh, rank: int) -> PartitionSpec | None:

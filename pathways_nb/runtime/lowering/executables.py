@@ -9,11 +9,10 @@ Nodes are lowered by the thread that calls, under its contexts of JAX; only comp
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -116,8 +115,7 @@ class Executables:
 
 def _lower(request: CompileRequest) -> Any:
     node = jitted(request)
-    with quietly():
-        return node.lower(*request.structs)
+    return quietly(lambda: node.lower(*request.structs))
 
 
 def jitted(request: CompileRequest) -> Any:
@@ -132,18 +130,15 @@ def jitted(request: CompileRequest) -> Any:
     )
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Lower in this block, one thread at a time, without the warning about donated memory that is of no use.
+def quietly(lower: Callable[[], Any]) -> Any:
+    """Return what ``lower`` returns, one thread at a time, without the warning about donated memory that is of no use.
 
-    The filters are the whole process's: threads that changed them at once would restore each other's.
-
-    Yields:
-        Nothing.
+    The filters are the whole process's: threads that changed them at once would restore each other's. It is no context
+    manager of ours, whose generator an interrupt could leave with the lock.
     """
     with _lowering, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        yield
+        return lower()
 
 
 def _types(lowered: Any) -> str:

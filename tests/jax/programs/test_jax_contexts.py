@@ -173,8 +173,12 @@ def test_debug_nans_finds_the_node(left) -> None:
     f = computation(left, lambda v: jnp.log(v - 1))
     expected = np.asarray(jax.jit(lambda v: jnp.log(v - 1))(V))
     close(f(V), expected)
-    with jax.debug_nans(True), pytest.raises(NodeError, match="nan"):
+    with jax.debug_nans(True), pytest.raises(NodeError) as failed:
         pw.get(f(V))
+    assert str(failed.value).endswith(
+        "an output has nan. Look for the operation with jax.debug_nans under plain jax.jit"
+    )
+    assert "failed on left (island 0, devices 0–3)" in str(failed.value)
     close(f(V), expected)
 
 
@@ -334,6 +338,34 @@ def test_jax_without_a_readable_tuple_tells_public_contexts_apart(monkeypatch) -
                 stack.enter_context(found.managers[setting](value))
             assert found.read() == inside
     assert found.read() == here
+
+
+def test_a_context_that_an_interrupt_left_is_put_back(monkeypatch) -> None:
+    """In a thread of its own, which keeps what is put back."""
+    with jax.enable_x64(True):
+        wide = jax_contexts.current()
+    whole, seen, interrupts = jax_contexts._managers["jax_enable_x64"], list[Any](), iter([True])
+
+    def interrupted(value: Any) -> Any:
+        manager = whole(value)
+        if next(interrupts, False):
+            manager.__enter__()
+            raise KeyboardInterrupt
+        return manager
+
+    def work() -> None:
+        here = jax_contexts.current()
+        try:
+            with jax_contexts.entered(wide):
+                seen.append("never reached")
+        except KeyboardInterrupt:
+            seen.append(jax_contexts.current() is here)
+
+    monkeypatch.setitem(jax_contexts._managers, "jax_enable_x64", interrupted)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [True]
 
 
 def test_contexts_are_one_object_while_they_are_equal() -> None:
