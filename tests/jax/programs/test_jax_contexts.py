@@ -149,8 +149,7 @@ def test_settings_of_the_compiler_count(left) -> None:
     """They change no text; JAX has them in the key of ``jax.jit``, too."""
     f = pw.program(computation(left, lambda v: v * 3), name="scaled")
     (one,) = f.compiled(V).values()
-    state = pytest.importorskip("jax._src.config").optimization_level
-    with state("O1"):
+    with jax_contexts._managers["jax_optimization_level"]("O1"):
         (other,) = f.compiled(V).values()
     (again,) = f.compiled(V).values()
     assert other is not one
