@@ -76,8 +76,8 @@ class Computation(Unique):
         specs.check_tree(out_specs, words[1], self.name, place)
         self.serial = next(_serials)
         self._jitted: dict[Any, Callable[..., Any]] = {}
-        self.shapes: dict[Any, Any] = {}
-        """Abstract outputs of calls made outside programs, by signature."""
+        self.staged: dict[Any, Any] = {}
+        """Calls made outside programs, traced at their lines, by signature."""
         self.gathered: OrderedDict[Any, Any] = OrderedDict()
         """Programs made of batched calls of which this is the newest computation."""
 
@@ -112,7 +112,7 @@ class Computation(Unique):
         trace.refuse_futures(call)
         trace.places[self.place.serial] = self.place
         mesh = trace.mesh_of(self.place)
-        key = (call.tree, call.static_key, mesh)
+        key = (call.tree, call.static_key, mesh, call.contexts)
         if key not in self._jitted:
             self._jitted[key] = self._build(call, mesh)
         self.check_arguments(call)

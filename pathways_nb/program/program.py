@@ -27,6 +27,7 @@ from pathways_nb.program import context
 from pathways_nb.program.build import Code, build
 from pathways_nb.program.computation import NOT_PICKLED, Computation
 from pathways_nb.program.items import FlatProgram, closed_over
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.signature import Aval, Deferred, Signature, Statics, aval_of
 from pathways_nb.util.unique import Unique
 from pathways_nb.util.words import a_type_of
@@ -50,6 +51,8 @@ class Traced:
     out_tree: Any
     donated: tuple[int, ...]
     """Positions of donated arguments."""
+    contexts: Contexts
+    """JAX's contexts at the line of the call: those under which it is lowered, compiled and carried out."""
     layouts: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     """Its plans and compiled plans, by a session's epoch: when devices change, a new epoch begins."""
 
@@ -126,9 +129,9 @@ class Program(Unique):
         """
         return context.runner().compiled_of(self, args, kwargs)
 
-    def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-        """Return the call's arguments, flattened, with static ones set apart."""
-        return Signature.of(self.statics, args, kwargs, self.name)
+    def signature(self, args: tuple[Any, ...], kwargs: dict[str, Any], contexts: Contexts | None = None) -> Signature:
+        """Return the call's arguments, flattened, with static ones set apart; ``contexts`` as in ``Signature.of``."""
+        return Signature.of(self.statics, args, kwargs, self.name, contexts)
 
     def cached(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Traced | None:
         """Return the trace of an equal call on the same kind of device, or ``None``."""
@@ -147,8 +150,10 @@ class Program(Unique):
             The trace.
 
         Raises:
-            UsageError: a future or a device array from outside is used, or a loop contains a computation.
+            UsageError: a future or a device array from outside is used, or a loop contains a computation; or JAX would
+                narrow an argument.
         """
+        call.check_width(avals)
         trace = context.Tracing(self.name, mesh_of, self._captured_name)
         out_tree: list[Any] = []
 
@@ -160,7 +165,7 @@ class Program(Unique):
             return out_leaves
 
         try:
-            with context.under(trace), _apart(platform):
+            with context.under(trace), apart(platform):
                 closed = self._make_jaxpr(trace, flat_fn, avals)
         except Exception as error:
             call.explain(error, f"the program {self.name!r}")
@@ -180,7 +185,7 @@ class Program(Unique):
         results, values = graph.nodes[-1].inputs, tuple(flat.avals)
         if self.categories:
             graph = replace(graph, categories=self._declared(call.names, flat.inputs, out_tree[0], results))
-        traced = Traced(graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated)
+        traced = Traced(graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated, call.contexts)
         self._traced[self._key(call, avals, platform)] = traced
         return traced
 
@@ -234,7 +239,7 @@ class Program(Unique):
             ).with_traceback(error.__traceback__) from None  # which ends in that line
 
     def _key(self, call: Signature, avals: tuple[Aval, ...], platform: str) -> Any:
-        return call.tree, avals, call.static_key, call.donated, platform, call.homes
+        return call.tree, avals, call.static_key, call.donated, platform, call.homes, call.contexts
 
     def _check_results(self, trace: context.Tracing, leaves: list[Any]) -> None:
         for leaf in leaves:
@@ -319,8 +324,8 @@ def program(
     return Program(fn, statics, name, fuse, categories)
 
 
-def _apart(platform: str) -> AbstractContextManager[Any]:
-    """Return a context that keeps traces for simulated devices apart from traces for real ones.
+def apart(platform: str) -> AbstractContextManager[Any]:
+    """Return a context manager that keeps traces for simulated devices apart from traces for real ones.
 
     JAX traces a function that the user gave to ``jax.jit`` or ``jax.checkpoint`` once. If it contains computations,
     their meshes would be those of the devices that came first. The metadata set here is part of JAX's cache key.

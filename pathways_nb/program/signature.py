@@ -1,4 +1,4 @@
-"""What makes two calls equal: the tree, shapes, dtypes and static values of their arguments.
+"""What makes two calls equal: the tree, shapes, dtypes and static values of their arguments, and JAX's contexts.
 
 Arguments are bound to parameter names first. Then ``f(x)`` and ``f(v=x)`` are one call, static and donated arguments
 may be given by name or number, and errors can name the argument they mean.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,8 @@ import jax
 import numpy as np
 
 from pathways_nb.errors import PathwaysError, UsageError
+from pathways_nb.program import jax_contexts
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.util.words import a_type_of
 
 _MOST_SHOWN = 8
@@ -83,6 +85,8 @@ def snapshot(value: Any) -> Any:
     return np.array(value, dtype=None if aval is None else aval.dtype)
 
 
+_NO_STATIC: Hashable = ((), ())
+"""The key of static arguments of a call without any."""
 _NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -165,16 +169,17 @@ class Statics:
         return [f"argument {parameter.name}" for parameter in parameters]
 
     @cached_property
-    def _any_static(self) -> bool:
+    def has_static(self) -> bool:
+        """Whether any parameter is static."""
         return bool(self.static_numbers or self.static_names)
 
     def is_static(self, number: int, name: str) -> bool:
         """Return whether the parameter with this number or name is static."""
-        if not self._any_static:
+        if not self.has_static:
             return False
         return number in self.static_numbers or name.removeprefix("argument ") in self.static_names
 
-    def donated_leaves(self, owned: Sequence[tuple[int, str, Any]]) -> tuple[int, ...]:
+    def donated_leaves(self, owned: Iterator[tuple[int, str, Any]]) -> tuple[int, ...]:
         """Return the positions of donated leaves among the leaves of all ``(number, name, value)``."""
         if not (self.donated_numbers or self.donated_names):
             return ()
@@ -198,6 +203,8 @@ class Signature:
     static_key: Hashable
     donated: tuple[int, ...]
     """Positions of donated leaves."""
+    contexts: Contexts
+    """JAX's contexts at the line of the call."""
     dynamic_args: tuple[Any, ...]
     _dynamic_kwargs: dict[str, Any]
     _dynamic_names: list[str]
@@ -207,7 +214,14 @@ class Signature:
     """Only of a program of ordinary operations: serial of the place at which each leaf lies, where known."""
 
     @classmethod
-    def of(cls, statics: Statics, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Signature:
+    def of(
+        cls,
+        statics: Statics,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        contexts: Contexts | None = None,
+    ) -> Signature:
         """Bind the arguments, set static ones apart, and flatten the rest.
 
         Args:
@@ -215,6 +229,7 @@ class Signature:
             args: positional arguments.
             kwargs: keyword arguments.
             name: of the function, for errors.
+            contexts: those of the call; by default those of this line.
 
         Returns:
             The signature.
@@ -223,6 +238,11 @@ class Signature:
             UsageError: the arguments do not fit the function, or a static one cannot be hashed.
         """
         args, kwargs, names = statics.bind(args, kwargs, name)
+        contexts = contexts or jax_contexts.current()
+        if not kwargs and not statics.has_static:  # as most calls are, and it is done at each
+            leaves, tree = jax.tree.flatten((args, {}))
+            donated = statics.donated_leaves((i, names[i], value) for i, value in enumerate(args))
+            return cls(name, tree, leaves, _NO_STATIC, donated, contexts, args, {}, names, {}, {})
         static_args = {i: a for i, (a, n) in enumerate(zip(args, names, strict=True)) if statics.is_static(i, n)}
         static_kwargs = {k: v for k, v in kwargs.items() if k in statics.static_names}
         numbers = [i for i in range(len(args)) if i not in static_args]
@@ -239,9 +259,11 @@ class Signature:
         except TypeError:
             raise UsageError(f"{name}: a static argument must be hashable, got {static_key}.") from None
         owned = [(i, names[i], args[i]) for i in numbers] + [(-1, k, rest[k]) for k in sorted(rest)]
-        donated = statics.donated_leaves(owned)
+        donated = statics.donated_leaves(iter(owned))
         dynamic_names = [names[i] for i in numbers]
-        return cls(name, tree, leaves, static_key, donated, dynamic, rest, dynamic_names, static_args, static_kwargs)
+        return cls(
+            name, tree, leaves, static_key, donated, contexts, dynamic, rest, dynamic_names, static_args, static_kwargs
+        )  # fmt: skip
 
     @property
     def names(self) -> list[str]:
@@ -269,6 +291,21 @@ class Signature:
                     f"If it selects a variant of the program, name it static: static_argnames={parameter!r}."
                 )
         return found  # type: ignore[return-value]
+
+    def check_width(self, avals: Sequence[Aval]) -> None:
+        """Refuse arrays of 64 bits where JAX would narrow them.
+
+        Raises:
+            UsageError: naming the argument, its dtype and what JAX would make of it.
+        """
+        for index, (leaf, aval) in enumerate(zip(self.leaves, avals, strict=True)):
+            held = jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)
+            if held != aval.dtype and not isinstance(leaf, jax.ShapeDtypeStruct):
+                shape = ",".join(map(str, aval.shape))
+                raise UsageError(
+                    f"{self.owner}: {self.names[index]} is {aval.dtype}[{shape}], and JAX holds {held} at this line, "
+                    f"where jax_enable_x64 is off. Call it in `with jax.enable_x64(True):`, or convert the array there."
+                )
 
     def explain(self, error: Exception, what: str) -> None:
         """Add a note to an error from within the function: with which shapes and types it was called."""

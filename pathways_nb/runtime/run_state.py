@@ -344,6 +344,9 @@ def _reason(cause: BaseException) -> str:
     text = str(cause)
     if "CpuCallback error" in text:
         return f"{text.strip().splitlines()[-1]} (in a host callback)"
+    if type(cause).__name__ == "InternalFloatingPointError":  # which JAX catches where it can run again by operations
+        found = getattr(cause, "ty", "nan or inf")
+        return f"an output has {found}. Look for the operation with jax.debug_{found}s under plain jax.jit"
     if isinstance(cause, StopIteration) and not text:
         text = "the iterator that it reads has no more items"
     return f"{type(cause).__name__}: {text}"

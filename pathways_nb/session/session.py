@@ -22,6 +22,7 @@ from pathways_nb.errors import NotAttachedError, PlaceError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.computation import Computation
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.signature import Signature
 from pathways_nb.results.run import Run
 from pathways_nb.runtime.driver import Driver
@@ -50,8 +51,8 @@ class Pending(Protocol):
     def add(self, computation: Computation, call: Signature) -> Any:
         """Add a call and return its outputs as futures."""
 
-    def flush(self) -> None:
-        """Dispatch all batched calls."""
+    def flush(self, here: Contexts | None = None) -> None:
+        """Dispatch all batched calls; ``here`` are JAX's contexts of this thread, if they are known."""
 
     def give_up(self, client: str) -> None:
         """Drop the batched calls of a client that closes."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
 from pathways_nb.parallel.batch_walk.verdicts import on_host, tell
@@ -25,7 +25,9 @@ from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import batch_spec
 from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, used_dtype, with_collectives
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program import context
+from pathways_nb.program import context, jax_contexts
+from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.program.program import apart
 from pathways_nb.program.specs import axes_of
 
 
@@ -44,8 +46,8 @@ class StepSpec:
         donate: whether a step takes over its arguments' memory.
         aux: how auxiliary outputs are joined, as the user says.
         check: whether the loss must be a mean over the batch.
-        differentiated: by shapes of a device's batch, the step without collectives and what is known of the loss.
-            Steps that differ in mode, devices or plan share it.
+        differentiated: by shapes of a device's batch and JAX's contexts, the step without collectives and what is known
+            of the loss. Steps that differ in mode, devices or plan share it.
     """
 
     loss: Callable[..., Any]
@@ -204,7 +206,8 @@ class StepFunctions:
         spec, parts = self.spec, self.parts
         checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
         local = jax.tree.map(lambda leaf: part_of(leaf, spec.mode.axes.size), batch)
-        key = str(jax.tree.structure(local)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
+        leaves = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(local))
+        key = str(jax.tree.structure(local)), leaves, _contexts()
         if key not in self._graphs:
             if key not in spec.differentiated:
                 part = jax.tree.map(lambda leaf: part_of(leaf, parts), batch)
@@ -241,6 +244,12 @@ class StepFunctions:
                   for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
         value = (results[0], jax.tree.unflatten(loss.tree, results[1:])) if spec.options.has_aux else results[0]
         return value, spec.layout.padded(jax.tree.unflatten(jax.tree.structure(params), leaves))
+
+
+def _contexts() -> Contexts:
+    """Return JAX's contexts, equal inside and outside a program, on simulated and on real devices."""
+    with apart("sim"), jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+        return jax_contexts.current()
 
 
 def part_of(leaf: Any, parts: int, times: int = 1) -> jax.ShapeDtypeStruct:

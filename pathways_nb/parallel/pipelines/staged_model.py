@@ -34,7 +34,7 @@ from pathways_nb.parallel.pipelines.stage_parts import Inputs, TokenSlice
 from pathways_nb.parallel.pipelines.stage_trace import trace_stage
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
-from pathways_nb.program import context, specs
+from pathways_nb.program import context, jax_contexts, specs
 from pathways_nb.program.computation import jit
 
 
@@ -277,11 +277,11 @@ class StagedModel:
     def _computations(
         self, stage: int, inputs: Inputs, at: TokenSlice, aux: tuple[Auxiliary, ...]
     ) -> StageComputations:
-        """Return the computations of a stage for inputs of these shapes, traced once."""
+        """Return the computations of a stage for inputs of these shapes, traced once under the same contexts of JAX."""
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), inputs)
         mesh = self._mesh_of(stage)
         leaves, tree = jax.tree.flatten(shapes)
-        key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at
+        key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at, jax_contexts.current()
         if key not in self._made:
             self._made[key] = self._trace(stage, shapes, at, mesh, aux)
         return self._made[key]

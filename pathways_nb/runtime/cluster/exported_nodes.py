@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -49,21 +50,21 @@ class RemoteCompiler:
         """Return a future of a node's executable, whose ``call`` is the ``PortableNode``.
 
         Raises:
-            UsageError: (of the future) the node calls back to this process.
+            UsageError: the node calls back to this process.
         """
-        return self._pool.submit(self._get, request, record)
+        start = self.clock()
+        node = export(request, self.platform)
+        record.add(Row(_label("lower", request.label), start, self.clock(), quality="exact"))
+        return self._pool.submit(self._get, node, request, record)
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _get(self, request: CompileRequest, record: Record) -> Executable:
+    def _get(self, node: PortableNode, request: CompileRequest, record: Record) -> Executable:
         start = self.clock()
-        node = export(request, self.platform)
-        middle = self.clock()
-        record.add(Row(_label("lower", request.label), start, middle, quality="exact"))
         facts = self._compile_on(request.label.island, request.label.device, node)
-        record.add(Row(_label("compile", request.label), middle, self.clock(), quality="exact"))
+        record.add(Row(_label("compile", request.label), start, self.clock(), quality="exact"))
         shardings = tuple(NamedSharding(request.mesh, spec) for spec in facts.specs)
         return Executable(node, shardings, facts.flops, facts.temporary, facts.reused, None)  # type: ignore[arg-type]
 
@@ -86,9 +87,9 @@ def export(request: CompileRequest, platform: str) -> PortableNode:
     leaving = tuple(None if s is None else s.spec for s in out_shardings(code, request.mesh))
     options = tuple(sorted(code.compiler_options.items()))
     shape, axes = tuple(request.mesh.shape.values()), tuple(request.mesh.axis_names)
-    facts = repr((shape, axes, arriving, leaving, request.donated, options, module_of(code.name)))
+    facts = repr((shape, axes, arriving, leaving, request.donated, options, module_of(code.name), request.contexts))
     digest = hashlib.sha256(exported + facts.encode()).hexdigest()
-    return PortableNode(digest, exported, shape, axes, arriving, leaving, request.donated, options)
+    return PortableNode(digest, exported, shape, axes, arriving, leaving, request.donated, options, request.contexts)
 
 
 def _serialised(request: CompileRequest, platform: str) -> bytes:
@@ -99,14 +100,17 @@ def _serialised(request: CompileRequest, platform: str) -> bytes:
     checks: list[Any] = []
     while True:
         try:
-            with quietly():
-                exporting = jax.export.export(jitted(request), platforms=(platform,), disabled_checks=checks)
-                return bytes(exporting(*request.structs).serialize())
+            return bytes(quietly(partial(_exported, request, platform, checks)).serialize())
         except ValueError as error:
             names = _UNSTABLE.findall(str(error)) if "no compatibility guarantees" in str(error) else []
             if not names or checks:
                 raise
             checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
+
+
+def _exported(request: CompileRequest, platform: str, disabled_checks: Sequence[Any]) -> Any:
+    exporting = jax.export.export(jitted(request), platforms=(platform,), disabled_checks=disabled_checks)
+    return exporting(*request.structs)
 
 
 def _calls_back(primitive: str) -> bool:

@@ -20,6 +20,7 @@ from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.runtime.hosts.crossings import Cut, Route
 from pathways_nb.runtime.hosts.messages import Parcel
 from pathways_nb.runtime.lowering.pieces import Box, Located
+from pathways_nb.runtime.lowering.transfers import keeping
 
 Parts = Sequence[tuple[Box, Any]]
 """Ranges of indices with their values, by NumPy or on a device."""
@@ -136,11 +137,12 @@ def assembled(
         sharding = NamedSharding(
             sharding.mesh, PartitionSpec(*_padded(sharding.spec, len(shape)), *(None for _ in tail))
         )
-    arrays = [
-        _on_device(wanted.box(at), parts, device)
-        for at, device in enumerate(sharding.mesh.devices.flat)
-        if device in here
-    ]
+    with keeping(parts[0][1].dtype if parts else None):
+        arrays = [
+            _on_device(wanted.box(at), parts, device)
+            for at, device in enumerate(sharding.mesh.devices.flat)
+            if device in here
+        ]
     array = jax.make_array_from_single_device_arrays((*shape, *tail), sharding, arrays)
     return jax.random.wrap_key_data(array, impl=key_impl) if key_impl is not None else array
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pathways_nb.errors import PathwaysError
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Label, Row
 
@@ -298,6 +299,7 @@ class PortableNode:
         leaving: the spec of each output; ``None`` leaves it to the compiler.
         donated: inputs whose memory may be taken over.
         options: the compiler's.
+        contexts: JAX's, of the call.
     """
 
     digest: str
@@ -307,7 +309,8 @@ class PortableNode:
     arriving: tuple[Any, ...]
     leaving: tuple[Any, ...]
     donated: tuple[int, ...]
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, Any], ...]
+    contexts: Contexts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
 from pathways_nb.runtime.lowering.executables import memory_of, quietly
 
@@ -49,7 +50,8 @@ class NodeCompiler:
         if found is not None:
             return found.result()[1]
         try:
-            ours.set_result(self._compile(first, node))
+            with jax_contexts.entered(node.contexts):
+                ours.set_result(self._compile(first, node))
         except BaseException as error:
             ours.set_exception(error)
             with self._lock:
@@ -88,8 +90,7 @@ class NodeCompiler:
         jitted = jax.jit(
             launch, in_shardings=arriving, out_shardings=leaving, donate_argnums=node.donated, keep_unused=True
         )
-        with quietly():
-            return jitted.lower(*structs)
+        return quietly(lambda: jitted.lower(*structs))
 
 
 def _spec(sharding: Any, mesh: Mesh, rank: int) -> PartitionSpec | None:

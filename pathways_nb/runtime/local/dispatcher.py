@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pathways_nb.errors import LostError, PathwaysError
+from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.faults import Fault, InjectedFault, check_devices
 from pathways_nb.runtime.local.host_lane import HostLane
 from pathways_nb.runtime.local.late_transfers import LateTransfers
@@ -133,6 +134,7 @@ class Dispatcher(threading.Thread):
 
     def _launch_range(self, launch_range: LaunchRange) -> None:
         run = launch_range.run
+        jax_contexts.adopt(run.compiled_plan.contexts)
         name = run.compiled_plan.name
         label = label_of("enqueue", name, name, run.client, island=self.island)
         began = self.clock()

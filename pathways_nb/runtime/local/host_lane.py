@@ -18,6 +18,7 @@ import numpy as np
 
 from pathways_nb.errors import PathwaysError
 from pathways_nb.plan import source_lines
+from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.faults import Fault, InjectedFault
 from pathways_nb.runtime.local.transfer_watcher import routed
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange, owned
@@ -79,6 +80,7 @@ class HostLane(threading.Thread):
 
     def _range(self, launch_range: LaunchRange, due: float) -> None:
         run = launch_range.run
+        jax_contexts.adopt(run.compiled_plan.contexts)  # the function may call JAX
         plan = run.compiled_plan.plan
         steps = plan.orders[self.island][launch_range.start : launch_range.stop]
         mine = [step for step in steps if plan.steps[step].on_host]

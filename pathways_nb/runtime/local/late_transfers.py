@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.local.watcher import LaunchRange
 from pathways_nb.runtime.run_state import Execution
 
@@ -70,5 +71,6 @@ class LateTransfers(threading.Thread):
         for item in list(filter(self._ready, self._waiting)):
             self._waiting.remove(item)
             launched = item[0].run.launched
+            jax_contexts.adopt(item[0].run.compiled_plan.contexts)
             self._carry_out(*item)
             launched.notify_all()

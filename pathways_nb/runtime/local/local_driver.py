@@ -74,7 +74,7 @@ class LocalDriver(Driver):
         for action in made.actions:
             (slot,) = action.step.inputs if action.step.kind == "move" else (None,)
             if slot is not None and HOST not in (made.shardings[slot], action.target):
-                prepare(made.shardings[slot], action.target, traced.avals[plan.slots[slot].value].struct)
+                prepare(made.shardings[slot], action.target, traced.avals[plan.slots[slot].value].struct, made.contexts)
         return made
 
     def location(self, value: Any) -> Hashable:

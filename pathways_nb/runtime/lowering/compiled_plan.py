@@ -15,6 +15,7 @@ from pathways_nb.cost.model import NodeCost
 from pathways_nb.plan.footprint import Footprint, Peak
 from pathways_nb.plan.plan import Plan, Step
 from pathways_nb.program.host_work import Seconds
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.signature import Aval
 from pathways_nb.runtime.lowering.host_steps import HostCall
 from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
@@ -70,6 +71,8 @@ class CompiledPlan:
     footprint: Footprint
     slot_bytes: tuple[int, ...]
     """Bytes of each slot, on each of its devices."""
+    contexts: Contexts
+    """JAX's contexts of its call, under which threads carry it out."""
     lasts: dict[int, float] = field(default_factory=dict)
     """For each launch, the seconds it took when its end was last watched."""
 

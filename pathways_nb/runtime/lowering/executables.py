@@ -3,15 +3,16 @@
 A node is looked up twice. Its traced shape finds repeats of a call inside one program without lowering them. The text
 it lowers to finds the same code in a cell that runs again, whose functions are new objects each time. Compiling is
 recorded, and shown to the user once it has taken two seconds.
+
+Nodes are lowered by the thread that calls, under its contexts of JAX; only compiling is left to other threads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,10 @@ import jax
 from jax.sharding import Mesh
 
 from pathways_nb.cost.model import NodeCost
+from pathways_nb.program import jax_contexts
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.trace.record import Label, Record, Row
 from pathways_nb.util.fallbacks import fall_back
 
@@ -58,6 +61,8 @@ class CompileRequest:
     arriving: tuple[Any, ...]
     donated: tuple[int, ...]
     label: Label
+    contexts: Contexts
+    """JAX's contexts of the call."""
 
     def key(self) -> Hashable:
         """Return a key that is equal for requests with the same executable, within one trace."""
@@ -69,7 +74,7 @@ class Executables:
 
     def __init__(self, clock: Clock):
         self.clock = clock
-        self._compiled: dict[tuple[str, tuple[tuple[str, int], ...]], Future[Executable]] = {}
+        self._compiled: dict[tuple[str, tuple[tuple[str, int], ...], Contexts], Future[Executable]] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(
             max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="pathways-compile"
@@ -81,15 +86,16 @@ class Executables:
         Returns:
             A future of the executable.
         """
-        return self._pool.submit(self._get, request, record)
-
-    def _get(self, request: CompileRequest, record: Record) -> Executable:
         start = self.clock()
-        lowered, options = _lower(request), sorted(request.code.compiler_options.items())
+        lowered = _lower(request)
+        record.add(Row(_relabel(request.label, "lower"), start, self.clock(), quality="exact"))
+        return self._pool.submit(self._get, lowered, request, record)
+
+    def _get(self, lowered: Any, request: CompileRequest, record: Record) -> Executable:
+        jax_contexts.adopt(request.contexts)
+        start, options = self.clock(), sorted(request.code.compiler_options.items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
-        key = (digest(request.code, lowered.as_text(), _types(lowered), repr(options)), devices)
-        middle = self.clock()
-        record.add(Row(_relabel(request.label, "lower"), start, middle, quality="exact"))
+        key = (digest(request.code, lowered.as_text(), _types(lowered), repr(options)), devices, request.contexts)
         with self._lock:
             found = self._compiled.get(key)
             if found is None:
@@ -103,14 +109,13 @@ class Executables:
             with self._lock:
                 del self._compiled[key]
             raise
-        record.add(Row(_relabel(request.label, "compile"), middle, self.clock(), quality="exact"))
+        record.add(Row(_relabel(request.label, "compile"), start, self.clock(), quality="exact"))
         return ours.result()
 
 
 def _lower(request: CompileRequest) -> Any:
     node = jitted(request)
-    with quietly():
-        return node.lower(*request.structs)
+    return quietly(lambda: node.lower(*request.structs))
 
 
 def jitted(request: CompileRequest) -> Any:
@@ -125,18 +130,15 @@ def jitted(request: CompileRequest) -> Any:
     )
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Lower in this block, one thread at a time, without the warning about donated memory that is of no use.
+def quietly(lower: Callable[[], Any]) -> Any:
+    """Return what ``lower`` returns, one thread at a time, without the warning about donated memory that is of no use.
 
-    The filters are the whole process's: threads that changed them at once would restore each other's.
-
-    Yields:
-        Nothing.
+    The filters are the whole process's: threads that changed them at once would restore each other's. It is no context
+    manager of ours, whose generator an interrupt could leave with the lock.
     """
     with _lowering, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        yield
+        return lower()
 
 
 def _types(lowered: Any) -> str:

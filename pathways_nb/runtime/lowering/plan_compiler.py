@@ -112,6 +112,7 @@ class PlanCompiler:
             tuple(aval.bytes for aval in results),
             footprint_of(self.plan, sizes, sorted(taken_over)),
             sizes.slots,
+            self.traced.contexts,
         )
 
     def _sizes(self) -> Sizes:
@@ -136,7 +137,7 @@ class PlanCompiler:
         return frozenset(abroad | {i for i, step in enumerate(steps) if results.intersection(step.outputs)})
 
     def _start(self, index: int, step: Step, record: Record) -> None:
-        """Begin to compile a node; only layouts that are the compiler's choice must be waited for."""
+        """Lower a node and begin to compile it; only layouts that are the compiler's choice must be waited for."""
         code, mesh = self.traced.codes[step.node], self.meshes[step.place]
         request = CompileRequest(
             code,
@@ -145,10 +146,12 @@ class PlanCompiler:
             tuple(self._sharding(slot) for slot in step.inputs),
             self._donated(index, step),
             self._label(step, "compile", 0),
+            self.traced.contexts,
         )
         key = request.key()
         if key not in self.repeats:
             self.repeats[key] = self.executables.get(request, record)
+            self.progress.tell(lambda: self._under_way(index))
         self.compiling[index] = self.repeats[key]
         for slot, declared in zip(step.outputs, out_shardings(code, mesh), strict=False):
             self.shardings[slot] = declared

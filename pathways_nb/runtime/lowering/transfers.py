@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.specs import axes_of
 from pathways_nb.runtime.lowering.pieces import Box, Shards, pieces
 from pathways_nb.util.intervals import joined
@@ -76,6 +78,22 @@ def _spec(entries: Sequence[tuple[str, ...]]) -> PartitionSpec:
     return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in entries))
 
 
+def put(value: Any, target: Any) -> Any:
+    """Put a value from the host onto devices, with its dtype: that was chosen at the line of its call."""
+    with keeping(value.dtype):
+        return jax.device_put(value, target)
+
+
+def keeping(dtype: Any) -> AbstractContextManager[Any]:
+    """Return a context manager under which JAX does not narrow values of this dtype in this thread."""
+    return jax.enable_x64(True) if getattr(dtype, "itemsize", 0) > _NARROW else _AS_IT_IS
+
+
+_NARROW = 4
+"""The most bytes of an element that JAX never narrows."""
+_AS_IT_IS = nullcontext()
+
+
 def send(array: Any, target: Any) -> Any:
     """Copy an array to other devices, or to another layout on its own, without waiting for it to be ready.
 
@@ -87,7 +105,7 @@ def send(array: Any, target: Any) -> Any:
 
 def delivered(value: Any, target: Any) -> Any:
     """Copy a value from other devices, or from the host, without waiting for it to be ready."""
-    return send(value, target) if isinstance(value, jax.Array) else jax.device_put(value, target)
+    return send(value, target) if isinstance(value, jax.Array) else put(value, target)
 
 
 @lru_cache(maxsize=1024)
@@ -133,8 +151,8 @@ def _send_pieces(array: Any, target: Any) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def prepare(sharding: Any, target: Any, struct: jax.ShapeDtypeStruct) -> None:
-    """Compile what sends such an array in pieces, so that no dispatcher has to."""
+def prepare(sharding: Any, target: Any, struct: jax.ShapeDtypeStruct, contexts: Contexts) -> None:
+    """Compile what sends such an array in pieces, under the contexts of this line, so that no dispatcher has to."""
     is_key = jax.dtypes.issubdtype(struct.dtype, jax.dtypes.prng_key)
     if is_key or _way(sharding, target, len(struct.shape)) is not _send_pieces:
         return
@@ -254,7 +272,7 @@ def bring(array: Any, target: Any) -> tuple[Any, bool]:
         The array at its place, and whether anything had to move.
     """
     if not isinstance(array, jax.Array):
-        return jax.device_put(array, target), True
+        return put(array, target), True
     if lies_at(array.sharding, target, array.ndim):
         return array, False
     return send(array, target), True

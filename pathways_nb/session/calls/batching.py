@@ -4,7 +4,8 @@ Inside a recorded cell, calls made outside any program wait here until a program
 cell ends. Then they are dispatched as one graph, which the controller can schedule as a whole. Outside a cell each call
 is dispatched at once, as a program of one node.
 
-A batch is traced like any program and cached by what it consists of, so the second run of a cell traces nothing.
+Each call is traced at its line, under JAX's contexts there; a batch is of calls under the same ones. It joins their
+traces to one program, cached by what it consists of, so the second run of a cell traces nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 
 from pathways_nb.errors import CancelledError, UsageError
-from pathways_nb.program import context
+from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.computation import Computation
+from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.program.program import Program
-from pathways_nb.program.signature import Aval, Signature, Statics, aval_of, snapshot
+from pathways_nb.program.signature import Aval, Signature, Statics, snapshot
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls.donation import check_futures, consume
 from pathways_nb.session.calls.submit import dispatch
@@ -43,16 +46,31 @@ Wire = tuple[int, int]
 """Where a leaf comes from: (-1, position among the outside leaves) or (call, position among its outputs)."""
 
 
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A call of a computation, traced at its line; equal calls share it.
+
+    Args:
+        jaxpr: one equation.
+        outputs: abstract outputs.
+        tree: of the outputs.
+    """
+
+    jaxpr: jex.ClosedJaxpr
+    outputs: tuple[Aval, ...]
+    tree: Any
+
+
 @dataclass(frozen=True)
 class _Call:
     computation: Computation
-    signature: Signature
+    staged: Staged
+    donated: tuple[int, ...]
     wires: tuple[Wire, ...]
     outputs: tuple[weakref.ref[Future], ...]
 
     def key(self, wanted: tuple[int, ...]) -> Any:
-        signature = self.signature
-        return self.computation.serial, signature.tree, signature.static_key, signature.donated, self.wires, wanted
+        return self.staged, self.donated, self.wires, wanted
 
 
 _UNCHANGEABLE = (Future, bool, int, float, complex)
@@ -65,6 +83,8 @@ class _Batch:
 
     tenant: Tenant | None = None
     """The tenant for which they are made."""
+    contexts: Contexts | None = None
+    """JAX's contexts under which they are made."""
     needs_values: bool = True
     """Whether the values of their arguments are needed, or only shapes and types."""
     calls: list[_Call] = field(default_factory=list)
@@ -145,48 +165,53 @@ class CallBatcher:
             Its outputs as futures.
         """
         with self._exclusive.held(self.session):
-            if self.batch.calls and self.batch.tenant is not tenant_scope.current():
-                self.flush()
-            self.batch.tenant = tenant_scope.current()
+            tenant = tenant_scope.current()
+            if self.batch.calls and (self.batch.tenant, self.batch.contexts) != (tenant, call.contexts):
+                self.flush(call.contexts)
+            self.batch.tenant, self.batch.contexts = tenant, call.contexts
             return self._add(computation, call)
 
     def _add(self, computation: Computation, call: Signature) -> Any:
         avals = call.avals()
         check_futures(call)
-        shapes = output_shapes(computation, call, avals, self.session)
+        staged = traced_at_line(computation, call, avals, self.session)
         batch = self.batch
         wires = tuple(
             batch.wire(leaf, i in call.donated, name)
             for i, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True))
         )
         batch.consumed += consume(call)
-        leaves, tree = jax.tree.flatten(shapes)
         index = len(batch.calls)
-        futures = [Future(self.session, leaf, computation.name) for leaf in leaves]
+        futures = [Future(self.session, leaf, computation.name) for leaf in staged.outputs]
         for position, future in enumerate(futures):
             future.await_flush(self.flush)
             batch.made[id(future)] = (index, position)
-        batch.calls.append(_Call(computation, call.without_leaves(), wires, tuple(map(weakref.ref, futures))))
-        result = jax.tree.unflatten(tree, futures)
+        batch.calls.append(_Call(computation, staged, call.donated, wires, tuple(map(weakref.ref, futures))))
+        result = jax.tree.unflatten(staged.tree, futures)
         if len(batch.calls) >= MOST or batch.copied >= MOST_COPIED:
-            self.flush()
+            self.flush(call.contexts)
         return result
 
-    def flush(self) -> None:
-        """Dispatch the batch as one program; a forked child leaves that to its parent."""
+    def flush(self, here: Contexts | None = None) -> None:
+        """Dispatch the batch as one program; a forked child leaves that to its parent.
+
+        Args:
+            here: JAX's contexts of this thread, if they are known.
+        """
         if forks.is_child():
             return
         with tenant_scope.calling(self.session), self._exclusive.held(self.session):
             batch, self.batch = self.batch, self._begin()
             if batch.calls:
-                self._send(batch)
+                self._send(batch, here)
 
-    def _send(self, batch: _Batch) -> None:
-        wanted = batch.wanted()
+    def _send(self, batch: _Batch, here: Contexts | None) -> None:
+        wanted, contexts = batch.wanted(), batch.contexts
+        assert contexts is not None
         try:
             program = _program(batch, wanted)
-            call = program.signature(tuple(batch.outside), {})
-            with tenant_scope.acting(batch.tenant):
+            call = program.signature(tuple(batch.outside), {}, contexts)
+            with tenant_scope.acting(batch.tenant), jax_contexts.entered(contexts, here):
                 futures = dispatch(self.session, program, call, gathered=True)
         except BaseException as error:
             batch.fail(error)
@@ -230,17 +255,12 @@ def _program(batch: _Batch, wanted: tuple[tuple[int, ...], ...]) -> Program:
 
 
 def _replay(calls: list[_Call], wanted: Any, names: list[str]) -> Callable[..., list[Any]]:
-    # It is kept with the computations, which whoever replays it holds.
-    steps = [(weakref.ref(call.computation), call.signature, call.wires) for call in calls]
+    steps = [(jex.jaxpr_as_fun(call.staged.jaxpr), call.wires) for call in calls]
 
     def cell(*leaves: Any) -> list[Any]:
         made: list[list[Any]] = []
-        for ref, signature, wires in steps:
-            computation = ref()
-            assert computation is not None, "only its own calls replay it"
-            values = [leaves[position] if source < 0 else made[source][position] for source, position in wires]
-            args, kwargs = signature.rebuild(values)
-            made.append(jax.tree.leaves(computation(*args, **kwargs)))
+        for run, wires in steps:
+            made.append(run(*(leaves[at] if source < 0 else made[source][at] for source, at in wires)))
         return [made[i][j] for i, group in enumerate(wanted) for j in group]
 
     kind = inspect.Parameter.POSITIONAL_ONLY
@@ -265,19 +285,21 @@ def _identifier(name: str) -> str:
     return cleaned if cleaned.isidentifier() else f"arg_{cleaned}"
 
 
-def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, ...], session: Session) -> Any:
-    """Return the abstract outputs of a call as a tree of ``Aval``; the body is traced once per signature."""
-    key = (call.tree, avals, call.static_key, session.platform)
-    if key not in computation.shapes:
+def traced_at_line(computation: Computation, call: Signature, avals: tuple[Aval, ...], session: Session) -> Staged:
+    """Return the trace of a call outside programs, made once for equal calls."""
+    key = (call.tree, avals, call.static_key, session.platform, call.contexts)
+    if key not in computation.staged:
+        call.check_width(avals)
         trace = context.Tracing(computation.name, session.mesh_of, lambda value: repr(value))
 
         def staged(*leaves: Any) -> Any:
             return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
 
-        with context.under(trace):
-            out = jax.eval_shape(staged, *(aval.struct for aval in avals))
-        computation.shapes[key] = jax.tree.map(aval_of, out)
-    return computation.shapes[key]
+        with context.under(trace), jax_contexts.of_places():
+            closed, shapes = jax.make_jaxpr(staged, return_shape=True)(*(aval.struct for aval in avals))
+        outputs = tuple(Aval(tuple(one.shape), one.dtype, bool(one.weak_type)) for one in closed.out_avals)
+        computation.staged[key] = Staged(closed, outputs, jax.tree.structure(shapes))
+    return computation.staged[key]
 
 
 def refuse_tracers(call: Signature) -> None:

@@ -59,7 +59,7 @@ class EagerRunner:
             batcher = pending(session)
             result = batcher.add(computation, call)
             if not session.recordings:
-                batcher.flush()
+                batcher.flush(call.contexts)
         return result
 
     @source_lines.users_view

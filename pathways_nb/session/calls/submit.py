@@ -19,6 +19,7 @@ import jax
 
 from pathways_nb.errors import LostError, OutOfMemoryError, UsageError, size
 from pathways_nb.plan.plan import Plan, lower
+from pathways_nb.program import jax_contexts
 from pathways_nb.program.program import Program, Traced
 from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.runtime.driver import QUEUED
@@ -114,7 +115,8 @@ def _traced_once(
         traced = program.cached(call, avals, session.platform)
         if traced is None:
             began = session.clock()
-            traced = program.trace(call, avals, session.platform, session.mesh_of)
+            with jax_contexts.of_places():
+                traced = program.trace(call, avals, session.platform, session.mesh_of)
             if record is not None:
                 record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
     return traced
@@ -244,7 +246,8 @@ def _lower(session: Session, traced: Traced, layouts: Layouts, brought: tuple[An
     record, clock, targets = session.active_record(), session.clock, layouts.targets(brought)
     began = clock()
     try:
-        found = session.driver.lower(traced, layouts.plan, targets, record, session.say)
+        with jax_contexts.of_places():
+            found = session.driver.lower(traced, layouts.plan, targets, record, session.say)
     finally:
         for run, _ in session.recordings[-1:]:
             run.note = ""
