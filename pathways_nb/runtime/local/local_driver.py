@@ -94,8 +94,8 @@ class LocalDriver(Driver):
         return taken(leaf, name)
 
     def put(self, value: Any, sharding: Any) -> Any:
-        """Put a value onto devices and return the array."""
-        return jax.device_put(value, sharding)
+        """Put a value onto devices and return the array, whose memory is not that of an array of the user's."""
+        return jax.device_put(value, sharding, may_alias=False if isinstance(value, jax.Array) else None)
 
     def spend(self, budget: float) -> None:
         """Limit the share of time for which each watcher may keep a core busy; see ``Driver.spend``."""

@@ -247,6 +247,12 @@ def lies_at(sharding: Any, target: Any, rank: int) -> bool:
     return same or (sharding is not None and sharding.is_equivalent_to(target, rank))
 
 
+def share_devices(one: Any, other: Any) -> bool:
+    """Return whether two values may have memory in common, because a device holds a part of each."""
+    both = isinstance(one, jax.Array) and isinstance(other, jax.Array)
+    return both and not one.sharding.device_set.isdisjoint(other.sharding.device_set)
+
+
 def bring(array: Any, target: Any) -> tuple[Any, bool]:
     """Bring an argument to its place.
 
