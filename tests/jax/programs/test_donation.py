@@ -205,14 +205,16 @@ def test_the_last_reader_takes_memory_over_that_was_read_at_another_place_of_its
 
 
 def test_an_array_of_the_users_stays_when_what_was_made_of_it_is_donated(a, left) -> None:
-    again = pw.virtual_slice(4, island=0)
+    again, part = pw.virtual_slice(4, island=0), pw.virtual_slice(1, island=0)
+    takes, takes_part = (pw.program(lambda w, c=c: c(w), donate_argnums=0) for c in (a, on(part, lambda w: w * 2)))
     made = a(v)
     mine = made.array()
-    takes = pw.program(lambda w: a(w), donate_argnums=0)
+    whole = pw.jit(lambda w: w * 1, on=left, out_shardings=pw.P())(v).array()
     for place in (left, again):
         close(takes(pw.put(mine, on=place, shardings=pw.P("x"))), v * 4)
+    close(takes_part(pw.put(whole, on=part)), v * 2)
     close(takes(mine), v * 4)
-    close((made, mine), (v * 2, v * 2))
+    close((made, mine, whole), (v * 2, v * 2, v))
 
 
 def test_one_array_may_be_donated_and_read_in_one_call(fresh_python) -> None:
