@@ -132,6 +132,17 @@ def _send_pieces(array: Any, target: Any) -> Any:
     return jax.make_array_from_single_device_arrays(array.shape, target, parts)
 
 
+def spread(array: Any, target: NamedSharding) -> Any:
+    """Copy an array from the first device of ``target``, the only one that holds it, to all, without waiting."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        numbers = spread(jax.random.key_data(array), target)
+        return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array))
+    first, *others = target.mesh.devices.flat
+    shard = shards_of(array)[first]
+    copies = jax.device_put([shard] * len(others), [SingleDeviceSharding(device) for device in others])
+    return jax.make_array_from_single_device_arrays(array.shape, target, [shard, *copies])
+
+
 @lru_cache(maxsize=1024)
 def prepare(sharding: Any, target: Any, struct: jax.ShapeDtypeStruct) -> None:
     """Compile what sends such an array in pieces, so that no dispatcher has to."""
