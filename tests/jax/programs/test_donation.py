@@ -214,7 +214,10 @@ def test_an_array_of_the_users_stays_when_what_was_made_of_it_is_donated(a, left
         close(takes(pw.put(mine, on=place, shardings=pw.P("x"))), v * 4)
     close(takes_part(pw.put(whole, on=part)), v * 2)
     close(takes(mine), v * 4)
+    close(pw.program(lambda y, w: (a(y), a(w)), donate_argnums=0)(a(v), mine), (v * 4, v * 4))
     close((made, mine, whole), (v * 2, v * 2, v))
+    close(takes(made), v * 4)
+    close(mine, v * 2)
 
 
 def test_one_array_may_be_donated_and_read_in_one_call(fresh_python) -> None:
