@@ -17,7 +17,8 @@ PLACES = {
 """Those of island 0 share its four devices: the same, nested, and overlapping ones."""
 SHELF = 25
 """Functions on a shelf."""
-_BODIES = {1: ("tanh", "silu", "transposed", "layer_norm"), 2: ("gated", "cross", "joined")}
+_BODIES = {1: ("tanh", "silu", "transposed", "rms_norm"), 2: ("chosen", "cross", "joined")}
+"""By number of matrices: those that may be repeated often, and neither grow without bounds nor enlarge rounding."""
 _SPECS = ('pw.P("x")', 'pw.P("x")', 'pw.P(None, "x")', "pw.P()", "None")
 
 
