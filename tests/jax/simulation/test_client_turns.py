@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from concurrent.futures import thread as pools
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -640,7 +639,7 @@ def to_thread_trace(mode: str) -> tuple[Any, ...]:
     return tuple(tuple(run.events[column].tolist()) for column in same_trace.COLUMNS)
 
 
-@pytest.mark.parametrize("kind", ["call", "wait", "python", "same name", "completed"])
+@pytest.mark.parametrize("kind", ["python", "same name", "completed"])
 def test_items_of_pools_end_in_one_order_however_long_they_take(watchdog: None, kind: str) -> None:
     assert len({item_trace(kind, "ab"[number % 2]) for number in range(4)}) == 1
 
@@ -650,9 +649,6 @@ def item_trace(kind: str, slow: str) -> tuple[Any, ...]:
     with pw.attach("sim:tpu_v3:2x4", seed=3, noise=0.2), pw.record() as run:
         works = {name: pw.work(1e-3, on=left, name=name) for name in ("a", "b", "c", "shared")}
 
-        def called_and_waited(work: Any) -> None:
-            work(X).wait()
-
         def item(name: str, does: Callable[[], object]) -> str:
             sum(range(400_000 if name == slow else 1))
             does()
@@ -661,13 +657,8 @@ def item_trace(kind: str, slow: str) -> tuple[Any, ...]:
 
         async def task(name: str) -> None:
             for _ in range(3):
-                if kind == "wait":
-                    await asyncio.to_thread(item, name, works[name](X).wait)
-                elif kind == "python":
-                    await asyncio.to_thread(item, name, int)
-                else:
-                    called = works["shared" if kind == "same name" else name]
-                    await asyncio.to_thread(item, name, partial(called_and_waited, called))
+                does = int if kind == "python" else lambda: works["shared"](X).wait()
+                await asyncio.to_thread(item, name, does)
                 works[name](X)
 
         async def tasks() -> None:
