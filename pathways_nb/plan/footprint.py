@@ -260,16 +260,12 @@ def _ends(plan: Plan, island: int) -> dict[int, int]:
     order = plan.orders[island]
     position = {index: at for at, index in enumerate(order)}
     known = _known(plan, island)
-    readers: dict[int, list[int]] = {}
-    for index, step in enumerate(plan.steps):
-        for slot in step.inputs:
-            readers.setdefault(slot, []).append(index)
     kept, never = set(plan.results), len(order)
     found: dict[int, int] = {}
     for index in order:
         for slot in plan.steps[index].outputs:
             last = position[index]
-            for reader in readers.get(slot, ()):
+            for reader in plan.reads.get(slot, ()):
                 last = max(last, position[reader] if reader in position else _first_after(known, plan, reader))
             found[slot] = never if slot in kept else last
     return found

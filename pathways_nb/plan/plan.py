@@ -153,6 +153,15 @@ class Plan:
         return (*range(self.arguments), *(leaf for leaf, _ in self.again))
 
     @cached_property
+    def reads(self) -> dict[int, list[int]]:
+        """The steps that read each slot, in the plan's order."""
+        found: dict[int, list[int]] = {}
+        for index, step in enumerate(self.steps):
+            for slot in step.inputs:
+                found.setdefault(slot, []).append(index)
+        return found
+
+    @cached_property
     def has_host_work(self) -> bool:
         """Whether any of its nodes runs on a host."""
         return any(placement.is_host for placement in self.placements.values())

@@ -123,11 +123,13 @@ class Computation(Unique):
             raise
 
     def check_arguments(self, call: Signature) -> None:
-        """Refuse arguments that their specs do not divide.
+        """Refuse arguments that their specs do not divide, or that JAX would hold as other numbers.
 
         Raises:
             ShardingError: naming the argument, its shape and the spec.
+            NarrowingError: naming the argument and the number.
         """
+        call.refuse_narrowed()
         for index, (leaf, spec) in enumerate(zip(call.leaves, self._leaf_specs(call), strict=True)):
             if any(specs.problems(jax.numpy.shape(leaf), spec, self.place)):
                 what = f"{self.name}: {call.names[index]}"

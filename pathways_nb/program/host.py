@@ -46,6 +46,7 @@ class HostFunction(Computation):
     def stage(self, trace: context.Tracing, call: Signature) -> Any:
         """Add the call to the trace under way as one equation; see ``Computation.stage``."""
         trace.refuse_futures(call)
+        call.refuse_narrowed()
         trace.places[self.place.serial] = self.place
         trace.host_work.append(self.name)
         for name, leaf in zip(call.names, call.leaves, strict=True):

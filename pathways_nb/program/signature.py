@@ -7,6 +7,7 @@ may be given by name or number, and errors can name the argument they mean.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +20,13 @@ import numpy as np
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.program.narrowing import NarrowingError, held_as
 from pathways_nb.util.words import a_type_of
 
 _MOST_SHOWN = 8
+_EXACT = itertools.repeat(True)
+_WIDEST = {int: np.dtype(np.int64), float: np.dtype(np.float64), complex: np.dtype(np.complex128)}
+"""Of Python's numbers: the type in which JAX holds them with 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +67,24 @@ class Deferred:
         raise NotImplementedError
 
 
-def aval_of(leaf: Any) -> Aval | None:
-    """Return shape and type of an array, a number, a future or a ``ShapeDtypeStruct``; ``None`` of anything else."""
+def aval_of(leaf: Any, exact: bool = False) -> Aval | None:
+    """Return shape and type of an array, a number, a future or a ``ShapeDtypeStruct``; ``None`` of anything else.
+
+    Args:
+        leaf: the value.
+        exact: whether to refuse numbers that JAX would hold as others.
+
+    Raises:
+        NarrowingError: it has such a number.
+    """
     if isinstance(leaf, Deferred):
         return leaf.aval
     if isinstance(leaf, (bool, int, float, complex)):
-        return Aval((), jax.dtypes.canonicalize_dtype(type(leaf)), weak_type=True)
+        return Aval((), held_as(leaf, _WIDEST.get(type(leaf), type(leaf)), exact), weak_type=True)
     if isinstance(leaf, (np.ndarray, np.generic)):
         if leaf.dtype.kind in "OUSMm":
             return None
-        return Aval(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+        return Aval(leaf.shape, held_as(leaf, leaf.dtype, exact))
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return Aval(tuple(leaf.shape), leaf.dtype, bool(getattr(leaf, "weak_type", False)))
     return None
@@ -279,9 +292,13 @@ class Signature:
         """Return the shape and type of each leaf.
 
         Raises:
-            UsageError: a leaf is not an array, a number or a future.
+            UsageError: a leaf is not an array, a number or a future, or JAX would hold another number.
         """
-        found = tuple(map(aval_of, self.leaves))
+        try:
+            found = tuple(map(aval_of, self.leaves, _EXACT))
+        except NarrowingError:
+            self.refuse_narrowed()
+            raise
         for index, aval in enumerate(found):
             if aval is None:
                 leaf, what = self.leaves[index], self.names[index]
@@ -306,6 +323,18 @@ class Signature:
                     f"{self.owner}: {self.names[index]} is {aval.dtype}[{shape}], and JAX holds {held} at this line, "
                     f"where jax_enable_x64 is off. Call it in `with jax.enable_x64(True):`, or convert the array there."
                 )
+
+    def refuse_narrowed(self) -> None:
+        """Refuse arguments that JAX would hold as other numbers.
+
+        Raises:
+            NarrowingError: naming the first.
+        """
+        for index, leaf in enumerate(self.leaves):
+            try:
+                aval_of(leaf, exact=True)
+            except NarrowingError as error:
+                raise NarrowingError(f"{self.owner}: {self.names[index]}{error}") from None
 
     def explain(self, error: Exception, what: str) -> None:
         """Add a note to an error from within the function: with which shapes and types it was called."""

@@ -213,7 +213,10 @@ class Driver(ABC):
             Its logical buffer.
         """
         buffer = next(self._buffers)
-        self.entries[buffer] = Entry(value, sharding=getattr(value, "sharding", None))
+        # The user may hold other names of an array: only a copy of it may be taken over.
+        self.entries[buffer] = Entry(
+            value, shared=isinstance(value, jax.Array), sharding=getattr(value, "sharding", None)
+        )
         self.event_loop.store(Stored(buffer, client, size, name))
         return buffer
 

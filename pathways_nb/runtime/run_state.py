@@ -118,7 +118,7 @@ class Entry:
     step: int = -1
     """The step of ``run`` that makes it."""
     shared: bool = False
-    """Whether another buffer is the same array; then its memory must not be taken over."""
+    """Whether another buffer, or the user, has the same array; then its memory must not be taken over."""
     sharding: Any = None
     """Of the array, known before it exists; ``None`` for host values."""
     shadow: Any = None

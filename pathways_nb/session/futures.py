@@ -252,8 +252,16 @@ class Future(Unique, NotAnArray, Deferred):
         """Return the live sharded ``jax.Array`` on the island's devices; raises the errors of ``result``.
 
         Operations on it launch on those devices beside the controller's own, unseen by its scheduler and its record.
-        Most code wants ``.result()``.
+        It stays as it is: a call that donates the future later works on a copy. Most code wants ``.result()``.
         """
+        __tracebackhide__ = True
+        array = self._live()
+        if (entry := self._entry) is not None:
+            entry.shared = True
+        return array
+
+    def _live(self) -> jax.Array:
+        """Return the same as ``array`` to who drops it before the future may be donated."""
         __tracebackhide__ = True
         line = self._line()
         array = self._wait(line, needed=True)

@@ -38,9 +38,9 @@ def close(found: Any, expected: Any, rtol: float = 1e-5, least: float = 0.0) -> 
 
 
 def error(found: Any, expected: Any) -> float:
-    """Return the largest difference of any leaf, relative to the largest element of that leaf."""
+    """Return the largest difference of any leaf, relative to the largest element of that leaf if it is not 0."""
     pairs = zip(jax.tree.leaves(pw.get(found)), jax.tree.leaves(expected), strict=True)
-    return max(float(np.abs(np.asarray(a) - b).max()) / _largest(b) for a, b in pairs)
+    return max(float(np.abs(np.asarray(a) - b).max()) / (_largest(b) or 1.0) for a, b in pairs)
 
 
 def _largest(values: Any) -> float:

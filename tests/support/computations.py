@@ -16,7 +16,7 @@ def on(place, fn, spec="x", **options):
 
 def first_shard(future: pw.Future) -> int:
     """Where the first shard lies in memory."""
-    return future.array().addressable_shards[0].data.unsafe_buffer_pointer()
+    return future._live().addressable_shards[0].data.unsafe_buffer_pointer()
 
 
 def names(graph: pw.Graph) -> list[str]:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
-from pathways_nb.runtime.lowering.executables import memory_of, quietly
+from pathways_nb.runtime.lowering.executables import is_on_one, memory_of, quietly
 
 
 class NodeCompiler:
@@ -97,6 +97,8 @@ def _spec(sharding: Any, mesh: Mesh, rank: int) -> PartitionSpec | None:
     """Return a sharding as a spec on a mesh; ``None`` if there is none."""
     if isinstance(sharding, NamedSharding) and sharding.mesh == mesh:
         return sharding.spec
+    if is_on_one(sharding, mesh):
+        return None
     found = (
         spec for spec in _specs(mesh.axis_names, rank) if sharding.is_equivalent_to(NamedSharding(mesh, spec), rank)
     )

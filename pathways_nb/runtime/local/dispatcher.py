@@ -22,7 +22,7 @@ from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.transfer_watcher import TransferWatcher
 from pathways_nb.runtime.local.watcher import Launched, LaunchRange, owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
-from pathways_nb.runtime.lowering.transfers import bring, delivered
+from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.trace.record import Row, label_of
 
@@ -275,8 +275,8 @@ class Dispatcher(threading.Thread):
             dispatched = self.clock()
             array, moved = bring(entry.array, action.target)
             source = entry.located if moved else None  # what is at its place is copied whole, if at all
-            if taken_over and entry.shared:  # also what moved: on devices of both places it is the same memory still
-                array, moved = array.copy(), True
+            if taken_over and entry.shared and share_devices(entry.array, array):
+                array, moved = array.copy(), True  # also what moved: there it is the same memory still
             if taken_over and moved:
                 entry.array = None  # its handle is consumed: what was copied is of no use to anybody
         finally:

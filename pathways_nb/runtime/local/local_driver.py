@@ -23,7 +23,7 @@ from pathways_nb.runtime.lowering.executables import Executables
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
-from pathways_nb.runtime.lowering.transfers import lies_at, prepare
+from pathways_nb.runtime.lowering.transfers import lies_at, prepare, share_devices
 from pathways_nb.runtime.run_state import Condition, Entry, Execution
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
@@ -94,8 +94,9 @@ class LocalDriver(Driver):
         return taken(leaf, name)
 
     def put(self, value: Any, sharding: Any) -> Any:
-        """Put a value onto devices and return the array."""
-        return jax.device_put(value, sharding)
+        """Put a value onto devices and return the array, whose memory is not that of an array of the user's."""
+        array = jax.device_put(value, sharding)
+        return array.copy() if share_devices(value, array) else array
 
     def spend(self, budget: float) -> None:
         """Limit the share of time for which each watcher may keep a core busy; see ``Driver.spend``."""

@@ -12,19 +12,20 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.model import NodeCost
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
 from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.runtime.lowering.transfers import spread
 from pathways_nb.trace.record import Label, Record, Row
 from pathways_nb.util.fallbacks import fall_back
 
@@ -153,12 +154,49 @@ def _types(lowered: Any) -> str:
 
 def _compile(lowered: Any, request: CompileRequest) -> Executable:
     compiled = lowered.compile(request.code.compiler_options or None)
-    shardings = tuple(jax.tree.leaves(compiled.output_shardings))
+    whole = NamedSharding(request.mesh, PartitionSpec())
+    found = jax.tree.leaves(compiled.output_shardings)
+    shardings = tuple(whole if is_on_one(sharding, request.mesh) else sharding for sharding in found)
+    on_one = [at for at, sharding in enumerate(found) if sharding is not shardings[at]]
     cost = compiled.cost_analysis() or {}
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
     temporary, reused = memory_of(compiled)
     kept = request.code if has_callbacks(request.code) else None
-    return Executable(compiled, shardings, max(flops, 0.0), temporary, reused, kept)
+    call = _Spread(compiled, on_one, whole) if on_one else compiled
+    return Executable(call, shardings, max(flops, 0.0), temporary, reused, kept)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class _Spread:
+    """A compiled node of which some outputs lie on one device: they are copied to the others.
+
+    XLA could do that in the node itself, by a collective. But a callback that raises on the first device would leave
+    the others waiting in it, and XLA ends the process.
+    """
+
+    compiled: jax.stages.Compiled
+    on_one: Sequence[int]
+    """Positions of those outputs."""
+    target: NamedSharding
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """Launch it."""
+        arrays = list(self.compiled(*inputs))
+        for at in self.on_one:
+            arrays[at] = spread(arrays[at], self.target)
+        return arrays
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name)
+
+
+def is_on_one(sharding: Any, mesh: Mesh) -> bool:
+    """Return whether the compiler has left an output on the first of several devices.
+
+    It does so with what a host callback returns (``maximal``): the other devices' memory is undefined. JAX calls such a
+    sharding replicated, too, but names a truly replicated one by the axes of the mesh.
+    """
+    return mesh.size > 1 and not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated
 
 
 def memory_of(compiled: Any) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from pathways_nb.program.emit import out_shardings
 from pathways_nb.program.items import Const
 from pathways_nb.program.program import Traced
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan, CompiledStep
+from pathways_nb.runtime.lowering.donations import Donations
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.lowering.host_steps import HOST, host_call
 from pathways_nb.runtime.lowering.layouts import Targets
@@ -66,13 +67,7 @@ class PlanCompiler:
         self.readers = _first_readers(plan)
         self.slots = {(slot.value, slot.place): index for index, slot in enumerate(plan.slots)}
         self.brought = tuple(step.argument for step in plan.steps if step.kind == "bring")
-        # An argument that several places read is given up all the same, but its memory is nobody's to take over.
-        leaves = [plan.leaves[argument] for argument in self.brought]
-        self.donated_values = {traced.arguments[i] for i in traced.donated if leaves.count(i) == 1}
-        self.argument_values = set(traced.arguments)
-        self.donated_slots: set[int] = set()
-        self.donated_by: dict[int, tuple[int, ...]] = {}
-        """Slots whose memory a step takes over."""
+        self.donations = Donations(traced, plan)
 
     def lower(self, record: Record, say: Callable[[str], object]) -> CompiledPlan:
         """Compile what is not compiled yet.
@@ -96,7 +91,7 @@ class PlanCompiler:
         actions = [self._action(index, step) for index, step in enumerate(self.plan.steps)]
         steps, makers = self.plan.steps, {s: i for i, step in enumerate(self.plan.steps) for s in step.outputs}
         results = tuple(self.traced.avals[self.plan.slots[slot].value] for slot in self.plan.results)
-        taken_over = frozenset(steps[makers[slot]].argument for slot in self.donated_slots) - {-1}
+        taken_over = frozenset(steps[makers[slot]].argument for slot in self.donations.slots) - {-1}
         sizes = self._sizes()
         return CompiledPlan(
             self.plan,
@@ -125,8 +120,7 @@ class PlanCompiler:
         temporary, reused = {}, {}
         for index, compiling in self.compiling.items():
             executable = compiling.result()
-            brought = [s for s in self.donated_by.get(index, ()) if self.plan.slots[s].value in self.argument_values]
-            from_arguments = min(executable.reused, sum(slots[slot] for slot in brought))
+            from_arguments = min(executable.reused, sum(slots[slot] for slot in self.donations.of_arguments(index)))
             temporary[index] = executable.temporary
             reused[index] = from_arguments, executable.reused - from_arguments
         return Sizes(slots, temporary, reused)
@@ -144,7 +138,7 @@ class PlanCompiler:
             mesh,
             tuple(self.traced.avals[value].struct for value in code.inputs),
             tuple(self._sharding(slot) for slot in step.inputs),
-            self._donated(index, step),
+            self.donations.take_over(index, step),
             self._label(step, "compile", 0),
             self.traced.contexts,
         )
@@ -211,26 +205,6 @@ class PlanCompiler:
         basis = "" if work.seconds is None else "declared"
         label = self._label(step, code.kind, size, basis=basis)
         return CompiledStep(step, label, host=host_call(code), seconds=work.seconds)
-
-    def _donated(self, index: int, step: Step) -> tuple[int, ...]:
-        """Return the positions of inputs whose memory the node may take over.
-
-        They are donated or intermediate values, this node is their last reader, and no other island reads them.
-        """
-        pairs = (
-            pair for item in self.traced.codes[step.node].computations
-            for pair in zip(item.inputs, item.donated, strict=True)
-        )  # fmt: skip
-        given_up = {value for value, donated in pairs if donated}
-        found = []
-        for position, slot in enumerate(step.inputs):
-            value = self.plan.slots[slot].value
-            allowed = value in self.donated_values or (value in given_up and value not in self.argument_values)
-            if allowed and slot in step.last and slot not in self.plan.readers:
-                found.append(position)
-                self.donated_slots.add(slot)
-        self.donated_by[index] = tuple(step.inputs[position] for position in found)
-        return tuple(found)
 
     def _transfer(self, index: int, step: Step) -> None:
         (slot,) = step.outputs
@@ -344,7 +318,7 @@ class PlanCompiler:
 
         def cost(index: int) -> tuple[bool, int]:
             slot = step.outputs[index]
-            return slot in self.donated_slots, self.traced.avals[self.plan.slots[slot].value].bytes
+            return slot in self.donations.slots, self.traced.avals[self.plan.slots[slot].value].bytes
 
         return min(range(len(step.outputs)), key=cost, default=0)
 

@@ -150,6 +150,17 @@ def _send_pieces(array: Any, target: Any) -> Any:
     return jax.make_array_from_single_device_arrays(array.shape, target, parts)
 
 
+def spread(array: Any, target: NamedSharding) -> Any:
+    """Copy an array from the first device of ``target``, the only one that holds it, to all, without waiting."""
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        numbers = spread(jax.random.key_data(array), target)
+        return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array))
+    first, *others = target.mesh.devices.flat
+    shard = shards_of(array)[first]
+    copies = jax.device_put([shard] * len(others), [SingleDeviceSharding(device) for device in others])
+    return jax.make_array_from_single_device_arrays(array.shape, target, [shard, *copies])
+
+
 @lru_cache(maxsize=1024)
 def prepare(sharding: Any, target: Any, struct: jax.ShapeDtypeStruct, contexts: Contexts) -> None:
     """Compile what sends such an array in pieces, under the contexts of this line, so that no dispatcher has to."""
@@ -263,6 +274,12 @@ def lies_at(sharding: Any, target: Any, rank: int) -> bool:
     """Return whether an array of ``rank`` dimensions with this sharding need not move to have the other."""
     same = sharding is target or sharding == target
     return same or (sharding is not None and sharding.is_equivalent_to(target, rank))
+
+
+def share_devices(one: Any, other: Any) -> bool:
+    """Return whether two values may have memory in common, because a device holds a part of each."""
+    both = isinstance(one, jax.Array) and isinstance(other, jax.Array)
+    return both and not one.sharding.device_set.isdisjoint(other.sharding.device_set)
 
 
 def bring(array: Any, target: Any) -> tuple[Any, bool]:

@@ -26,6 +26,8 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, TypeVar
 
+from pathways_nb.runtime.sim.pool_items import is_handed
+
 T = TypeVar("T")
 
 _looking = threading.RLock()
@@ -90,14 +92,14 @@ def _is_idle(names: Mapping[str, Any], at: Mapping[int, FrameType]) -> bool:
     An empty queue does not prove it: since Python 3.13 ``put`` hands the item to the waiting worker, which may not have
     run since. The pool counts its idle workers and decrements the count at each submission. If more workers than that
     are between two items, one of them has an item. Up to Python 3.11 the count is too high once items have queued
-    behind a full pool; the moment between a worker's ``get`` and its next line then counts as blocked.
+    behind a full pool, so the items that were not begun are counted, too (see ``pool_items``).
 
     Args:
         names: local variables of the worker's frame.
         at: the frames of all threads.
     """
     queue, executor = names.get("work_queue"), names["executor_reference"]()
-    if queue is None or executor is None or not queue.empty():
+    if queue is None or executor is None or not queue.empty() or is_handed(executor):
         return False
     between = sum(_is_worker(frame) and frame.f_locals.get("work_queue") is queue for frame in at.values())
     return between <= executor._idle_semaphore._value

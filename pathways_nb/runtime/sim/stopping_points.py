@@ -4,8 +4,8 @@ A client thread stops at each call, wait and poll until ``thread_turns`` release
 
 - ``in_order``: the order of threads is made of simulated times, counts and names. The order in which threads reach
   their stopping points is left out, because the operating system decides it.
-- ``Point.is_over``: a call may continue at once. A wait may continue ``notice`` seconds after its predicate holds, or
-  at its timeout. A poll may continue after one more event.
+- ``Point.is_over``: a call, or an item of a thread pool, may continue at once. A wait may continue ``notice`` seconds
+  after its predicate holds, or at its timeout. A poll may continue after one more event.
 - ``pass_time``: simulated time advances event by event until one reports a change (``Turns.notify_all``), and at most
   to the first timeout.
 
@@ -21,6 +21,7 @@ from math import inf
 from typing import Literal
 
 from pathways_nb.errors import UsageError
+from pathways_nb.runtime.sim.pool_items import serial_of
 from pathways_nb.runtime.sim.simulated_islands import EventQueue
 
 
@@ -37,7 +38,7 @@ class Point:
         until: simulated time at which a wait times out; ``None`` for no limit.
     """
 
-    kind: Literal["call", "wait", "poll"]
+    kind: Literal["call", "wait", "poll", "item"]
     client: str = ""
     name: str = ""
     ready: Callable[[], bool] = lambda: True
@@ -54,7 +55,7 @@ class Point:
 
     def __post_init__(self) -> None:
         self.gate.acquire()
-        self.over = self.kind == "call"
+        self.over = self.kind in ("call", "item")
 
     def is_over(self, agenda: EventQueue, notify: Callable[[], None]) -> bool:
         """Return whether the thread may continue now.
@@ -79,8 +80,9 @@ def in_order(
     """Return stopped threads with their points, sorted so that the first that may continue is released first.
 
     By simulated time; at equal times clients take turns, because the count of calls that a client has made at that time
-    comes next, then its name. Threads of one client are sorted by the name of what they call, because chance decides
-    which worker of a pool takes which item; the order in which threads were started only breaks the remaining ties.
+    comes next, then its name. Threads of one client are sorted by the name of what they call, then workers of pools by
+    the order in which their items were submitted, because chance decides which worker takes which item. The order in
+    which threads were started only breaks the remaining ties.
 
     Args:
         points: stopped threads.
@@ -89,10 +91,10 @@ def in_order(
     """
     began = {thread: number for number, thread in enumerate(threading.enumerate())}
 
-    def order(at: tuple[threading.Thread, Point]) -> tuple[float, int, str, str, int]:
+    def order(at: tuple[threading.Thread, Point]) -> tuple[float, int, str, str, int, int]:
         thread, point = at
         time, count = standing(point.client) if point.kind == "call" else (now, 0)
-        return time, count, point.client, point.name, began.get(thread, -1)
+        return time, count, point.client, point.name, serial_of(thread), began.get(thread, -1)
 
     return sorted(points, key=order)
 

@@ -3,7 +3,8 @@
 Problem: the operating system decides which of several client threads calls first, differently in each run. If calls
 took effect in that order, or if simulated time followed real time, two runs of the same program would differ.
 
-Rule: a client thread runs up to its next stopping point, which is a call, a wait or a poll. No thread is released while
+Rule: a client thread runs up to its next stopping point, which is a call, a wait, a poll, or the start of an item of a
+thread pool (see ``pool_items``). No thread is released while
 another one runs. Once each is stopped, or blocked until another thread wakes it, one thread is released: the first that
 may continue, in an order of simulated times and names (``stopping_points.in_order``). Simulated time advances only when
 none may continue, and only until one may, as with Trio's autojump clock and SimPy's environment.
@@ -28,11 +29,12 @@ from weakref import WeakKeyDictionary, WeakSet
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime.event_loop import Item
 from pathways_nb.runtime.run_state import Condition
-from pathways_nb.runtime.sim import held_up
+from pathways_nb.runtime.sim import held_up, pool_items
 from pathways_nb.runtime.sim.blocked_threads import is_asleep, is_napping, look
 from pathways_nb.runtime.sim.held_up import HeldUp, Say
 from pathways_nb.runtime.sim.simulated_islands import EventQueue
 from pathways_nb.runtime.sim.stopping_points import Point, in_order, pass_time
+from pathways_nb.util import forks
 
 OURS = "pathways-"
 """Prefix of the names of the controller's own threads, which are never clients."""
@@ -85,6 +87,7 @@ class Turns(Condition):
         self._calling: set[threading.Thread] = set()
         """Threads inside a call; each counts as running, also while it waits for a thread that compiles for it."""
         self._dissolved = False
+        pool_items.follow(self)
 
     # ---- in client threads
 
@@ -135,6 +138,25 @@ class Turns(Condition):
         finally:
             self._calling.discard(mine)
 
+    def admits_item(self) -> bool:
+        """Return whether an item that the current thread hands to a pool now takes turns; the thread takes part.
+
+        What a call submits is part of it, as is what this package's own threads submit.
+        """
+        mine = threading.current_thread()
+        if mine in self._calling or mine.name.startswith(OURS) or forks.is_child():
+            return False
+        self._apart.discard(mine)
+        return True
+
+    def begin_item(self) -> None:
+        """Stop until it is the turn of the item that the current thread has begun."""
+        mine = threading.current_thread()
+        if not mine.name.startswith(OURS) and not self._dissolved:
+            self._apart.discard(mine)
+            if not self._is_alone(mine):
+                self._stand(Point("item"))
+
     def poll(self) -> None:
         """Stop until no other thread may continue and one more event has happened."""
         self._stand(Point("poll"))
@@ -166,6 +188,7 @@ class Turns(Condition):
     def dissolve(self) -> None:
         """Stop waiting for running threads: the controller closes."""
         self._dissolved = True
+        pool_items.leave(self)
         self._look()
 
     def _stand(self, point: Point) -> None:
@@ -256,14 +279,16 @@ class Turns(Condition):
     def _is_awake(self, thread: threading.Thread, ident: int | None, at: Mapping[int, FrameType]) -> bool:
         """Return whether a thread may continue by itself.
 
-        A daemon thread that has never called and is in ``sleep`` is a monitor, not a client, and counts as blocked.
+        A daemon thread that has never called, runs no pool's item and is in ``sleep`` is a monitor, not a client, and
+        counts as blocked.
         """
         if ident is None or thread in self._calling:  # it is starting, or its call may wait for a thread that compiles
             return True
         frame = at.get(ident)
         if frame is None or is_asleep(frame, at):
             return False
-        return not (thread.daemon and thread not in self._blocks and is_napping(frame))
+        is_client = thread in self._blocks or pool_items.serial_of(thread) > 0
+        return is_client or not (thread.daemon and is_napping(frame))
 
     def _takes_part(self, thread: threading.Thread) -> bool:
         """Return whether a thread must stop or block before another one is released."""
@@ -300,6 +325,9 @@ class Turns(Condition):
             self._held_up.begin_again()
         elif seconds <= held_up.NAMED_AFTER:
             return
+        elif (item := next((each for each in self._in_order() if each[1].kind == "item"), None)) is not None:
+            self._let_go(*item)  # the running thread may wait for it in a way that is not recognised
+            self._held_up.by(thread)
         elif self._is_set_apart(thread):
             if thread not in self._left:
                 self._held_up.go_on_without(thread)

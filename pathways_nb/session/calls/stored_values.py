@@ -20,6 +20,7 @@ from pathways_nb.plan.memory_categories import VALUES
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
+from pathways_nb.program.narrowing import NarrowingError
 from pathways_nb.program.signature import Aval, aval_of
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -184,7 +185,10 @@ class Reservation:
 def _put(
     session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh, category: str
 ) -> Future:
-    aval = aval_of(leaf)
+    try:
+        aval = aval_of(leaf, exact=True)
+    except NarrowingError as error:
+        raise NarrowingError(f"put: the array{error}") from None
     if aval is None:
         raise UsageError(f"put({leaf!r}): {a_type_of(leaf)} is not an array, a number or a future.")
     specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")

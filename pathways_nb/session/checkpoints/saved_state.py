@@ -117,7 +117,7 @@ def _stored(path: str, leaf: Any) -> tuple[Leaf, Any]:
 
 def _live(future: Future) -> Any:
     """Return a future's array; if its shards lie on hosts of a cluster, its values."""
-    return future.result() if future.is_remote else future.array()
+    return future.result() if future.is_remote else future._live()
 
 
 def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:

@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program; the next has the next")
     parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after so many programs")
     parser.add_argument("--shelf", type=int, help="take computations from the few that this seed determines: faster")
+    parser.add_argument("--donate", action="store_true", help="programs about donated memory, of which there is little")
     parser.add_argument("--simulate", action="store_true", help="in the simulator, with values")
     parser.add_argument("--brief", action="store_true", help="print one line of each failure only")
     options = parser.parse_args(arguments)
@@ -33,7 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
         while time.monotonic() < end and tried < options.count:
             seeds = range(options.seed + tried, options.seed + min(tried + BATCH, options.count))
-            found = pool.submit(try_all, seeds, end, options.shelf, options.simulate, options.brief).result()
+            how = options.shelf, options.simulate, options.brief, options.donate
+            found = pool.submit(try_all, seeds, end, *how).result()
             tried, failed = tried + found[0], failed + found[1]
     print(f"{tried} programs from seed {options.seed}, {failed} failed")
     return 1 if failed else 0

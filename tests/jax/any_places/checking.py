@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,27 +26,28 @@ class InvalidError(Exception):
 class Session:
     """Runs texts with one library. What their first lines define is defined once, as in one session of a user's."""
 
-    def __init__(self, library: Any, constrain: Any):
+    def __init__(self, library: Any, constrain: Any, raw: Callable[[Any], Any]):
         self.names: dict[str, Any] = {
             **vars(bodies), **arguments(), "pw": library, "constrain": constrain, "pairs": _pairs,
-            "jax": jax, "jnp": jnp, "np": np, "optax": optax,
+            "raw": raw, "jax": jax, "jnp": jnp, "np": np, "optax": optax,
         }  # fmt: skip
         self.defined: dict[str, Any] = {}
 
     def result_of(self, text: str) -> Any:
         """What the text leaves in ``result``, as NumPy arrays."""
         head, _, rest = text.partition("\n\n\n")
-        names = dict(self.names)
-        for line in head.splitlines():
-            name = line.partition(" = ")[0]
-            of = [id(names[other]) for other in re.findall(r"(?:on=|heard\()(\w+)", line)]
-            key = f"{line} # {of}"
+        names, ours = dict(self.names), dict[str, Any]()
+        for block in re.split(r"\n(?=\w+ = |def )", head):  # a function has several lines
+            name = block.removeprefix("def ").partition(" = ")[0].partition("(")[0]
+            of = [id(ours[other]) for other in re.findall(r"\w+", block) if other in ours]
+            key = f"{block} # {of}"
             if key not in self.defined:
-                exec(line, names)
+                exec(block, names)
                 self.defined[key] = names[name]
-            names[name] = self.defined[key]
-        exec(compile(rest, "<random program>", "exec"), names)
-        return jax.tree.map(np.asarray, names["result"])
+            names[name] = ours[name] = self.defined[key]
+        variables = dict(names)  # those of what is defined, which is kept, must hold no value
+        exec(compile(rest, "<random program>", "exec"), variables)
+        return jax.tree.map(np.asarray, variables["result"])
 
 
 def arguments() -> dict[str, np.ndarray]:
@@ -62,8 +64,8 @@ class Check:
     """Compares programs on the devices of the current controller with plain JAX."""
 
     def __init__(self) -> None:
-        self.here = Session(pw, jax.lax.with_sharding_constraint)
-        self.there = Session(plain, plain.constrain)
+        self.here = Session(pw, jax.lax.with_sharding_constraint, pw.Future.array)
+        self.there = Session(plain, plain.constrain, lambda value: value)
 
     def __call__(self, text: str) -> None:
         """Run the text both ways.

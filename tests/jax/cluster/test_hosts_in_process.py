@@ -278,6 +278,14 @@ def test_donated_arguments(either) -> None:
     close(other, X * 2)
 
 
+def test_memory_that_two_places_share_is_taken_over_only_by_its_last_reader(cluster) -> None:
+    left, _ = places()
+    takes, reads = split(add_one, left, donate_argnums=0), split(double, pw.virtual_slice(4, island=0))
+    whole = pw.program(lambda x: (lambda s: (reads(s), takes(s), reads(s)))(takes(x)))
+    for _ in range(3):
+        close(whole(X), ((X + 1) * 2, X + 2, (X + 1) * 2))
+
+
 def test_many_calls_in_order(either) -> None:
     left, right = places()
     one, two = split(add_one, left), split(double, right)

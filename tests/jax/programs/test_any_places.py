@@ -169,7 +169,8 @@ def test_layouts_of_other_counts_and_kinds_are_not_translated() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param("--count 80", marks=pytest.mark.slow), "--count 15 --seed 1000 --simulate"]
+    "options",
+    [pytest.param("--count 80", marks=pytest.mark.slow), "--count 15 --seed 1000 --simulate", "--donate --count 25"],
 )
 def test_random_programs_have_the_values_of_plain_jax(options) -> None:
     """Programs of few computations, that others use as well, so that much is compiled once for all."""

@@ -6,6 +6,8 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 
 import pathways_nb as pw
 from tests.support.closeness import close
@@ -157,3 +159,110 @@ def test_one_array_under_two_names_is_copied_before_it_is_taken_over_even_where_
     for _ in range(5):
         _, x, y = hand_back(twice(v / 2))
         close(both(x, y), (v.sum() + v, v * 2, v))
+
+
+SHARED_DEVICES = (
+    HANG_GUARD
+    + """
+    P = pw.P("x")
+    again = pw.virtual_slice(4, island=0)
+    d = pw.jit(lambda v: v + 1, on=left, in_shardings=P, out_shardings=P, donate_argnums=0)
+    h = pw.jit(lambda v: v * 3, on=again, in_shardings=P, out_shardings=P)
+    dh = pw.jit(lambda v: v * 3, on=again, in_shardings=P, out_shardings=P, donate_argnums=0)
+    s = v * 2 + 1
+    """
+)
+
+
+def test_memory_that_two_places_share_is_taken_over_only_by_its_last_reader(fresh_python) -> None:
+    done = fresh_python(
+        SHARED_DEVICES
+        + """
+    for f, expected in (
+        (lambda s: (h(s), d(s), h(s)), (s * 3, s + 1, s * 3)),
+        (lambda s: (h(s), dh(s), d(s), a(s)), (s * 3, s * 3, s + 1, s * 2)),
+        (lambda s: (b(s), dh(s)), (s + 1, s * 3)),
+        (lambda s: (dh(s), s), (s * 3, s)),
+    ):
+        whole = pw.program(lambda x: f(d(a(x))))
+        for _ in range(3):
+            found = pw.get(whole(v))
+            assert [x.tolist() for x in found] == [x.tolist() for x in expected], (found, expected)
+    """
+    )
+    assert done.returncode == 0, done.stderr[-800:]
+
+
+def test_the_last_reader_takes_memory_over_that_was_read_at_another_place_of_its_devices(a, left) -> None:
+    again = pw.virtual_slice(4, island=0)
+    large = jnp.zeros(1 << 18, jnp.float32)
+    ends = on(left, lambda w: w + 1, donate_argnums=0)
+    reads = on(again, lambda w: w[:8] * 3)
+    last = pw.program(lambda w: (lambda s: (reads(s), ends(s)))(a(w)))
+    early = pw.program(lambda w: (lambda s: (ends(s), reads(s)))(a(w)))
+    last_peak, early_peak = (max(peak.others for peak in f.peaks(large)) for f in (last, early))
+    assert early_peak - last_peak > large.nbytes // 5  # a shard of it, less the few bytes that are read
+
+
+def test_an_array_of_the_users_stays_when_what_was_made_of_it_is_donated(a, left) -> None:
+    again, part = pw.virtual_slice(4, island=0), pw.virtual_slice(1, island=0)
+    takes, takes_part = (pw.program(lambda w, c=c: c(w), donate_argnums=0) for c in (a, on(part, lambda w: w * 2)))
+    made = a(v)
+    mine = made.array()
+    whole = pw.jit(lambda w: w * 1, on=left, out_shardings=pw.P())(v).array()
+    for place in (left, again):
+        close(takes(pw.put(mine, on=place, shardings=pw.P("x"))), v * 4)
+    close(takes_part(pw.put(whole, on=part)), v * 2)
+    close(takes(mine), v * 4)
+    close(pw.program(lambda y, w: (a(y), a(w)), donate_argnums=0)(a(v), mine), (v * 4, v * 4))
+    close((made, mine, whole), (v * 2, v * 2, v))
+    close(takes(made), v * 4)
+    close(mine, v * 2)
+
+
+def test_one_array_may_be_donated_and_read_in_one_call(fresh_python) -> None:
+    done = fresh_python(
+        SHARED_DEVICES
+        + """
+    mine = a(v).array()
+    found = pw.get(pw.program(lambda x, y: (d(x), a(y), h(y)), donate_argnums=0)(mine, mine))
+    assert [x.tolist() for x in found] == [(v * 2 + 1).tolist(), (v * 4).tolist(), (v * 6).tolist()], found
+    """
+    )
+    assert done.returncode == 0, done.stderr[-800:]
+
+
+def test_a_donated_adam_state_goes_through_places_that_share_devices(left) -> None:
+    """Two layers on the same devices, one on half of them and one on another island; loss and steps as in plain JAX."""
+    again, half = pw.virtual_slice(4, island=0), pw.virtual_slice(2, island=0)
+    places = (left, again, half, pw.virtual_slice(4, island=1))
+    keys = jax.random.split(jax.random.key(0), 5)
+    start = [jax.random.normal(key, (16, 16)) / 4 for key in keys[:4]]
+    x = jax.random.normal(keys[4], (8, 16))
+    optimizer = optax.adam(1e-2)
+
+    def step_of(layers):
+        def loss(params, x):
+            for layer, w in zip(layers, params, strict=True):
+                x = layer(w, x) + x  # the sum is made where the layer is, of what the place before made
+            return jnp.mean(x**2)
+
+        def step(params, state, x):
+            value, gradients = jax.value_and_grad(loss)(params, x)
+            updates, state = optimizer.update(gradients, state, params)
+            return optax.apply_updates(params, updates), state, value
+
+        return step
+
+    def layer(w, x):
+        return jnp.tanh(x @ w)
+
+    placed = [pw.jit(layer, on=p, in_shardings=(pw.P(), pw.P("x")), out_shardings=pw.P("x")) for p in places]
+    ours = pw.program(step_of(placed), donate_argnums=(0, 1))
+    plain = jax.jit(step_of([layer] * 4))
+    expected = found = (start, optimizer.init(start))
+    for _ in range(6):
+        *expected, value = plain(*expected, x)
+        *found, loss = ours(*found, x)
+        close(loss, np.asarray(value), 1e-4)
+    close(found, jax.tree.map(np.asarray, expected), 1e-4)

@@ -253,11 +253,11 @@ def test_steps_of_fsdp(left, name: str) -> None:
 
 
 def test_stages_of_a_pipeline(left, right) -> None:
-    def noisy(params: Any, x: Any) -> Any:
-        return mlp(params, x) * SCALE.value + jax.random.normal(jax.random.key(3), x.shape)
+    def noisy(params: Any, x: Any, key: Any) -> Any:
+        return mlp(params, x) * SCALE.value + jax.random.normal(key, x.shape)
 
     pipe = pw.pipeline([noisy, noisy], on=[left, right], schedule="1f1b", microbatches=2, loss=squared)
-    batch, value_and_grad = mlp_model(2), jax.value_and_grad(lambda *args: pipe.composed(*args))
+    batch, value_and_grad = (*mlp_model(2), jax.random.key(3)), jax.value_and_grad(lambda *args: pipe.composed(*args))
     expected = plain(value_and_grad, *batch)
     close(pipe.value_and_grad(*batch), expected)
     with several():

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import thread as pools
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.runtime.sim import blocked_threads, held_up, thread_turns
+from pathways_nb.runtime.sim import blocked_threads, held_up, pool_items, thread_turns
 from tests.jax.simulation import same_trace
 from tests.support.simulated import X, is_empty, left, right
 from tests.support.waiting import LIMIT, until
@@ -636,6 +637,98 @@ def to_thread_trace(mode: str) -> tuple[Any, ...]:
 
         assert not side_by_side(lambda: asyncio.run(tasks()), thread)
     return tuple(tuple(run.events[column].tolist()) for column in same_trace.COLUMNS)
+
+
+@pytest.mark.parametrize("kind", ["python", "same name", "completed"])
+def test_items_of_pools_end_in_one_order_however_long_they_take(watchdog: None, kind: str) -> None:
+    assert len({item_trace(kind, "ab"[number % 2]) for number in range(4)}) == 1
+
+
+def item_trace(kind: str, slow: str) -> tuple[Any, ...]:
+    """Events of two tasks and a client beside them; items of the ``slow`` task compute for longer in Python."""
+    with pw.attach("sim:tpu_v3:2x4", seed=3, noise=0.2), pw.record() as run:
+        works = {name: pw.work(1e-3, on=left, name=name) for name in ("a", "b", "c", "shared")}
+
+        def item(name: str, does: Callable[[], object]) -> str:
+            sum(range(400_000 if name == slow else 1))
+            does()
+            sum(range(400_000 if name == slow else 1))
+            return name
+
+        async def task(name: str) -> None:
+            for _ in range(3):
+                does = int if kind == "python" else lambda: works["shared"](X).wait()
+                await asyncio.to_thread(item, name, does)
+                works[name](X)
+
+        async def tasks() -> None:
+            await asyncio.gather(task("a"), task("b"))
+
+        def completed() -> None:
+            with ThreadPoolExecutor(2) as pool:
+                for _ in range(3):
+                    for done in as_completed([pool.submit(item, name, int) for name in "ab"]):
+                        works[done.result()](X).wait()
+
+        def thread() -> None:
+            with pw.client("cat"):
+                for _ in range(6):
+                    works["c"](X).wait()
+
+        assert not side_by_side(completed if kind == "completed" else lambda: asyncio.run(tasks()), thread)
+    return tuple(tuple(run.events[column].tolist()) for column in same_trace.COLUMNS)
+
+
+def test_an_item_taken_from_a_full_pools_queue_is_known_before_it_begins(sim: pw.Controller) -> None:
+    """Its worker seems idle: up to Python 3.11 the pool counts one idle worker too many, once an item had to queue."""
+    go, ran = threading.Event(), list[int]()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(go.wait)
+        until(lambda: pool._work_queue.empty() and not pool_items.is_handed(pool))
+        pool.submit(ran.append, 1)
+        assert not pool_items.is_handed(pool)  # it is in the queue
+        item = pool._work_queue.get_nowait()
+        assert pool_items.is_handed(pool)
+        go.set()
+        assert first.result()
+        (worker,) = pool._threads
+
+        def is_asleep() -> bool:
+            return blocked_threads.look(lambda at: blocked_threads.is_asleep(at[worker.ident or 0], at))
+
+        until(lambda: pool._idle_semaphore._value == 1)
+        assert not is_asleep()
+        item.run()
+        assert ran == [1]
+        assert not pool_items.is_handed(pool)
+        until(is_asleep)
+
+
+def test_an_item_that_is_waited_for_without_an_end_begins_all_the_same(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_up, "NAMED_AFTER", 0.05)
+    pw.work(1e-3, on=left)(X).wait()
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(int, text) for text in "12"]
+        until(lambda: all(item.done() for item in found))  # it sleeps, which is not taken for a wait
+    assert [item.result() for item in found] == [1, 2]
+
+
+def test_what_a_trace_hands_to_a_pool_belongs_to_its_call(sim: pw.Controller) -> None:
+    def traced(x: Any) -> Any:
+        with ThreadPoolExecutor(2) as pool:
+            return x * sum(pool.map(int, "12"))
+
+    bodies = [lambda: pw.jit(traced, on=left)(X).wait(), lambda: pw.work(1e-3, on=left)(X).wait()]
+    assert not side_by_side(*bodies)
+
+
+def test_without_simulated_devices_pools_are_as_they_were() -> None:
+    with pw.attach("sim:tpu_v3:1x4"):
+        assert pools._WorkItem is pool_items.Item
+    if not pool_items._following:
+        assert pools._WorkItem is pool_items._Original
 
 
 def test_a_thread_that_compiles_for_long_is_not_taken_for_one_that_holds_the_others_up(
