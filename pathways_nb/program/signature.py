@@ -24,11 +24,29 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True)
 class Aval:
-    """Shape, dtype and weak type of one array argument or result."""
+    """Shape, dtype and weak type of one array argument or result.
+
+    Args:
+        shape: of the value.
+        dtype: its element type.
+        weak_type: whether the type is weak, as in JAX.
+        padded: its shape on devices, if padding follows the value there; ``None`` if it has none.
+    """
 
     shape: tuple[int, ...]
     dtype: Any
     weak_type: bool = False
+    padded: tuple[int, ...] | None = None
+
+    @property
+    def kept(self) -> Aval:
+        """The array on devices, padding included."""
+        return self if self.padded is None else Aval(self.padded, self.dtype, self.weak_type)
+
+    @property
+    def value(self) -> Aval:
+        """The value alone, as it is where no padding is kept."""
+        return self if self.padded is None else Aval(self.shape, self.dtype, self.weak_type)
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
@@ -61,9 +79,11 @@ class Deferred:
 
 
 def aval_of(leaf: Any) -> Aval | None:
-    """Return shape and type of an array, a number, a future or a ``ShapeDtypeStruct``; ``None`` of anything else."""
+    """Return shape and type of an array, a number, a future, a struct or an ``Aval``; ``None`` of anything else."""
     if isinstance(leaf, Deferred):
         return leaf.aval
+    if isinstance(leaf, Aval):
+        return leaf
     if isinstance(leaf, (bool, int, float, complex)):
         return Aval((), jax.dtypes.canonicalize_dtype(type(leaf)), weak_type=True)
     if isinstance(leaf, (np.ndarray, np.generic)):

@@ -24,7 +24,7 @@ from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.plan import source_lines
 from pathways_nb.program import context
 from pathways_nb.program.program import Program
-from pathways_nb.program.signature import Deferred
+from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.results.run import Run
 
 
@@ -114,7 +114,7 @@ class FsdpStep:
             return self._program("init", params, len(args))(*args)
         checks.same_shapes(self._spec.shapes, params)
         leaves = [one.pad(np.asarray(leaf)) if _is_host(leaf) else leaf
-                  for one, leaf in zip(self.parameters, jax.tree.leaves(params), strict=True)]  # fmt: skip
+                  for one, leaf in zip(self._spec.layout.parameters, jax.tree.leaves(params), strict=True)]  # fmt: skip
         whole = jax.tree.unflatten(jax.tree.structure(params), leaves)
         return self._program("lay_out", None, 1 + len(args))(whole, *args)
 
@@ -122,7 +122,6 @@ class FsdpStep:
     def __call__(self, params: Any, state: Any, *batch: Any) -> Any:
         """Return new parameters, new state and the loss: ``params, state, value = step(params, state, *batch)``."""
         checks.has_optimizer(self._spec.optimizer)
-        checks.laid_out(self.parameters, self._spec.kept, params)
         return self._program("step", None, len(batch))(params, state, *batch)
 
     @source_lines.users_view
@@ -133,7 +132,6 @@ class FsdpStep:
             params: the parameters as they are kept.
             *batch: arrays whose first dimension is split over the data axis.
         """
-        checks.laid_out(self.parameters, self._spec.kept, params)
         return self._program("value_and_grad", None, len(batch))(params, *batch)
 
     @source_lines.users_view
@@ -239,8 +237,8 @@ class FsdpStep:
         spec, batch = self._spec, self._shapes_of(batch)
         shapes = jax.tree.unflatten(
             jax.tree.structure(spec.shapes),
-            [jax.ShapeDtypeStruct(one.padded if kept else one.shape, one.dtype)
-             for one, kept in zip(spec.parameters, spec.kept, strict=True)],
+            [Aval(one.shape, one.dtype, padded=None if one.padded == one.shape else one.padded)
+             for one in spec.layout.parameters],
         )  # fmt: skip
         call = self._program("value_and_grad", None, len(batch))
         made = call.compiled(shapes, *batch)
@@ -264,7 +262,7 @@ class FsdpStep:
             donated = (0, 1) if form == "step" and spec.donate else ()
             layouts = spec.layout, spec.state_layout
             call = StepComputation(fns[form], form, self.name, spec.on, spec.mode.axes.names, *layouts, donated)
-            self._programs[key] = program_of(call, form, spec.optimizer is not None, donated)
+            self._programs[key] = program_of(call, form, spec.optimizer is not None, made.check, donated)
         return self._programs[key]
 
 
