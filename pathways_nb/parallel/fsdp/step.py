@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from pathways_nb.cost.model import CostModel
+from pathways_nb.errors import size as size_text
 from pathways_nb.parallel.fsdp import checks, plans
 from pathways_nb.parallel.fsdp.measured import MeasuredStep, last_launch, measured
 from pathways_nb.parallel.fsdp.modes import elsewhere
@@ -46,8 +47,19 @@ class FsdpStep:
         size, on = sum(one.size for one in self.parameters), self._spec.on
         return (
             f"<fsdp step of {self.name}, {self.mode} on {on.label} ({on.axes_text}): {size:,} "
-            f"parameters in {len(self.parameters)} arrays, {len(self.plan.buckets)} buckets>"
+            f"parameters in {len(self.parameters)} arrays{self._uneven}, {len(self.plan.buckets)} buckets>"
         )
+
+    @property
+    def _uneven(self) -> str:
+        """How many parameters the devices do not divide, and what becomes of them; empty if there are none."""
+        kept = self._spec.state_layout.parameters if self._spec.mode.shards_state else ()
+        whole = sum(one.dim is None and one.size > 1 for one in kept)
+        padded = sum(one.padded != one.shape for one in kept)
+        if not whole + padded:
+            return ""
+        limit = size_text(self.whole_below)
+        return f" ({whole + padded} uneven: {whole} below {limit} stay whole, {padded} are padded)"
 
     @property
     def name(self) -> str:
@@ -63,6 +75,11 @@ class FsdpStep:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters, each with the dimension that is split."""
         return self._spec.parameters
+
+    @property
+    def whole_below(self) -> float:
+        """The bytes below which a parameter stays whole on each device if the devices divide none of its dimensions."""
+        return plans.whole_below(self.parameters)
 
     @source_lines.users_view
     def with_plan(self, plan: FsdpPlan) -> FsdpStep:
