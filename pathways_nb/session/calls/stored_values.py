@@ -66,13 +66,15 @@ def _taken(driver: Driver, leaf: Any) -> Any:
     value = driver.take(leaf, "an argument")
     if not isinstance(leaf, Future) or leaf.aval.padded is None:
         return value
-    return replace(value, aval=leaf.aval.kept) if isinstance(value, Abstract) else with_padding(value, leaf.aval)
+    kept = leaf.aval.kept
+    return replace(value, aval=kept) if isinstance(value, Abstract) else with_padding(value, kept.shape)
 
 
-def with_padding(value: np.ndarray, aval: Aval) -> np.ndarray:
-    """Return a host value with the zeros that follow it on devices."""
-    wanted = aval.kept.shape
-    return np.pad(value, [(0, wide - size) for wide, size in zip(wanted, value.shape, strict=True)])
+def with_padding(value: Any, shape: Sequence[int]) -> Any:
+    """Return a host value with zeros behind it, so that it has the given shape."""
+    if np.shape(value) == tuple(shape):
+        return value
+    return np.pad(value, [(0, wide - size) for wide, size in zip(shape, value.shape, strict=True)])
 
 
 def arguments(driver: Driver, plan: Plan, leaves: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,11 @@ from pathways_nb.session.checkpoints.state_layout import Layout
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import DamagedError, Field, parse
 
-_ARRAYS, _ABOUT, _FORMAT = "arrays", "state.json", 1
-"""Folder of Orbax's checkpoint, file of the layout, and the version of that file."""
+_ARRAYS, _ABOUT, _FORMAT = "arrays", "state.json", 2
+"""Folder of Orbax's checkpoint, file of the layout, and the version of that file.
+
+In version 1 what FSDP keeps with padding was saved with it.
+"""
 
 
 def orbax(call: str) -> Any:
@@ -101,19 +104,32 @@ def read_layout(path: Path) -> Layout:
         raise FileNotFoundError(f"restore_state({str(path)!r}): there is no such path.")
     try:
         about = Field(parse((path / _ABOUT).read_text()))
-        about["format"].whole(_FORMAT, _FORMAT)
-        return Layout.from_json(about)
+        return Layout.from_json(about, may_be_padded=about["format"].whole(1, _FORMAT) == 1)
     except (OSError, ValueError, RecursionError) as error:
         why = f"{_ABOUT}: {error}" if isinstance(error, DamagedError) else f"it has no readable {_ABOUT}"
         raise UsageError(f"restore_state({str(path)!r}): that is no state that pw.save_state wrote ({why}).") from None
 
 
-def read(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+class Wanted(NamedTuple):
+    """How an array is read.
+
+    Args:
+        sharding: of the ``jax.Array`` to make; ``None`` for a NumPy array.
+        dtype: of the ``jax.Array``.
+        padded: its shape, if zeros are to follow the saved values; ``None`` for the saved one.
+    """
+
+    sharding: Any
+    dtype: Any
+    padded: tuple[int, ...] | None = None
+
+
+def read(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Any]:
     """Return arrays of a saved state.
 
     Args:
         path: of the state's folder.
-        wanted: by name, sharding and dtype of the ``jax.Array`` to make; a sharding of ``None`` gives a NumPy array.
+        wanted: by name.
 
     Raises:
         UsageError: Orbax cannot read the files.
@@ -123,9 +139,11 @@ def read(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
     ocp = orbax("restore_state")
     how = {
         name: ocp.RestoreArgs(restore_type=np.ndarray)
-        if sharding is None
-        else ocp.ArrayRestoreArgs(sharding=sharding, dtype=dtype)
-        for name, (sharding, dtype) in wanted.items()
+        if one.sharding is None
+        else ocp.ArrayRestoreArgs(
+            sharding=one.sharding, dtype=one.dtype, global_shape=one.padded, strict=one.padded is None
+        )
+        for name, one in wanted.items()
     }
     asked = ocp.args.PyTreeRestore(dict.fromkeys(wanted, 0), restore_args=how, partial_restore=True)
     try:
