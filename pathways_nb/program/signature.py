@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,7 +36,7 @@ class Aval:
     shape: tuple[int, ...]
     dtype: Any
     weak_type: bool = False
-    padded: tuple[int, ...] | None = None
+    padded: tuple[int, ...] | None = field(default=None, hash=False)
 
     @property
     def kept(self) -> Aval:

@@ -42,6 +42,7 @@ class Future(Unique, NotAnArray, Deferred):
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
     and return host values. ``.done()`` asks without waiting. ``.array()`` returns the live sharded ``jax.Array``.
+    Where devices do not divide a parameter of ``pw.fsdp``, its array has padding, which no shape and no read shows.
     """
 
     _not_pickled = "cannot be pickled: save pw.get(tree) or y.result(), its host values."
@@ -257,6 +258,8 @@ class Future(Unique, NotAnArray, Deferred):
 
     def array(self) -> jax.Array:
         """Return the live sharded ``jax.Array`` on the island's devices; raises the errors of ``result``.
+
+        If it is kept with padding, the value is copied: JAX has no array whose parts are uneven.
 
         Operations on it launch on those devices beside the controller's own, unseen by its scheduler and its record.
         Most code wants ``.result()``.

@@ -120,9 +120,9 @@ class FsdpStep:
         """Return the parameters as they are kept and, if there is an optimizer, its state: ``(params, state)``.
 
         Args:
-            params: the parameters, or a function that makes them. With a function no device ever holds all of them.
-            *args: arguments of that function, such as a key; beside parameters, a state without padding to go on with,
-                as ``whole`` returns it.
+            params: the parameters, also of a step on other devices, or a function that makes them. With a function no
+                device ever holds all of them.
+            *args: arguments of that function, such as a key; beside parameters, a state to go on with.
 
         Raises:
             UsageError: the parameters or the state are those of another model or optimizer.
@@ -153,7 +153,7 @@ class FsdpStep:
 
     @source_lines.users_view
     def whole(self, params: Any) -> Any:
-        """Return parameters, or parameters and state, without padding, each array whole on every device."""
+        """Return parameters, or parameters and state, each array whole on every device."""
         return self._program("whole", None, 1)(params)
 
     @source_lines.users_view

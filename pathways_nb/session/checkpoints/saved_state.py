@@ -36,6 +36,7 @@ from pathways_nb.util.words import a_type_of
 def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) -> None:
     """Save a training state: parameters, optimizer state, PRNG keys; arrays are written shard by shard.
 
+    A parameter that ``pw.fsdp`` keeps with padding is written without it, and passes through the host as a whole.
     Waits for futures. The folder appears when everything is in it; an interrupt or an error leaves nothing behind. Its
     subfolder ``arrays`` is an ordinary Orbax checkpoint. Nothing is pickled.
 

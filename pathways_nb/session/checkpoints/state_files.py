@@ -26,11 +26,8 @@ from pathways_nb.session.checkpoints.state_layout import Layout
 from pathways_nb.util.host_info import machine
 from pathways_nb.util.json_text import DamagedError, Field, parse
 
-_ARRAYS, _ABOUT, _FORMAT = "arrays", "state.json", 2
-"""Folder of Orbax's checkpoint, file of the layout, and the version of that file.
-
-In version 1 what FSDP keeps with padding was saved with it.
-"""
+_ARRAYS, _ABOUT, _FORMAT = "arrays", "state.json", 1
+"""Folder of Orbax's checkpoint, file of the layout, and the version of that file."""
 
 
 def orbax(call: str) -> Any:
@@ -104,7 +101,8 @@ def read_layout(path: Path) -> Layout:
         raise FileNotFoundError(f"restore_state({str(path)!r}): there is no such path.")
     try:
         about = Field(parse((path / _ABOUT).read_text()))
-        return Layout.from_json(about, may_be_padded=about["format"].whole(1, _FORMAT) == 1)
+        about["format"].whole(_FORMAT, _FORMAT)
+        return Layout.from_json(about)
     except (OSError, ValueError, RecursionError) as error:
         why = f"{_ABOUT}: {error}" if isinstance(error, DamagedError) else f"it has no readable {_ABOUT}"
         raise UsageError(f"restore_state({str(path)!r}): that is no state that pw.save_state wrote ({why}).") from None

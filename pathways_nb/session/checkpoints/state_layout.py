@@ -91,15 +91,17 @@ class Layout:
 
     def as_json(self) -> dict[str, Any]:
         """Return the same as JSON-ready data."""
-        return {"tree": self.tree, "leaves": [asdict(leaf) for leaf in self.leaves]}
+        leaves = [asdict(leaf) for leaf in self.leaves]
+        return {"may_be_padded": self.may_be_padded, "tree": self.tree, "leaves": leaves}
 
     @classmethod
-    def from_json(cls, found: Field, may_be_padded: bool) -> Layout:
+    def from_json(cls, found: Field) -> Layout:
         """Return a layout that was read from a file.
 
         Raises:
             DamagedError: it is none.
         """
+        may_be_padded = found.get("may_be_padded").value is not False  # older files do not say
         layout = cls(found["tree"].value, tuple(_leaf(row) for row in found["leaves"].rows()), may_be_padded)
         numbers: list[int] = []
         rebuilt(layout.tree, lambda number: numbers.append(number))

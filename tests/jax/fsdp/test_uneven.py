@@ -14,8 +14,6 @@ import pytest
 from flax import nnx
 
 import pathways_nb as pw
-from pathways_nb.examples import llama
-from pathways_nb.parallel.pipelines.context import Context
 from tests.jax.fsdp.test_modes import split, trained
 from tests.support.closeness import close
 
@@ -119,6 +117,33 @@ def test_arrays_of_the_padded_shape_are_refused(left: pw.VirtualSlice) -> None:
         step(kept, (moments, *state[1:]), X)
 
 
+def test_other_axes_dtypes_microbatches_and_auxiliary_outputs(controller: Any) -> None:
+    place = pw.virtual_slice((2, 2), axes=("data", "model"), island=0)
+    params = {"w": np.random.default_rng(0).normal(size=(3, 4)).astype("f4"), "b": np.arange(3, dtype=np.float32)}
+
+    def with_aux(params: Any, x: Any) -> Any:
+        value = ((x @ params["w"]) ** 2).mean() + ((x * params["b"]) ** 2).mean()
+        return value, {"b": jnp.full(4, value), "w": jnp.full((4, 4), value)}  # of the padded shapes
+
+    step = pw.fsdp(
+        with_aux, params, on=place, axis="data", shardings={"w": pw.P(None, "model"), "b": None}, has_aux=True,
+        accumulate=2, optimizer=ADAM, param_dtype=jnp.float16, reduce_dtype=jnp.float32,
+    )  # fmt: skip
+    kept, state = step.init(params)
+    assert kept["w"].aval.padded == (4, 4)
+    assert kept["w"].sharding.spec == pw.P("data", "model")
+    (value, aux), gradients = step.value_and_grad(kept, X)
+    (expected, _), exact = jax.value_and_grad(with_aux, has_aux=True)(params, X)
+    close((value, gradients), (expected, exact), 1e-2)
+    close(aux, {"b": np.full(4, value.result()), "w": np.full((4, 4), value.result())}, 1e-2)
+    close(step(kept, state, X)[0], trained_once(with_aux, params, X), 1e-2)
+
+
+def trained_once(loss: Any, params: Any, *batch: Any) -> Any:
+    gradients = jax.grad(loss, has_aux=True)(params, *batch)[0]
+    return optax.apply_updates(params, ADAM.update(gradients, ADAM.init(params))[0])
+
+
 # ---- what a user reads
 
 
@@ -134,7 +159,7 @@ def test_every_read_is_of_the_true_shape(left: pw.VirtualSlice, right: pw.Virtua
         np.testing.assert_array_equal(read, five)
     assert moment.result().shape == np.asarray(moment).shape == moment.array().shape == (5,)
     close(pw.get(kept[0]), model())
-    assert "5 = 4 × 2" in str(pw.show_sharding(future)) or "(5,)" in str(pw.show_sharding(future))
+    assert str(pw.show_sharding(future)).startswith("float32[5], 20 B, as P('x') on left")
     mean = np.float32(five.mean())
     for on in (left, right):
         close(pw.jit(jnp.mean, on=on)(future), mean)
@@ -156,8 +181,9 @@ def test_a_pipeline_and_another_step_read_it(controller: Any) -> None:
     close(three.value_and_grad(kept, X), four.value_and_grad(kept, X))
     close(three(*three.init(kept, state), X), expected)
     stages = [lambda params, x: jnp.tanh(x @ params), lambda params, x: x @ params]
+    places = [pw.virtual_slice(1, island=island) for island in (0, 1)]
     pipe = pw.pipeline(
-        stages, lambda y, targets: ((y - targets) ** 2).mean(), on=[of(1), of(1)], schedule="gpipe", microbatches=2
+        stages, on=places, schedule="gpipe", microbatches=2, loss=lambda y, targets: jnp.mean((y - targets) ** 2)
     )
     pair, targets = (kept["w"], kept["table"]), np.ones((24, 3), np.float32)
     value, gradients = pipe.value_and_grad(pair, X, targets)
@@ -237,9 +263,9 @@ def test_a_state_goes_from_four_devices_to_three_and_two_and_back(controller: An
         assert is_padded(restored[0]["five"])
         assert split(restored[1][0].nu["five"]) == step.parameters[0].parts
         now = steps(step, 1, *restored)[:2]
-    params, moments, _ = jax.tree.map(np.asarray, (model(), ADAM.init(model()), 0))
+    params, moments, gradient = model(), ADAM.init(model()), jax.jit(jax.grad(loss))
     for _ in range(6):
-        updates, moments = ADAM.update(jax.grad(loss)(params, X), moments, params)
+        updates, moments = ADAM.update(gradient(params, X), moments, params)
         params = optax.apply_updates(params, updates)
     close(now, (params, moments), 1e-4)
     on = pw.restore_state(path, like=four.init(model()), on=of(1))
@@ -247,13 +273,18 @@ def test_a_state_goes_from_four_devices_to_three_and_two_and_back(controller: An
     close(on[0]["five"], pw.restore_state(path)[0]["five"])
 
 
+def as_before(path: Path) -> None:
+    """Let a saved state not say whether it may have padding."""
+    about = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps({key: about[key] for key in ("format", "tree", "leaves")}))
+
+
 def old_state(path: Path, params: Any, state: Any, parts: int) -> None:
-    """Save as it was done when steps showed their padding: arrays with zeros at the end, version 1."""
+    """Save as it was done when steps showed their padding: arrays with zeros at the end."""
     step = pw.fsdp(loss, model(), on=of(parts), optimizer=ADAM)
     layout = step._spec.layout
     pw.save_state(path, jax.tree.map(np.asarray, (layout.padded(params), layout.padded(state))))
-    about = json.loads((path / "state.json").read_text())
-    (path / "state.json").write_text(json.dumps({**about, "format": 1}))
+    as_before(path)
 
 
 def test_old_states_with_padding_open(controller: Any, tmp_path: Path) -> None:
@@ -276,11 +307,10 @@ def test_what_is_cut_off_an_old_state_is_zero(controller: Any, tmp_path: Path) -
     pw.save_state(path, {"w": np.r_[np.ones(5), 0, 0, 0].astype("f4")})
     with pytest.raises(pw.UsageError, match=refused):
         pw.restore_state(path, like=like)
-    about = json.loads((path / "state.json").read_text())
-    (path / "state.json").write_text(json.dumps({**about, "format": 1}))
+    as_before(path)
     np.testing.assert_array_equal(pw.restore_state(path, like=like)["w"], np.ones(5))
     pw.save_state(path, {"w": np.ones(8, np.float32)}, overwrite=True)
-    (path / "state.json").write_text(json.dumps({**about, "format": 1}))
+    as_before(path)
     with pytest.raises(pw.UsageError, match=refused):
         pw.restore_state(path, like=like)
 
@@ -341,24 +371,9 @@ def test_a_vocabulary_of_1001_words(controller: Any) -> None:
 
 
 def trained_twice(loss: Any, params: Any, *batch: Any) -> Any:
-    state = ADAM.init(params)
+    state, value_and_grad = ADAM.init(params), jax.jit(jax.value_and_grad(loss))
     for _ in range(2):
-        value, gradients = jax.value_and_grad(loss)(params, *batch)
+        value, gradients = value_and_grad(params, *batch)
         updates, state = ADAM.update(gradients, state, params)
         params = optax.apply_updates(params, updates)
     return params, value
-
-
-def test_a_llama_on_three_devices(controller: Any) -> None:
-    size = llama.Size(features=32, shared_heads=1, hidden=40, vocabulary=44)
-    (params,) = llama.stages([1], size)[1]
-    batch = llama.batch(6, 8, size)
-
-    def cross_entropy(params: Any, tokens: Any, targets: Any) -> Any:
-        return llama.loss(llama.stage(params, tokens, Context(0, 8, 8, 8)), targets)
-
-    step = pw.fsdp(cross_entropy, params, on=of(3), optimizer=ADAM)
-    kept, state = step.init(params)
-    for _ in range(2):
-        kept, state, value = step(kept, state, *batch)
-    close((kept, value), trained_twice(cross_entropy, params, *batch), 1e-4)
