@@ -2,9 +2,9 @@
 
 Orbax reads and writes arrays of several PJRT clients in one process as they are, shard by shard: no device and no host
 buffer ever has a whole array that is sharded on both sides, except one that is kept with padding, which is cropped on
-the host. Two of its defaults are not used. It would slice replicated
-arrays on their devices to write the parts in parallel, which are launches that the controller does not know of; and it
-would compare trees by its own rules, so arrays are stored by name in one flat dict, which Orbax alone can read, too.
+the host. Two of its defaults are not used. It would slice replicated arrays on their devices to write the parts in
+parallel, which are launches that the controller does not know of; and it would compare trees by its own rules, so
+arrays are stored by name in one flat dict, which Orbax alone can read, too.
 
 Orbax is an optional extra, imported when it is needed.
 """
