@@ -13,7 +13,7 @@ import itertools
 import re
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -112,17 +112,18 @@ class Computation(Unique):
         trace.refuse_futures(call)
         trace.places[self.place.serial] = self.place
         mesh = trace.mesh_of(self.place)
-        key = (call.tree, call.static_key, mesh, call.contexts)
+        leaf_specs = tuple(self._leaf_specs(call))
+        key = (call.tree, call.static_key, mesh, leaf_specs, call.contexts)
         if key not in self._jitted:
-            self._jitted[key] = self._build(call, mesh)
-        self.check_arguments(call)
+            self._jitted[key] = self._build(call, mesh, leaf_specs)
+        self._check_arguments(call, leaf_specs)
         try:
             return self._jitted[key](*call.leaves)
         except Exception as error:
             call.explain(error, f"the computation {self.name!r} on {self.place.label} ({self.place.axes_text})")
             raise
 
-    def check_arguments(self, call: Signature) -> None:
+    def _check_arguments(self, call: Signature, leaf_specs: Sequence[specs.Spec]) -> None:
         """Refuse arguments that their specs do not divide, or that JAX would hold as other numbers.
 
         Raises:
@@ -130,7 +131,7 @@ class Computation(Unique):
             NarrowingError: naming the argument and the number.
         """
         call.refuse_narrowed()
-        for index, (leaf, spec) in enumerate(zip(call.leaves, self._leaf_specs(call), strict=True)):
+        for index, (leaf, spec) in enumerate(zip(call.leaves, leaf_specs, strict=True)):
             if any(specs.problems(jax.numpy.shape(leaf), spec, self.place)):
                 what = f"{self.name}: {call.names[index]}"
                 specs.check_leaf(jax.numpy.shape(leaf), spec, self.place, what, self._in_option)
@@ -155,8 +156,7 @@ class Computation(Unique):
         rest: list[specs.Spec] = [None] * (len(call.leaves) - len(positional))
         return [spec or PartitionSpec() for spec in (*positional, *rest)]
 
-    def _build(self, call: Signature, mesh: AbstractMesh) -> Callable[..., Any]:
-        leaf_specs = tuple(self._leaf_specs(call))
+    def _build(self, call: Signature, mesh: AbstractMesh, leaf_specs: tuple[specs.Spec, ...]) -> Callable[..., Any]:
         call = call.without_leaves()
         # Without a cycle, a computation of a cell that is run again goes at once, and its place gives its devices back.
         owner = weakref.ref(self)

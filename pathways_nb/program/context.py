@@ -7,7 +7,7 @@ on import; computations and programs know nothing else of it, which keeps this p
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -42,6 +42,18 @@ class Tracing:
     inside: list[Body] = field(default_factory=list)
     host_work: list[str] = field(default_factory=list)
     """Names of the host functions that were called so far."""
+    padded: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """By identity of a traced value, the value and the padded array that begins with it."""
+
+    def cropped(self, array: Any, shape: Sequence[int]) -> Any:
+        """Return a padded array without its padding, which is at the end of its dimensions; ``kept`` finds it again."""
+        value = jax.lax.slice(array, [0] * len(shape), shape)
+        self.padded[id(value)] = value, array
+        return value
+
+    def kept(self, value: Any) -> Any:
+        """Return the padded array that a traced value was cropped from, else the value itself."""
+        return self.padded.get(id(value), (value, value))[1]
 
     def refuse_futures(self, call: Signature) -> None:
         """Refuse futures captured from outside: a program takes them as arguments.

@@ -53,6 +53,8 @@ class Traced:
     """Positions of donated arguments."""
     contexts: Contexts
     """JAX's contexts at the line of the call: those under which it is lowered, compiled and carried out."""
+    cropped: tuple[tuple[int, tuple[int, ...]], ...]
+    """Positions of results that are returned with padding, and their shapes without it."""
     layouts: weakref.WeakKeyDictionary[Any, Any] = field(default_factory=weakref.WeakKeyDictionary)
     """Its plans and compiled plans, by a session's epoch: when devices change, a new epoch begins."""
 
@@ -156,13 +158,18 @@ class Program(Unique):
         call.check_width(avals)
         trace = context.Tracing(self.name, mesh_of, self._captured_name)
         out_tree: list[Any] = []
+        cropped: list[tuple[int, tuple[int, ...]]] = []
 
         def flat_fn(*leaves: Any) -> list[Any]:
-            args, kwargs = call.rebuild(leaves)
+            values = [leaf if aval.padded is None else trace.cropped(leaf, aval.shape)
+                      for leaf, aval in zip(leaves, avals, strict=True)]  # fmt: skip
+            args, kwargs = call.rebuild(values)
             out_leaves, tree = jax.tree.flatten(self.fn(*args, **kwargs))
             out_tree[:] = [tree]
             self._check_results(trace, out_leaves)
-            return out_leaves
+            kept = [trace.kept(leaf) for leaf in out_leaves]
+            cropped[:] = [(at, leaf.shape) for at, leaf in enumerate(out_leaves) if kept[at] is not leaf]
+            return kept
 
         try:
             with context.under(trace), apart(platform):
@@ -185,7 +192,9 @@ class Program(Unique):
         results, values = graph.nodes[-1].inputs, tuple(flat.avals)
         if self.categories:
             graph = replace(graph, categories=self._declared(call.names, flat.inputs, out_tree[0], results))
-        traced = Traced(graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated, call.contexts)
+        traced = Traced(
+            graph, places, codes, values, flat.inputs, results, out_tree[0], call.donated, call.contexts, tuple(cropped)
+        )  # fmt: skip
         self._traced[self._key(call, avals, platform)] = traced
         return traced
 
@@ -220,7 +229,7 @@ class Program(Unique):
 
     def _make_jaxpr(self, trace: context.Tracing, flat_fn: Callable[..., Any], avals: tuple[Aval, ...]) -> Any:
         try:
-            return jax.make_jaxpr(flat_fn)(*(aval.struct for aval in avals))
+            return jax.make_jaxpr(flat_fn)(*(aval.kept.struct for aval in avals))
         except NotImplementedError as error:
             if not trace.host_work or "checkpoint" not in str(error):
                 raise

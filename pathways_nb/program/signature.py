@@ -10,7 +10,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,11 +31,29 @@ _WIDEST = {int: np.dtype(np.int64), float: np.dtype(np.float64), complex: np.dty
 
 @dataclass(frozen=True)
 class Aval:
-    """Shape, dtype and weak type of one array argument or result."""
+    """Shape, dtype and weak type of one array argument or result.
+
+    Args:
+        shape: of the value.
+        dtype: its element type.
+        weak_type: whether the type is weak, as in JAX.
+        padded: its shape on devices, if padding follows the value there; ``None`` if it has none.
+    """
 
     shape: tuple[int, ...]
     dtype: Any
     weak_type: bool = False
+    padded: tuple[int, ...] | None = field(default=None, hash=False)
+
+    @property
+    def kept(self) -> Aval:
+        """The array on devices, padding included."""
+        return self if self.padded is None else Aval(self.padded, self.dtype, self.weak_type)
+
+    @property
+    def value(self) -> Aval:
+        """The value alone, as it is where no padding is kept."""
+        return self if self.padded is None else Aval(self.shape, self.dtype, self.weak_type)
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
@@ -68,7 +86,7 @@ class Deferred:
 
 
 def aval_of(leaf: Any, exact: bool = False) -> Aval | None:
-    """Return shape and type of an array, a number, a future or a ``ShapeDtypeStruct``; ``None`` of anything else.
+    """Return shape and type of an array, a number, a future, a struct or an ``Aval``; ``None`` of anything else.
 
     Args:
         leaf: the value.
@@ -79,6 +97,8 @@ def aval_of(leaf: Any, exact: bool = False) -> Aval | None:
     """
     if isinstance(leaf, Deferred):
         return leaf.aval
+    if isinstance(leaf, Aval):
+        return leaf
     if isinstance(leaf, (bool, int, float, complex)):
         return Aval((), held_as(leaf, _WIDEST.get(type(leaf), type(leaf)), exact), weak_type=True)
     if isinstance(leaf, (np.ndarray, np.generic)):

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pathways_nb.errors import CancelledError, LostError, PathwaysError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
+from pathways_nb.program.program import program
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
 from pathways_nb.runtime.run_state import Entry, lost
@@ -39,6 +42,7 @@ class Future(Unique, NotAnArray, Deferred):
 
     ``.result()``, ``float(y)``, ``np.asarray(y)``, iteration, ``await y`` and a number format in an f-string wait
     and return host values. ``.done()`` asks without waiting. ``.array()`` returns the live sharded ``jax.Array``.
+    Where devices do not divide a parameter of ``pw.fsdp``, its array has padding, which no shape and no read shows.
     """
 
     _not_pickled = "cannot be pickled: save pw.get(tree) or y.result(), its host values."
@@ -75,6 +79,10 @@ class Future(Unique, NotAnArray, Deferred):
     def __del__(self) -> None:
         if self._release is not None:
             self._release(self._buffer)
+
+    def crop(self, shape: tuple[int, ...]) -> None:
+        """Record that its array has padding at its end: the value is the part of this shape."""
+        self.aval = replace(self.aval, shape=shape, padded=self.aval.shape)
 
     def cast(self, shadow: Any) -> None:
         """Attach the value of a simulated future: ``shadow`` is a future of real devices or a host value."""
@@ -251,12 +259,14 @@ class Future(Unique, NotAnArray, Deferred):
     def array(self) -> jax.Array:
         """Return the live sharded ``jax.Array`` on the island's devices; raises the errors of ``result``.
 
+        If it is kept with padding, the value is copied: JAX has no array whose parts are uneven.
+
         Operations on it launch on those devices beside the controller's own, unseen by its scheduler and its record.
         It stays as it is: a call that donates the future later works on a copy. Most code wants ``.result()``.
         """
         __tracebackhide__ = True
         array = self._live()
-        if (entry := self._entry) is not None:
+        if (entry := self._entry) is not None and self.aval.padded is None:
             entry.shared = True
         return array
 
@@ -270,11 +280,13 @@ class Future(Unique, NotAnArray, Deferred):
                 f"{self._name}.array(): the value lies on hosts of a cluster, whose devices are not this process's. "
                 f"Fetch it, y.result(), or pass the future to a computation."
             )
-        if not isinstance(array, Abstract):
-            return array
-        if isinstance(self.shadow, Future):
-            return self.shadow.array()
-        raise _no_value(self, line)
+        if isinstance(array, Abstract):
+            if isinstance(self.shadow, Future):
+                return self.shadow.array()
+            raise _no_value(self, line)
+        if self.aval.padded is not None:
+            return context.runner().call_program(_COPY, (self,), {}).array()
+        return array
 
     @property
     def is_remote(self) -> bool:
@@ -288,7 +300,8 @@ class Future(Unique, NotAnArray, Deferred):
     def _fetch(self, line: str) -> Any:
         """Return the host value, needed by the user's ``line``."""
         __tracebackhide__ = True
-        return _to_host(self._wait(line, needed=True), self, line)
+        value = _to_host(self._wait(line, needed=True), self, line)
+        return value if self.aval.padded is None else value[tuple(map(slice, self.shape))].copy()
 
     def _refuse_traced(self) -> None:
         """Refuse a wait inside a trace, which has no values, and whose end other threads may wait for."""
@@ -436,6 +449,9 @@ class Future(Unique, NotAnArray, Deferred):
         """
         self.wait()
         return self
+
+
+_COPY = program(jnp.copy, name="without padding")
 
 
 def _no_value(future: Future, line: str) -> UsageError:

@@ -44,16 +44,15 @@ def _reduced(outline: Outline) -> int:
     sizes = Counter[tuple[str, str]]()
     for one in outline.reductions:
         sizes[one.kinds[0]] += one.padded
-    return sum(outline.costs.exchange(name, size, axis) for (name, axis), size in sizes.items())
+    return outline.together(sizes)
 
 
 def _after(outline: Outline, delays: list[tuple[int, int]]) -> list[int]:
     """Return, for the moment at which each gradient is made, how late the step must end."""
-    total, found, left = outline.passed[-1], list[int](), 0
+    total, found, left = outline.passed[-1], list[int](), Counter[tuple[str, str]]()
     for one in reversed(outline.reductions):
-        left += one.padded
-        (name, axis), *_ = one.kinds
-        ticks = outline.costs.exchange(name, left, axis)
+        left[one.kinds[0]] += one.padded
+        ticks = outline.together(left)
         before = bisect_right(delays, one.at, key=itemgetter(0))  # both of a pair rise
         late = delays[before - 1][1] if before else 0
         found.append(late + ticks - (total - outline.passed[one.at]))

@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import tree_leaves_with_path
 
 from pathways_nb.errors import ShardingError, UsageError
-from pathways_nb.parallel.fsdp.parameters import Parameter, name_of
+from pathways_nb.parallel.fsdp.parameters import name_of
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.util.words import a_type_of, counted
 
@@ -72,7 +73,7 @@ def arrays(params: Any) -> None:
     Raises:
         UsageError: naming the first that is not.
     """
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    for path, leaf in tree_leaves_with_path(params):
         try:
             jnp.result_type(leaf)
         except TypeError:
@@ -140,7 +141,7 @@ def truths(where: str, argument: str, of: str, tree: Any, given: Any) -> list[bo
     if given is None:
         return [False] * len(jax.tree.leaves(tree))
     if callable(given):
-        return [bool(given(name_of(path))) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+        return [bool(given(name_of(path))) for path, _ in tree_leaves_with_path(tree)]
     try:
         return [bool(one) for one in jax.tree.leaves(jax.tree.broadcast(given, tree))]
     except ValueError:
@@ -207,7 +208,7 @@ def same_shapes(expected: Any, given: Any) -> None:
     theirs: Any = jax.tree.structure(given)
     if ours != theirs:
         raise UsageError(f"fsdp: params {_unlike(expected, given)}. Give them as the step was made for: {ours}.")
-    pairs = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True)
+    pairs = zip(tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True)
     for (path, one), leaf in pairs:
         if jnp.shape(leaf) != one.shape:
             raise UsageError(
@@ -216,27 +217,8 @@ def same_shapes(expected: Any, given: Any) -> None:
             )
 
 
-def laid_out(parameters: Sequence[Parameter], kept: Sequence[Any], params: Any) -> None:
-    """Check that parameters are in the layout of the step, where it can be seen from their shapes.
-
-    Args:
-        parameters: of the step.
-        kept: the partition of each between steps.
-        params: what was given; another tree is refused elsewhere.
-
-    Raises:
-        UsageError: a parameter has no padding.
-    """
-    for one, spec, leaf in zip(parameters, kept, jax.tree.leaves(params), strict=False):
-        if spec and jnp.shape(leaf) == one.shape != one.padded:
-            raise UsageError(
-                f"fsdp: parameter {one.name} has the shape {list(one.shape)}, and a step on {one.parts} devices keeps "
-                f"it padded to {list(one.padded)}. Call step.init(params) first, and give what it returns."
-            )
-
-
 def same_state(expected: Any, given: Any) -> None:
-    """Check that an optimizer's state has the tree with which the optimizer begins.
+    """Check that an optimizer's state has the tree and the shapes with which the optimizer begins.
 
     Args:
         expected: the state, as shapes.
@@ -247,19 +229,27 @@ def same_state(expected: Any, given: Any) -> None:
     """
     ours: Any = jax.tree.structure(expected)
     if ours != jax.tree.structure(given):
-        raise UsageError(
-            f"fsdp: the state {_unlike(expected, given)}, but it must be that of the optimizer. Give the state of "
-            f"step.init(params) or of the step before: params, state, value = step(params, state, *batch)."
-        )
+        raise _other_state(f"the state {_unlike(expected, given)}, but it must be that of the optimizer")
+    for (path, one), leaf in zip(tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True):
+        if jnp.shape(leaf) != one.shape:
+            raise _other_state(
+                f"{name_of(path)} of the state has the shape {list(jnp.shape(leaf))}, and the optimizer keeps "
+                f"{list(one.shape)}"
+            )
+
+
+def _other_state(what: str) -> UsageError:
+    return UsageError(
+        f"fsdp: {what}. Give the state of step.init(params) or of the step before: params, state, value = "
+        f"step(params, state, *batch)."
+    )
 
 
 def _unlike(expected: Any, given: Any) -> str:
     """Return in what a tree differs from the one that is expected."""
     if jax.tree_util.all_leaves([given]):
         return "is one array"
-    ours, theirs = (
-        {name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(one)} for one in (expected, given)
-    )
+    ours, theirs = ({name_of(path) for path, _ in tree_leaves_with_path(one)} for one in (expected, given))
     lacking, more = sorted(ours - theirs), sorted(theirs - ours)
     if lacking and more:
         return f"has {more[0]} and lacks {lacking[0]}"
@@ -279,7 +269,7 @@ def whole_batch(batch: Any, parts: int, accumulate: int) -> None:
     Raises:
         ShardingError: naming the array.
     """
-    leaves = [pair for pair in jax.tree_util.tree_leaves_with_path(batch) if pair[1].shape]
+    leaves = [pair for pair in tree_leaves_with_path(batch) if pair[1].shape]
     for (path, leaf), (other, first) in zip(leaves, leaves[:1] * len(leaves), strict=True):
         if leaf.shape[0] != first.shape[0]:
             raise ShardingError(

@@ -43,6 +43,9 @@ def fsdp(
 ) -> FsdpStep:
     """Return a training step that splits parameters, gradients and optimizer state over the devices of a place.
 
+    Where the devices divide no dimension of a parameter, it is padded in their memory, or stays whole on each if it is
+    small (``FsdpStep.whole_below``). Its shape and every read of it are without padding.
+
     Args:
         loss_fn: ``loss_fn(params, *batch)`` for one device: a mean over the batch, as a scalar.
         params: the parameters or their shapes, as any tree.

@@ -8,6 +8,7 @@ buckets fit the memory.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pathways_nb.parallel.fsdp.outline import Outline, Reduction, Use
@@ -52,12 +53,12 @@ def _compute(outline: Outline, bucket: list[Use], after: Use) -> int:
 
 
 def _reduce(outline: Outline, bucket: list[Use], of: dict[int, Reduction]) -> int:
-    """Return the ticks of the reduction of a bucket."""
-    members = [of[use.param] for use in bucket if use.param in of]
-    if not members:
-        return 0
-    (name, axis), *_ = members[0].kinds
-    return outline.costs.exchange(name, sum(one.padded for one in members), axis)
+    """Return the ticks of the reductions of a bucket."""
+    sizes = Counter[tuple[str, str]]()
+    for use in bucket:
+        if use.param in of:
+            sizes[of[use.param].kinds[0]] += of[use.param].padded
+    return outline.together(sizes)
 
 
 def _backward_uses(outline: Outline) -> list[Use]:

@@ -103,6 +103,10 @@ class Outline:
         """The reductions, by parameter."""
         return {one.param: one for one in self.reductions}
 
+    def together(self, sizes: Mapping[tuple[str, str], int]) -> int:
+        """Return the ticks of reductions in one bucket for each kind: by name and axis, the bytes that it exchanges."""
+        return sum(self.costs.exchange(name, size, axis) for (name, axis), size in sizes.items())
+
     def ticks(
         self, forward: Buckets, backward: Buckets, prefetch: int, kept: frozenset[int] = frozenset(),
         streams: Literal[2, 3] = 2,

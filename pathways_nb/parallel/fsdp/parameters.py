@@ -1,7 +1,8 @@
 """How one parameter is split over the devices of a data axis, and how shards become the parameter and back.
 
 A parameter is split along one dimension. If no dimension is a multiple of the number of devices, the one that needs
-least padding is padded with zeros at its end. Gradients of the padding are zero.
+least padding is padded with zeros at its end; a small parameter stays whole on each device instead. Gradients of the
+padding are zero. Outside the step nobody sees the padding: a value in a program and a future have the true shape.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ class Parameter:
         return math.prod(self.shape)
 
     @property
+    def bytes(self) -> int:
+        """Bytes of the whole array as it is kept between steps, without padding."""
+        return self.size * int(self.dtype.itemsize)
+
+    @property
     def padded(self) -> tuple[int, ...]:
         """The shape of the whole array with its padding."""
         return (
@@ -69,6 +75,11 @@ class Parameter:
     def spec(self, axis: str) -> PartitionSpec:
         """Return its partition over an axis."""
         return PartitionSpec() if self.dim is None else PartitionSpec(*[None] * self.dim, axis)
+
+    @property
+    def whole(self) -> Parameter:
+        """The same parameter, of which each device keeps the whole."""
+        return replace(self, dim=None)
 
     @property
     def piece(self) -> Parameter:

@@ -16,6 +16,9 @@ from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, reg
 from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 
+MOST_WHOLE, SHARE_WHOLE = 2**20, 1e-3
+"""Up to how many bytes, and up to which share of all parameters, a parameter is small."""
+
 
 def parameters_of(
     params: Any,
@@ -35,25 +38,29 @@ def parameters_of(
         mode: the mode.
         sizes: of the axes of the place.
     """
-    parts = mode.axes.shard[1]
-    more = tuple((axis, size) for axis, size in sizes.items() if axis not in mode.axes.names)
     leaves = jax.tree_util.tree_leaves_with_path(params)
-    found = []
-    for (path, leaf), wanted, stack, spec in zip(leaves, trainable, stacked, others, strict=True):
-        dim = split_dimension(leaf.shape, parts, int(stack), tuple(spec))
-        found.append(Parameter(name_of(path), tuple(leaf.shape), leaf.dtype, parts, dim, wanted, stack, spec, more))
-    return tuple(found)
+    return split_again(
+        [Parameter(name_of(path), tuple(leaf.shape), leaf.dtype, 1, None, wanted, stack, spec)
+         for (path, leaf), wanted, stack, spec in zip(leaves, trainable, stacked, others, strict=True)],
+        mode, sizes,
+    )  # fmt: skip
 
 
 def split_again(parameters: Sequence[Parameter], mode: Mode, sizes: Mapping[str, int]) -> tuple[Parameter, ...]:
     """Return the same parameters as another mode or another place splits them; arguments as for ``parameters_of``."""
-    parts = mode.axes.shard[1]
+    parts, limit = mode.axes.shard[1], whole_below(parameters)
     more = tuple((axis, size) for axis, size in sizes.items() if axis not in mode.axes.names)
-    return tuple(
+    split = [
         replace(one, parts=parts, other_sizes=more,
                 dim=split_dimension(one.shape, parts, int(one.stacked), tuple(one.others)))
         for one in parameters
-    )  # fmt: skip
+    ]  # fmt: skip
+    return tuple(one.whole if one.padded != one.shape and one.bytes < limit else one for one in split)
+
+
+def whole_below(parameters: Sequence[Parameter]) -> float:
+    """Return the bytes below which a parameter that no number of devices divides stays whole on each device."""
+    return min(MOST_WHOLE, sum(one.bytes for one in parameters) * SHARE_WHOLE)
 
 
 def per_parameter(parameters: Sequence[Parameter], mode: Mode, prefetch: int = 0) -> FsdpPlan:

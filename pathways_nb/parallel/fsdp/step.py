@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from pathways_nb.cost.model import CostModel
+from pathways_nb.errors import size as size_text
 from pathways_nb.parallel.fsdp import checks, plans
 from pathways_nb.parallel.fsdp.measured import MeasuredStep, last_launch, measured
 from pathways_nb.parallel.fsdp.modes import elsewhere
@@ -24,7 +25,7 @@ from pathways_nb.parallel.fsdp.timeline import StepTimeline
 from pathways_nb.plan import source_lines
 from pathways_nb.program import context
 from pathways_nb.program.program import Program
-from pathways_nb.program.signature import Deferred
+from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.results.run import Run
 
 
@@ -46,8 +47,19 @@ class FsdpStep:
         size, on = sum(one.size for one in self.parameters), self._spec.on
         return (
             f"<fsdp step of {self.name}, {self.mode} on {on.label} ({on.axes_text}): {size:,} "
-            f"parameters in {len(self.parameters)} arrays, {len(self.plan.buckets)} buckets>"
+            f"parameters in {len(self.parameters)} arrays{self._uneven}, {len(self.plan.buckets)} buckets>"
         )
+
+    @property
+    def _uneven(self) -> str:
+        """How many parameters the devices do not divide, and what becomes of them; empty if there are none."""
+        kept = self._spec.state_layout.parameters if self._spec.mode.shards_state else ()
+        whole = sum(one.dim is None and one.size > 1 for one in kept)
+        padded = sum(one.padded != one.shape for one in kept)
+        if not whole + padded:
+            return ""
+        limit = size_text(self.whole_below)
+        return f" ({whole + padded} uneven: {whole} below {limit} stay whole, {padded} are padded)"
 
     @property
     def name(self) -> str:
@@ -63,6 +75,11 @@ class FsdpStep:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters, each with the dimension that is split."""
         return self._spec.parameters
+
+    @property
+    def whole_below(self) -> float:
+        """The bytes below which a parameter stays whole on each device if the devices divide none of its dimensions."""
+        return plans.whole_below(self.parameters)
 
     @source_lines.users_view
     def with_plan(self, plan: FsdpPlan) -> FsdpStep:
@@ -103,9 +120,9 @@ class FsdpStep:
         """Return the parameters as they are kept and, if there is an optimizer, its state: ``(params, state)``.
 
         Args:
-            params: the parameters, or a function that makes them. With a function no device ever holds all of them.
-            *args: arguments of that function, such as a key; beside parameters, a state without padding to go on with,
-                as ``whole`` returns it.
+            params: the parameters, also of a step on other devices, or a function that makes them. With a function no
+                device ever holds all of them.
+            *args: arguments of that function, such as a key; beside parameters, a state to go on with.
 
         Raises:
             UsageError: the parameters or the state are those of another model or optimizer.
@@ -114,7 +131,7 @@ class FsdpStep:
             return self._program("init", params, len(args))(*args)
         checks.same_shapes(self._spec.shapes, params)
         leaves = [one.pad(np.asarray(leaf)) if _is_host(leaf) else leaf
-                  for one, leaf in zip(self.parameters, jax.tree.leaves(params), strict=True)]  # fmt: skip
+                  for one, leaf in zip(self._spec.layout.parameters, jax.tree.leaves(params), strict=True)]  # fmt: skip
         whole = jax.tree.unflatten(jax.tree.structure(params), leaves)
         return self._program("lay_out", None, 1 + len(args))(whole, *args)
 
@@ -122,7 +139,6 @@ class FsdpStep:
     def __call__(self, params: Any, state: Any, *batch: Any) -> Any:
         """Return new parameters, new state and the loss: ``params, state, value = step(params, state, *batch)``."""
         checks.has_optimizer(self._spec.optimizer)
-        checks.laid_out(self.parameters, self._spec.kept, params)
         return self._program("step", None, len(batch))(params, state, *batch)
 
     @source_lines.users_view
@@ -133,12 +149,11 @@ class FsdpStep:
             params: the parameters as they are kept.
             *batch: arrays whose first dimension is split over the data axis.
         """
-        checks.laid_out(self.parameters, self._spec.kept, params)
         return self._program("value_and_grad", None, len(batch))(params, *batch)
 
     @source_lines.users_view
     def whole(self, params: Any) -> Any:
-        """Return parameters, or parameters and state, without padding, each array whole on every device."""
+        """Return parameters, or parameters and state, each array whole on every device."""
         return self._program("whole", None, 1)(params)
 
     @source_lines.users_view
@@ -239,8 +254,8 @@ class FsdpStep:
         spec, batch = self._spec, self._shapes_of(batch)
         shapes = jax.tree.unflatten(
             jax.tree.structure(spec.shapes),
-            [jax.ShapeDtypeStruct(one.padded if kept else one.shape, one.dtype)
-             for one, kept in zip(spec.parameters, spec.kept, strict=True)],
+            [Aval(one.shape, one.dtype, padded=None if one.padded == one.shape else one.padded)
+             for one in spec.layout.parameters],
         )  # fmt: skip
         call = self._program("value_and_grad", None, len(batch))
         made = call.compiled(shapes, *batch)
@@ -269,7 +284,7 @@ class FsdpStep:
             donated = (0, 1) if form == "step" and spec.donate else ()
             layouts = spec.layout, spec.state_layout
             call = StepComputation(fns[form], form, self.name, spec.on, spec.mode.axes.names, *layouts, donated)
-            self._programs[key] = program_of(call, form, spec.optimizer is not None, donated)
+            self._programs[key] = program_of(call, form, spec.optimizer is not None, made.check, donated)
             if form in ("step", "value_and_grad"):
                 batch = 2 if form == "step" else 1
                 self._programs[key].decide = lambda params, *rest: made.decide(params, rest[batch - 1 :])

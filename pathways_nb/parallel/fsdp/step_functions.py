@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
@@ -22,7 +23,7 @@ from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.state_layout import StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.parallel.fsdp.step_program import batch_spec
+from pathways_nb.parallel.fsdp.step_program import Form, batch_spec
 from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, used_dtype, with_collectives
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts
@@ -75,32 +76,28 @@ class StepSpec:
     @cached_property
     def kept(self) -> list[PartitionSpec]:
         """The partition of each parameter between steps, over the axes of the batch."""
-        return self._split if self.mode.shards_parameters else [PartitionSpec()] * len(self.parameters)
+        return [one.spec(self.mode.axes.shard[0]) for one in self.layout.parameters]
 
     @cached_property
     def layout(self) -> StateLayout:
         """How parameters are kept, over all axes."""
-        return self._layout(self.kept)
+        return self._layout(self.mode.shards_parameters)
 
     @cached_property
     def state_layout(self) -> StateLayout:
         """How the optimizer's state is kept."""
-        return self._layout(self._split if self.mode.shards_state else self.kept)
+        return self._layout(self.mode.shards_state)
 
-    @property
-    def _split(self) -> list[PartitionSpec]:
-        return [one.spec(self.mode.axes.shard[0]) for one in self.parameters]
-
-    def _layout(self, kept: Sequence[PartitionSpec]) -> StateLayout:
-        joined = [one.with_others(spec) for one, spec in zip(self.parameters, kept, strict=True)]
-        return StateLayout(self.shapes, self.parameters, joined)
+    def _layout(self, is_split: bool) -> StateLayout:
+        parameters = [one if is_split else one.whole for one in self.parameters]
+        return StateLayout(self.shapes, parameters, self.mode.axes.shard[0])
 
     @property
     def state_bytes(self) -> int:
-        """The bytes of the optimizer's state on each device."""
+        """The bytes of the optimizer's state on each device, with its padding."""
         if self.optimizer is None:
             return 0
-        state = jax.eval_shape(self.optimizer.init, self.shapes)
+        state = jax.eval_shape(lambda params: self.state_layout.padded(self.optimizer.init(params)), self.shapes)
 
         def parts(spec: PartitionSpec) -> int:
             return math.prod(self.sizes[axis] for entry in spec for axis in axes_of(entry))
@@ -132,6 +129,17 @@ class StepFunctions:
         """Number of parts into which the batch is split: over devices, and into microbatches."""
         return self.spec.mode.axes.size * self.spec.options.accumulate
 
+    def check(self, form: Form, *args: Any) -> None:
+        """Check the trees and shapes of the parameters and the state that one of the functions is given.
+
+        Raises:
+            UsageError: they are those of another model or optimizer.
+        """
+        if form in ("step", "value_and_grad"):
+            checks.same_shapes(self.spec.shapes, args[0])
+        if form in ("step", "lay_out") and self.spec.optimizer is not None and len(args) > 1:
+            checks.same_state(jax.eval_shape(self.spec.optimizer.init, self.spec.shapes), args[1])
+
     def laid_out(self, params: Any, state: Any = None) -> Any:
         """Return parameters as they are kept and, if there is an optimizer, its state: the given one, or a new one."""
         spec = self.spec
@@ -140,10 +148,8 @@ class StepFunctions:
         kept = _constrained(spec.layout.padded(params), spec.layout)
         if spec.optimizer is None:
             return kept
-        fresh = spec.optimizer.init(params)
-        if state is not None:
-            checks.same_state(fresh, state)
-        state = spec.state_layout.padded(fresh if state is None else spec.state_layout.cropped(state))
+        state = spec.optimizer.init(params) if state is None else spec.state_layout.cropped(state)
+        state = spec.state_layout.padded(state)
         return kept, _constrained(state, spec.state_layout)
 
     def whole(self, params: Any) -> Any:
@@ -153,21 +159,20 @@ class StepFunctions:
     def used(self, params: Any) -> Any:
         """Return parameters on the host as the loss uses them, without padding and in their dtype."""
         dtype = self.spec.options.param_dtype
-        whole = self.spec.layout.cropped(on_host(params))
-        return jax.tree.map(lambda leaf: leaf.astype(used_dtype(leaf.dtype, dtype)), whole)
+        return jax.tree.map(lambda leaf: np.asarray(leaf).astype(used_dtype(leaf.dtype, dtype)), on_host(params))
 
     def value_and_grad(self, params: Any, *batch: Any) -> Any:
-        """Return the loss and the gradients without padding."""
+        """Return the loss and the gradients in the layout of the parameters."""
         value, gradients = self._value_and_shards(params, batch)
-        return value, self.spec.layout.cropped(gradients)
+        return value, _constrained(gradients, self.spec.layout)
 
     def step(self, params: Any, state: Any, *batch: Any) -> Any:
         """Return new parameters, new state and the loss."""
         spec = self.spec
-        checks.same_state(jax.eval_shape(spec.optimizer.init, spec.shapes), state)
         value, gradients = self._value_and_shards(params, batch)
         if spec.mode.shards_state and not spec.mode.shards_parameters:  # each device updates its part
-            gradients, params = (_constrained(tree, spec.state_layout) for tree in (gradients, params))
+            padded = map(spec.state_layout.padded, (gradients, params))
+            gradients, params = (_constrained(tree, spec.state_layout) for tree in padded)
         gradients, old, state = map(spec.state_layout.cropped, (gradients, params, state))
         updates, state = spec.optimizer.update(gradients, state, old)
         new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), old, updates)
@@ -227,7 +232,7 @@ class StepFunctions:
     def _value_and_shards(self, params: Any, batch: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return the loss and the gradients in the layout of the parameters, with their padding."""
         spec = self.spec
-        checks.same_shapes(spec.shapes, spec.layout.cropped(params))
+        params = spec.layout.padded(params)
         shapes = jax.tree.map(struct_of, batch)
         graph, loss = self.graph(shapes), self.examined(shapes)
         axes = spec.mode.axes.names
@@ -236,14 +241,12 @@ class StepFunctions:
             batch = (*batch, [count / self.parts for count in counts])
         pieces = [batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
         run = over_devices(graph, spec.kept, pieces, [spec.kept[i] for i in graph.gradients], axes)
-        if not spec.mode.shards_parameters:  # each device uses them whole, without padding
-            params = spec.layout.cropped(params)
         made = run(*jax.tree.leaves(params), *jax.tree.leaves(batch))
         results, shards = made[: len(graph.results)], iter(made[len(graph.results) :])
         leaves = [next(shards) if i in graph.gradients else jnp.zeros_like(leaf)
                   for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
         value = (results[0], jax.tree.unflatten(loss.tree, results[1:])) if spec.options.has_aux else results[0]
-        return value, spec.layout.padded(jax.tree.unflatten(jax.tree.structure(params), leaves))
+        return value, jax.tree.unflatten(jax.tree.structure(params), leaves)
 
 
 def _contexts() -> Contexts:

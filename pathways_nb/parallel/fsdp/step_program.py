@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS
+from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.state_layout import StateLayout
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 from pathways_nb.program.computation import Computation
+from pathways_nb.program.context import Tracing, tracing
 from pathways_nb.program.program import Program, program
 from pathways_nb.program.signature import Signature, Statics
 
@@ -41,21 +42,46 @@ class StepComputation(Computation):
         super().__init__(fn, "jit", on, None, None, Statics.of(fn, (), (), donated, ()))
         self.name = f"init {loss}" if form in ("init", "lay_out") else f"{loss} {form}"
         self.compiler_options = KEEP_BARRIERS
-        self._form_of_step, self._axes, self._layout, self._state_layout = form, axes, layout, state_layout
+        self._form_of_step, self._axes, self.layouts = form, axes, (layout, state_layout)
 
     def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
         args = call.dynamic_args
         if self._form_of_step == "init":
             return [PartitionSpec()] * len(call.leaves)
-        found: list[specs.Spec] = list(self._layout.specs(args[0]))
-        if self._form_of_step == "lay_out":
-            fits = zip(found, jax.tree.leaves(args[0]), self._layout.parameters, strict=True)
-            specs_of = [spec if leaf.shape == one.padded else PartitionSpec() for spec, leaf, one in fits]
-            return [*specs_of, *[PartitionSpec()] * (len(call.leaves) - len(specs_of))]
-        if self._form_of_step == "step":
-            found += self._state_layout.specs(args[1])
+        found: list[specs.Spec] = list(self.layouts[0].specs(args[0]))
+        if self._form_of_step in ("step", "lay_out") and len(args) > 1:
+            found += self.layouts[1].specs(args[1])
         rest = call.leaves[len(found) :]
         return [*found, *(batch_spec(leaf, self._axes) for leaf in rest)]
+
+    def padded(self, trace: Tracing, args: Sequence[Any]) -> list[Any]:
+        """Return arguments with the padding that they were cropped from, where they are kept with just this padding."""
+
+        def with_padding(one: Parameter, leaf: Any) -> Any:
+            kept = trace.kept(leaf)
+            return kept if kept.shape == one.padded else leaf
+
+        if self._form_of_step == "init":
+            return list(args)
+        pairs = zip(self.layouts, args[: 1 if self._form_of_step in ("whole", "value_and_grad") else 2], strict=False)
+        found = [layout.mapped(arg, with_padding) for layout, arg in pairs]
+        return [*found, *args[len(found) :]]
+
+    def cropped(self, trace: Tracing, made: Any, trains: bool) -> Any:
+        """Return what the computation returns without the padding, which ``trace`` knows."""
+
+        def crop(one: Parameter, leaf: Any) -> Any:
+            return leaf if leaf.shape == one.shape else trace.cropped(leaf, one.shape)
+
+        params, state = self.layouts
+        match self._form_of_step:
+            case "whole":
+                return made
+            case "value_and_grad":
+                return made[0], params.mapped(made[1], crop)
+            case "step":
+                return params.mapped(made[0], crop), state.mapped(made[1], crop), made[2]
+        return (params.mapped(made[0], crop), state.mapped(made[1], crop)) if trains else params.mapped(made, crop)
 
 
 _CATEGORIES: dict[Form, dict[str, str]] = {
@@ -68,18 +94,24 @@ _CATEGORIES: dict[Form, dict[str, str]] = {
 """What the memory of arguments and results is held for, by path."""
 
 
-def program_of(computation: StepComputation, form: Form, trains: bool, donated: Sequence[int] = ()) -> Program:
+def program_of(
+    computation: StepComputation, form: Form, trains: bool, check: Callable[..., None], donated: Sequence[int] = ()
+) -> Program:
     """Return the program of one computation, which knows what the memory of its arguments and results is held for.
 
     Args:
         computation: of a step.
         form: which it is.
         trains: whether the step has an optimizer.
+        check: called with the form and the arguments, checks them when they are traced.
         donated: as for the computation.
     """
 
     def call(*args: Any) -> Any:
-        return computation(*args)
+        trace = tracing()
+        assert trace is not None, "a program is called in a trace only"
+        check(form, *args)
+        return computation.cropped(trace, computation(*computation.padded(trace, args)), trains)
 
     alone = form in ("init", "lay_out") and not trains
     categories = {"result": "parameters"} if alone else _CATEGORIES[form]

@@ -69,7 +69,7 @@ class StepWork:
     def carried_to(self, graph: StepGraph, before: StepGraph, sizes: Mapping[str, int]) -> StepWork:
         """Return the work of a step that was traced from the same loss for other devices or another mode.
 
-        Both modes split parameters, or neither does. Only operations on shards and sums are read again.
+        If both gather the same parameters, only operations on shards and sums are read again.
 
         Args:
             graph: the step.
@@ -77,7 +77,7 @@ class StepWork:
             sizes: axes of the place and their sizes.
         """
         ops = [op for op in graph.ops if _computes(op)]
-        if any(isinstance(op, ShardedScan) for op in (*ops, *before.ops)):
+        if gathered(graph) != gathered(before) or any(isinstance(op, ShardedScan) for op in (*ops, *before.ops)):
             return self._read(graph, ops, sizes)
         old = {_key(before, op): op for op in before.ops if _computes(op) and not _is_apart(before, op)}
         made = self._read(graph, [op for op in ops if _is_apart(graph, op)], sizes)
@@ -114,6 +114,11 @@ class StepWork:
             works[op.outputs[0]] = _kernel(op, made, traffic) if is_kernel(op.eqn) else work
         fused = frozenset(value for value, made in values.items() if made.root not in traffic.stored)
         return cls(works, fused, dict(_views(ops, values)))
+
+
+def gathered(graph: StepGraph) -> frozenset[int]:
+    """Return the positions of the parameters that a step gathers."""
+    return frozenset(param for op in graph.collectives if op.is_gather for param in op.carries)
 
 
 def _computes(op: Runnable) -> bool:

@@ -21,7 +21,7 @@ from pathways_nb.parallel.fsdp.planner import Planner
 from pathways_nb.parallel.fsdp.sharded_scan import ShardedScan
 from pathways_nb.parallel.fsdp.step import FsdpStep
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
-from pathways_nb.parallel.fsdp.step_work import StepWork
+from pathways_nb.parallel.fsdp.step_work import StepWork, gathered
 
 _NO_TIME = 1e-12
 """Seconds of a hop in a network whose latency is that of a whole collective."""
@@ -52,7 +52,7 @@ class Variants:
         self.devices = first.mode.axes.size
         parts = (first.traced.flat.avals[value].str_short() for value in first.traced.batch)
         self.batch_words = " and ".join(dict.fromkeys(parts))
-        self._work = {first.mode.shards_parameters: (StepWork.of(first.traced, first.sizes), first)}
+        self._work = {gathered(first.traced): (StepWork.of(first.traced, first.sizes), first)}
         self.at = lru_cache(8)(self._at)
         for mode in ("ddp", "zero3"):  # of other modes, only exchanges differ from these
             self.at(mode, self.devices)
@@ -66,7 +66,7 @@ class Variants:
     def _at(self, mode: str, devices: int) -> Variant:
         """Return the step in a mode on a number of devices."""
         planner = self.step.elsewhere(mode, devices).planner(chip=self.model)
-        kind = planner.mode.shards_parameters
+        kind = gathered(planner.traced)
         if kind not in self._work:
             self._work[kind] = StepWork.of(planner.traced, planner.sizes), planner
         work, before = self._work[kind]

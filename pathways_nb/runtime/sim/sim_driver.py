@@ -125,7 +125,7 @@ class SimDriver(Driver):
             leaf.wait()
         aval = aval_of(leaf)
         assert aval is not None
-        return Abstract(aval, anywhere=isinstance(leaf, jax.ShapeDtypeStruct))
+        return Abstract(aval.value, anywhere=isinstance(leaf, jax.ShapeDtypeStruct))
 
     def put(self, value: Any, sharding: Any) -> Any:
         """Return the value with a sharding, after waiting for the simulated seconds of the transfer."""

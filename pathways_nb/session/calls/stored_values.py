@@ -7,9 +7,11 @@ that a program used at several places keep a copy at each, so that the next call
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
@@ -24,6 +26,7 @@ from pathways_nb.program.narrowing import NarrowingError
 from pathways_nb.program.signature import Aval, aval_of
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
+from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
@@ -43,7 +46,7 @@ def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tu
     driver = session.driver
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
-    values = {at: driver.take(leaves[at], "an argument") for at, buffer in enumerate(held) if buffer is None}
+    values = {at: _taken(driver, leaves[at]) for at, buffer in enumerate(held) if buffer is None}
     stored: dict[int, int] = {}
     try:
         for at, value in values.items():
@@ -57,6 +60,22 @@ def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tu
         copy = _copy(driver, leaves[leaf], plan.placements[place])
         buffers.append(buffers[leaf] if copy is None else copy.buffer)
     return buffers, list(stored.values())
+
+
+def _taken(driver: Driver, leaf: Any) -> Any:
+    """Convert an argument that this controller does not hold; one that is kept with padding gets it again."""
+    value = driver.take(leaf, "an argument")
+    if not isinstance(leaf, Future) or leaf.aval.padded is None:
+        return value
+    kept = leaf.aval.kept
+    return replace(value, aval=kept) if isinstance(value, Abstract) else with_padding(value, kept.shape)
+
+
+def with_padding(value: Any, shape: Sequence[int]) -> Any:
+    """Return a host value with zeros behind it, so that it has the given shape."""
+    if np.shape(value) == tuple(shape):
+        return value
+    return np.pad(value, [(0, wide - size) for wide, size in zip(shape, value.shape, strict=True)])
 
 
 def arguments(driver: Driver, plan: Plan, leaves: Sequence[Any]) -> list[Any]:
@@ -129,7 +148,7 @@ class Reservation:
 
     Args:
         session: the controller.
-        aval: of the array.
+        aval: of the value; the array has its padding.
         where: the devices.
         sharding: of the array.
         name: of the value, in errors and pictures.
@@ -149,8 +168,8 @@ class Reservation:
     ):
         self.session, self.aval, self.where, self.sharding, self.place = session, aval, where, sharding, place
         self.began = session.driver.clock()
-        need = Allocation(where, bytes_on_device(aval, sharding), category)
-        self.buffer = session.driver.reserve(need, aval.bytes, tenant_scope.registered_name(session), name)
+        need = Allocation(where, bytes_on_device(aval.kept, sharding), category)
+        self.buffer = session.driver.reserve(need, aval.kept.bytes, tenant_scope.registered_name(session), name)
 
     def fill(self, array: Any, kind: str, serial: int | None, shadow: Any = None) -> Future:
         """Put an array there.
@@ -167,7 +186,7 @@ class Reservation:
         session, driver, where, name = self.session, self.session.driver, self.where, f"{kind} on {self.place}"
         driver.fill(self.buffer, where, array)
         label = label_of("transfer", f"{kind} → {self.place}", place=self.place, island=where.island,
-                         device=where.first, devices=where.count, bytes=self.aval.bytes, route="host")  # fmt: skip
+                         device=where.first, devices=where.count, bytes=self.aval.kept.bytes, route="host")  # fmt: skip
         quality = "estimated" if driver.quality == "exact" else driver.quality
         session.active_record().add(Row(label, self.began, driver.clock(), quality=quality))
         future = Future(session, self.aval, name)
@@ -191,6 +210,7 @@ def _put(
         raise NarrowingError(f"put: the array{error}") from None
     if aval is None:
         raise UsageError(f"put({leaf!r}): {a_type_of(leaf)} is not an array, a number or a future.")
+    aval = aval.value
     specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
     value = session.driver.take(leaf, "put: the array")
     sharding = NamedSharding(mesh, spec or PartitionSpec())

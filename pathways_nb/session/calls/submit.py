@@ -74,6 +74,8 @@ def dispatch(session: Session, program: Program, call: Signature, gathered: bool
     _refuse_for_tenant(session, ready, client)
     _wait_for_capacity(session, program, client, record)
     made = _submit(session, ready, call, client, record, gathered)
+    for at, shape in traced.cropped:
+        made[at].crop(shape)
     if session.twin is not None:
         _compute_beside(session.twin, program, call, made)
     return jax.tree.unflatten(traced.out_tree, made)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.session import default_controller
 from pathways_nb.session.calls.client import wait
-from pathways_nb.session.calls.stored_values import Reservation
+from pathways_nb.session.calls.stored_values import Reservation, with_padding
 from pathways_nb.session.checkpoints import state_files
-from pathways_nb.session.checkpoints.state_layout import NUMBERS, Layout, Leaf, flattened, rebuilt
+from pathways_nb.session.checkpoints.state_files import Wanted
+from pathways_nb.session.checkpoints.state_layout import NUMBERS, Layout, Leaf, PaddedLeaf, flattened, rebuilt
 from pathways_nb.session.checkpoints.state_targets import Target, like_tree, on_place
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
@@ -34,6 +36,7 @@ from pathways_nb.util.words import a_type_of
 def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) -> None:
     """Save a training state: parameters, optimizer state, PRNG keys; arrays are written shard by shard.
 
+    A parameter that ``pw.fsdp`` keeps with padding is written without it, and passes through the host as a whole.
     Waits for futures. The folder appears when everything is in it; an interrupt or an error leaves nothing behind. Its
     subfolder ``arrays`` is an ordinary Orbax checkpoint. Nothing is pickled.
 
@@ -86,7 +89,8 @@ def restore_state(
         tree, targets = rebuilt(layout.tree, lambda number: number), [Target()] * len(layout.leaves)
         order: Sequence[int] = jax.tree.leaves(tree)
     else:
-        tree, targets, order = like, like_tree(layout, like, what, on is not None), range(len(layout.leaves))
+        layout, targets = like_tree(layout, like, what, on is not None)
+        tree, order = like, range(len(layout.leaves))
     if on is not None:
         targets = on_place(layout, tree, order, targets, on, shardings, what)
     values = _restored(folder, layout.leaves, targets, what)
@@ -116,8 +120,8 @@ def _stored(path: str, leaf: Any) -> tuple[Leaf, Any]:
 
 
 def _live(future: Future) -> Any:
-    """Return a future's array; if its shards lie on hosts of a cluster, its values."""
-    return future.result() if future.is_remote else future._live()
+    """Return a future's array; if its shards lie on hosts of a cluster or have padding, its values."""
+    return future.result() if future.is_remote or future.aval.padded is not None else future._live()
 
 
 def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:
@@ -132,7 +136,7 @@ def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:
 def _restored(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
     """Return the values of all leaves: memory on places first, then all arrays at once, then their futures."""
     if all(target.where is None for target in targets):
-        read = _read(folder, leaves, [target.sharding for target in targets])
+        read = _read(folder, leaves, targets, what)
         return [_value(*one) for one in zip(leaves, targets, read, strict=True)]
     session = default_controller.get()
     with calling(session):
@@ -145,11 +149,12 @@ def _placed(session: Session, folder: Path, leaves: Sequence[Leaf], targets: Seq
     simulated = session.attach_options.simulated is not None
     elsewhere = simulated or session.attach_options.cluster is not None
     with _reserved(session, leaves, targets, what) as rooms:
-        shardings = [
-            None if room and elsewhere else target.sharding for room, target in zip(rooms, targets, strict=True)
+        hosts = [
+            target._replace(sharding=None, padded=None) if room and elsewhere else target
+            for room, target in zip(rooms, targets, strict=True)
         ]
         known = [room is None or not simulated or session.twin is not None for room in rooms]
-        read = _read(folder, leaves, shardings, known)
+        read = _read(folder, leaves, hosts, what, known)
         values = [_value(*one) for one in zip(leaves, targets, read, strict=True)]
         arrays = [_array(session, room, value) if room else value for room, value in zip(rooms, values, strict=True)]
     filled: list[Any] = []
@@ -170,12 +175,13 @@ def _reserved(
     """Yield the memory of the leaves that lie on places; an error in the block returns it."""
     rooms: list[Reservation | None] = []
     try:
-        for leaf, (sharding, where, _, label, like) in zip(leaves, targets, strict=True):
-            if where is None:
+        for leaf, target in zip(leaves, targets, strict=True):
+            if target.where is None:
                 rooms.append(None)
                 continue
-            aval = like.aval if isinstance(like, Future) else leaf.aval  # a weak type is not saved
-            rooms.append(Reservation(session, aval, where, sharding, f"{what}: {leaf.path or 'the array'}", label))
+            aval = target.like.aval if isinstance(target.like, Future) else leaf.aval  # a weak type is not saved
+            aval, name = replace(aval, padded=target.padded), f"{what}: {leaf.path or 'the array'}"
+            rooms.append(Reservation(session, aval, target.where, target.sharding, name, target.label))
         yield rooms
     except BaseException:
         for room in filter(None, rooms):
@@ -184,24 +190,34 @@ def _reserved(
 
 
 def _read(
-    folder: Path, leaves: Sequence[Leaf], shardings: Sequence[Any], known: Sequence[bool] | None = None
+    folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str, known: Sequence[bool] | None = None
 ) -> list[Any]:
     """Return the stored array of each leaf.
 
     Args:
         folder: of the state.
         leaves: all of them.
-        shardings: of the ``jax.Array`` to make of each; ``None`` for a NumPy array.
+        targets: which ``jax.Array`` to make of each; a NumPy array where there is no sharding.
+        what: the call, for errors.
         known: which leaves are read; all if left out. The others are ``None``.
     """
-    chosen = [leaf for leaf, wanted in zip(leaves, known or [True] * len(leaves), strict=True) if wanted]
-    where = {leaf.name: sharding for leaf, sharding in zip(leaves, shardings, strict=True)}
-    stored = [leaf for leaf in chosen if math.prod(leaf.shape)]
-    found = state_files.read(folder, {leaf.name: (where[leaf.name], leaf.data_type) for leaf in stored})
-    for leaf in chosen:
-        if leaf.name not in found:  # Orbax has no empty arrays
-            empty = np.zeros(leaf.shape, leaf.data_type)
-            found[leaf.name] = empty if where[leaf.name] is None else jax.device_put(empty, where[leaf.name])
+    pairs = list(zip(leaves, targets, strict=True))
+    chosen = [pair for pair, wanted in zip(pairs, known or [True] * len(pairs), strict=True) if wanted]
+    direct = {
+        leaf.name: Wanted(None if isinstance(leaf, PaddedLeaf) else one.sharding, leaf.data_type, one.padded)
+        for leaf, one in chosen if math.prod(leaf.shape)
+    }  # fmt: skip
+    found = state_files.read(folder, direct)
+    for leaf, one in chosen:
+        value = found.get(leaf.name)
+        if value is None:  # Orbax has no empty arrays
+            value = np.zeros(leaf.shape, leaf.data_type)
+        elif not isinstance(leaf, PaddedLeaf):
+            continue
+        else:
+            value = leaf.cut(value, what).astype(leaf.data_type)
+        kept = with_padding(value, one.padded or value.shape)
+        found[leaf.name] = kept if one.sharding is None else jax.device_put(kept, one.sharding)
     return [found.get(leaf.name) for leaf in leaves]
 
 
@@ -225,7 +241,7 @@ def _array(session: Session, room: Reservation, value: Any) -> Any:
     """Return what a place holds: the array; its value on the way to hosts; or of simulated devices its shape."""
     driver = session.driver
     if session.attach_options.cluster is not None:
-        return driver.put(value, room.sharding)
+        return driver.put(with_padding(value, room.aval.kept.shape), room.sharding)
     if session.attach_options.simulated is None:
         return value
-    return driver.put(driver.take(room.aval.struct, "the saved array"), room.sharding)
+    return driver.put(driver.take(room.aval.kept.struct, "the saved array"), room.sharding)

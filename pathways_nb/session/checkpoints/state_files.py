@@ -1,9 +1,10 @@
 """The files of a saved state: arrays by Orbax (TensorStore below it), the layout of the tree as JSON beside them.
 
 Orbax reads and writes arrays of several PJRT clients in one process as they are, shard by shard: no device and no host
-buffer ever has a whole array that is sharded on both sides. Two of its defaults are not used. It would slice replicated
-arrays on their devices to write the parts in parallel, which are launches that the controller does not know of; and it
-would compare trees by its own rules, so arrays are stored by name in one flat dict, which Orbax alone can read, too.
+buffer ever has a whole array that is sharded on both sides, except one that is kept with padding, which is cropped on
+the host. Two of its defaults are not used. It would slice replicated arrays on their devices to write the parts in
+parallel, which are launches that the controller does not know of; and it would compare trees by its own rules, so
+arrays are stored by name in one flat dict, which Orbax alone can read, too.
 
 Orbax is an optional extra, imported when it is needed.
 """
@@ -17,7 +18,7 @@ import uuid
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,12 +109,26 @@ def read_layout(path: Path) -> Layout:
         raise UsageError(f"restore_state({str(path)!r}): that is no state that pw.save_state wrote ({why}).") from None
 
 
-def read(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+class Wanted(NamedTuple):
+    """How an array is read.
+
+    Args:
+        sharding: of the ``jax.Array`` to make; ``None`` for a NumPy array.
+        dtype: of the ``jax.Array``.
+        padded: its shape, if zeros are to follow the saved values; ``None`` for the saved one.
+    """
+
+    sharding: Any
+    dtype: Any
+    padded: tuple[int, ...] | None = None
+
+
+def read(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Any]:
     """Return arrays of a saved state.
 
     Args:
         path: of the state's folder.
-        wanted: by name, sharding and dtype of the ``jax.Array`` to make; a sharding of ``None`` gives a NumPy array.
+        wanted: by name.
 
     Raises:
         UsageError: Orbax cannot read the files.
@@ -123,9 +138,11 @@ def read(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
     ocp = orbax("restore_state")
     how = {
         name: ocp.RestoreArgs(restore_type=np.ndarray)
-        if sharding is None
-        else ocp.ArrayRestoreArgs(sharding=sharding, dtype=dtype)
-        for name, (sharding, dtype) in wanted.items()
+        if one.sharding is None
+        else ocp.ArrayRestoreArgs(
+            sharding=one.sharding, dtype=one.dtype, global_shape=one.padded, strict=one.padded is None
+        )
+        for name, one in wanted.items()
     }
     asked = ocp.args.PyTreeRestore(dict.fromkeys(wanted, 0), restore_args=how, partial_restore=True)
     try:

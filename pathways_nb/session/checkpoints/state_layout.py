@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 import jax
+import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program.signature import Aval
@@ -59,20 +60,39 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class PaddedLeaf(Leaf):
+    """A leaf whose array in the files has zeros behind the value, as steps of FSDP once saved it."""
+
+    def cut(self, stored: Any, what: str) -> Any:
+        """Return the value of an array from the files.
+
+        Raises:
+            UsageError: what follows the value there is not zero, so it is no padding.
+        """
+        value = stored[tuple(map(slice, self.shape))]
+        if np.count_nonzero(stored) != np.count_nonzero(value):
+            raise other_shape(what, self.path, stored.shape, self.shape)
+        return value
+
+
+@dataclass(frozen=True)
 class Layout:
     """A tree without its values.
 
     Args:
         tree: containers as JSON, with the number of a leaf in its place.
         leaves: in JAX's order.
+        may_be_padded: whether it is from a time when what FSDP keeps with padding was saved with it.
     """
 
     tree: Any
     leaves: tuple[Leaf, ...]
+    may_be_padded: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the same as JSON-ready data."""
-        return {"tree": self.tree, "leaves": [asdict(leaf) for leaf in self.leaves]}
+        leaves = [asdict(leaf) for leaf in self.leaves]
+        return {"may_be_padded": self.may_be_padded, "tree": self.tree, "leaves": leaves}
 
     @classmethod
     def from_json(cls, found: Field) -> Layout:
@@ -81,7 +101,8 @@ class Layout:
         Raises:
             DamagedError: it is none.
         """
-        layout = cls(found["tree"].value, tuple(_leaf(row) for row in found["leaves"].rows()))
+        may_be_padded = found.get("may_be_padded").value is not False  # older files do not say
+        layout = cls(found["tree"].value, tuple(_leaf(row) for row in found["leaves"].rows()), may_be_padded)
         numbers: list[int] = []
         rebuilt(layout.tree, lambda number: numbers.append(number))
         if sorted(numbers) != list(range(len(layout.leaves))):
@@ -132,6 +153,14 @@ def check_same(saved: Sequence[Leaf], paths: Sequence[str], what: str) -> None:
         f"{what}: the trees differ. The first leaf that only the saved state has is {_shown(only_saved)}, the first "
         f"that only like= has is {_shown(only_given)}. Pass a tree of the structure that was saved, or leave like= out "
         f"to see the saved one."
+    )
+
+
+def other_shape(what: str, path: str, saved: Sequence[int], given: Sequence[int]) -> UsageError:
+    """Return the error of a leaf that has another shape in ``like=`` than in the saved state."""
+    return UsageError(
+        f"{what}: {path or 'the array'} has the shape {tuple(saved)} in the saved state and {tuple(given)} in like=. "
+        f"Pass the saved shape; it does not depend on the number of devices."
     )
 
 

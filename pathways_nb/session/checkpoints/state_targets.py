@@ -6,6 +6,8 @@ A tree to restore like is compared with the saved one before anything is read: p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +19,15 @@ from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import specs
 from pathways_nb.program.signature import aval_of
 from pathways_nb.session import default_controller
-from pathways_nb.session.checkpoints.state_layout import NUMBERS, Layout, Leaf, check_same, flattened
+from pathways_nb.session.checkpoints.state_layout import (
+    NUMBERS,
+    Layout,
+    Leaf,
+    PaddedLeaf,
+    check_same,
+    flattened,
+    other_shape,
+)  # fmt: skip
 from pathways_nb.session.futures import Future
 from pathways_nb.util.words import a_type_of
 
@@ -31,6 +41,7 @@ class Target(NamedTuple):
         serial: of the virtual slice.
         label: of the virtual slice.
         like: the leaf of ``like``, if any.
+        padded: shape of the array, if padding follows the value as in a future of ``like``.
     """
 
     sharding: Any = None
@@ -38,10 +49,11 @@ class Target(NamedTuple):
     serial: int | None = None
     label: str = ""
     like: Any = None
+    padded: tuple[int, ...] | None = None
 
 
-def like_tree(layout: Layout, like: Any, what: str, elsewhere: bool) -> list[Target]:
-    """Return the targets of all leaves, each like that of a tree.
+def like_tree(layout: Layout, like: Any, what: str, elsewhere: bool) -> tuple[Layout, list[Target]]:
+    """Return the layout with the shapes of a tree, and the targets of all leaves, each like that of the tree.
 
     Args:
         layout: of the saved tree.
@@ -54,21 +66,25 @@ def like_tree(layout: Layout, like: Any, what: str, elsewhere: bool) -> list[Tar
     """
     given, _ = flattened(like)
     check_same(layout.leaves, [path for path, _ in given], what)
-    for saved, (_, leaf) in zip(layout.leaves, given, strict=True):
-        _check_leaf(saved, leaf, what)
-    return [Target(like=leaf) if elsewhere else _target(path, leaf, what) for path, leaf in given]
+    leaves = tuple(
+        _as_given(saved, leaf, what, layout.may_be_padded)
+        for saved, (_, leaf) in zip(layout.leaves, given, strict=True)
+    )
+    targets = [Target(like=leaf) if elsewhere else _target(path, leaf, what) for path, leaf in given]
+    return replace(layout, leaves=leaves), targets
 
 
-def _check_leaf(saved: Leaf, leaf: Any, what: str) -> None:
-    """Refuse a leaf of ``like`` with another shape or dtype than the saved one."""
+def _as_given(saved: Leaf, leaf: Any, what: str, may_be_padded: bool) -> Leaf:
+    """Return a saved leaf with the shape that it has in ``like``; it differs only if the saved one may be padded.
+
+    Raises:
+        UsageError: the leaf of ``like`` has another shape or dtype.
+    """
     aval = aval_of(leaf)
     if aval is None:
         raise UsageError(f"{what}: {saved.path or 'like='} is {a_type_of(leaf)} in like=, which is not an array.")
-    if aval.shape != saved.shape:
-        raise UsageError(
-            f"{what}: {saved.path or 'the array'} has the shape {saved.shape} in the saved state and {aval.shape} "
-            f"in like=. Pass the saved shape; it does not depend on the number of devices."
-        )
+    if aval.shape != saved.shape and not (may_be_padded and _is_longer(saved.shape, aval.shape)):
+        raise other_shape(what, saved.path, saved.shape, aval.shape)
     ours, theirs = saved.dtype, str(leaf.dtype if hasattr(leaf, "dtype") else aval.dtype)
     if isinstance(leaf, tuple(NUMBERS.values())) or saved.kind in NUMBERS:  # Python's numbers have JAX's usual type
         ours, theirs = (str(jax.dtypes.canonicalize_dtype(one)) for one in (ours, theirs))
@@ -77,6 +93,13 @@ def _check_leaf(saved: Leaf, leaf: Any, what: str) -> None:
             f"{what}: {saved.path or 'the array'} is {ours} in the saved state and {theirs} in like=. Pass the saved "
             f"dtype, and convert after restoring."
         )
+    return saved if aval.shape == saved.shape else PaddedLeaf(**asdict(saved) | {"shape": aval.shape})
+
+
+def _is_longer(saved: Sequence[int], given: Sequence[int]) -> bool:
+    """Return whether a shape is longer than another in one dimension and else the same."""
+    differ = [(one, other) for one, other in zip_longest(saved, given, fillvalue=0) if one != other]
+    return len(saved) == len(given) and len(differ) == 1 and differ[0][0] > differ[0][1] > 0
 
 
 def _target(path: str, leaf: Any, what: str) -> Target:
@@ -97,7 +120,7 @@ def _target_of_future(path: str, leaf: Future, what: str) -> Target:
         )
     alive = leaf.place is not None and is_alive(leaf.place)
     label = by_serial(leaf.place).label if alive and leaf.place is not None else str(where)
-    return Target(sharding, where, leaf.place, label, leaf)
+    return Target(sharding, where, leaf.place, label, leaf, leaf.aval.padded)
 
 
 def on_place(

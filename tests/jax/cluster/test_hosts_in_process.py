@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import pathways_nb as pw
@@ -258,6 +259,24 @@ def test_what_was_put_and_saved(cluster, tmp_path) -> None:
     back = pw.restore_state(tmp_path / "s", on=left)
     close(back["w"], X)
     close(split(double, left)(back["w"]), X * 2)
+
+
+def test_an_uneven_parameter_of_fsdp(cluster, tmp_path) -> None:
+    left, right = places()
+    weights = np.arange(5, dtype=np.float32)
+    steps = [
+        pw.fsdp(lambda w, x: jnp.mean((x * w["w"]) ** 2), {"w": weights}, on=on, optimizer=optax.sgd(0.1, 0.9))
+        for on in (left, pw.virtual_slice(3, island=1))
+    ]
+    x = np.ones((12, 5), np.float32)
+    kept, state, _ = steps[0](*steps[0].init({"w": weights}), x)
+    expected = {"w": weights - 0.1 * 2 * weights / 5}
+    close(kept, expected)
+    close(pw.jit(jnp.mean, on=right)(kept["w"]), expected["w"].mean())
+    pw.save_state(tmp_path / "s", (kept, state))
+    restored = pw.restore_state(tmp_path / "s", like=steps[1].init({"w": weights}))
+    close(restored, (kept, state))
+    close(steps[1](*restored, x), steps[0](kept, state, x))
 
 
 def test_another_layout_on_the_same_devices(cluster) -> None:

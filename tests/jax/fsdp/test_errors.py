@@ -210,13 +210,6 @@ def test_a_batch_that_was_refused_is_forgotten(left: pw.VirtualSlice) -> None:
     assert len(step.graph().collectives) == 2
 
 
-def test_parameters_without_their_padding_were_not_laid_out(left: pw.VirtualSlice) -> None:
-    params = {"w": np.ones(7, np.float32)}
-    step = pw.fsdp(sum_of, params, on=left)
-    with pytest.raises(pw.UsageError, match=r"w has the shape \[7\], and a step on 4 devices keeps it padded to \[8\]"):
-        step.value_and_grad(params, np.ones(8, np.float32), np.ones(8, np.float32))
-
-
 def test_what_is_no_plan_of_this_step(left: pw.VirtualSlice) -> None:
     step = pw.fsdp(sum_of, {"w": np.ones(8, np.float32)}, on=left, batch=(np.ones(8), np.ones(8)))
     with pytest.raises(pw.UsageError, match=r"plan=\{\} is a dict; pass a pw.FsdpPlan"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines.context import Context
+from pathways_nb.program.specs import axes_of
 from tests.support.closeness import close
 
 SIZE = llama.Size(features=32, shared_heads=1, hidden=40, vocabulary=44)
@@ -70,8 +72,8 @@ def eight(watchdog: None) -> Any:
 
 def split(future: Any) -> int:
     """Into how many parts an array lies over the devices."""
-    array = future.array()
-    return array.size // int(np.prod(array.sharding.shard_shape(array.shape)))
+    sharding = future.sharding
+    return math.prod(sharding.mesh.shape[axis] for entry in sharding.spec for axis in axes_of(entry))
 
 
 @pytest.mark.parametrize("name", PLACES)

@@ -45,6 +45,7 @@ def cut(names: Sequence[str], chance: random.Random) -> list[list[str]]:
 def random_plan(planner: Planner, seed: int) -> pw.FsdpPlan:
     chance, names = random.Random(seed), [one.name for one in planner.traced.parameters]
     used = [names[use.param] for use in planner.outline.forward]
+    used += [name for name in names if name not in used]  # whole on each device
     made = [names[one.param] for one in planner.outline.reductions]
     forward = plan_of(cut(used, chance)).keeping(lambda bucket: chance.random() < 0.2)
     return pw.FsdpPlan(forward.buckets, plan_of(cut(made, chance)).buckets, prefetch=chance.randrange(4))
@@ -66,9 +67,13 @@ def test_the_fast_evaluation_and_the_timeline_agree_to_the_last_tick(mode, strea
         assert fast(planner, plan) == planner.timeline(plan).end, plan
 
 
+NORMS = {"norm", *(f"layers.{layer}.{which}_norm" for layer in range(3) for which in ("attention", "mlp"))}
+
+
 @pytest.mark.parametrize("devices", [16, 7, 3000])
 def test_uneven_parameters_are_exchanged_with_their_padding(devices) -> None:
     there = step().elsewhere(devices=devices)
+    assert {one.name for one in there.parameters if one.dim is None} == (set() if devices == 16 else NORMS)
     planner = there.planner(chip=CHIP.replace(pod=(4096,)))
     for plan in (planner.per_parameter(1), planner.per_block(), random_plan(planner, 0)):
         found = planner.timeline(plan)
