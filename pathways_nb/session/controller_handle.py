@@ -79,8 +79,8 @@ class Controller(Session):
             UsageError: the islands' devices are of this process, or simulated.
 
         Example:
-            >>> pw.attach("ray", islands=1, devices_per_island=4, devices_per_host=2)  # doctest: +SKIP
-            >>> [host["devices"] for host in pw.controller().hosts()]  # doctest: +SKIP
+            >>> controller = pw.attach("ray", islands=1, devices_per_island=4, devices_per_host=2)  # doctest: +SKIP
+            >>> [host["devices"] for host in controller.hosts()]  # doctest: +SKIP
             [range(0, 2), range(2, 4)]
         """
         found = self.driver.hosts()

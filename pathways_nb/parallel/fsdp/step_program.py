@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from pathways_nb.parallel.fsdp import checks
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS
 from pathways_nb.parallel.fsdp.state_layout import StateLayout
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -42,6 +43,12 @@ class StepComputation(Computation):
         self.name = f"init {loss}" if form in ("init", "lay_out") else f"{loss} {form}"
         self.compiler_options = KEEP_BARRIERS
         self._form_of_step, self._axes, self._layout, self._state_layout = form, axes, layout, state_layout
+
+    def check_arguments(self, call: Signature) -> None:
+        """Refuse arguments that cannot be split; the errors are those of ``Computation`` and ``checks.same_rows``."""
+        if self._form_of_step in ("step", "value_and_grad"):
+            checks.same_rows(call.dynamic_args[2 if self._form_of_step == "step" else 1 :])
+        super().check_arguments(call)
 
     def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
         args = call.dynamic_args

@@ -73,7 +73,8 @@ class StagedModel:
         """Return the loss and the gradients of each stage, while a program is traced."""
         params = checks.params(params, len(self.stages))
         checks.key(key, self.stages)
-        slices = self._slices(x, targets)
+        slices, count = self._slices(x, targets), self.schedule.size.microbatches
+        checks.rows_on_devices(checks.batch(x, targets, count) // count, count, self.data, self.on)
         batches = [
             [_tokens(batch, part) if self.token_slices else batch for part in slices]
             for batch in self._microbatches(x, targets)

@@ -150,13 +150,30 @@ def _types(lowered: Any) -> str:
 
 
 def _compile(lowered: Any, request: CompileRequest) -> Executable:
-    compiled = lowered.compile(request.code.compiler_options or None)
+    compiled = accept_small_elements(lowered.compile(request.code.compiler_options or None))
     shardings = tuple(jax.tree.leaves(compiled.output_shardings))
     cost = compiled.cost_analysis() or {}
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
     temporary, reused = memory_of(compiled)
     kept = request.code if has_callbacks(request.code) else None
     return Executable(compiled, shardings, max(flops, 0.0), temporary, reused, kept)
+
+
+def accept_small_elements(compiled: jax.stages.Compiled) -> jax.stages.Compiled:
+    """Let an executable take arrays of elements smaller than a byte, such as int4, as ``jax.jit`` does.
+
+    The layout that compiling reports for them names the bits of an element, that of every array names none, and JAX's
+    check of an executable's arguments takes the two for different. So such a layout is left out of the check.
+
+    Returns:
+        The same executable.
+    """
+    inner = getattr(compiled, "_executable", None)
+    layouts = getattr(inner, "_xla_in_layouts", ())  # private: where it is missing, JAX's own error remains
+    if any(getattr(one, "sub_byte_element_size_in_bits", 0) for one in layouts):
+        kept = [None if getattr(one, "sub_byte_element_size_in_bits", 0) else one for one in layouts]
+        inner._xla_in_layouts = kept  # type: ignore[union-attr]
+    return compiled
 
 
 def memory_of(compiled: Any) -> tuple[int, int]:

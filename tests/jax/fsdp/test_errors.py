@@ -51,6 +51,10 @@ def added_up(params: Any, x: Any) -> jax.Array:
     return jax.lax.pmean(loss(params, x), "d")
 
 
+def keyed(params: Any, x: Any, key: Any) -> jax.Array:
+    return loss(params, x) + 0 * jax.random.normal(key)
+
+
 ONE_DEVICE = "must be the code of one device, but test_errors.py:\\d+ names devices: "
 LEAVE_OUT = "Leave meshes, shardings and collectives out of it: fsdp splits the batch"
 
@@ -144,6 +148,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "state of another optimizer": (
         lambda: step_of(optimizer=optax.adam(1e-3))(*step_of(optimizer=optax.sgd(1e-3, 0.9)).init(PARAMS), X),
         pw.UsageError, r"the state has 0.trace.a and lacks 0.count",
+    ),
+    "state of the same arrays": (
+        lambda: step_of(optimizer=optax.adam(1e-3))(*step_of(optimizer=optax.adamw(1e-3)).init(PARAMS), X),
+        pw.UsageError, r"the state consists of ScaleByAdamState, EmptyState, EmptyState, not of ScaleByAdamState, Em",
+    ),
+    "raw key in the batch": (
+        lambda: called(keyed, X, jax.random.PRNGKey(0)), pw.ShardingError,
+        r"fsdp: batch\[1\] \(uint32\[2\]\) is a random key of bare numbers, whose first dimension would be split over "
+        r"devices. Give a typed key, jax.random.key\(0\): each device gets it whole.",
     ),
 }  # fmt: skip
 

@@ -131,7 +131,9 @@ def test_what_does_not_fit_names_both_sides_and_the_fix(controller) -> None:
         pw.pipeline([mlp] * 2, on=on, schedule="1f1b", loss=squared)
     pipe = pw.pipeline([mlp] * 2, schedule="1f1b", **options)
     params, x, targets = mlp_model(2)
-    with pytest.raises(pw.UsageError, match="params must be a list with a tree for each of 2 stages; given is 1 trees"):
+    with pytest.raises(
+        pw.UsageError, match="params must be a list with a tree for each of 2 stages; given is 1 tree\\."
+    ):
         pipe.value_and_grad(params[:1], x, targets)
     with pytest.raises(pw.UsageError, match="a batch of 6 rows does not divide into 4 microbatches. Take a batch of 8"):
         pipe.value_and_grad(params, x[:6], targets[:6])
