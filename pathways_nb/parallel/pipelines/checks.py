@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -101,10 +102,13 @@ def state(optimizer: Any, given: Any, params: Any) -> Any:
         UsageError: it is not the state of this optimizer, or not for these parameters.
     """
     expected = jax.eval_shape(optimizer.init, params)
-    other = jax.eval_shape(optimizer.init, list(params) if isinstance(params, tuple) else tuple(params))
-    trees: list[Any] = [jax.tree.structure(one) for one in (given, other, expected)]
-    if trees[0] == trees[1]:
-        given = jax.tree.unflatten(trees[2], jax.tree.leaves(given))
+    tree: Any = jax.tree.structure(expected)
+    if jax.tree.structure(given) != tree:
+        with contextlib.suppress(TypeError, ValueError):  # a mask in the optimizer may be a list itself
+            other = jax.eval_shape(optimizer.init, list(params) if isinstance(params, tuple) else tuple(params))
+            same: Any = jax.tree.structure(other)
+            if same == jax.tree.structure(given):
+                given = jax.tree.unflatten(tree, jax.tree.leaves(given))
     by = "pipe.init(optimizer, params) of the same optimizer"
     require_same_tree(expected, given, "pipeline", by)
     require_same_shapes(expected, given, "pipeline", by)
