@@ -188,11 +188,12 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
         LostError: hosts that compile it died, and are not replaced.
     """
     while True:
+        epoch = session.epoch
         try:
             found = _compiled(session, traced, call)
             break
         except LostError:
-            if not session.driver.wait_for_devices():
+            if not session.driver.wait_for_devices() and session.epoch is epoch:  # else they are back since
                 raise
     if refuse:
         _refuse_too_large(found, session.budgets, "attach with a larger hbm=")
