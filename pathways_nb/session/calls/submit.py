@@ -39,10 +39,11 @@ _exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
-def _alone(session: Session, made_once: object) -> AbstractContextManager[None]:
+def _alone(session: Session, made_once: Program | Traced) -> AbstractContextManager[None]:
     """Return a context that keeps other threads from making the same trace or plan, which ``made_once`` owns."""
+    what = "plan" if isinstance(made_once, Traced) else "trace"
     with _finding:
-        found = _exclusive.setdefault(made_once, Exclusive())
+        found = _exclusive.setdefault(made_once, Exclusive(f"the {what} of {made_once.name!r}"))
     return found.held(session)
 
 
