@@ -45,7 +45,7 @@ class Pipeline:
 
     @property
     def schedule(self) -> Schedule:
-        """The order of actions."""
+        """The order of actions, as it is carried out: an overlapped pair is two cells, one after the other."""
         return self._model.schedule
 
     @property
@@ -204,6 +204,7 @@ def pipeline(
     argument_checks.context(stages, token_slices)
     argument_checks.sharded(fsdp, on, stages, shardings, data_sharding, token_slices)
     found.check()
+    found = found.without_pairs()  # each action is a launch of its own, so that is the plan
     given = shardings or [declared_shardings(stage) for stage in stages]
     model = StagedModel(
         tuple(stages), tuple(on), found, loss, has_aux, given, data_sharding or PartitionSpec(),
