@@ -37,6 +37,10 @@ class UsageError(PathwaysError):
     """
 
 
+class NoAttributeError(UsageError, AttributeError):
+    """A ``UsageError`` that ``hasattr`` takes for a missing attribute."""
+
+
 class OutOfMemoryError(PathwaysError, MemoryError):
     """A program needs more memory than its devices have, or than the holders of the memory will give back."""
 

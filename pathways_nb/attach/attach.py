@@ -95,7 +95,7 @@ def attach(
         address: ``host:port`` of a running Ray cluster; ``None`` makes one on this machine: for this process, or with
             ``name`` for all notebooks of this user.
         name: of a controller on a Ray cluster that several notebooks share: the first one makes it, with these
-            options, and others attach by its name alone.
+            options, and others attach by its name alone. A line says whether it was made or joined.
         transfers: the way of values between hosts of a Ray cluster: ``"device"`` is from device to device by JAX's
             transfer servers, ``"ray"`` through Ray's object store; ``None`` takes the first on accelerators, and the
             second on CPUs, where it is the faster one.
@@ -224,9 +224,11 @@ def _refuse_for_real(kind: str, asked: SimulatorOptions) -> None:
     for option in fields(asked):
         value = getattr(asked, option.name)
         if value != getattr(usual, option.name):
+            ray = f', or for hosts of a Ray cluster, pw.attach("ray", {option.name}=…)'
+            also = ray if hasattr(ClusterOptions, option.name) else ""
             raise UsageError(
                 f"attach({kind!r}, {option.name}={value!r}): {option.name} is for simulated devices, "
-                f'pw.attach("sim", {option.name}=…).'
+                f'pw.attach("sim", {option.name}=…){also}.'
             )
 
 

@@ -16,6 +16,7 @@ from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
 from pathways_nb.util import limits
+from pathways_nb.util.json_text import shortened
 from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.words import counted
 
@@ -37,6 +38,12 @@ def spelled_out(asked: AttachOptions) -> AttachOptions:
         UsageError: an option means nothing here.
     """
     options = asked.cluster or ClusterOptions()
+    if options.address is not None:
+        ray_cluster.check_address(options.address)
+    if options.name is not None and not (isinstance(options.name, str) and options.name.strip()):
+        raise UsageError(
+            f"attach('ray', name={shortened(options.name)}): the name of a controller is a text, such as name=\"lab\"."
+        )
     islands = 2 if asked.islands is None else asked.islands
     devices = 4 if asked.devices_per_island is None else asked.devices_per_island
     per_host = devices if options.devices_per_host is None else options.devices_per_host

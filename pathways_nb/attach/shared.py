@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pathways_nb.attach.cluster import by_device, cores_of, platform_of, say_line
-from pathways_nb.errors import PlaceError, UsageError
+from pathways_nb.errors import PlaceError, UsageError, did_you_mean
 from pathways_nb.runtime.cluster import ray_cluster
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
 from pathways_nb.runtime.hosts.travel import by_value
 from pathways_nb.runtime.shared.controller_actor import Terms
-from pathways_nb.runtime.shared.controller_link import RayControllerLink, ask, create, find
+from pathways_nb.runtime.shared.controller_link import RayControllerLink, ask, create, find, others
 from pathways_nb.runtime.shared.remote_core import RemoteMachine
 from pathways_nb.runtime.shared.shared_driver import SharedDriver
 from pathways_nb.session import elasticity
@@ -60,7 +60,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     name = options.name or ""
     connection = ray_cluster.connect(options.address, say_line, shared=True)
     try:
-        actor = find(connection.ray, name) or _made(connection.ray, name, spelled)
+        actor, said = found_or_made(connection.ray, name, spelled)
         terms, sizes, budgets = ask(connection.ray, actor, "about")
         _check_same(asked, terms, name)
     except HostDied as died:
@@ -99,7 +99,20 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
         connection.release()
         raise
     made.on_close = connection.release
+    say_line(said)
     return made
+
+
+def found_or_made(ray: Any, name: str, spelled: AttachOptions) -> tuple[Any, str]:
+    """Return the actor of a shared controller, and a line that says whether it was there.
+
+    A mistyped name would make another controller without a word, so the line offers a near one that exists.
+    """
+    found = find(ray, name)
+    if found is not None:
+        return found, f"joined the controller {name!r}"
+    meant = did_you_mean(name, others(ray))
+    return _made(ray, name, spelled), f"made the controller {name!r}, which was not there.{meant}"
 
 
 def _made(ray: Any, name: str, spelled: AttachOptions) -> Any:

@@ -20,6 +20,8 @@ from typing import Any
 
 from pathways_nb.bench import report
 from pathways_nb.errors import UsageError
+from pathways_nb.util import json_text
+from pathways_nb.util.json_text import DamagedError, Field
 
 REPEATS = 3
 """How often a short bench runs."""
@@ -138,8 +140,8 @@ def compare(file: Path, names: Sequence[str], say: Callable[[str], object]) -> t
 
 
 def _machines(before: dict[str, Any], now: dict[str, Any]) -> str:
-    same = before["machine"] == now["machine"]
-    return "on the same machine" if same else f"on ANOTHER MACHINE or with other versions than {before['machine']}"
+    same = before.get("machine") == now["machine"]
+    return "on the same machine" if same else f"on ANOTHER MACHINE or with other versions than {before.get('machine')}"
 
 
 def speeds(name: str, figures: Iterable[str]) -> dict[str, str]:
@@ -165,12 +167,17 @@ def _read(file: Path, names: Iterable[str]) -> list[dict[str, Any]]:
     """
     how = "write one with: python -m pathways_nb bench NAME… --short --json > FILE"
     try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        found = json_text.read(file)
+    except (OSError, DamagedError) as error:
         raise UsageError(f"--against {file} cannot be read ({error}); {how}") from error
     reports = found if isinstance(found, list) else [found]
-    if not all(isinstance(one, dict) and "repeats" in one for one in reports):
-        raise UsageError(f"--against {file} holds no short benches; {how}")
+    try:
+        for one in Field(reports).rows():
+            one["bench"].text()
+            for figure in one["repeats"].table():
+                one["repeats"][figure].numbers(-1e300)
+    except DamagedError as error:
+        raise UsageError(f"--against {file} holds no short benches ({error}); {how}") from None
     chosen = [one for one in reports if one["bench"] in names or not names]
     if missing := set(names) - {one["bench"] for one in reports}:
         held = ", ".join(one["bench"] for one in reports)

@@ -175,7 +175,9 @@ class CostModel:
         bytes = one.whole_bytes * where.share * oversubscription / getattr(self.efficiency, kind)
         return collective(kind, bytes, topology, where.group), where.note
 
-    def transfer(self, bytes: int, route: str, topology: Topology, source_devices: int, target_devices: int) -> Cost:
+    def transfer(
+        self, bytes: int, route: str, topology: Topology, source_devices: int, target_devices: int, shared: int = 0
+    ) -> Cost:
         """Return the seconds of moving one array to another place, evenly split over its devices.
 
         Args:
@@ -185,11 +187,12 @@ class CostModel:
             topology: of the island that it goes to.
             source_devices: number of devices of the source; a host is no device.
             target_devices: number of devices of the target.
+            shared: number of devices that are in both.
 
         Raises:
             UsageError: an unknown route.
         """
-        key = bytes, route, topology, source_devices, target_devices
+        key = bytes, route, topology, source_devices, target_devices, shared
         if key not in self._known:
             self._known[key] = self._transfer(*key)
         return self._known[key]
@@ -198,7 +201,7 @@ class CostModel:
         """Return the cost of moving one array from the host to ``devices`` devices, evenly split over them."""
         return over_pcie(bytes * self.efficiency.oversubscription(devices) / _chips(self.chip, devices), self.chip)
 
-    def _transfer(self, bytes: int, route: str, topology: Topology, source: int, target: int) -> Cost:
+    def _transfer(self, bytes: int, route: str, topology: Topology, source: int, target: int, shared: int) -> Cost:
         """Return the cost of a transfer that was not asked for before."""
         self._check(topology)
         if route == "local":
@@ -211,7 +214,7 @@ class CostModel:
             raise UsageError(f"transfer(route={route!r}): choose one of 'host', 'local', 'ICI', 'DCN'.")
         devices = min(source, target)
         # The places do not fit one domain together, so NICs are between them.
-        if source + target > topology.domain:
+        if source + target - shared > topology.domain:
             return over_dcn(bytes, topology.network, hosts=_hosts(topology, devices))
         # The target begins right after the source.
         hops = max(1, topology.hops(0, min(source, topology.devices - 1)))

@@ -157,6 +157,12 @@ def overlap(one: Placement, other: Placement) -> bool:
     )
 
 
+def shared_devices(one: Placement, other: Placement) -> int:
+    """Return the number of devices that two placements share."""
+    common = min(one.first + one.count, other.first + other.count) - max(one.first, other.first)
+    return max(common, 0) if one.island == other.island else 0
+
+
 def footprint_of(plan: Plan, sizes: Sizes, taken: Iterable[int] = ()) -> Footprint:
     """Return the memory that a run of ``plan`` needs on each device.
 

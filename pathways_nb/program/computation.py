@@ -116,15 +116,19 @@ class Computation(Unique):
         key = (call.tree, call.static_key, mesh, leaf_specs, call.contexts)
         if key not in self._jitted:
             self._jitted[key] = self._build(call, mesh, leaf_specs)
-        self._check_arguments(call, leaf_specs)
+        self.check_arguments(call, leaf_specs)
         try:
             return self._jitted[key](*call.leaves)
         except Exception as error:
             call.explain(error, f"the computation {self.name!r} on {self.place.label} ({self.place.axes_text})")
             raise
 
-    def _check_arguments(self, call: Signature, leaf_specs: Sequence[specs.Spec]) -> None:
+    def check_arguments(self, call: Signature, leaf_specs: Sequence[specs.Spec]) -> None:
         """Refuse arguments that their specs do not divide, or that JAX would hold as other numbers.
+
+        Args:
+            call: the arguments.
+            leaf_specs: the declared partition of each.
 
         Raises:
             ShardingError: naming the argument, its shape and the spec.

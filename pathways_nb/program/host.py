@@ -124,7 +124,7 @@ def host(
         fn: the function; leave it out to use ``@pw.host(on=place, …)``.
         on: the virtual slice; its island's host runs the function.
         out: what the function returns: a tree of ``jax.ShapeDtypeStruct``, or an example; ``None`` if it returns
-            nothing.
+            nothing: then a call returns no future.
         shardings: a ``pw.P`` over the slice's axes, or a prefix tree of them, in which outputs are put onto ``on``; by
             default what the first reader declares, else replicated.
         seconds: how long it takes on simulated devices: a number, or a function that returns one for each call. Real

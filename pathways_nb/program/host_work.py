@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.extend.core as jex
@@ -19,7 +19,7 @@ import numpy as np
 from jax.experimental import io_callback
 from jax.interpreters import ad, batching
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import NoAttributeError, UsageError
 from pathways_nb.program import specs
 from pathways_nb.program.signature import Aval, Signature
 from pathways_nb.util.words import a_type_of, counted
@@ -57,7 +57,8 @@ class HostWork:
 
     def bind(self, leaves: Sequence[Any]) -> Any:
         """Add the work to the trace under way and return its outputs, traced."""
-        return jax.tree.unflatten(self.tree, _host.bind(*leaves, work=self))
+        made = _host.bind(*leaves, work=self)
+        return NoOutput(self.name) if self.tree == _NOTHING else jax.tree.unflatten(self.tree, made)
 
     def __call__(self, *leaves: np.ndarray) -> list[np.ndarray]:
         """Run the function once.
@@ -106,6 +107,38 @@ class HostWork:
     def __repr__(self) -> str:
         return f"<host work {self.name}>"
 
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class NoOutput:
+    """What a call of host work returns that declares no output: a tree without arrays, as ``None`` is.
+
+    It is not ``None``, so that ``.result()`` of it can say what is missing.
+    """
+
+    name: str
+
+    def __getattr__(self, attribute: str) -> NoReturn:
+        __tracebackhide__ = True
+        if attribute.startswith("_"):
+            raise AttributeError(attribute, name=attribute, obj=self)
+        raise NoAttributeError(
+            f"{self.name}(…).{attribute}: {self.name} is host work without out=, so a call returns no future. Declare "
+            f"what it returns, pw.host({self.name}, on=place, out=jax.ShapeDtypeStruct((8,), jnp.float32)), or an "
+            f"example of it. To wait for its end, call it inside `with pw.record():`."
+        )
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"<no output of {self.name}>"
+
+    def _ipython_display_(self) -> None:
+        """Show nothing below a cell that ends with the call."""
+
+
+_NOTHING = jax.tree.structure(None)
 
 _host = jex.Primitive("pathways_host")
 _host.multiple_results = True

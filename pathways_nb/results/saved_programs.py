@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pathways_nb.plan.graph import ActionKey, Graph, Node, NodeKind, Value
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.results.executed_program import ExecutedProgram
-from pathways_nb.results.saved_record import MOST_SECONDS
+from pathways_nb.trace.label_fields import MOST_SECONDS
 from pathways_nb.util.json_text import DamagedError, Field
 
 _AXES, _DEVICES = 32, 2**31 - 1

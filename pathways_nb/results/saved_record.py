@@ -7,21 +7,17 @@ or column and what it may be. Sizes were checked before, in ``column_archive``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pathways_nb.plan.memory_categories import CATEGORIES
-from pathways_nb.trace.record import KINDS, LABEL_COLUMNS, QUALITIES, STATUSES, TUPLES, Events, Label
-from pathways_nb.util.json_text import LARGEST, DamagedError, Field, is_text, is_whole, shortened
+from pathways_nb.trace.label_fields import FIELDS, MOST_SECONDS
+from pathways_nb.trace.record import LABEL_COLUMNS, QUALITIES, STATUSES, TUPLES, Events, Label
+from pathways_nb.util.json_text import DamagedError, Field, shortened
 
 MOST_EVENTS = 2**24
 """Largest number of events: sixteen million, which are 436 MB of columns."""
-MOST_SECONDS = 1e12
-"""Largest distance of a time from the beginning of its run (30,000 years): sums and differences keep their digits."""
-_POSITION = 2**31 - 1
-"""Largest node id, microbatch and the like: they are columns of 32 bits."""
 _ON_DEVICES = frozenset({"compute", "collective", "transfer", "memory", "host"})
 
 
@@ -69,7 +65,7 @@ def _labels(field: Field, islands: Sequence[int]) -> list[Label]:
     rows = [_row(one) for one in field.rows()]
     columns = dict(zip(LABEL_COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
     for name, values in columns.items():
-        fits, wanted = _FITS[name]
+        fits, wanted = FIELDS[name]
         wrong = next((at for at, value in enumerate(values) if not fits(value)), None)
         if wrong is not None:
             raise DamagedError(f"labels[{wrong}].{name} is {shortened(values[wrong])}, not {wanted}")
@@ -110,32 +106,3 @@ _ABSENT: tuple[Any, ...] = ([], 0.0, "", -1)
 """What the last columns are in an older file: it lacks ``host``, and may lack ``category``, ``links``, ``latency``."""
 _OLDER = tuple(map(LABEL_COLUMNS.index, ("links", "category", "host")))
 _TUPLE_POSITIONS = tuple(map(LABEL_COLUMNS.index, TUPLES))
-
-
-def _is_amount(value: object) -> bool:
-    """Return whether a value is a number of at least 0 that a float holds."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1e300
-
-
-def _whole(low: int, high: int) -> tuple[Callable[[Any], bool], str]:
-    """Return a check for whole numbers from ``low`` to ``high``, and its description for errors."""
-    return lambda value: is_whole(value, low, high), f"a whole number from {low} to {high}"
-
-
-# Of each field of a label: the check, and the words for what it may be.
-_FITS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "kind": (lambda value: value in KINDS, f"one of {', '.join(KINDS)}"),
-    **dict.fromkeys(("name", "program", "client", "place", "line", "basis"), (is_text, "text")),
-    "route": (lambda value: value in ("", "host", "local", "ICI", "DCN"), "one of host, local, ICI, DCN or empty"),
-    **dict.fromkeys(("node", "stage", "microbatch", "token_slice", "island", "host"), _whole(-1, _POSITION)),
-    **dict.fromkeys(("device", "devices"), _whole(0, _POSITION)),
-    "bytes": _whole(0, LARGEST),
-    "flops": (_is_amount, "a number from 0 on"),
-    "latency": (lambda value: _is_amount(value) and value <= MOST_SECONDS, "seconds from 0 on"),
-    "parents": (
-        lambda value: isinstance(value, tuple) and all(is_whole(one, 0, _POSITION) for one in value),
-        "a list of node ids",
-    ),
-    "category": (lambda value: value in ("", *CATEGORIES), f"one of {', '.join(CATEGORIES)} or empty"),
-    "links": (lambda value: isinstance(value, tuple) and all(map(is_text, value)), "a list of texts"),
-}

@@ -22,8 +22,9 @@ from pathways_nb.results import saved_ops
 from pathways_nb.results.column_archive import Archive
 from pathways_nb.results.executed_program import ExecutedProgram
 from pathways_nb.results.saved_programs import from_json, to_json
-from pathways_nb.results.saved_record import MOST_EVENTS, MOST_SECONDS, check_times, events_of
+from pathways_nb.results.saved_record import MOST_EVENTS, check_times, events_of
 from pathways_nb.trace.exact_stamps import Stamps
+from pathways_nb.trace.label_fields import MOST_SECONDS
 from pathways_nb.trace.launch_ops import Ops
 from pathways_nb.trace.record import LABEL_COLUMNS, STORED, Events
 from pathways_nb.util.host_info import machine

@@ -65,7 +65,9 @@ class Controller(Session):
         tenant_scope.cancel(self, client)
 
     def hosts(self) -> list[dict[str, Any]]:
-        """Return the hosts of all islands, which are processes of a Ray cluster.
+        """Return the living hosts of all islands, which are processes of a Ray cluster.
+
+        An island of which a host died has none until it has new ones; ``status`` names it.
 
         Events of a host are on the controller's clock: its own clock's offset is estimated from the time of a question
         and its answer, again every half minute while programs run.
@@ -79,12 +81,12 @@ class Controller(Session):
             UsageError: the islands' devices are of this process, or simulated.
 
         Example:
-            >>> pw.attach("ray", islands=1, devices_per_island=4, devices_per_host=2)  # doctest: +SKIP
-            >>> [host["devices"] for host in pw.controller().hosts()]  # doctest: +SKIP
+            >>> controller = pw.attach("ray", islands=1, devices_per_island=4, devices_per_host=2)  # doctest: +SKIP
+            >>> [host["devices"] for host in controller.hosts()]  # doctest: +SKIP
             [range(0, 2), range(2, 4)]
         """
         found = self.driver.hosts()
-        if not found:
+        if not found and self.attach_options.kind != "ray":
             raise UsageError(
                 f"hosts(): {self!r} has no hosts, because its devices are "
                 f"{'simulated' if self.attach_options.kind == 'sim' else 'of this process'}. Islands of hosts are made "

@@ -102,6 +102,8 @@ def add(session: Session, devices: int | None, island: int | None) -> int:
         The island's index.
     """
     forks.refuse()
+    if island is not None:
+        session.driver.wait_for_devices()  # else dead hosts would be taken in, before there are new ones
     with session.life:
         added = _add(session, devices, island)
     return session.driver.wait_for_island(added)  # without the lock, which whoever takes it in needs

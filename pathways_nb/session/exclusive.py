@@ -11,15 +11,37 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from pathways_nb.runtime.run_state import Condition
+from pathways_nb.runtime.sim import held_up
 from pathways_nb.session.session import Session
 
 
-class Exclusive:
-    """A lock that its owner may take again; other threads wait for it through their session's driver."""
+class _Free:
+    """Whether a lock is free, or a driver has stopped; ``what`` says what its waiter waits for, in words."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: Exclusive, driver: Any):
+        self._lock, self._driver = lock, driver
+
+    def __call__(self) -> bool:
+        return not self._lock._owner or self._driver.broken
+
+    @property
+    def what(self) -> str:
+        owner = self._lock.owner
+        return f"{self._lock.what}, which thread {owner.name!r} holds" if owner is not None else self._lock.what
+
+
+class Exclusive:
+    """A lock that its owner may take again; other threads wait for it through their session's driver.
+
+    Args:
+        what: what it guards, in words, for a line about a thread that waits for it in vain.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
         self._changing = threading.Lock()
         self._owner = 0
         """Identifier of the thread that holds the lock; 0 if none does."""
@@ -48,14 +70,38 @@ class Exclusive:
                 for condition in tuple(self._waiting):
                     condition.notify_all()
 
+    @property
+    def owner(self) -> threading.Thread | None:
+        """The thread that holds the lock, if one does."""
+        return next((thread for thread in threading.enumerate() if thread.ident == self._owner), None)
+
     def _wait(self, session: Session) -> None:
         """Wait until no thread holds the lock, or the driver has stopped."""
-        driver = session.driver
+        driver, said = session.driver, False
+        free = _Free(self, driver)
         self._waiting.append(driver.ended)
         try:
-            driver.ended.wait(lambda: not self._owner or driver.broken)
+            if session.attach_options.simulated is not None:  # ``held_up`` names who holds up simulated time
+                driver.ended.wait(free)
+                return
+            while not driver.ended.wait(free, held_up.NAMED_AFTER):
+                said = said or self._say_who_holds_it(session)
         finally:
             self._waiting.remove(driver.ended)
+            if said:
+                session.say("")
+
+    def _say_who_holds_it(self, session: Session) -> bool:
+        """Show which thread holds the lock unless it is tracing or compiling, and return whether it was shown."""
+        owner, mine = self.owner, threading.current_thread().name
+        if owner is None or held_up.is_making(owner):
+            return False
+        session.say(
+            f"thread {mine!r} waits for {self.what}, which thread {owner.name!r}{held_up.where_of(owner)} holds "
+            f"without tracing{held_up.lock_of(owner)}. If that waits for something that {mine!r} does later, neither "
+            f"goes on: a function that is traced must wait for no other thread. Let it wait before the call."
+        )
+        return True
 
     def _taken_by(self, thread: int) -> bool:
         """Take the lock for a thread if no thread holds it, and return whether this thread holds it now."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import NoAttributeError, UsageError
 from pathways_nb.program import context
 
 
@@ -67,10 +67,6 @@ class NotAnArray:
             f"{wrong}: y = {self._name} is a future and is not computed on outside a program. Write {host} for a host "
             f"value, or compute on the devices: pw.jit(lambda y: {inside}, on=place)(y), or inside a @pw.program."
         )
-
-
-class NoAttributeError(UsageError, AttributeError):
-    """An error that ``hasattr`` takes for a missing attribute."""
 
 
 def _operator(name: str, symbol: str, swapped: bool) -> Callable[..., Any]:

@@ -177,9 +177,8 @@ class Session(Unique):
         try:
             return self.resources.place(places)
         except PlaceError:
-            if not self.driver.wait_for_devices():
-                raise
-            return self.resources.place(places)
+            self.driver.wait_for_devices()
+            return self.resources.place(places)  # also where none are rebuilt: they may be back since
 
     def begin_epoch(self) -> None:
         """Make every compiled plan invalid, because the devices changed; programs compile again at their next call."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.trace.host_parts import devices_per_host
+from pathways_nb.trace.label_fields import FIELDS, MOST_SECONDS
 from pathways_nb.trace.memory_history import memory_of
-from pathways_nb.trace.record import COLUMNS, GAUGE_KINDS, HOST_KIND, LABEL_COLUMNS, TUPLES, Events, Label, Row
+from pathways_nb.trace.record import COLUMNS, GAUGE_KINDS, HOST_KIND, QUALITIES, STATUSES, TUPLES, Events, Label, Row
+from pathways_nb.util.json_text import DamagedError, Field, parse, said, shortened
 
 MICROSECONDS = 1e6
 """Chrome's unit of time, per second."""
@@ -85,17 +88,36 @@ def to_chrome(events: Events, islands: Sequence[int], path: str | Path) -> None:
 
 
 def from_chrome(path: str | Path) -> Events:
-    """Return the events that ``to_chrome`` wrote, in the order of recording."""
+    """Return the events that ``to_chrome`` wrote, in the order of recording.
+
+    Raises:
+        UsageError: the file is no such trace, with the field that is wrong.
+        FileNotFoundError: there is no such file.
+    """
     data = Path(path).read_bytes()
-    content = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    found: dict[int, Row] = {}
-    labels: dict[Any, Label] = {}
-    bars = (bar["args"] for bar in content["traceEvents"] if bar["ph"] == "X")
-    for args in (*bars, *content["otherData"]["levels"]):
-        values: dict[str, Any] = {name: tuple(args[name]) if name in TUPLES else args[name] for name in LABEL_COLUMNS}
-        label = labels.setdefault(tuple(values.values()), Label(**values))
-        found[args["id"]] = Row(label, args["start"], args["end"], args["run"], args["quality"], args["status"])
-    return Events.from_rows([found[number] for number in sorted(found)])
+    try:
+        content = Field(parse((gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()))
+        bars = [bar["args"] for bar in content["traceEvents"].rows() if bar["ph"].text() == "X"]
+        rows = dict(map(_row, (*bars, *content["otherData"]["levels"].rows())))
+    except (ValueError, OSError, EOFError, zlib.error) as error:  # no text, or no whole file of gzip
+        raise UsageError(f"{path} is no trace that run.to_chrome wrote: {said(error)}.") from None
+    labels: dict[Label, Label] = {}
+    return Events.from_rows(
+        [rows[at]._replace(label=labels.setdefault(rows[at].label, rows[at].label)) for at in sorted(rows)]
+    )
+
+
+def _row(args: Field) -> tuple[int, Row]:
+    """Return the number and the row of an event in a trace."""
+    values: dict[str, Any] = {}
+    for name, (fits, wanted) in FIELDS.items():
+        value = args[name].value
+        values[name] = tuple(value) if name in TUPLES and isinstance(value, list) else value
+        if not fits(values[name]):
+            raise DamagedError(f"{args.where}.{name} is {shortened(value)}, not {wanted}")
+    start, end = (args[name].number(-MOST_SECONDS, MOST_SECONDS) for name in ("start", "end"))
+    quality, status = args["quality"].one_of(*QUALITIES), args["status"].one_of(*STATUSES)
+    return args["id"].whole(), Row(Label(**values), start, end, args["run"].whole(-1), quality, status)
 
 
 def _bars(events: Events, islands: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,10 @@
 """JSON from outside: read within limits, and checked with errors that name the position in the file.
 
-Files with chips, networks and saved runs may be written by hand or damaged, so nothing in them is trusted: size, depth
-and types are checked before use. ``parse`` and ``read`` turn text into Python values; a ``Field`` is such a value with
-the path that leads to it, for errors such as ``programs[0].nodes[3].inputs: 9 is not a whole number from 0 to 7``.
+Every file that this package reads again (plans, cases, chips, calibrations, saved runs and states) may be written by
+hand or damaged, so nothing in it is trusted: size, depth, types and ranges are checked before use. ``parse`` and
+``read`` turn text into Python values; a ``Field`` is such a value with the path that leads to it, for errors such as
+``programs[0].nodes[3].inputs: 9 is not a whole number from 0 to 7``. Who reads a file declares each of its fields by
+the methods of ``Field``.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pathways_nb.errors import nearest
 from pathways_nb.util.words import a_type_of, counted
 
 MOST_TEXT = 16 * 2**20
@@ -24,6 +27,9 @@ _SHOWN = 60
 """Limit in characters for a value that an error repeats."""
 LARGEST = 2**53
 """Limit for sizes and counts in files; up to it, every whole number is exact as a float."""
+
+_LARGEST_NUMBER = 1e300
+"""Limit for other numbers in files: what is computed from a few of them is a float still."""
 
 
 class DamagedError(ValueError):
@@ -115,6 +121,11 @@ def is_whole(value: object, low: int = 0, high: int = LARGEST) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
+def is_amount(value: object, low: float = 0.0, high: float = _LARGEST_NUMBER) -> bool:
+    """Return whether a value is a number from ``low`` to ``high``; ``True`` and ``False`` are not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A value read from JSON and its position; methods raise ``DamagedError`` if it is not what they ask for.
@@ -143,6 +154,16 @@ class Field:
         """Return the value, which must be an object."""
         return self._checked(isinstance(self.value, dict), "an object")
 
+    def only(self, *known: str) -> Field:
+        """Return the field itself, which must be an object without other keys."""
+        for key in self.table():
+            if key not in known:
+                near = "".join(f"; {one!r} is near" for one in nearest(key, known)[:1])
+                raise DamagedError(
+                    f"{self.where or 'it'} has {shortened(key)}, which is none of {', '.join(map(repr, known))}{near}"
+                )
+        return self
+
     def rows(self, length: int | None = None) -> list[Field]:
         """Return the values of a list, which must have ``length`` of them if that is given."""
         fits = isinstance(self.value, list) and length in (None, len(self.value))
@@ -170,7 +191,8 @@ class Field:
 
     def whole(self, low: int = 0, high: int = LARGEST) -> int:
         """Return the value, which must be a whole number from ``low`` to ``high``."""
-        return self._checked(is_whole(self.value, low, high), f"a whole number from {low} to {high}")
+        wanted = f"{low}" if low == high else f"a whole number from {low} to {high}"
+        return self._checked(is_whole(self.value, low, high), wanted)
 
     def wholes(self, low: int = 0, high: int = LARGEST) -> tuple[int, ...]:
         """Return the value, which must be a list of whole numbers from ``low`` to ``high``."""
@@ -178,8 +200,23 @@ class Field:
 
     def seconds(self, most: float) -> float:
         """Return the value, which must be a number of seconds from 0 to ``most``."""
-        fits = isinstance(self.value, (int, float)) and not isinstance(self.value, bool) and 0 <= self.value <= most
-        return float(self._checked(fits, f"a number of seconds from 0 to {most:g}"))
+        return self.number(0.0, most, "a number of seconds")
+
+    def number(self, low: float = 0.0, high: float = _LARGEST_NUMBER, what: str = "a number") -> float:
+        """Return the value, which must be a number from ``low`` to ``high``."""
+        return float(self._checked(is_amount(self.value, low, high), f"{what} from {low:g} to {high:g}"))
+
+    def numbers(self, low: float = 0.0, high: float = _LARGEST_NUMBER) -> list[float]:
+        """Return the value, which must be a list of numbers from ``low`` to ``high``."""
+        values = self._checked(isinstance(self.value, list), "a list of numbers")
+        for at, value in enumerate(values):
+            if not is_amount(value, low, high):
+                Field(value, f"{self.where}[{at}]").number(low, high)
+        return list(map(float, values))
+
+    def truth(self) -> bool:
+        """Return the value, which must be ``true`` or ``false``."""
+        return self._checked(isinstance(self.value, bool), "true or false")
 
     def _checked(self, holds: bool, wanted: str) -> Any:
         if not holds:

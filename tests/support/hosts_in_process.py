@@ -118,6 +118,7 @@ class Cluster:
     by_device: bool = False
     links: dict[tuple[int, int], LocalLink] = field(default_factory=dict)
     islands: dict[int, HostIsland] = field(default_factory=dict)
+    clocks: dict[tuple[int, int], Any] = field(default_factory=dict)
     rebuilds: int = 0
     may_rebuild: threading.Event = field(default_factory=threading.Event)
     """A lost island gets new hosts only when this is set."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from pathways_nb.cost.hardware.chips import Chip
 from pathways_nb.cost.hardware.host import Host
 from pathways_nb.cost.hardware.networks import Network
 from pathways_nb.cost.model import CostModel
-from pathways_nb.errors import UsageError, is_index, is_number
+from pathways_nb.errors import UsageError
 from pathways_nb.util import json_text
+from pathways_nb.util.json_text import DamagedError, Field
 
 FORMAT, VERSION = "pathways_nb.calibration", 2
 _PARTS = {"chip": Chip, "network": Network, "host": Host, "efficiency": Efficiency}
@@ -137,69 +138,57 @@ def load(path: str | Path) -> Calibration:
         FileNotFoundError: no such file.
     """
     where, content = str(path), _content(Path(path))
-    _refuse_version(where, content)
-    for key, fits in _WANTED.items():
-        if not fits(content.get(key)):
-            raise UsageError(f"{where}: {key} is {json_text.shortened(content.get(key))}; {_NONE}")
+    try:
+        _refuse_version(where, content)
+        name, machine = content["name"].text(), content["machine"].table()
+        written = {part: content[part].table() for part in _PARTS}
+        checks = tuple(map(_check_of, content["checks"].rows()))
+        quick = "quick" in content.value and content["quick"].truth()
+    except DamagedError as error:
+        raise UsageError(f"{where}: {error}; {_NONE}") from None
     parts: dict[str, Any] = {
-        part: tables.built(cls, f"{where}: {part}", content["name"], content[part]) for part, cls in _PARTS.items()
+        part: tables.built(cls, f"{where}: {part}", name, written[part]) for part, cls in _PARTS.items()
     }
-    checks = tuple(Check(*check) for check in content["checks"])
-    return Calibration(CostModel(**parts, name=content["name"]), checks, content["machine"], bool(content.get("quick")))
+    return Calibration(CostModel(**parts, name=name), checks, machine, quick)
 
 
 _NONE = "this is no calibration, or it is damaged. Measure again: pw.calibrate()."
 
 
-def _refuse_version(where: str, content: Mapping[str, Any]) -> None:
+def _refuse_version(where: str, content: Field) -> None:
     """Refuse a calibration of another version.
 
     Raises:
         OutdatedError: both versions.
+        DamagedError: it is no calibration.
     """
-    found = content.get("version")
-    if content.get("format") == FORMAT and isinstance(found, int) and found != VERSION:
+    content["format"].one_of(FORMAT)
+    found = content["version"].whole()
+    if found != VERSION:
         raise OutdatedError(
             f"{where}: this calibration is of version {found}, of {'an older' if found < VERSION else 'a newer'} "
             f"pathways_nb; this one reads version {VERSION}",
             "Measure again: pw.calibrate().",
-            bool(content.get("quick")),
+            content.get("quick").value is True,
         )
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """Return the object in a file; an empty one if the file has something else.
+def _content(path: Path) -> Field:
+    """Return the whole of a file.
 
     Raises:
         UsageError: the file is damaged.
     """
     try:
-        found = json_text.read(path)
-    except json_text.DamagedError as error:
+        return Field(json_text.read(path))
+    except DamagedError as error:
         raise UsageError(f"{path}: {error}; {_NONE}") from None
-    return found if isinstance(found, dict) else {}
 
 
-def _is_check(written: Any) -> bool:
-    """Return whether a value of JSON is a ``Check``."""
-    if not (isinstance(written, list) and len(written) == len(Check._fields)):
-        return False
-    kind, samples, noise, error = written
-    return isinstance(kind, str) and is_index(samples) and is_number(noise) and (error is None or is_number(error))
-
-
-def _is_table(written: Any) -> bool:
-    """Return whether a value of JSON is an object."""
-    return isinstance(written, dict)
-
-
-_WANTED: dict[str, Callable[[Any], bool]] = {
-    "format": lambda value: value == FORMAT,
-    "version": lambda value: value == VERSION,
-    "name": lambda value: isinstance(value, str),
-    "checks": lambda value: isinstance(value, list) and all(map(_is_check, value)),
-    **dict.fromkeys(("machine", *_PARTS), _is_table),
-}
+def _check_of(field: Field) -> Check:
+    """Return a check as ``save`` wrote it: class, number of sizes, noise and error, of which there may be none."""
+    kind, samples, noise, error = field.rows(len(Check._fields))
+    return Check(kind.text(), samples.whole(), noise.number(), None if error.value is None else error.number())
 
 
 def _said(machine: Mapping[str, Any]) -> str:

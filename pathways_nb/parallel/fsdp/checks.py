@@ -13,6 +13,8 @@ from jax.tree_util import tree_leaves_with_path
 from pathways_nb.errors import ShardingError, UsageError
 from pathways_nb.parallel.fsdp.parameters import name_of
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
+from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree, unlike
+from pathways_nb.parallel.random_keys import random_key_in
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -207,7 +209,7 @@ def same_shapes(expected: Any, given: Any) -> None:
     ours: Any = jax.tree.structure(expected)
     theirs: Any = jax.tree.structure(given)
     if ours != theirs:
-        raise UsageError(f"fsdp: params {_unlike(expected, given)}. Give them as the step was made for: {ours}.")
+        raise UsageError(f"fsdp: params {unlike(expected, given)}. Give them as the step was made for: {ours}.")
     pairs = zip(tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True)
     for (path, one), leaf in pairs:
         if jnp.shape(leaf) != one.shape:
@@ -227,35 +229,36 @@ def same_state(expected: Any, given: Any) -> None:
     Raises:
         UsageError: it has another.
     """
-    ours: Any = jax.tree.structure(expected)
-    if ours != jax.tree.structure(given):
-        raise _other_state(f"the state {_unlike(expected, given)}, but it must be that of the optimizer")
-    for (path, one), leaf in zip(tree_leaves_with_path(expected), jax.tree.leaves(given), strict=True):
-        if jnp.shape(leaf) != one.shape:
-            raise _other_state(
-                f"{name_of(path)} of the state has the shape {list(jnp.shape(leaf))}, and the optimizer keeps "
-                f"{list(one.shape)}"
+    require_same_tree(expected, given, "fsdp", "step.init(params)")
+    require_same_shapes(expected, given, "fsdp", "step.init(params)")
+
+
+def same_rows(batch: Any) -> None:
+    """Check that the arrays of a batch have equally many rows.
+
+    Args:
+        batch: a tuple of trees of arrays or shapes.
+
+    Raises:
+        ShardingError: naming the array.
+    """
+    leaves = _arrays_of(batch)
+    for (path, leaf), (other, first) in zip(leaves, leaves[:1] * len(leaves), strict=True):
+        if leaf.shape[0] != first.shape[0]:
+            if key := random_key_in(batch):
+                raise ShardingError(
+                    f"fsdp: batch{key} is a random key of bare numbers, whose first dimension would be split over "
+                    f"devices. Give a typed key, jax.random.key(0): each device gets it whole."
+                )
+            raise ShardingError(
+                f"fsdp: batch{jax.tree_util.keystr(path)} has {leaf.shape[0]} rows and batch"
+                f"{jax.tree_util.keystr(other)} has {first.shape[0]}: the first dimension of every array is the "
+                f"batch. Put other arrays into params (frozen=), or close over them; give a key as jax.random.key(0)."
             )
 
 
-def _other_state(what: str) -> UsageError:
-    return UsageError(
-        f"fsdp: {what}. Give the state of step.init(params) or of the step before: params, state, value = "
-        f"step(params, state, *batch)."
-    )
-
-
-def _unlike(expected: Any, given: Any) -> str:
-    """Return in what a tree differs from the one that is expected."""
-    if jax.tree_util.all_leaves([given]):
-        return "is one array"
-    ours, theirs = ({name_of(path) for path, _ in tree_leaves_with_path(one)} for one in (expected, given))
-    lacking, more = sorted(ours - theirs), sorted(theirs - ours)
-    if lacking and more:
-        return f"has {more[0]} and lacks {lacking[0]}"
-    if lacking or more:
-        return f"lacks {lacking[0]}" if lacking else f"has {more[0]}, which the step does not know"
-    return f"has the form {jax.tree.structure(given)}"
+def _arrays_of(batch: Any) -> list[tuple[Any, Any]]:
+    return [pair for pair in tree_leaves_with_path(batch) if pair[1].shape]
 
 
 def whole_batch(batch: Any, parts: int, accumulate: int) -> None:
@@ -269,14 +272,8 @@ def whole_batch(batch: Any, parts: int, accumulate: int) -> None:
     Raises:
         ShardingError: naming the array.
     """
-    leaves = [pair for pair in tree_leaves_with_path(batch) if pair[1].shape]
-    for (path, leaf), (other, first) in zip(leaves, leaves[:1] * len(leaves), strict=True):
-        if leaf.shape[0] != first.shape[0]:
-            raise ShardingError(
-                f"fsdp: batch{jax.tree_util.keystr(path)} has {leaf.shape[0]} rows and batch"
-                f"{jax.tree_util.keystr(other)} has {first.shape[0]}: the first dimension of every array is the "
-                f"batch. Put other arrays into params (frozen=), or close over them; give a key as jax.random.key(0)."
-            )
+    same_rows(batch)
+    leaves = _arrays_of(batch)
     for path, leaf in leaves:
         if leaf.shape[0] % (parts * accumulate):
             by = f"{counted(parts, 'device')}" + (f" × {accumulate} microbatches" if accumulate > 1 else "")

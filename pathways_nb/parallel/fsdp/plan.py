@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pathways_nb.errors import PlanError, did_you_mean
+from pathways_nb.util import json_text
+from pathways_nb.util.json_text import DamagedError, Field
 from pathways_nb.util.words import counted
 
 FORMAT = 1
@@ -91,16 +93,13 @@ class FsdpPlan:
             FileNotFoundError: there is no such file.
         """
         try:
-            found = json.loads(Path(path).read_text())
-            if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-                raise ValueError(f"it does not say format {FORMAT}")
-            buckets, backward = (_buckets(found.pop(key)) for key in ("buckets", "backward"))
-            if buckets is None or not isinstance(found["prefetch"], int) or not isinstance(found["name"], str):
-                raise ValueError("a part is missing or of another type")
-            return cls(buckets, backward, **found)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise PlanError(f"{path} is no plan that FsdpPlan.save wrote: {why}.") from None
+            found = Field(json_text.read(Path(path))).only("format", "buckets", "backward", "prefetch", "name")
+            found["format"].whole(FORMAT, FORMAT)
+            buckets, backward = _buckets(found["buckets"]), found["backward"]
+            prefetch, name = found["prefetch"].whole(), found["name"].text()
+            return cls(buckets, None if backward.value is None else _buckets(backward), prefetch, name)
+        except DamagedError as error:
+            raise PlanError(f"{path} is no plan that FsdpPlan.save wrote: {error}.") from None
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
@@ -118,13 +117,9 @@ def plan_of(groups: Iterable[Iterable[str]], **options: Any) -> FsdpPlan:
     return FsdpPlan(tuple(Bucket(tuple(group)) for group in groups), **options)
 
 
-def _buckets(found: Any) -> tuple[Bucket, ...] | None:
-    if found is None:
-        return None
-    for one in found:
-        if not isinstance(one["params"], list) or not all(isinstance(name, str) for name in one["params"]):
-            raise ValueError("a bucket has a list of names")
-    return tuple(Bucket(tuple(one["params"]), bool(one["keep"])) for one in found)
+def _buckets(found: Field) -> tuple[Bucket, ...]:
+    buckets = (one.only("params", "keep") for one in found.rows())
+    return tuple(Bucket(one["params"].texts(), one["keep"].truth()) for one in buckets)
 
 
 def _check(where: str, buckets: Sequence[Bucket], names: Sequence[str]) -> None:

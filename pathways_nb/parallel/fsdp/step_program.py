@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from pathways_nb.parallel.fsdp import checks
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.state_layout import StateLayout
@@ -43,6 +44,12 @@ class StepComputation(Computation):
         self.name = f"init {loss}" if form in ("init", "lay_out") else f"{loss} {form}"
         self.compiler_options = KEEP_BARRIERS
         self._form_of_step, self._axes, self.layouts = form, axes, (layout, state_layout)
+
+    def check_arguments(self, call: Signature, leaf_specs: Sequence[specs.Spec]) -> None:
+        """Refuse arguments that cannot be split; the errors are those of ``Computation`` and ``checks.same_rows``."""
+        if self._form_of_step in ("step", "value_and_grad"):
+            checks.same_rows(call.dynamic_args[2 if self._form_of_step == "step" else 1 :])
+        super().check_arguments(call, leaf_specs)
 
     def _leaf_specs(self, call: Signature) -> list[specs.Spec]:
         args = call.dynamic_args

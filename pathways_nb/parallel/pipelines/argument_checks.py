@@ -11,6 +11,7 @@ from pathways_nb.parallel.pipelines.sharded_stages import STAGE_MODES
 from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
 from pathways_nb.parallel.schedules.schedule import Schedule
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program import specs
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -80,6 +81,24 @@ def shardings(given: Sequence[Any] | None, stages: int) -> None:
             f"pipeline: {counted(len(given), 'sharding')} were given for {counted(stages, 'stage')}. Give a tree of "
             "pw.P for each stage; pw.P() for one that is replicated."
         )
+
+
+def layouts(given: Sequence[Any], data: Any, places: Sequence[VirtualSlice], on: Sequence[VirtualSlice]) -> None:
+    """Require that shardings name axes of the places, each once.
+
+    Args:
+        given: the shardings of each stage.
+        data: the sharding of the batch.
+        places: the place of each stage.
+        on: all places.
+
+    Raises:
+        ShardingError: naming the stage, the entry and the axes there are.
+    """
+    for stage, (tree, place) in enumerate(zip(given, places, strict=True)):
+        specs.check_tree(tree, f"shardings[{stage}]", "pipeline", place)
+    for place in on:
+        specs.check_tree(data, "data_sharding", "pipeline", place)
 
 
 def slices(token_slices: Sequence[int] | None) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import UsageError
+from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree
 from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
-from pathways_nb.util.words import a_type_of
+from pathways_nb.parallel.random_keys import random_key_in
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.specs import axes_of, show
+from pathways_nb.util.words import a_type_of, counted
 
 
 def key(given: Any, stages: Sequence[Callable[..., Any]]) -> None:
@@ -47,7 +54,8 @@ def params(given: Any, stages: int, trained: Callable[[int, Any], Sequence[bool]
         UsageError: it is not.
     """
     if not isinstance(given, (list, tuple)) or len(given) != stages:
-        what = f"{len(given)} trees" if isinstance(given, (list, tuple)) else f"one {type(given).__name__}"
+        what = counted(len(given), "tree") if isinstance(given, (list, tuple)) else a_type_of(given)
+        what = "one array" if hasattr(given, "dtype") else what
         raise UsageError(f"pipeline: params must be a list with a tree for each of {stages} stages; given is {what}.")
     wanted = [one for stage, tree in enumerate(given) for one in trained(stage, tree)]
     for (path, leaf), one in zip(jax.tree_util.tree_leaves_with_path(given), wanted, strict=True):
@@ -93,6 +101,26 @@ def like(given: Any, found: list[Any]) -> Any:
     return type(given)(found) if type(given) in (list, tuple) else found
 
 
+def state(optimizer: Any, given: Any, params: Any) -> Any:
+    """Return a state of an optimizer, with trees of stages in a list or tuple like the parameters.
+
+    Raises:
+        UsageError: it is not the state of this optimizer, or not for these parameters.
+    """
+    expected = jax.eval_shape(optimizer.init, params)
+    tree: Any = jax.tree.structure(expected)
+    if jax.tree.structure(given) != tree:
+        with contextlib.suppress(TypeError, ValueError):  # a mask in the optimizer may be a list itself
+            other = jax.eval_shape(optimizer.init, list(params) if isinstance(params, tuple) else tuple(params))
+            same: Any = jax.tree.structure(other)
+            if same == jax.tree.structure(given):
+                given = jax.tree.unflatten(tree, jax.tree.leaves(given))
+    by = "pipe.init(optimizer, params) of the same optimizer"
+    require_same_tree(expected, given, "pipeline", by)
+    require_same_shapes(expected, given, "pipeline", by)
+    return given
+
+
 def batch(x: Any, targets: Any, microbatches: int) -> int:
     """Return the number of rows of a batch, which the number of microbatches must divide.
 
@@ -101,6 +129,11 @@ def batch(x: Any, targets: Any, microbatches: int) -> int:
     """
     found = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves((x, targets))}
     if len(found) != 1:
+        if key := random_key_in({"x": x, "targets": targets}):
+            raise UsageError(
+                f"pipeline: {key} is a random key, which has no rows to divide into microbatches. Give it beside the "
+                f"batch, value_and_grad(params, x, targets, key): a stage with a parameter 'key' gets one of its own."
+            )
         raise UsageError(
             f"pipeline: arrays of x and targets have {sorted(found)} rows: the first dimension of each is the batch."
         )
@@ -112,6 +145,23 @@ def batch(x: Any, targets: Any, microbatches: int) -> int:
             f"{max(near, microbatches)}, or another number of microbatches."
         )
     return rows
+
+
+def rows_on_devices(rows: int, microbatches: int, data: PartitionSpec, places: Sequence[VirtualSlice]) -> None:
+    """Require that the devices of each place can split the rows of a microbatch as ``data_sharding=`` says.
+
+    Raises:
+        UsageError: naming the place, both numbers, and a batch that fits.
+    """
+    for place in places:
+        sizes, axes = dict(zip(place.axes, place.shape, strict=True)), axes_of(data[0] if len(data) else None)
+        parts = math.prod(sizes[axis] for axis in axes)
+        if rows % parts:
+            raise UsageError(
+                f"pipeline: data_sharding={show(data)} splits the {counted(rows, 'row')} of each of "
+                f"{counted(microbatches, 'microbatch', 'es')} over {counted(parts, 'device')} of {place.label}. Give a "
+                f"batch of {-(-rows // parts) * parts * microbatches} rows, or fewer microbatches."
+            )
 
 
 def tokens(x: Any, token_slices: Sequence[int] | None, targets: Any = None, whole: Any = None) -> int:

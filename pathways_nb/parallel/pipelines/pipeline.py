@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.batch_walk import auxiliary
 from pathways_nb.parallel.fsdp.checks import only_trainable
-from pathways_nb.parallel.pipelines import argument_checks
+from pathways_nb.parallel.pipelines import argument_checks, checks
 from pathways_nb.parallel.pipelines.stage_calls import declared_shardings
 from pathways_nb.parallel.pipelines.staged_model import StagedModel, stage_key
 from pathways_nb.parallel.schedules.schedule import Schedule
@@ -48,7 +48,7 @@ class Pipeline:
 
     @property
     def schedule(self) -> Schedule:
-        """The order of actions."""
+        """The order of actions, as it is carried out: an overlapped pair is two cells, one after the other."""
         return self._model.schedule
 
     @property
@@ -92,11 +92,14 @@ class Pipeline:
 
         Args:
             optimizer: such as ``optax.adam(1e-3)``.
-            params: parameters of each stage.
+            params: parameters of each stage, as a list or a tuple.
+
+        Raises:
+            UsageError: there is not one tree of parameters for each stage.
         """
         argument_checks.optimizer(optimizer)
         model = self._model
-        return program(lambda params: _init(model, optimizer, params), name="init")(list(params))
+        return program(lambda params: _init(model, optimizer, params), name="init")(params)
 
     def step(self, optimizer: Any) -> Program:
         """Return a program that trains for one step.
@@ -113,6 +116,8 @@ class Pipeline:
         model = self._model
 
         def step(params: Any, state: Any, x: Any, targets: Any, key: Any = None) -> tuple[Any, Any, Any]:
+            checks.params(params, len(model.stages), model.trained)
+            state = checks.state(optimizer, state, params)
             value, gradients = model.value_and_grad(params, x, targets, key)
             updates, state = optimizer.update(gradients, state, params)
             new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates)
@@ -132,14 +137,16 @@ class _Where:
     spec: PartitionSpec
 
 
-def _init(model: StagedModel, optimizer: Any, params: list[Any]) -> Any:
+def _init(model: StagedModel, optimizer: Any, params: Any) -> Any:
     """Return the state of an optimizer, with what has the form of parameters placed like them."""
     from optax import tree_utils
 
     def where(stage: int, tree: Any) -> Any:
         return jax.tree.unflatten(jax.tree.structure(tree), [_Where(stage, s) for s in model.specs_of(stage, tree)])
 
-    state, places = optimizer.init(params), [where(stage, tree) for stage, tree in enumerate(params)]
+    params = checks.params(params, len(model.stages), model.trained)
+    places = checks.like(params, [where(stage, tree) for stage, tree in enumerate(params)])
+    state = optimizer.init(params)
     found: list[tuple[Any, _Where]] = []
     try:
         tree_utils.tree_map_params(optimizer, lambda leaf, at: found.append((leaf, at)), state, places)
@@ -208,6 +215,7 @@ def pipeline(
 
     Raises:
         ScheduleError: the schedule cannot be carried out.
+        ShardingError: a sharding names an axis that its place lacks, or one axis twice.
         UsageError: numbers of stages, places and devices do not agree, or the schedule has two directions.
     """
     argument_checks.lists(stages=stages, on=on, shardings=shardings, token_slices=token_slices, tied=tied)
@@ -221,12 +229,14 @@ def pipeline(
     auxiliary.arguments("pipeline", aux, has_aux)
     argument_checks.sharded(fsdp, on, stages, shardings, data_sharding, token_slices)
     found.check()
+    found = found.without_pairs()  # each action is a launch of its own, so that is the plan
     given = shardings or [declared_shardings(stage) for stage in stages]
     model = StagedModel(
         tuple(stages), tuple(on), found, loss, has_aux, given, data_sharding or PartitionSpec(),
         None if token_slices is None else tuple(token_slices), tied, whole_store and token_slices is not None,
         fsdp, aux, check, unsliced, frozen,
     )  # fmt: skip
+    argument_checks.layouts(given, data_sharding, [model.place_of(stage) for stage in range(len(stages))], on)
     return Pipeline(model)
 
 

@@ -27,6 +27,7 @@ from pathways_nb.parallel.fsdp.step_program import split_over
 from pathways_nb.parallel.fsdp.tracing import StepOptions, added_collectives
 from pathways_nb.parallel.pipelines.stage_parts import Inputs, Part, StageParts
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.util.words import counted
 
 STAGE_MODES = ("ddp", "zero3", "hsdp")
 """Modes in which the gradients of a microbatch are reduced at once; the optimizer's state is split like parameters."""
@@ -87,9 +88,9 @@ class StageShards:
                 return leaf
             if leaf.shape[0] % parts:
                 raise UsageError(
-                    f"pipeline: stage {stage} splits the {leaf.shape[0]} rows of a microbatch over {parts} devices of "
-                    f"{self.place.label} (fsdp={self.mode.name!r}); take a batch or a number of microbatches that "
-                    f"makes them a multiple of {parts}."
+                    f"pipeline: stage {stage} splits the {counted(leaf.shape[0], 'row')} of a microbatch over {parts} "
+                    f"devices of {self.place.label} (fsdp={self.mode.name!r}); take a batch or a number of "
+                    f"microbatches that makes them a multiple of {parts}."
                 )
             return jax.ShapeDtypeStruct((leaf.shape[0] // parts, *leaf.shape[1:]), leaf.dtype)
 

@@ -99,7 +99,10 @@ class StagedModel:
         """Return the loss and the gradients of each stage, while a program is traced."""
         params = checks.params(params, len(self.stages), self.trained)
         checks.key(key, self.stages)
-        slices, microbatches = self._slices(x, targets), self._microbatches(x, targets)
+        count = self.schedule.size.microbatches
+        slices = self._slices(x, targets)
+        checks.rows_on_devices(checks.batch(x, targets, count) // count, count, self.data, self.on)
+        microbatches = self._microbatches(x, targets)
         batches = [[self._tokens(batch, part) for part in slices] for batch in microbatches]
         found, counts = self._examined(params, *microbatches[0], key)
         run = Execution(

@@ -9,11 +9,14 @@ sequences of ``s`` tokens are looked up among the messages as ``(b - 1) L + s`` 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from pathways_nb.util.json_text import DamagedError, Field
 
 _TESTED, _SEED = 0.25, 42
 """Share of the measurements that the authors keep from their regression, and the seed that chooses them."""
@@ -30,6 +33,22 @@ class AuthorsFiles:
 
     latencies: Mapping[str, Mapping[str, float]]
     communication: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, latencies: Field, communication: Field) -> AuthorsFiles:
+        """Return the contents of both files, checked.
+
+        Raises:
+            DamagedError: naming the field that is wrong.
+        """
+        for key in latencies.table():
+            if not re.fullmatch(r"[1-9]\d{0,8}_[1-9]\d{0,8}_\d{1,9}", key):
+                raise DamagedError(f"{key!r} is no key of latencies, sequences_tokens_context such as '1_128_0'")
+        means = ("forward_mean", "backward_mean", "update_mean")
+        found = {key: {name: latencies[key][name].number() for name in means} for key in latencies.table()}
+        tokens = communication["tensor_sizes"].numbers()
+        seconds = [one.number() for one in communication["mean"].rows(len(tokens))]
+        return cls(found, {"tensor_sizes": tokens, "mean": seconds})
 
     @property
     def update(self) -> float:

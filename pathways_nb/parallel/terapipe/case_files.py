@@ -7,7 +7,7 @@ one formula) and ``measured-file`` (names of files in the format of TeraPipe's a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.terapipe.authors_files import AuthorsFiles
 from pathways_nb.parallel.terapipe.planner import plan
 from pathways_nb.parallel.terapipe.slicing import Slicing, short_scheme
-from pathways_nb.util.json_text import DamagedError, read, shortened
+from pathways_nb.util.json_text import DamagedError, Field, read, shortened
 
 Solved = dict[str, Any]
 """Name, latency, scheme and seconds of one case; or its name and the error."""
@@ -34,11 +34,11 @@ def solve_file(path: Path) -> list[Solved]:
     Raises:
         UsageError: the file cannot be read, or has no cases.
     """
-    cases = _contents(path)
-    cases = cases.get("cases") if isinstance(cases, dict) else cases
-    if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+    found = _contents(path)
+    cases = found.get("cases") if isinstance(found.value, dict) else found
+    if not isinstance(cases.value, list) or not all(isinstance(case, dict) for case in cases.value):
         raise UsageError(f'{path}: no cases; {{"cases": [{{"name": …, "kind": …}}, …]}} is needed.')
-    return [_solved(case, path.parent) for case in cases]
+    return [_solved(case, path.parent) for case in cases.rows()]
 
 
 def as_lines(solved: list[Solved]) -> Iterator[str]:
@@ -53,47 +53,46 @@ def as_lines(solved: list[Solved]) -> Iterator[str]:
             yield f"{name}  {one['latency']:.9g} s  found in {one['seconds']:.3f} s  {scheme}"
 
 
-def _contents(path: Path) -> Any:
-    """Return the Python values of a JSON file.
+def _contents(path: Path) -> Field:
+    """Return the whole of a JSON file.
 
     Raises:
         UsageError: it is not there, or is damaged.
     """
     try:
-        return read(path)
+        return Field(read(path))
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file.") from None
     except DamagedError as error:
         raise UsageError(f"{path}: {error}.") from None
 
 
-def _solved(case: Mapping[str, Any], folder: Path) -> Solved:
+def _solved(case: Field, folder: Path) -> Solved:
     """Return the solution of one case.
 
     Args:
         case: its inputs.
         folder: where its files are.
     """
-    name, began = case.get("name", "unnamed"), time.perf_counter()
+    name, began = case.value.get("name", "unnamed"), time.perf_counter()
     try:
-        solve = _KINDS.get(case["kind"])
-        if solve is None:
-            raise UsageError(f"kind={shortened(case['kind'])}: known are {', '.join(_KINDS)}.")
-        answer = solve(case, folder)
-    except KeyError as error:
-        return {"name": name, "error": f"the case has no {error}."}
-    except (PathwaysError, ValueError, TypeError, AttributeError, IndexError) as error:
-        return {"name": name, "error": str(error)}
+        name = case["name"].text() if "name" in case.value else name
+        kind = case["kind"].text()
+        if kind not in _KINDS:
+            raise UsageError(f"kind={shortened(kind)}: known are {', '.join(_KINDS)}.")
+        answer = _KINDS[kind](case, folder)
+    except (DamagedError, PathwaysError) as error:
+        return {"name": name, "error": f"{error}." if isinstance(error, DamagedError) else str(error)}
     return {"name": name, **answer, "seconds": time.perf_counter() - began}
 
 
-def _sizes(case: Mapping[str, Any], length: int) -> dict[str, Any]:
+def _sizes(case: Field, length: Field) -> dict[str, int]:
     """Return the sizes of a case as arguments of ``plan``."""
     return {
-        "length": length,
-        "batch": case["total_batch"],
-        "stages": case["pipeline_stages"],
-        "granularity": case.get("step_gap", 8),
+        "length": length.whole(1),
+        "batch": case["total_batch"].whole(1),
+        "stages": case["pipeline_stages"].whole(1),
+        "granularity": case["step_gap"].whole(1) if "step_gap" in case.value else 8,
     }
 
 
@@ -107,15 +106,22 @@ def _answer(slicing: Slicing, once: float = 0.0) -> Solved:
     }
 
 
-def _by_table(case: Mapping[str, Any], _: Path) -> Solved:
-    return _answer(plan(case["grid"], **_sizes(case, case["seq_len"])))
+def _by_table(case: Field, _: Path) -> Solved:
+    return _answer(plan(_grid(case["grid"]), **_sizes(case, case["seq_len"])))
 
 
-def _by_formula(case: Mapping[str, Any], _: Path) -> Solved:
-    stated = str(case.get("formula", FORMULA)).partition(";")[0]
+def _grid(field: Field) -> list[Any]:
+    """Return a list of numbers, or of such lists."""
+    if isinstance(field.value, list) and any(isinstance(one, list) for one in field.value):
+        return [_grid(one) for one in field.rows()]
+    return field.numbers()
+
+
+def _by_formula(case: Field, _: Path) -> Solved:
+    stated = case["formula"].text().partition(";")[0] if "formula" in case.value else FORMULA
     if stated.replace(" ", "") != FORMULA.replace(" ", ""):
         raise UsageError(f"formula {shortened(stated)}: the one that can be solved is {FORMULA}.")
-    fl, a0, a1, kappa = (float(case["params"][name]) for name in ("fl", "a0", "a1", "kappa"))
+    fl, a0, a1, kappa = (case["params"][name].number(-1e300) for name in ("fl", "a0", "a1", "kappa"))
 
     def seconds(b: np.ndarray, s: np.ndarray, c: np.ndarray) -> np.ndarray:
         return np.maximum(fl, a0 + a1 * b * s + kappa * b * s * (s + c))
@@ -123,13 +129,13 @@ def _by_formula(case: Mapping[str, Any], _: Path) -> Solved:
     return _answer(plan(seconds, **_sizes(case, case["seq_len"])))
 
 
-def _by_files(case: Mapping[str, Any], folder: Path) -> Solved:
+def _by_files(case: Field, folder: Path) -> Solved:
     """Return the authors' optimum, and under ``"intended"`` that of a table without their peculiarities.
 
     Both latencies have the optimizer's time of a stage added, as the authors' has.
     """
-    latencies, communication = (_contents(folder / name) for name in case["files"])
-    files, layers = AuthorsFiles(latencies, communication), case["layers_per_stage"]
+    latencies, communication = (_contents(folder / name.text()) for name in case["files"].rows(2))
+    files, layers = AuthorsFiles.read(latencies, communication), case["layers_per_stage"].whole(1)
     sizes = _sizes(case, case["model"]["seq_len"])
     made = {
         intended: plan(
@@ -141,7 +147,7 @@ def _by_files(case: Mapping[str, Any], folder: Path) -> Solved:
     return {**answers[False], "intended": answers[True]}
 
 
-_KINDS: dict[str, Callable[[Mapping[str, Any], Path], Solved]] = {
+_KINDS: dict[str, Callable[[Field, Path], Solved]] = {
     "table": _by_table,
     "analytic": _by_formula,
     "measured-file": _by_files,

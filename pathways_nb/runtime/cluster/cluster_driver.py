@@ -212,6 +212,7 @@ class ClusterDriver(Driver):
                 "clock_error": clock.error_at(now) if clock is not None else float("nan"),
             }
             for island in self.islands
+            if not island.lost  # its hosts are dead, and new ones are not there yet
             for number, link in enumerate(island.links)
             for clock in (clocks.get((island.index, number)),)
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import socket
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pathways_nb.errors import PlaceError
+from pathways_nb.util import json_text
+from pathways_nb.util.json_text import DamagedError, Field
 
 _PATIENCE = 90.0
 """Seconds for a cluster to start."""
@@ -94,12 +95,13 @@ def _locked(folder: Path) -> Iterator[None]:
 def _find(folder: Path) -> tuple[str, socket.socket] | None:
     connection = socket.socket(socket.AF_UNIX)
     try:
-        known = json.loads((folder / "cluster.json").read_text())
+        known = Field(json_text.read(folder / "cluster.json"))
+        lifeline, address = known["lifeline"].text(), known["address"].text()
         connection.settimeout(10.0)
-        connection.connect(known["lifeline"])
+        connection.connect(lifeline)
         if connection.recv(1) == b"1":
-            return known["address"], connection
-    except (OSError, ValueError, KeyError):
+            return address, connection
+    except (OSError, DamagedError):
         pass
     connection.close()
     return None

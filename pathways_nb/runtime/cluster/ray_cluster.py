@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import re
 import socket
 import sys
 import threading
@@ -23,9 +24,12 @@ from pathways_nb.errors import PlaceError, UsageError
 from pathways_nb.runtime.cluster import kept_cluster, lean_ray
 from pathways_nb.runtime.cluster.host_island import wait
 from pathways_nb.util import forks
+from pathways_nb.util.json_text import shortened
 
 HOW_TO_GET = 'pip install "pathways_nb[cluster]"'
 NAMESPACE = "pathways_nb"
+_ADDRESS = re.compile(r"(?:ray://)?([\w.-]+|\[[\da-fA-F:.]+\]):(\d{1,5})", re.ASCII)
+"""``host:port``, with a number in brackets as a host of IPv6."""
 _REACH = 5.0
 """Seconds to wait for an address: Ray itself would end this process after a minute."""
 
@@ -209,11 +213,29 @@ def _make(ray: Any, address: str | None, made: Connection) -> None:
         raise PlaceError(f"Ray did not start: {type(error).__name__}: {error}") from error
 
 
+def check_address(address: Any) -> None:
+    """Check that an address has the form ``host:port``.
+
+    Raises:
+        UsageError: it has another, or the port is none.
+    """
+    match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+    if match is None or not 1 <= int(match[2]) <= 65535:
+        why = "it is no text" if not isinstance(address, str) else (
+            "ports are 1 to 65535" if match is not None else "that is not host:port"
+        )  # fmt: skip
+        raise UsageError(
+            f"attach('ray', address={shortened(address)}): {why}. Give the address of a running Ray cluster, such as "
+            f'address="10.0.0.1:6379", or leave it out to make one on this machine.'
+        )
+
+
 def _check_reachable(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    match = _ADDRESS.fullmatch(address)
+    assert match is not None, "checked before"
     try:
-        socket.create_connection((host, int(port)), timeout=_REACH).close()
-    except (OSError, ValueError) as error:
+        socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=_REACH).close()
+    except OSError as error:
         raise PlaceError(
             f"attach('ray', address={address!r}): nothing answers there ({error}). Give host:port of a running Ray "
             f"cluster, or leave address out to make one on this machine."

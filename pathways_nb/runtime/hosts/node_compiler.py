@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
-from pathways_nb.runtime.lowering.executables import is_on_one, memory_of, quietly
+from pathways_nb.runtime.lowering.executables import accept_small_elements, is_on_one, memory_of, quietly
 
 
 class NodeCompiler:
@@ -66,7 +66,7 @@ class NodeCompiler:
         exported = jax.export.deserialize(bytearray(node.exported))
         structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in exported.in_avals]
         leaving = [None if spec is None else NamedSharding(mesh, spec) for spec in node.leaving]
-        compiled = self._lowered(exported, node, mesh, structs, leaving).compile(dict(node.options) or None)
+        compiled = self._compiled_for(exported, node, mesh, structs, leaving)
         specs = tuple(
             _spec(sharding, mesh, len(aval.shape))
             for sharding, aval in zip(jax.tree.leaves(compiled.output_shardings), exported.out_avals, strict=True)
@@ -74,13 +74,13 @@ class NodeCompiler:
         if None in specs:  # no axes of the mesh express what the compiler chose: all devices get all of it
             specs = tuple(PartitionSpec() if spec is None else spec for spec in specs)
             leaving = [NamedSharding(mesh, spec or PartitionSpec()) for spec in specs]
-            compiled = self._lowered(exported, node, mesh, structs, leaving).compile(dict(node.options) or None)
+            compiled = self._compiled_for(exported, node, mesh, structs, leaving)
         flops = float((compiled.cost_analysis() or {}).get("flops", 0.0)) * count
         temporary, reused = memory_of(compiled)
         return compiled, NodeFacts(specs, max(flops, 0.0), temporary, reused)
 
     @staticmethod
-    def _lowered(exported: Any, node: PortableNode, mesh: Mesh, structs: Any, leaving: Any) -> Any:
+    def _compiled_for(exported: Any, node: PortableNode, mesh: Mesh, structs: Any, leaving: Any) -> Any:
         arriving = tuple(NamedSharding(mesh, spec) for spec in node.arriving)
 
         def launch(*arrays: Any) -> Any:
@@ -90,7 +90,8 @@ class NodeCompiler:
         jitted = jax.jit(
             launch, in_shardings=arriving, out_shardings=leaving, donate_argnums=node.donated, keep_unused=True
         )
-        return quietly(lambda: jitted.lower(*structs))
+        lowered = quietly(lambda: jitted.lower(*structs))
+        return accept_small_elements(lowered.compile(dict(node.options) or None))
 
 
 def _spec(sharding: Any, mesh: Mesh, rank: int) -> PartitionSpec | None:

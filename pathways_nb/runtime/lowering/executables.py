@@ -153,7 +153,7 @@ def _types(lowered: Any) -> str:
 
 
 def _compile(lowered: Any, request: CompileRequest) -> Executable:
-    compiled = lowered.compile(request.code.compiler_options or None)
+    compiled = accept_small_elements(lowered.compile(request.code.compiler_options or None))
     whole = NamedSharding(request.mesh, PartitionSpec())
     found = jax.tree.leaves(compiled.output_shardings)
     shardings = tuple(whole if is_on_one(sharding, request.mesh) else sharding for sharding in found)
@@ -197,6 +197,23 @@ def is_on_one(sharding: Any, mesh: Mesh) -> bool:
     sharding replicated, too, but names a truly replicated one by the axes of the mesh.
     """
     return mesh.size > 1 and not isinstance(sharding, NamedSharding) and sharding.is_fully_replicated
+
+
+def accept_small_elements(compiled: jax.stages.Compiled) -> jax.stages.Compiled:
+    """Let an executable take arrays of elements smaller than a byte, such as int4, as ``jax.jit`` does.
+
+    The layout that compiling reports for them names the bits of an element, that of every array names none, and JAX's
+    check of an executable's arguments takes the two for different. So such a layout is left out of the check.
+
+    Returns:
+        The same executable.
+    """
+    inner = getattr(compiled, "_executable", None)
+    layouts = getattr(inner, "_xla_in_layouts", ())  # private: where it is missing, JAX's own error remains
+    if any(getattr(one, "sub_byte_element_size_in_bits", 0) for one in layouts):
+        kept = [None if getattr(one, "sub_byte_element_size_in_bits", 0) else one for one in layouts]
+        inner._xla_in_layouts = kept  # type: ignore[union-attr]
+    return compiled
 
 
 def memory_of(compiled: Any) -> tuple[int, int]:

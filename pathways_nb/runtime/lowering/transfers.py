@@ -140,6 +140,9 @@ def _send_pieces(array: Any, target: Any) -> Any:
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         sent = _send_pieces(jax.random.key_data(array), target)
         return jax.random.wrap_key_data(sent, impl=jax.random.key_impl(array))
+    if is_sub_byte(array.dtype):  # XLA aborts the process where it joins two-bit elements on CPU
+        wide = "float32" if array.dtype.name.startswith("float") else "int8"
+        return _send_pieces(array.astype(wide), target).astype(array.dtype)
     crossing = _crossing(array.sharding, target, array.shape)
     shards = shards_of(array)
     cuts = [_cutter(boxes)(shards[device]) for device, boxes in crossing.cuts]
@@ -161,11 +164,19 @@ def spread(array: Any, target: NamedSharding) -> Any:
     return jax.make_array_from_single_device_arrays(array.shape, target, [shard, *copies])
 
 
+def is_sub_byte(dtype: Any) -> bool:
+    """Return whether elements are smaller than a byte, such as int4."""
+    return dtype.name.startswith(_SUB_BYTE)
+
+
+_SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4")
+
+
 @lru_cache(maxsize=1024)
 def prepare(sharding: Any, target: Any, struct: jax.ShapeDtypeStruct, contexts: Contexts) -> None:
     """Compile what sends such an array in pieces, under the contexts of this line, so that no dispatcher has to."""
     is_key = jax.dtypes.issubdtype(struct.dtype, jax.dtypes.prng_key)
-    if is_key or _way(sharding, target, len(struct.shape)) is not _send_pieces:
+    if is_key or is_sub_byte(struct.dtype) or _way(sharding, target, len(struct.shape)) is not _send_pieces:
         return
     crossing, cuts = _crossing(sharding, target, struct.shape), []
     for device, boxes in crossing.cuts:

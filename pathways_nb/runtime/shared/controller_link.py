@@ -19,12 +19,23 @@ from pathways_nb.runtime.shared.protocol import FromKernel, IslandView, ToKernel
 _BESIDE = ("about", "stamp", "join", "look", "add", "clocks", "synchronise")
 
 
+_PREFIX = "controller "
+"""Of the names of actors that are shared controllers."""
+
+
 def find(ray: Any, name: str) -> Any:
     """Return the actor of a shared controller; ``None`` if there is none of that name."""
     try:
-        return ray.get_actor(f"controller {name}", namespace=NAMESPACE)
+        return ray.get_actor(_PREFIX + name, namespace=NAMESPACE)
     except ValueError:
         return None
+
+
+def others(ray: Any) -> list[str]:
+    """Return the names of the shared controllers of a cluster."""
+    known = ray.util.list_named_actors(all_namespaces=True)
+    names = [one["name"] for one in known if one["namespace"] == NAMESPACE]
+    return [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
 
 
 def create(ray: Any, name: str, terms: Terms, cores: Callable[[int], Any]) -> Any:
@@ -32,7 +43,7 @@ def create(ray: Any, name: str, terms: Terms, cores: Callable[[int], Any]) -> An
     groups = {"stream": "stream", **dict.fromkeys(_BESIDE, "beside")}
     actor = ray.remote(concurrency_groups=GROUPS)(grouped(ray, ControllerActor, groups))
     options = {"lifetime": "detached", "num_cpus": 0, "max_restarts": 0, "get_if_exists": True}
-    return actor.options(name=f"controller {name}", namespace=NAMESPACE, **options).remote(terms, cores)
+    return actor.options(name=_PREFIX + name, namespace=NAMESPACE, **options).remote(terms, cores)
 
 
 def ask(ray: Any, actor: Any, method: str, *args: Any) -> Any:

@@ -92,6 +92,10 @@ class SharedDriver(ClusterDriver):
         self.salt = f"kernel {link.kernel}"
         for where in gone:
             self._mark_gone(where)
+        for island in attachment.islands:
+            if island.lost:  # they are being rebuilt, and this kernel heard of it only now
+                self.messenger.rebuilding.add(island.index)
+                on_losing(island.index)
         self._devices = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pathways-devices")
         self._stream = threading.Thread(target=self._receive, name="pathways-stream", daemon=True)
         self._stream.start()

@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pathways_nb.cost.hardware.topology import Topology
@@ -26,7 +28,7 @@ from pathways_nb.cost.jaxpr.splits import bytes_on_device
 from pathways_nb.cost.model import CostModel, NodeCost
 from pathways_nb.errors import UsageError
 from pathways_nb.program.emit import out_shardings
-from pathways_nb.program.items import Const, Item
+from pathways_nb.program.items import Const, Item, equations
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.sim.mesh_compiler import can_compile, compiled, is_per_shard, spec_of
@@ -37,6 +39,7 @@ _SMALL = 1 << 16
 """Bytes of inputs and outputs per device, below which no node is compiled for its memory alone."""
 _MAY_NOT_FIT = 1 / 8
 """Share of a device's memory: above it, the estimate is not enough and the node is compiled if possible."""
+_HALVES = (jnp.dtype("bfloat16"), jnp.dtype("float16"))
 ESTIMATED = "memory estimated from the jaxpr"
 
 
@@ -118,8 +121,12 @@ def _memory(layout: _NodeLayout, found: CompiledFacts, work: Work) -> tuple[Comp
         found: what the compiler reports, possibly nothing.
         work: the node's operations and collectives.
     """
+    less = layout.halves()
+    if found.memory is not None and less < 1:
+        found = replace(found, memory=replace(found.memory, temporary=round(less * found.memory.temporary)))
+    halves = ", where half precision took twice as much" if less < 1 else ""
     if found.memory is not None and found.sizes[-1] == layout.sizes:
-        return found.memory, f"memory compiled for {counted(layout.request.mesh.size, 'device')}"
+        return found.memory, f"memory compiled for {counted(layout.request.mesh.size, 'device')}{halves}"
     gathered = max((one.bytes for one in work.collectives if one.kind == "all-gather"), default=0)
     temporary = layout.temporary() + gathered
     if found.memory is None:
@@ -128,7 +135,7 @@ def _memory(layout: _NodeLayout, found: CompiledFacts, work: Work) -> tuple[Comp
     by = (small.ends() + found.memory.temporary) / max(small.ends() + small.temporary(), 1)
     corrected = max(by * (layout.ends() + temporary) - layout.ends(), 0)
     count = math.prod(found.sizes[-1].values())
-    said = f"{ESTIMATED}, times {by:.2f} as compiled for {counted(count, 'device')}"
+    said = f"{ESTIMATED}, times {by:.2f} as compiled for {counted(count, 'device')}{halves}"
     return CompiledMemory(round(corrected), layout.taken_over(), found.memory.out_specs), said
 
 
@@ -213,6 +220,19 @@ class _NodeLayout:
             for var, value in zip(body.outvars, item.outputs, strict=True)
         )
         return max(peak_bytes(item.jaxpr, self.sizes, given, out_specs=item.out_specs or None) - ends, 0)
+
+    def halves(self) -> float:
+        """Return the bytes of intermediates over those that they take on CPU devices; 1 without half precision.
+
+        CPUs compute half precision in float32, so their compiler keeps float32 copies that other chips do not need.
+        """
+        half, other = 0, 0
+        for item, _ in self.items:
+            for aval in (var.aval for eqn in equations(item.jaxpr) for var in eqn.outvars):
+                size = bytes_on_device(aval, None, self.sizes)
+                is_half = getattr(aval, "dtype", None) in _HALVES
+                half, other = half + size * is_half, other + size * (not is_half)
+        return (half + other) / (2 * half + other) if half else 1.0
 
     def ends(self) -> int:
         """Return bytes per device of the node's inputs and outputs."""

@@ -17,6 +17,7 @@ from pathways_nb.cost.collectives.formulas import FREE, Cost
 from pathways_nb.cost.hardware.topology import Topology
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
+from pathways_nb.plan.footprint import shared_devices
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
@@ -101,7 +102,8 @@ class StepCosts:
         size = compiled_plan.crossing(index, held, topology.devices_per_host if route == "DCN" else None)
         if not size and compiled_plan.crossing(index):
             return FREE  # all devices hold their parts
-        return self.model.transfer(size, route, topology, source.where.count if source else 1, target.where.count)
+        senders, shared = (source.where.count, shared_devices(source.where, target.where)) if source else (1, 0)
+        return self.model.transfer(size, route, topology, senders, target.where.count, shared)
 
     def _to_host(self, compiled_plan: CompiledPlan, index: int, route: str, source: Located | None) -> Cost:
         """Return the cost of bringing a value to an island's host, over the same way as from there."""

@@ -57,6 +57,13 @@ class Point:
         self.gate.acquire()
         self.over = self.kind in ("call", "item")
 
+    @property
+    def what(self) -> str:
+        """What the thread waits for, in words; empty if its predicate does not say."""
+        if self.kind == "call":
+            return f"its turn to call {self.name!r}" if self.name else "its turn to call"
+        return getattr(self.ready, "what", "")
+
     def is_over(self, agenda: EventQueue, notify: Callable[[], None]) -> bool:
         """Return whether the thread may continue now.
 

@@ -84,8 +84,9 @@ class Turns(Condition):
         """Threads that are ignored until they call: older than the controller, or found to be no client."""
         self._left: WeakSet[threading.Thread] = WeakSet()
         """Threads that have left their last block."""
-        self._calling: set[threading.Thread] = set()
-        """Threads inside a call; each counts as running, also while it waits for a thread that compiles for it."""
+        self._calling: dict[threading.Thread, str] = {}
+        """Threads inside a call, with the name of what they call. Each counts as running, also while it waits for a
+        thread that compiles for it."""
         self._dissolved = False
         pool_items.follow(self)
 
@@ -133,10 +134,10 @@ class Turns(Condition):
         if not self._is_alone(mine):  # a single client thread is spared two changes of threads for each call
             self._stand(Point("call", client, name))
         try:  # an interrupt may come anywhere
-            self._calling.add(mine)
+            self._calling[mine] = name
             yield
         finally:
-            self._calling.discard(mine)
+            self._calling.pop(mine, None)
 
     def admits_item(self) -> bool:
         """Return whether an item that the current thread hands to a pool now takes turns; the thread takes part.
@@ -334,7 +335,7 @@ class Turns(Condition):
             if thread in self._blocks:  # it has called since it was set apart
                 self._held_up.is_back(thread)
         else:
-            self._held_up.name(thread)
+            self._held_up.name(thread, self._calling.get(thread, ""), self._stopped())
             if seconds > held_up.REFUSED_AFTER and not self._held_up.is_shown:
                 self._refuse(thread)
 
@@ -346,9 +347,13 @@ class Turns(Condition):
             self._apart.add(thread)
             return True
 
+    def _stopped(self) -> held_up.Stopped:
+        """Return the stopped threads, each with what it waits for if that says so."""
+        return [(thread, point.what) for thread, point in self._in_order()]
+
     def _refuse(self, holder: threading.Thread) -> None:
         """Raise an error that explains ``holder`` in every stopped thread."""
-        text = held_up.explained(holder)
+        text = held_up.explained(holder, self._calling.get(holder, ""), self._stopped())
         for thread, point in self._in_order():
             point.error = UsageError(text)
             self._let_go(thread, point)

@@ -152,7 +152,7 @@ class CallBatcher:
     def __init__(self, session: Session):
         self.session = session
         self.batch = self._begin()
-        self._exclusive = Exclusive()
+        self._exclusive = Exclusive("the calls that are gathered")
 
     def _begin(self) -> _Batch:
         session = self.session

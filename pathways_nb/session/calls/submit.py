@@ -40,10 +40,11 @@ _exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
-def _alone(session: Session, made_once: object) -> AbstractContextManager[None]:
+def _alone(session: Session, made_once: Program | Traced) -> AbstractContextManager[None]:
     """Return a context that keeps other threads from making the same trace or plan, which ``made_once`` owns."""
+    what = "plan" if isinstance(made_once, Traced) else "trace"
     with _finding:
-        found = _exclusive.setdefault(made_once, Exclusive())
+        found = _exclusive.setdefault(made_once, Exclusive(f"the {what} of {made_once.name!r}"))
     return found.held(session)
 
 
@@ -193,11 +194,12 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
         LostError: hosts that compile it died, and are not replaced.
     """
     while True:
+        epoch = session.epoch
         try:
             found = _compiled(session, traced, call)
             break
         except LostError:
-            if not session.driver.wait_for_devices():
+            if not session.driver.wait_for_devices() and session.epoch is epoch:  # else they are back since
                 raise
     if refuse:
         _refuse_too_large(found, session.budgets, "attach with a larger hbm=")

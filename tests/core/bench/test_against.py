@@ -108,7 +108,15 @@ def test_a_comparison_is_text_about_short_benches(toy, capsys) -> None:
     [
         (None, "cannot be read"),
         ("no JSON", "cannot be read"),
-        ('{"bench": "toy"}', "holds no short benches; write one with: python -m pathways_nb bench NAME… --short"),
+        (
+            '{"bench": "toy"}',
+            "holds no short benches ([0] lacks 'repeats'); write one with: python -m pathways_nb bench",
+        ),
+        (
+            '{"bench": "toy", "repeats": {"a": [1, "b"]}}',
+            "no short benches ([0].repeats.a[1] is 'b', not a number from",
+        ),
+        ("[" * 100_000, "cannot be read (brackets are nested more deeply than Python can read)"),
         ('[{"bench": "other", "repeats": {}}]', "does not hold toy; it holds other."),
     ],
 )

@@ -113,11 +113,22 @@ def test_a_misspelt_field_names_the_nearest(changed) -> None:
         (
             "",
             {"format": "pathways_nb.run"},
-            "format is 'pathways_nb.run'; this is no calibration, or it is damaged",
+            "format is 'pathways_nb.run', not one of 'pathways_nb.calibration'; this is no calibration, or it is damaged",
         ),
-        ("", {"version": "2"}, "version is '2'; this is no calibration, or it is damaged"),
-        ("", {"network": None}, "network is None; .* Measure again: pw.calibrate()"),
-        ("", {"checks": [["matmul", 8, "much", None]]}, r"checks is \[\['matmul', 8, 'much', None\]\]; this is no"),
+        (
+            "",
+            {"version": "2"},
+            "version is '2', not a whole number from 0 to .*; this is no calibration, or it is damag",
+        ),
+        ("", {"network": None}, "network is None, not an object; .* Measure again: pw.calibrate()"),
+        (
+            "",
+            {"checks": [["matmul", 8, "much", None]]},
+            r"checks\[0\]\[2\] is 'much', not a number from 0 to .*; this i",
+        ),
+        ("", {"checks": [["matmul", 8, 0.1, float("inf")]]}, r"checks\[0\]\[3\] is inf, not a number from 0 to"),
+        ("", {"checks": [["matmul", -1, 0.1, None]]}, r"checks\[0\]\[1\] is -1, not a whole number from 0 to"),
+        ("", {"quick": "a"}, "quick is 'a', not true or false; this is no calibration"),
     ],
 )
 def test_what_no_machine_has_is_refused(changed, part, values, text) -> None:
@@ -133,7 +144,8 @@ def test_what_no_machine_has_is_refused(changed, part, values, text) -> None:
             "not JSON, line 1 column 12: .*; this is no calibration, or it is damaged",
         ),
         (b"\xff\xfe", "cannot be read"),
-        (b"[]", "format is None; this is no calibration"),
+        (b"[]", r"it is \[\], not an object; this is no calibration"),
+        (b"[" * 100_000, "brackets are nested more deeply than Python can read; this is no calibration"),
     ],
 )
 def test_a_damaged_file_is_refused(path, content, text) -> None:

@@ -142,6 +142,8 @@ def test_within_an_island_of_gpus_a_domain_is_left_over_nics() -> None:
     island = H100.topology(16)
     assert H100.transfer(10**9, "ICI", island, 8, 8).formula == "over DCN"
     assert H100.transfer(10**9, "ICI", island, 4, 4).formula == "through a switch"
+    assert H100.transfer(10**9, "ICI", island, 8, 4, shared=4).formula == "through a switch", "8 devices in all"
+    assert H100.transfer(10**9, "ICI", island, 8, 4, shared=3).formula == "over DCN"
 
 
 def test_a_move_within_an_island_reaches_what_a_permute_reaches_and_shares_cores() -> None:

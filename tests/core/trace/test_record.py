@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import gc
+import json
+import re
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pathways_nb.errors import UsageError
 from pathways_nb.runtime.gc_pauses import Pauses
+from pathways_nb.trace.formats import from_chrome, to_chrome
 from pathways_nb.trace.record import COLUMNS, Events, Label, Record, Row
 
 label = Label("compute", "f", island=1, devices=2, bytes=8)
@@ -94,3 +100,31 @@ def test_a_pause_of_python_is_recorded_and_can_come_at_any_time() -> None:
     assert len(found)
     assert set(found["name"]) == {"Python's garbage collection"}
     assert pauses._notice not in gc.callbacks
+
+
+def changed(trace: dict[str, Any], bar: int, **values: Any) -> dict[str, Any]:
+    trace["traceEvents"][bar]["args"].update(values)
+    return trace
+
+
+def test_a_trace_that_was_damaged_is_refused_by_its_field(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    to_chrome(Events.from_rows(rows(2)), [2, 4], path)
+    assert len(from_chrome(path)) == 2
+    whole = path.read_text()
+    bar = next(at for at, row in enumerate(json.loads(whole)["traceEvents"]) if row["ph"] == "X")
+    where = f"traceEvents[{bar}].args"
+    for values, why in (
+        ({"start": "a"}, f"{where}.start is 'a', not a number from -1e+12 to 1e+12"),
+        ({"end": float("inf")}, f"{where}.end is inf, not a number from -1e+12 to 1e+12"),
+        ({"bytes": -1}, f"{where}.bytes is -1, not a whole number from 0 to"),
+        ({"kind": "dance"}, f"{where}.kind is 'dance', not one of trace, lower"),
+        ({"status": None}, f"{where}.status is None, not text"),
+    ):
+        path.write_text(json.dumps(changed(json.loads(whole), bar, **values)))
+        with pytest.raises(UsageError, match=re.escape(f"trace.json is no trace that run.to_chrome wrote: {why}")):
+            from_chrome(path)
+    for text, why in (("[]", "it is [], not an object"), ("[" * 100_000, "brackets are nested"), ("{", "not JSON")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=re.escape(f"no trace that run.to_chrome wrote: {why}")):
+            from_chrome(path)

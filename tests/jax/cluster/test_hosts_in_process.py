@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -589,6 +590,72 @@ def test_others_go_on_while_an_island_is_gone(cluster) -> None:
         close(b(X), X + 1)
     cluster.may_rebuild.set()
     close(a(X), X * 2)
+
+
+def dying(cluster: Cluster) -> None:
+    """Kill the host of island 0, which gets no new one yet, and wait until that is known."""
+    cluster.may_rebuild.clear()
+    cluster.links[0, 0].kill()
+    until(lambda: bool(cluster.driver.messenger.rebuilding and cluster.controller.resources.lost))
+
+
+def test_dead_hosts_are_not_listed(cluster) -> None:
+    controller = cluster.controller
+    assert [row["island"] for row in controller.hosts()] == [0, 1]
+    dying(cluster)
+    assert [row["island"] for row in controller.hosts()] == [1]
+    assert re.search(r"island 0: 4 × cpu.*; lost, being rebuilt", controller.status())
+    assert "host 0 of island 0" not in controller.status()
+    cluster.may_rebuild.set()
+    controller.driver.wait_for_devices()
+    assert [row["island"] for row in controller.hosts()] == [0, 1]
+
+
+def test_an_island_is_added_again_only_when_it_has_new_hosts(cluster) -> None:
+    """The dead ones were taken in, and the next call failed with them."""
+    a = split(double, places()[0])
+    close(a(X), X * 2)
+    dying(cluster)
+    adding = threading.Thread(target=lambda: cluster.controller.add(island=0))
+    adding.start()
+    cluster.may_rebuild.set()
+    adding.join()
+    assert cluster.rebuilds == 1
+    close(a(X), X * 2)
+
+
+def test_a_place_whose_island_is_back_just_after_it_was_missed(cluster, monkeypatch) -> None:
+    """Between the attempt to place it and the question whether anything is rebuilt, the rebuilding ended."""
+    left, driver = places()[0], cluster.driver
+    a = split(double, left)
+    close(a(X), X * 2)
+    dying(cluster)
+    usual = driver.wait_for_devices
+
+    def too_late() -> bool:
+        cluster.may_rebuild.set()
+        until(lambda: not driver.messenger.rebuilding)
+        return usual()
+
+    monkeypatch.setattr(driver, "wait_for_devices", too_late)
+    close(a(X), X * 2)
+
+
+def test_a_call_whose_hosts_are_back_just_after_it_failed_to_compile(cluster, monkeypatch) -> None:
+    link, driver = cluster.links[0, 0], cluster.driver
+    usual, asked = link.host.install, driver.wait_for_devices
+
+    def dies(*args: Any) -> None:
+        link.kill()
+        usual(*args)
+
+    def too_late() -> bool:
+        until(lambda: cluster.rebuilds == 1 and not driver.messenger.rebuilding)
+        return asked()
+
+    link.host.install = dies
+    monkeypatch.setattr(driver, "wait_for_devices", too_late)
+    close(split(double, places()[0])(X), X * 2)
 
 
 def test_a_receiver_that_dies_fails_only_what_needs_it(either) -> None:

@@ -23,12 +23,13 @@ import psutil
 import pytest
 
 import pathways_nb as pw
-from pathways_nb.attach import cluster
+from pathways_nb.attach import cluster, shared
 from pathways_nb.errors import LostError, NodeError, PlaceError, UsageError
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.runtime.cluster import island_maker, lean_ray, ray_cluster, ray_link
 from pathways_nb.runtime.hosts.messages import HostFacts
+from pathways_nb.session.attach_options import AttachOptions
 from pathways_nb.util.host_info import versions
 from tests.support.closeness import close
 from tests.support.pipelines import mlp, mlp_model, squared
@@ -65,7 +66,23 @@ def test_ray_is_optional(monkeypatch) -> None:
         ({"islands": 100}, PlaceError, r"100 hosts on this machine.*at most 64 are made"),
         ({"dcn_latency": 1e-3}, UsageError, r"messages take the time that they take here.*pw.attach\('cpu', dcn_lat"),
         ({"address": "127.0.0.1:1"}, PlaceError, r"address='127.0.0.1:1'\): nothing answers there .*Give host:port"),
-        ({"address": "nonsense"}, PlaceError, r"nothing answers there"),
+        (
+            {"address": "nonsense"},
+            UsageError,
+            r"address='nonsense'\): that is not host:port. Give the address of a run",
+        ),
+        ({"address": ""}, UsageError, r"address=''\): that is not host:port"),
+        ({"address": "10.0.0.1:port"}, UsageError, r"address='10.0.0.1:port'\): that is not host:port"),
+        ({"address": "http://a:6379"}, UsageError, r"address='http://a:6379'\): that is not host:port"),
+        (
+            {"address": "10.0.0.1:70000"},
+            UsageError,
+            r"address='10.0.0.1:70000'\): ports are 1 to 65535.*such as address=",
+        ),
+        ({"address": 6379}, UsageError, r"address=6379\): it is no text. Give the address of a running Ray cluster"),
+        ({"address": "[::1]:1"}, PlaceError, r"address='\[::1\]:1'\): nothing answers there"),
+        ({"name": 3}, UsageError, r"name=3\): the name of a controller is a text, such as name=\"lab\"."),
+        ({"name": " "}, UsageError, r"name=' '\): the name of a controller is a text"),
         ({"chip": "tpu_v4"}, UsageError, r"chip is for simulated devices"),
     ],
 )
@@ -79,6 +96,32 @@ def test_options_of_a_cluster_are_refused_elsewhere(option) -> None:
     (name,) = option
     with pytest.raises(UsageError, match=rf"attach\('cpu', {name}=.*{name} is for"):
         pw.attach("cpu", **option)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("lab", "joined the controller 'lab'"),
+        ("lba", "made the controller 'lba', which was not there. Did you mean 'lab'?"),
+        ("training", "made the controller 'training', which was not there."),
+    ],
+)
+def test_a_controller_of_a_name_is_said_to_be_made_or_joined(monkeypatch, name, said) -> None:
+    """A mistyped name made a second controller without a word."""
+    there = {"controller lab": "actor of lab"}
+
+    def get_actor(asked: str, namespace: str) -> str:
+        if asked not in there or namespace != ray_cluster.NAMESPACE:
+            raise ValueError(asked)
+        return there[asked]
+
+    named = [*({"name": one, "namespace": ray_cluster.NAMESPACE} for one in there), {"name": "lba", "namespace": "x"}]
+    util = SimpleNamespace(list_named_actors=lambda all_namespaces: named)
+    ray = SimpleNamespace(get_actor=get_actor, util=util, cluster_resources=dict)
+    monkeypatch.setattr(shared, "create", lambda *_: "new actor")
+    asked = AttachOptions("ray", 2, 4, "parallel", False)
+    actor, line = shared.found_or_made(ray, name, asked)
+    assert (actor, line) == ("actor of lab" if name == "lab" else "new actor", said)
 
 
 @pytest.mark.parametrize("name", list(versions()))

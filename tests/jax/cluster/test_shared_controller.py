@@ -248,3 +248,28 @@ def test_a_kernel_that_resets_joins_again(lab) -> None:
         with pytest.raises(LostError):
             old.result()
     until(lambda: "kernel 1" not in lab.shared.machine.clients)
+
+
+def test_a_kernel_that_joins_while_an_island_is_rebuilt_waits_for_it(lab) -> None:
+    """It took the dead hosts for living ones, and its first call failed with the name of one."""
+    both, _ = model()
+    with acting(lab.kernel()):
+        close(both(X), X * 2 + 1)
+    lab.cluster.may_rebuild.clear()
+    lab.cluster.links[0, 0].kill()
+    until(lambda: bool(lab.shared.messenger.rebuilding))
+    second = lab.kernel()
+    assert [row["island"] for row in second.hosts()] == [1]
+    found: list[Any] = []
+
+    def call() -> None:
+        with acting(second):
+            found.append(both(X).result())
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    until(lambda: bool(second.driver.messenger.rebuilding))
+    lab.cluster.may_rebuild.set()
+    calling.join()
+    close(found, [X * 2 + 1])
+    assert [row["island"] for row in second.hosts()] == [0, 1]

@@ -1,4 +1,7 @@
-"""The table of simulated over compiled memory: ``python -m tests.jax.cost.memory_table [part of a name]``."""
+"""The table of simulated over compiled memory: ``python -m tests.jax.cost.memory_table [part of a name]``.
+
+In half precision the compiler's figure is that of CPU devices, which keep float32 copies; the simulator's is less.
+"""
 
 from __future__ import annotations
 

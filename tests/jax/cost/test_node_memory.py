@@ -44,7 +44,15 @@ ROWS = [(name, list(MESHES)[i % len(MESHES)], SIZES[0], DTYPES[i // 2 % 2]) for 
 @pytest.mark.parametrize(("name", "mesh", "size", "dtype"), ROWS, ids=[f"{row[0]}, {row[1]}" for row in ROWS])
 def test_simulated_memory_is_the_compilers(name: str, mesh: str, size: int, dtype: Any) -> None:
     found = peaks(name, mesh, size, dtype, LESS_MACHINE_CODE)
-    assert BOUNDS[0] <= found.ratio <= BOUNDS[1]
+    if jnp.dtype(dtype) == jnp.float32:
+        assert BOUNDS[0] <= found.ratio <= BOUNDS[1]
+        return
+    # CPUs keep float32 copies of half precision, which other chips do not: it needs half of float32, or little more.
+    whole = peaks(name, mesh, size, jnp.float32, LESS_MACHINE_CODE)
+    assert 0.4 * whole.compiled <= found.simulated <= found.compiled
+    assert found.simulated < whole.compiled
+    assert "memory compiled for" in found.basis
+    assert found.basis.endswith("where half precision took twice as much")
 
 
 @pytest.mark.parametrize("name", ["cross-entropy, along an axis", "layer norm", "scan, remat"])
@@ -158,14 +166,16 @@ def test_a_small_program_on_thousands_of_devices_is_estimated() -> None:
 @pytest.mark.parametrize("name", ["cross-entropy, indexed", "MLP, FSDP", "scan, remat", "attention", "dropout"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_estimate_is_corrected_by_what_a_small_mesh_shows(monkeypatch, name: str, dtype: Any) -> None:
-    monkeypatch.setattr(node_estimates, "can_compile", lambda *asked, **options: False)
-    monkeypatch.setattr(mesh_compiler, "_FEW_DEVICES", 8)
     sizes = {"data": 4, "model": 4}
     args, specs = CASES[name].on(tuple(sizes), 128, dtype)
     step = gradient(CASES[name])
+    whole, basis = simulated(step, args, specs, sizes)
+    assert "memory compiled for 16 devices" in basis
+    monkeypatch.setattr(node_estimates, "can_compile", lambda *asked, **options: False)
+    monkeypatch.setattr(mesh_compiler, "_FEW_DEVICES", 8)
     bytes, basis = simulated(step, args, specs, sizes)
     assert re.search(r"memory estimated from the jaxpr, times \d\.\d\d as compiled for 8 devices", basis)
-    assert BOUNDS[0] <= bytes / compiled(step, args, specs, sizes, LESS_MACHINE_CODE) <= BOUNDS[1]
+    assert BOUNDS[0] <= bytes / whole <= BOUNDS[1]
 
 
 def test_where_memory_may_be_short_the_compiler_is_asked_for_any_mesh() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ def on_a_mesh(params: Any, x: Any) -> jax.Array:
 
 def added_up(params: Any, x: Any) -> jax.Array:
     return jax.lax.pmean(loss(params, x), "d")
+
+
+def keyed(params: Any, x: Any, key: Any) -> jax.Array:
+    return loss(params, x) + 0 * jax.random.normal(key)
 
 
 ONE_DEVICE = "must be the code of one device, but test_errors.py:\\d+ names devices: "
@@ -145,6 +150,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: step_of(optimizer=optax.adam(1e-3))(*step_of(optimizer=optax.sgd(1e-3, 0.9)).init(PARAMS), X),
         pw.UsageError, r"the state has 0.trace.a and lacks 0.count",
     ),
+    "state of the same arrays": (
+        lambda: step_of(optimizer=optax.adam(1e-3))(*step_of(optimizer=optax.adamw(1e-3)).init(PARAMS), X),
+        pw.UsageError, r"the state consists of ScaleByAdamState, EmptyState, EmptyState, not of ScaleByAdamState, Em",
+    ),
+    "raw key in the batch": (
+        lambda: called(keyed, X, jax.random.PRNGKey(0)), pw.ShardingError,
+        r"fsdp: batch\[1\] \(uint32\[2\]\) is a random key of bare numbers, whose first dimension would be split over "
+        r"devices. Give a typed key, jax.random.key\(0\): each device gets it whole.",
+    ),
 }  # fmt: skip
 
 
@@ -170,18 +184,35 @@ def test_an_error_of_the_loss_shows_the_line_of_the_loss(left: pw.VirtualSlice) 
         assert entry.path == Path(__file__) or "__tracebackhide__" in entry.locals, entry
 
 
-def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
+PLAN = '{"format": 1, "buckets": [{"params": ["w"], "keep": false}], "backward": null, "prefetch": 1, "name": "own"}'
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(("old", "new", "why"), [
+    (PLAN, "[]", "it is [], not an object."),
+    (PLAN, "{", "not JSON, line 1 column 2: "),
+    (PLAN, '{"format": 1}', "it lacks 'buckets'."),
+    (PLAN, DEEP, "brackets are nested more deeply than Python can read."),
+    ("null", "[" * 60 + "]" * 60, "brackets are nested more than 50 deep."),
+    ('"format": 1', '"format": 7', "format is 7, not 1."),
+    ('["w"]', '"w"', "buckets[0].params is 'w', not a list."),
+    ('["w"]', '["w", 3]', "buckets[0].params[1] is 3, not text."),
+    ("false", '"a"', "buckets[0].keep is 'a', not true or false."),
+    ("false", "-1", "buckets[0].keep is -1, not true or false."),
+    ('"keep": false', '"kept": false', "buckets[0] has 'kept', which is none of 'params', 'keep'; 'keep' is near."),
+    ("null", "3", "backward is 3, not a list."),
+    ('"prefetch": 1', '"prefetch": -1', "prefetch is -1, not a whole number from 0 to "),
+    ('"prefetch": 1', '"prefetch": Infinity', "prefetch is inf, not a whole number from 0 to "),
+    ('"prefetch": 1', '"prefetch": true', "prefetch is True, not a whole number from 0 to "),
+    ('"own"', "null", "name is None, not text."),
+])  # fmt: skip
+def test_a_file_that_is_no_plan(tmp_path: Path, old: str, new: str, why: str) -> None:
     path = tmp_path / "plan.json"
-    for text, why in {
-        '{"format": 7}': "it does not say format 1",
-        "[]": "it does not say format 1",
-        '{"format": 1}': "it has no 'buckets'",
-        '{"format": 1, "buckets": [{"params": "w", "keep": false}], "backward": null}': "a bucket has a list of names",
-        '{"format": 1, "buckets": [], "backward": null, "prefetch": "x", "name": ""}': "a part is missing or of another",
-    }.items():
-        path.write_text(text)
-        with pytest.raises(pw.PlanError, match=rf"plan.json is no plan that FsdpPlan.save wrote: {why}"):
-            pw.FsdpPlan.load(path)
+    path.write_text(PLAN)
+    assert pw.FsdpPlan.load(path) == plan_of([["w"]])
+    path.write_text(PLAN.replace(old, new))
+    with pytest.raises(pw.PlanError, match=re.escape(f"plan.json is no plan that FsdpPlan.save wrote: {why}")):
+        pw.FsdpPlan.load(path)
 
 
 def test_a_name_alone_is_no_bucket() -> None:

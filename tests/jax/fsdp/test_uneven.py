@@ -112,7 +112,7 @@ def test_arrays_of_the_padded_shape_are_refused(left: pw.VirtualSlice) -> None:
         step.value_and_grad({**kept, "five": wide}, X)
     moments = state[0]._replace(mu={**state[0].mu, "five": wide})
     with pytest.raises(
-        pw.UsageError, match=r"0.mu.five of the state has the shape \[8\], and the optimizer keeps \[5\]"
+        pw.UsageError, match=r"0.mu.five of the state has the shape \[8\], but \[5\] for these parameters"
     ):
         step(kept, (moments, *state[1:]), X)
 

@@ -44,6 +44,14 @@ def test_the_first_cell_gives_what_it_says(fresh_python: Callable[..., Any]) -> 
     assert done.stdout.splitlines()[-1].endswith("56.0")
 
 
+def test_the_first_cell_names_the_controller_of_which_the_text_speaks(fresh_python: Callable[..., Any]) -> None:
+    (remove,) = (code for code in SNIPPETS if code.startswith("controller.remove"))
+    cell = BLOCKS[0].replace("%load_ext pathways_nb\n", "")
+    done = fresh_python(f"{cell}\n{remove}\nprint(controller.status())")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "lost: island 1, dev 0–3" in done.stdout
+
+
 def test_the_script_trains_and_leaves_its_files(fresh_python: Callable[..., Any], tmp_path: Path) -> None:
     assert sum(bool(line) for line in BLOCKS[1].splitlines()) <= 30, "lines of code"
     done = fresh_python(f"import os\nos.chdir({str(tmp_path)!r})\n" + BLOCKS[1])

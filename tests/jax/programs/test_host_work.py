@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -259,3 +260,24 @@ def test_the_error_of_work_that_nobody_waits_for_is_printed(controller, left, a,
     said = capsys.readouterr().err
     assert "NodeError: write of step, run " in said
     assert "OSError: the disk is full" in said
+
+
+def test_a_call_that_declares_no_output_says_so_where_its_result_is_asked_for(controller, left) -> None:
+    """It returned ``None``, which has no attribute ``result``."""
+    called = []
+    log = pw.host(called.append, on=left)
+    made = pw.program(lambda v: log(v))(v)
+    for nothing in (log(v), made):
+        with pytest.raises(pw.UsageError, match=re.escape(
+            "append(…).result: append is host work without out=, so a call returns no future. Declare what it returns, "
+            "pw.host(append, on=place, out=jax.ShapeDtypeStruct((8,), jnp.float32)), or an example of it. To wait for "
+            "its end, call it inside `with pw.record():`."
+        )):  # fmt: skip
+            nothing.result()
+        assert not hasattr(nothing, "result")
+        assert not nothing
+        assert repr(nothing) == "<no output of append>"
+        assert not jax.tree.leaves(pw.get(nothing))
+    with pw.record():
+        log(v)
+    assert len(called) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from typing import Any
@@ -14,6 +15,7 @@ import pathways_nb as pw
 from pathways_nb.controller.messages import Closed, Opened, Submitted, Wake, Woke
 from pathways_nb.plan.plan import Placement
 from pathways_nb.runtime.lowering.transfers import shards_of
+from pathways_nb.runtime.sim import held_up
 from tests.conftest import settled
 from tests.support.computations import on
 from tests.support.waiting import LIMIT, Unseen, dispatchers, until, until_freed
@@ -327,3 +329,43 @@ def test_threads_that_list_the_shards_of_one_array_all_find_all(controller) -> N
 def placed(controller: pw.Controller) -> tuple[Placement, pw.VirtualSlice]:
     place = pw.virtual_slice(2)
     return controller.place([place])[place.serial], place
+
+
+def test_a_traced_body_that_waits_for_who_calls_the_same_program_is_named(
+    left: pw.VirtualSlice, controller: pw.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both waited for ever, without a word."""
+    monkeypatch.setattr(held_up, "NAMED_AFTER", 0.05)
+    computation, inside, called, said = on(left, lambda x: x * 2), threading.Event(), threading.Event(), list[str]()
+    monkeypatch.setattr(controller, "say", said.append)
+
+    def body(x: Any) -> Any:
+        inside.set()
+        called.wait()
+        return computation(x)
+
+    program = pw.program(body, name="program")
+
+    def first() -> None:
+        with pw.client("ann").acting():
+            program(v).wait()
+
+    def second() -> None:
+        inside.wait()
+        with pw.client("bob").acting():
+            program(v).wait()
+
+    threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(said) == 1)
+    assert re.fullmatch(
+        r"thread 'second' waits for the trace of 'program', which thread 'first' \(at test_races\.py:\d+\) holds without "
+        r"tracing\. If that waits for something that 'second' does later, neither goes on: a function that is traced must "
+        r"wait for no other thread\. Let it wait before the call\.",
+        said[0],
+    )
+    called.set()
+    for thread in threads:
+        thread.join()
+    assert said[1:] == [""], "what was shown is over"

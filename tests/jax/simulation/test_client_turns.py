@@ -420,8 +420,8 @@ def test_a_thread_that_holds_the_others_up_is_named(
     thread.start()
     inside.wait()
     text = (
-        r"simulated time stands still: thread 'holder' \(at test_client_turns\.py:\d+\) neither calls, waits nor ends\. If it "
-        r"only computes, the others go on when it has; if it waits for a lock that one of them holds, release that "
+        r"simulated time stands still: thread 'holder' \(at test_client_turns\.py:\d+\) neither calls, waits nor ends: it "
+        r"waits for gate, which is locked\. If it only computes, the others go on when it has; if it waits for a lock that one of them holds, release that "
         r"before y\.wait\(\), or use a threading\.Condition\. Else let it wait by y\.wait\(\) or while not y\.done\(\), "
         r"leave its `with` block, or end\."
     )
@@ -492,7 +492,10 @@ def test_a_traced_body_that_waits_for_something_of_the_users_is_named(
     assert inside.wait(LIMIT)
     try:
         with pytest.raises(
-            pw.UsageError, match=r"stands still: thread 'first' \(at test_client_turns\.py:\d+\) neither calls"
+            pw.UsageError,
+            match=r"stands still: thread 'first' \(at test_client_turns\.py:\d+\), in its call of 'stuck', neither calls, "
+            r"waits nor ends: it waits for gate, which is locked\. .* Until then wait: 'MainThread' "
+            r"\(at test_client_turns\.py:\d+\) for its turn to call 'stuck'\.$",
         ):
             program(X)
     finally:
@@ -543,10 +546,40 @@ def test_what_holds_the_lock_that_a_thread_waits_for_is_named(
     thread.join()
 
 
+def test_what_holds_a_plain_lock_is_named_with_what_it_waits_for(
+    sim: pw.Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain lock does not record its owner, so blocks of ``with`` are looked at."""
+    monkeypatch.setattr(held_up, "NAMED_AFTER", 0.05)
+    monkeypatch.setattr(held_up, "REFUSED_AFTER", 0.3)
+    shared, inside = SimpleNamespace(gate=threading.Lock()), threading.Event()
+
+    def waiter() -> None:
+        with pw.client("ann"):
+            pw.work(1e-3, on=left)(X)
+            inside.set()
+            with shared.gate:
+                pass
+
+    thread = threading.Thread(target=waiter, name="waiter", daemon=True)
+    work = pw.program(pw.work(1e-3, on=left), name="short")
+    text = (
+        r"thread 'waiter' \(at test_client_turns\.py:\d+\) neither calls, waits nor ends: it waits for shared\.gate, which "
+        r"thread 'MainThread' \(at test_client_turns\.py:\d+\) holds\. If it only .* Until then wait: 'MainThread' "
+        r"\(at test_client_turns\.py:\d+\) for its turn to call 'short'\.$"
+    )
+    with shared.gate:
+        thread.start()
+        assert inside.wait(LIMIT)
+        with pytest.raises(pw.UsageError, match=text):
+            work(X)
+    thread.join()
+
+
 def test_the_lock_of_a_condition_is_named_by_the_condition() -> None:
     condition = threading.Condition()
     with condition:
-        assert held_up._held_lock(condition and sys._getframe()) == ("condition", threading.get_ident())
+        assert held_up._held_lock(condition and sys._getframe(), {}) == ("condition", threading.get_ident())
 
 
 def test_what_is_said_of_a_thread_is_out_of_date_when_it_calls(

@@ -54,6 +54,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
             ("seed", 3), ("values", True),
         )
     ),
+    ("cpu", {"devices_per_host": 4}, pw.UsageError, 'pw.attach("sim", devices_per_host=…), or for hosts of a Ray cluster, pw.attach("ray", devices_per_host=…).'),
 ]  # fmt: skip
 
 

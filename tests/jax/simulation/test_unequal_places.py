@@ -63,7 +63,16 @@ def test_what_devices_hold_already_takes_no_time(watchdog) -> None:
         assert moved(4, 2, WHOLE, ROWS, far=False) == (0, FREE.seconds)
         sent, seconds = moved(4, 2, ROWS, ROWS, far=False)
     assert sent == x.nbytes * 3 // 4
-    assert seconds == pytest.approx(NO_HOSTS.transfer(sent, "ICI", topology, 4, 2).seconds)
+    assert seconds == pytest.approx(NO_HOSTS.transfer(sent, "ICI", topology, 4, 2, shared=2).seconds)
+
+
+def test_between_places_that_share_devices_no_network_is_taken(watchdog) -> None:
+    """Their devices were counted twice, so that one domain of 8 GPUs seemed too small for 8 and 4 of them."""
+    with pw.attach("sim", chip="gpu_h100_sxm", islands=1, devices_per_island=8):
+        one, two = pw.virtual_slice(8), pw.virtual_slice(4)
+        make, use = (pw.jit(lambda v: v * 2, on=at, in_shardings=ROWS, out_shardings=ROWS) for at in (one, two))
+        moves = pw.program(lambda v: use(make(v))).run(x).events.of_kind("transfer")
+    assert [each["basis"] for each in moves if each["route"] == "ICI"] == ["through a switch"]
 
 
 def test_memory_is_that_of_the_shards(watchdog) -> None:

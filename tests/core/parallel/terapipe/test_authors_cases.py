@@ -87,8 +87,19 @@ def test_the_command_prints_a_line_for_each_case(tmp_path, capsys):
         ({"name": "x", "kind": "guess"}, "kind='guess': known are table, analytic, measured-file."),
         (
             {"name": "x", "kind": "table", "seq_len": 8, "total_batch": 1, "pipeline_stages": 1},
-            "the case has no 'grid'.",
+            "cases[0] lacks 'grid'.",
         ),
+        (
+            CASES["table-00"] | {"name": "x", "grid": [[1, -1]]},
+            "cases[0].grid[0][1] is -1, not a number from 0 to 1e+300.",
+        ),
+        (CASES["table-00"] | {"name": "x", "grid": [[float("inf")]]}, "cases[0].grid[0][0] is inf, not a number from"),
+        (
+            CASES["table-00"] | {"name": "x", "total_batch": "2"},
+            "cases[0].total_batch is '2', not a whole number from 1",
+        ),
+        (CASES["k1"] | {"name": "x", "params": {"fl": "a"}}, "cases[0].params.fl is 'a', not a number from -1e+300"),
+        (CASES["file-K2-B1"] | {"name": "x", "files": 3}, "cases[0].files is 3, not a list of 2 values."),
         (
             CASES["k1"] | {"name": "x", "formula": "t = b"},
             "formula 't = b': the one that can be solved is t(b,s,c) = max",
