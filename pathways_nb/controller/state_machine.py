@@ -51,6 +51,7 @@ from pathways_nb.controller.requests import PutRequest, Request
 from pathways_nb.controller.scheduler import Dispatch, PolicyFailed, ShortOfMemory, choose
 from pathways_nb.controller.state import ClientState, GangEstimates, IslandQueue, RunState
 from pathways_nb.controller.store import Store
+from pathways_nb.controller.turns import Turns
 from pathways_nb.errors import LostError, PathwaysError
 from pathways_nb.plan.plan import Gang, Plan
 from pathways_nb.plan.run_numbers import shown
@@ -88,6 +89,8 @@ class StateMachine:
     queues: dict[int, IslandQueue] = field(default_factory=dict)
     """By island: what is enqueued and not done."""
     precedence: Precedence = field(default_factory=Precedence)
+    turns: dict[str, Turns] = field(default_factory=dict)
+    """By client, closed ones too: what it got while others competed with it."""
     _wake: float | None = None
     """Time of the next ``Woke`` event, in seconds; ``None`` if none is requested."""
     _estimates: weakref.WeakKeyDictionary[Plan, GangEstimates] = field(default_factory=weakref.WeakKeyDictionary)
@@ -192,6 +195,8 @@ class StateMachine:
         # The estimate was charged when the range was enqueued, so that policies see at once what is under way; charge
         # the difference. A cancelled run teaches no durations: its gangs may have been skipped.
         client.charge(event.device_seconds - expected, contended)
+        if contended:
+            self.turns[run.submitted.client].seconds += event.device_seconds - expected
         client.in_flight -= 1
         client.idle_since = now
         if event.device_seconds and not run.cancelled:
@@ -288,13 +293,14 @@ class StateMachine:
             One launch for each island, after a note of how long the run waited, if that is worth recording.
         """
         serial, client, contended = run.submitted.run, self._client(run.submitted.client), self.active > 1
-        out = self._waited(run, client, now)
+        out, seconds = self._waited(run, client, now), 0.0
         if not (run.admitted or run.cancelled):
             self.admission.admit(run)
         for island, group in gangs.items():
             first, start, stop = run.next_gang[island], group[0].start, group[-1].stop
             work = run.estimates.work(group, first)
             client.charge(work, contended)
+            seconds += work
             if island not in self.queues:
                 self.queues[island] = IslandQueue()
             self.queues[island].add(serial, stop, work, contended)
@@ -306,6 +312,9 @@ class StateMachine:
         client.enqueued_at = now
         if run.enqueued:
             self._forget_waiting(run)
+        if contended:
+            name = run.submitted.client
+            self.turns.setdefault(name, Turns()).add(client.share, seconds, more=name in self.waiting)
         return out
 
     def _waited(self, run: RunState, client: ClientState, now: float) -> list[Instruction]:

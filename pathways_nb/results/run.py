@@ -182,7 +182,9 @@ class Run:
         """Return the summary in one line of plain text, or ``note`` while there is one."""
         chip = self.about.get("options", {}).get("chip")
         where = str(chip or "")
-        return self.note or " · ".join(map(str, filter(None, (where, self.summary(), self.stamps))))
+        return self.note or " · ".join(
+            map(str, filter(None, (where, self.summary(), self.about.get("shares"), self.stamps)))
+        )
 
     def critical_path(self) -> CriticalPath:
         """Return the chain of events and gaps that adds up to the makespan, as far as recorded; gaps have a cause."""

@@ -173,8 +173,9 @@ def _about(about: Field, islands: int) -> dict[str, Any]:
     for option in ("kind", "chip"):
         if options.value is not None and options.get(option).value is not None:
             options[option].text()
-    if "source" in found:
-        about["source"].text()
+    for text in ("source", "shares"):
+        if text in found:
+            about[text].text()
     if "hbm" in found:
         for size in about["hbm"].rows(islands):
             size.whole(0, LARGEST)

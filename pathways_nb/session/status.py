@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import html
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from pathways_nb.controller.policies import stride
+from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.controller.store import Buffer
+from pathways_nb.controller.turns import Turns, told
 from pathways_nb.errors import size
 from pathways_nb.plan.virtual_slice import by_serial
 from pathways_nb.session.session import Session
@@ -66,6 +70,18 @@ def _clients(session: Session) -> Iterator[str]:
             limit = f", at most {size(state.memory)} per device" if state.memory else ""
             had = f"{counted(state.unfinished, 'program')} under way, {state.seconds:.3g} device-seconds so far"
             yield f"  client {name}: share {state.share:g}, priority {state.priority:g}{limit}; {had}"
+    if line := told(turns_of(session)):
+        yield f"  clients {line}"
+
+
+def turns_of(session: Session) -> dict[str, Turns]:
+    """Return a copy of the turns of all clients that competed; none under a policy that reads no shares.
+
+    None either if the controller is another process's.
+    """
+    machine = session.machine
+    turns = machine.turns if isinstance(machine, StateMachine) and machine.policy is stride else {}
+    return {name: replace(one) for name, one in turns.copy().items()}
 
 
 def _store(session: Session) -> Iterator[str]:

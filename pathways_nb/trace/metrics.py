@@ -16,7 +16,7 @@ import numpy as np
 from pathways_nb.errors import size, three_digits
 from pathways_nb.trace.host_parts import once
 from pathways_nb.trace.memory_history import HighWaterMark, peak_of
-from pathways_nb.trace.record import HOST_KIND, Events
+from pathways_nb.trace.record import HOST_KIND, WINDOW_FULL, Events
 from pathways_nb.util.intervals import pieces, union
 from pathways_nb.util.words import counted
 
@@ -139,7 +139,7 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
         int(launches.is_("quality", "interpolated").sum()),
         int(events.is_("status", "failed").sum()),
         _shares(busy, islands),
-        _waits(events.select(events.is_("kind", "stall") & events.is_("status", "ok") & ~messages)),
+        _waits(events.select(held_back(events) & events.is_("status", "ok"))),
         peak,
         dict(enumerate(hbm)).get(peak.island, 0) if peak else 0,
         covered(events.select(messages)),
@@ -150,6 +150,16 @@ def summarise(events: Events, islands: Sequence[int], hbm: Sequence[int] = ()) -
 def sent(events: Events) -> np.ndarray:
     """Return whether each event is a message of the controller on its way to an island."""
     return events.is_("kind", "stall") & events.is_("route", "DCN")
+
+
+def window_full(events: Events) -> np.ndarray:
+    """Return whether each event is a dispatcher's wait for its island's devices, which have enough to do."""
+    return events.is_("kind", "stall") & events.is_("name", WINDOW_FULL)
+
+
+def held_back(events: Events) -> np.ndarray:
+    """Return whether each event is a time during which something was held back: a stall of no other meaning."""
+    return events.is_("kind", "stall") & ~sent(events) & ~window_full(events)
 
 
 def makes_span(events: Events) -> np.ndarray:

@@ -32,6 +32,8 @@ CONTROLLER_KINDS = frozenset({"trace", "lower", "compile", "enqueue", "wait", "s
 """Kinds that are drawn on the controller's lane; the others happen on devices, or on an island's host (``"host"``)."""
 HOST_KIND = "host"
 """The kind of host work: it happens on an island's host, on no device."""
+WINDOW_FULL = "as many launches under way as may be"
+"""The name of a stall in which a dispatcher waits for its own island's devices, because they have enough to do."""
 GAUGE_KINDS = frozenset({"memory"})
 """Kinds that are levels and not happenings: ``client`` holds ``bytes`` for ``category`` on each device meanwhile."""
 

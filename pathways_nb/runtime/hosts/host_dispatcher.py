@@ -38,13 +38,13 @@ class HostDispatcher(Dispatcher):
         self.owner = host
         self.host = ParcelLane(host, clock)
 
-    def _step(self, launch_range: LaunchRange, step: int) -> float:
+    def _step(self, launch_range: LaunchRange, step: int) -> None:
         run = cast(HostRun, launch_range.run)
         if run.host_plan is not None and step not in run.host_plan.mine:  # it runs on other hosts of the island
             run.mark_done(step)
             launch_range.step_done()
-            return 0.0
-        return super()._step(launch_range, step)
+        else:
+            super()._step(launch_range, step)
 
     def _is_ready(self, run: Execution, step: int) -> bool:
         """Return whether a step need not wait: what comes from another host is expected, and is there at a launch."""

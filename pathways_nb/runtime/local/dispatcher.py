@@ -24,12 +24,13 @@ from pathways_nb.runtime.local.watcher import Launched, LaunchRange, owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
 from pathways_nb.runtime.lowering.transfers import bring, delivered, share_devices
 from pathways_nb.runtime.run_state import Entry, Execution
-from pathways_nb.trace.record import Row, label_of
+from pathways_nb.trace.record import WINDOW_FULL, Row, label_of
 
 Clock = Callable[[], float]
 IN_FLIGHT = 24
 """The most launches under way per island: at 32 per device XLA's CPU client blocks, and may starve a collective."""
-_LONG_WAIT = 1e-3
+_NOTABLE = 5e-5
+"""Seconds from which on a wait is no part of dispatching; shorter ones are not worth two events of the record."""
 
 
 class Dispatcher(threading.Thread):
@@ -60,8 +61,8 @@ class Dispatcher(threading.Thread):
         self.on_done: Callable[[LaunchRange], None] = lambda launch_range: on_done(launch_range, island)
         self.inbox: queue.SimpleQueue[tuple[LaunchRange, float] | None] = queue.SimpleQueue()
         self.window = threading.Semaphore(IN_FLIGHT)
-        self._waited = 0.0
-        """Seconds that the step under way has waited."""
+        self._began = 0.0
+        """When the dispatching under way began, on the clock: at the start of a range, or after its last wait."""
         self.late = LateTransfers(f"pathways-late-{island}", self._is_ready, self._carry_out)
         self.computing = LaunchWatcher(f"pathways-watch-{island}", clock, self._ended, devices)
         self.moving = TransferWatcher(f"pathways-watch-moves-{island}", clock)
@@ -133,25 +134,41 @@ class Dispatcher(threading.Thread):
         run.record.add(Row(label, sent, min(sent + self.latency, self.clock()), run.serial, "exact"))
 
     def _launch_range(self, launch_range: LaunchRange) -> None:
-        run = launch_range.run
+        run, at_once = launch_range.run, 0
         jax_contexts.adopt(run.compiled_plan.contexts)
-        name = run.compiled_plan.name
-        label = label_of("enqueue", name, name, run.client, island=self.island)
-        began = self.clock()
-        at_once = 0
+        self._began = self.clock()
         for step in run.compiled_plan.plan.orders[self.island][launch_range.start : launch_range.stop]:
             if self._is_there(run, step):
                 at_once += 1
                 continue
             if run.compiled_plan.plan.steps[step].on_host:
                 continue  # the host lane has it
-            waited = self._step(launch_range, step)
-            if waited > _LONG_WAIT:  # waiting is not dispatching: it is left out of the lane
-                now = self.clock()
-                run.record.add(Row(label, began, max(began, now - waited), run.serial, "exact"))
-                began = now
-        run.record.add(Row(label, began, self.clock(), run.serial, "exact"))
+            self._step(launch_range, step)
+        self._record_enqueued(run, self.clock())
         launch_range.step_done(at_once + 1)
+
+    def _record_enqueued(self, run: Execution, until: float) -> None:
+        name = run.compiled_plan.name
+        label = label_of("enqueue", name, name, run.client, island=self.island)
+        run.record.add(Row(label, self._began, until, run.serial, "exact"))
+
+    def _wait(self, run: Execution, wait: Callable[[], object], reason: str = "") -> None:
+        """Wait; waiting is not dispatching, so it is left out of the lane.
+
+        Args:
+            run: whose step waits.
+            wait: returns when the wait is over.
+            reason: under which the wait itself is recorded; empty if other events tell what it was for.
+        """
+        began = self.clock()
+        wait()
+        if self.clock() - began <= _NOTABLE:
+            return
+        self._record_enqueued(run, began)
+        self._began = self.clock()
+        if reason:
+            label = label_of("stall", reason, run.compiled_plan.name, run.client, island=self.island)
+            run.record.add(Row(label, began, self._began, run.serial, "exact"))
 
     def _is_there(self, run: Execution, step: int) -> bool:
         """Use an argument that lies at its place already, without any event.
@@ -175,19 +192,16 @@ class Dispatcher(threading.Thread):
         run.done[step] = 1
         return True
 
-    def _step(self, launch_range: LaunchRange, step: int) -> float:
-        """Carry out one step, or leave it to the thread of late transfers, and return the seconds it waited."""
-        run, self._waited = launch_range.run, 0.0
+    def _step(self, launch_range: LaunchRange, step: int) -> None:
+        """Carry out one step, or leave it to the thread of late transfers."""
+        run = launch_range.run
         if not self._is_ready(run, step):
             if self._may_be_late(run, step):
                 run.hold_inputs(step, self.island)
                 self.late.add(launch_range, step)
-                return 0.0
-            began = self.clock()
-            run.launched.wait(lambda: self._is_ready(run, step))
-            self._waited = self.clock() - began
+                return
+            self._wait(run, lambda: run.launched.wait(lambda: self._is_ready(run, step)))
         self._carry_out(launch_range, step)
-        return self._waited
 
     def _is_ready(self, run: Execution, step: int) -> bool:
         """Return whether all that a step reads exists, or never will; other threads call it, too."""
@@ -247,9 +261,7 @@ class Dispatcher(threading.Thread):
             fault.strike(action.label, run.client)
         inputs = [run.slots[slot] for slot in action.step.inputs]
         if not self.window.acquire(blocking=False):
-            began = self.clock()
-            self.window.acquire()
-            self._waited += self.clock() - began
+            self._wait(run, self.window.acquire, WINDOW_FULL)
         dispatched = self.clock()
         try:
             arrays = list(action.call(*inputs))

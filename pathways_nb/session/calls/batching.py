@@ -2,7 +2,7 @@
 
 Inside a recorded cell, calls made outside any program wait here until a program is called, a value is needed or the
 cell ends. Then they are dispatched as one graph, which the controller can schedule as a whole. Outside a cell each call
-is dispatched at once, as a program of one node.
+is dispatched at once, as a program of one node; so it is where several threads make calls for tenants.
 
 Each call is traced at its line, under JAX's contexts there; a batch is of calls under the same ones. It joins their
 traces to one program, cached by what it consists of, so the second run of a cell traces nothing.
@@ -11,6 +11,7 @@ traces to one program, cached by what it consists of, so the second run of a cel
 from __future__ import annotations
 
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -152,6 +153,8 @@ class CallBatcher:
     def __init__(self, session: Session):
         self.session = session
         self.batch = self._begin()
+        self._home, self._compete = threading.get_ident(), False
+        """The thread of the cell, and whether other threads make calls for tenants, which then compete."""
         self._exclusive = Exclusive("the calls that are gathered")
 
     def _begin(self) -> _Batch:
@@ -169,7 +172,11 @@ class CallBatcher:
             if self.batch.calls and (self.batch.tenant, self.batch.contexts) != (tenant, call.contexts):
                 self.flush(call.contexts)
             self.batch.tenant, self.batch.contexts = tenant, call.contexts
-            return self._add(computation, call)
+            self._compete |= tenant is not None and threading.get_ident() != self._home
+            result = self._add(computation, call)
+            if self._compete:  # a call that waited here would have no claim on its tenant's share
+                self.flush(call.contexts)
+            return result
 
     def _add(self, computation: Computation, call: Signature) -> Any:
         avals = call.avals()

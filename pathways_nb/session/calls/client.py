@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from pathways_nb.controller.turns import Turns, told
 from pathways_nb.cost.model import CostModel
 from pathways_nb.errors import UsageError
 from pathways_nb.plan import source_lines
@@ -33,6 +34,7 @@ from pathways_nb.session.calls import stored_values, submit
 from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_tracers
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
+from pathways_nb.session.status import turns_of
 from pathways_nb.session.tenant_scope import calling
 from pathways_nb.trace.exact_stamps import make_exact, matched
 from pathways_nb.util import forks
@@ -212,6 +214,7 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
     entered = session.driver
     entered.enter()
     _mark(session)
+    before = turns_of(session)
     session.recordings.append(entry)
     try:
         try:
@@ -235,6 +238,9 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
         _mark(session)
         if entry in session.recordings:
             run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
+            turns = {name: one.since(before.get(name, Turns())) for name, one in turns_of(session).items()}
+            if shares := told(turns):
+                run.about["shares"] = shares
             session.recordings.remove(entry)
         entered.leave()
 

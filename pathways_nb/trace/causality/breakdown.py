@@ -141,7 +141,7 @@ def breakdown(events: Events, islands: Sequence[int], start: float, end: float) 
     busy = [events.is_("kind", *BUSY) & events.is_("island", island) for island in range(len(islands))]
     next_ones = [events["start"][mine & (events["start"] >= end)].min(initial=np.inf) for mine in busy]
     until = max([end, *(begin for begin in next_ones if begin < np.inf)])  # what islands idle at the end wait for
-    reasons = _Reasons(Dag.of(events.select((events["end"] > start) & (events["start"] <= until))))
+    reasons = _Reasons(Dag.of(events.select((events["end"] > start) & (events["start"] <= until)), since=start))
     began = events.is_("kind", "transfer") & (events["start"] >= start) & (events["start"] < end)
     found = []
     for island, mine in enumerate(busy):

@@ -9,7 +9,7 @@ from an earlier to a later one, so the graph has no cycles by construction.
 - *Order*: from what ran before it on any of its devices, or on its host.
 - *Dispatch*: from the message or enqueue that brought it to its island. Before those come what held the run back (a
   stall, compiling, Python waiting for a value) and, under sequential dispatch, the producers and whatever else it was
-  held for.
+  held for. Before an enqueue comes also the launch that made room for it, if as many were under way as may be.
 
 All functions work on whole columns: a record may hold a million events.
 """
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, sent
+from pathways_nb.trace.metrics import BUSY, COMPILING, WORK, held_back, sent, window_full
 from pathways_nb.trace.record import HOST_KIND, Events, Label
 from pathways_nb.util.intervals import Intervals
 
@@ -75,7 +75,18 @@ def edges_of(events: Events, answers: np.ndarray) -> Edges:
     asked = Edges.of(data.source[apart], heads[data.target[apart]], DATA)  # dispatched when they were done
     messages = np.flatnonzero(sent(events))
     held = _held_back(events, np.union1d(heads[rows], messages), rows, answers)
-    return Edges.joined(data, order, dispatch, asked, held)
+    return Edges.joined(data, order, dispatch, asked, held, _room(events))
+
+
+def _room(events: Events) -> Edges:
+    """Return the edges to enqueues that waited because the window was full, from the launch that made room."""
+    start, end, island = events["start"], events["end"], events["island"]
+    enqueues, launches = np.flatnonzero(events.is_("kind", "enqueue")), np.flatnonzero(events.is_("kind", *BUSY))
+    waited = _last_over(np.flatnonzero(window_full(events)), enqueues, start, end, island)
+    before = _last_over(enqueues, enqueues, start, end, island, events["host"])
+    mine = (waited >= 0) & ((before < 0) | (end[waited] > end[before]))
+    freed = _last_over(launches, enqueues[mine], start, end, island, events["host"])
+    return Edges.of(freed, enqueues[mine], ORDER)
 
 
 def _data(events: Events, rows: np.ndarray) -> Edges:
@@ -202,7 +213,9 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     """Return the edges from what held runs back.
 
     - From a stall of the run, and from compiling its program, to what was sent first for it.
-    - From the value that Python had waited for when it called, to the run's first events on each island and its stalls.
+    - From one step of compiling a program to the next.
+    - From the value that Python had waited for when it called, to the run's first events on each island, its stalls and
+      the compiling of its program.
     - From what ended on an island and so freed capacity, to a message that was held until then. In a simulation, from
       what ended at that very time.
 
@@ -213,11 +226,12 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
         answers: see ``edges_of``.
     """
     start, end, run = events["start"], events["end"], events["run"]
-    stalls = np.flatnonzero(events.is_("kind", "stall") & ~sent(events))
+    stalls = np.flatnonzero(held_back(events))
     stalled = last_before(stalls, (stalls, run[stalls]), (heads, run[heads]))
     names = {name: number for number, name in enumerate(dict.fromkeys(events.by_label("program").tolist()))}
     program = np.array([names[label.program] for label in events.labels], np.int64)[events.label]
-    compiled = _last_over(np.flatnonzero(events.is_("kind", *COMPILING)), heads, start, end, program)
+    compiling = np.flatnonzero(events.is_("kind", *COMPILING))
+    compiled = _last_over(compiling, heads, start, end, program)
     # The first of each run on each island: only these may have waited for the call itself.
     _, first = np.unique(
         np.stack([run[heads], events["island"][heads], events["host"][heads]]), axis=1, return_index=True
@@ -227,11 +241,12 @@ def _held_back(events: Events, heads: np.ndarray, rows: np.ndarray, answers: np.
     at_once = _at_once(events, heads, rows)
     freed = np.where(at_once >= 0, at_once, freed)
     stalled = np.where(freed >= 0, -1, stalled)  # freed capacity is the reason
-    first = np.concatenate([heads[first], stalls])
+    first = np.concatenate([heads[first], stalls, compiling])
     answered = np.searchsorted(answers[1], start[first], "right") - 1
     at = np.where(answered >= 0, np.append(answers[1], -np.inf)[answered], -np.inf)
     waited = last_before(rows, (end[rows],), (at,))
-    parts = ((stalled, heads), (compiled, heads), (waited, first), (freed, heads))
+    step_before = _last_over(compiling, compiling, start, end, program)
+    parts = ((stalled, heads), (compiled, heads), (step_before, compiling), (waited, first), (freed, heads))
     return Edges.joined(*(Edges.of(source, target, DISPATCH) for source, target in parts))
 
 

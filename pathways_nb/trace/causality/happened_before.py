@@ -41,12 +41,18 @@ class Dag:
     answers: np.ndarray
 
     @classmethod
-    def of(cls, events: Events) -> Dag:
-        """Return the graph of a record."""
+    def of(cls, events: Events, since: float | None = None) -> Dag:
+        """Return the graph of a record.
+
+        Args:
+            events: the record.
+            since: seconds from which on compiling and stalls count; from the start of the makespan if left out.
+        """
         span = makes_span(events)
+        since = events["start"][span].min(initial=np.inf) if since is None else since
         held = events.is_("kind", "stall") & (events["run"] >= 0)  # Python's own pauses hold no run back
         held |= events.is_("kind", *COMPILING)
-        kept = span | (held & (events["end"] > events["start"][span].min(initial=np.inf)))
+        kept = span | (held & (events["end"] > since))
         inside = events.select(kept)
         order = np.lexsort((inside["id"], inside["end"], inside["start"]))
         waits = events.of_kind("wait")

@@ -13,7 +13,7 @@ import numpy as np
 
 from pathways_nb.trace.causality.dependencies import last_before, turns
 from pathways_nb.trace.causality.happened_before import Dag
-from pathways_nb.trace.metrics import BUSY, sent
+from pathways_nb.trace.metrics import BUSY, held_back, sent
 
 _SAME = 1e-12
 """Seconds up to which two times count as equal."""
@@ -32,7 +32,7 @@ def doubt(dag: Dag, start: np.ndarray, lasts: np.ndarray) -> str:
     events = dag.events
     if not events.is_("quality", "simulated")[dag.on_devices].all():
         return "its times were measured"
-    if (events.is_("kind", "stall") & ~sent(events)).any():
+    if held_back(events).any():
         return "programs waited for memory or their turn, and another could be next"
     if any(INTERFERENCE in label.basis for label in events.labels):
         return "what nodes cost depended on what ran beside them"

@@ -44,6 +44,26 @@ def test_idle_time_is_divided_along_what_the_next_event_waited_for() -> None:
     )
 
 
+def test_what_is_compiled_before_the_first_launch_counts_as_compiling() -> None:
+    about = (
+        ("wait", 0, 1),
+        ("trace", 2, 3),
+        ("lower", 3, 5),
+        ("compile", 5, 9),
+        ("enqueue", 9, 10),
+        ("compute", 10, 12),
+    )
+    made = [
+        Row(Label(kind, "f", "p", island=0 if start > 8 else -1, devices=1), start, end, 0 if start > 8 else -1)
+        for kind, start, end in about
+    ]
+    events = Events.from_rows(made)
+    assert [one.seconds for one in breakdown(events, (1,), 2.5, 8.0)] == [only(compile=5.5)]
+    assert breakdown(events, (1,), 1.0, 12.0)[0].seconds == only(busy=2, dispatch=2, compile=7)
+    again = Events.from_rows([Row(Label("compute", "g", "q", island=0, devices=1), 0, 1, 1), *made])
+    assert critical_path(again).seconds == {"compile": 7, "compute": 3, "dispatch": 2}
+
+
 def test_devices_of_a_run_are_told_apart() -> None:
     found = idle(there_and_back, ISLANDS)
     assert [(part.where, part.devices) for part in found.devices] == [

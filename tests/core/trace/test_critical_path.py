@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from pathways_nb.trace.causality.breakdown import CAUSES, idle
 from pathways_nb.trace.causality.critical_path import critical_path, slack
+from pathways_nb.trace.causality.what_if import what_if
 from pathways_nb.trace.metrics import summarise
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import WINDOW_FULL, Events, Label, Row
 from tests.core.trace.random_records import DEVICES, Made, records, schedules
 from tests.support.examples import examples
 
@@ -133,6 +135,19 @@ def test_python_that_waits_for_a_value_before_it_goes_on_is_part_of_the_chain() 
     assert [(s.start, s.end, s.cause) for s in path.segments] == [
         (0, 1, "dispatch"), (1, 4, "compute"), (4, 6, "dispatch"), (6, 7, "dispatch"), (7, 9, "compute"),
     ]  # fmt: skip
+
+
+def test_the_wait_for_the_window_of_launches_is_time_of_the_devices() -> None:
+    full, enqueue = Label("stall", WINDOW_FULL, "p", island=0), Label("enqueue", "p", "p", island=0)
+    f = Label("compute", "f", "p", island=0, devices=1)
+    rows = [Row(enqueue, 0, 1, 0), Row(f, 1, 9, 0)]
+    for t in (1, 10, 19):  # one launch at a time: each waits for the end of the one before
+        rows += [Row(full, t, t + 8, 0), Row(enqueue, t + 8, t + 9, 0), Row(f, t + 9, t + 17, 0)]
+    events = Events.from_rows(rows)
+    assert critical_path(events).seconds == {"compute": 32, "dispatch": 4}
+    assert idle(events, (1,)).seconds == {**dict.fromkeys(CAUSES, 0), "busy": 32, "dispatch": 4}
+    assert what_if(events, node="f", faster=2).after == 20
+    assert summarise(events, (1,)).waits == {}
 
 
 def test_nothing_has_no_path() -> None:

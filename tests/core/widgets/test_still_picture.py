@@ -88,6 +88,19 @@ def test_a_png_paints_boxes_where_they_are() -> None:
     assert image.getpixel((20, 1)) == (255, 0, 0)
 
 
+@pytest.mark.parametrize(("quality", "dash"), palette.DASHES.items())
+def test_guessed_times_have_a_dashed_edge(quality: str, dash: tuple[int, int]) -> None:
+    run = FakeRun([], Events.from_rows([Row(Label("compute", "f", island=0, devices=4), 0, 1, 0, quality)]))
+    scene = scene_of(run, ["timeline"])
+    swatch, edge = (one for one in scene.shapes if isinstance(one, Rect) and one.dash == dash)
+    assert swatch.width < edge.width
+    assert quality in texts(scene.svg())
+    assert f'stroke-dasharray="{dash[0]:g} {dash[1]:g}"' in scene.svg()
+    image = Image.open(io.BytesIO(scene.png(2))).convert("RGB")
+    along = [image.getpixel((x, round(2 * edge.y))) for x in range(round(2 * edge.x), round(2 * (edge.x + 20)))]
+    assert {palette.channels(palette.BOX_EDGE), palette.channels(palette.SKY)} <= set(along)
+
+
 def test_names_cannot_break_out() -> None:
     evil = "</text><script>alert(1)</script>&"
     run = FakeRun([], Events.from_rows([Row(Label("compute", evil, evil, island=0, devices=4), 0.0, 1.0, 0, "exact")]))

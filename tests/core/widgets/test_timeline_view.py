@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pathways_nb.trace.metrics import summarise
-from pathways_nb.trace.record import Events, Label, Row
+from pathways_nb.trace.record import QUALITIES, Events, Label, Row
 from pathways_widgets.drawing import palette
 from pathways_widgets.drawing.views import Columns
 from pathways_widgets.timeline.lanes import BUSY_HEIGHT, CONTROLLER_HEIGHT, Lanes
@@ -106,6 +106,24 @@ def test_what_did_not_end_well_is_hatched(status: str) -> None:
     assert {name: len(sources[f"timeline_{name}"]["left"]) for name in BAD_ENDS} == {
         name: int(name == status) for name in BAD_ENDS
     }
+
+
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_a_box_with_guessed_times_has_a_dashed_edge(quality: str) -> None:
+    run = FakeRun([], Events.from_rows([Row(Label("compute", "f", island=0, devices=4), 0, 1, 0, quality)]))
+    view = Timeline((4, 4))
+    sources = view.update(run)
+    assert {name: len(sources[f"timeline_{name}"]["left"]) for name in palette.DASHES} == {
+        name: int(name == quality) for name in palette.DASHES
+    }
+    boxes = sources["timeline_boxes"]
+    assert (boxes["edge"][0] == len(palette.KINDS)) == (quality not in palette.DASHES), "or it would be solid"
+    assert boxes["quality"] == [quality], "and the tooltip says so"
+    drawn = {name: view.root.select_one({"name": f"timeline_{name}_edges"}).glyph for name in palette.DASHES}
+    assert {name: tuple(edges.line_dash) for name, edges in drawn.items()} == palette.DASHES
+    assert [item.label.value for item in view.root.select_one({"name": "timeline_legend1"}).items[-2:]] == [
+        *palette.DASHES
+    ]
 
 
 def test_events_of_unknown_islands_do_not_break_it() -> None:

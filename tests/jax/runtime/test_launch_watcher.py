@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.runtime.local import dispatcher
 from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
 from pathways_nb.runtime.local.launch_watcher import LaunchWatcher
 from pathways_nb.runtime.local.watcher import Launched, _failures, _interpolated
 from pathways_nb.runtime.run_state import Condition
-from pathways_nb.trace.record import Label, Record
-from tests.support.waiting import Unseen, launched, until
+from pathways_nb.trace.record import WINDOW_FULL, Label, Record
+from tests.support.waiting import Unseen, dispatchers, launched, until
 
 matrix = np.full((128, 128), 0.01, np.float32)
 
@@ -52,6 +53,21 @@ def test_the_share_of_ends_watched_follows_the_budget(controller, left, budget, 
     events = run.events.of_kind("compute")
     assert (np.diff(events["end"]) >= 0).all()
     assert (events["end"][:-1] <= events["start"][1:] + 1e-9).all(), "one at a time on the same devices"
+
+
+def test_the_wait_for_the_window_is_recorded_and_is_no_dispatch(controller, left, monkeypatch) -> None:
+    monkeypatch.setattr(dispatcher, "_NOTABLE", 0.0)
+    step = chain(left, IN_FLIGHT + 1)
+    step(matrix).wait()
+    with Unseen(controller) as unseen, pw.record() as run:
+        step(matrix)
+        until(lambda: dispatchers(controller)[0].window._cond._waiters)
+        unseen.see()
+    stalls, enqueues = run.events.of_kind("stall"), run.events.of_kind("enqueue")
+    assert list(stalls["name"]) == [WINDOW_FULL]
+    assert list(stalls["program"]) == ["chain"]
+    assert (enqueues["end"][0], enqueues["start"][1]) == (stalls["start"][0], stalls["end"][0])
+    assert "waited" not in run.summary_line()
 
 
 class Witness:

@@ -135,6 +135,9 @@ BOX_EDGE = "#3A3A3A"
 HATCHES = {"draining": "/", "failed": "x", "upright": "|", "level": "-"}
 """Patterns over boxes: by the status of an event that did not end well, and by ``EventStyle.pattern``."""
 
+DASHES = {"estimated": (6, 3), "interpolated": (2, 3)}
+"""Lengths in pixels of the dashes and gaps of a box's edge, by the quality of its stamps; others have a solid edge."""
+
 HATCH_ALPHA = 0.35
 """Opacity of the patterns."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from html import escape
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -34,7 +35,10 @@ _PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "←": "<", "µ": "u"
 
 @dataclass(frozen=True)
 class Rect:
-    """A rectangle; ``hatch`` is one of the patterns of ``palette.HATCHES``, or empty."""
+    """A rectangle; ``hatch`` is one of the patterns of ``palette.HATCHES``, or empty.
+
+    ``dash`` is the length of the dashes of its edge and of the gaps between them; empty for a solid edge.
+    """
 
     x: float
     y: float
@@ -45,13 +49,23 @@ class Rect:
     line_width: float = 1.0
     radius: float = 0.0
     hatch: str = ""
+    dash: tuple[float, ...] = ()
+
+    def sides(self) -> list[Curve]:
+        """Return the four sides, for an edge that is dashed."""
+        x, y, right, bottom = self.x, self.y, self.x + self.width, self.y + self.height
+        corners = [(x, y), (right, y), (right, bottom), (x, bottom), (x, y)]
+        return [
+            Curve(ends, self.line, self.line_width, dash=self.dash[0], gap=self.dash[1]) for ends in pairwise(corners)
+        ]
 
 
 @dataclass(frozen=True)
 class Curve:
     """A line through points; four points with ``bezier`` are a cubic Bézier curve.
 
-    ``dash`` is the length of the dashes of a straight line between two points, 0 for a solid line.
+    ``dash`` is the length of the dashes of a straight line between two points, 0 for a solid line; ``gap`` is that of
+    the gaps between them, 0 for half a dash.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -59,6 +73,7 @@ class Curve:
     line_width: float = 1.0
     bezier: bool = False
     dash: float = 0.0
+    gap: float = 0.0
 
     def straight(self) -> list[tuple[float, float]]:
         """Return the points of a polyline that looks the same."""
@@ -66,13 +81,20 @@ class Curve:
             return list(self.points)
         return [_on_bezier(self.points, step / _STEPS) for step in range(_STEPS + 1)]
 
+    @property
+    def between(self) -> float:
+        """The length of the gaps."""
+        return self.gap or self.dash / 2
+
     def strokes(self) -> list[list[tuple[float, float]]]:
         """Return the visible polylines: one, or one for each dash."""
         if not self.dash:
             return [self.straight()]
         (x0, y0), (x1, y1) = self.points
         length = max(math.dist(*self.points), 1e-9)
-        parts = [(at / length, min((at + self.dash) / length, 1.0)) for at in np.arange(0, length, 1.5 * self.dash)]
+        parts = [
+            (at / length, min((at + self.dash) / length, 1.0)) for at in np.arange(0, length, self.dash + self.between)
+        ]
         return [[(x0 + part * (x1 - x0), y0 + part * (y1 - y0)) for part in ends] for ends in parts]
 
 
@@ -191,6 +213,7 @@ def _svg(shape: Shape) -> Iterator[str]:
             look = f'fill="{shape.fill or "none"}"' + (f' rx="{shape.radius:g}"' if shape.radius else "")
             if shape.line:
                 look += f' stroke="{shape.line}" stroke-width="{shape.line_width:g}"'
+                look += f' stroke-dasharray="{" ".join(f"{one:g}" for one in shape.dash)}"' if shape.dash else ""
             place = f'x="{shape.x:.2f}" y="{shape.y:.2f}" width="{shape.width:.2f}" height="{shape.height:.2f}"'
             yield f"<rect {place} {look}/>"
             if lines := "".join(f"M{x0:.2f} {y0:.2f}L{x1:.2f} {y1:.2f}" for (x0, y0), (x1, y1) in _hatching(shape)):
@@ -199,7 +222,7 @@ def _svg(shape: Shape) -> Iterator[str]:
         case Curve():
             first, *rest = (f"{x:.2f} {y:.2f}" for x, y in shape.points)
             way = f"M{first}{'C' if shape.bezier else 'L'}{' '.join(rest)}"
-            dashes = f' stroke-dasharray="{shape.dash:g} {shape.dash / 2:g}"' if shape.dash else ""
+            dashes = f' stroke-dasharray="{shape.dash:g} {shape.between:g}"' if shape.dash else ""
             yield f'<path d="{way}" fill="none" stroke="{shape.line}" stroke-width="{shape.line_width:g}"{dashes}/>'
         case Polygon():
             yield f'<polygon points="{" ".join(f"{x:.2f},{y:.2f}" for x, y in shape.points)}" fill="{shape.fill}"/>'
@@ -226,8 +249,11 @@ def _paint(draw: ImageDraw.ImageDraw, shape: Shape, scale: float) -> None:
         case Rect():
             box = [scale * shape.x, scale * shape.y, scale * (shape.x + shape.width), scale * (shape.y + shape.height)]
             box[2], box[3] = max(box[2], box[0]), max(box[3], box[1])
-            line_width = max(round(scale * shape.line_width), 1) if shape.line else 0
-            draw.rounded_rectangle(box, scale * shape.radius, shape.fill or None, shape.line or None, line_width)
+            solid = "" if shape.dash else shape.line
+            line_width = max(round(scale * shape.line_width), 1) if solid else 0
+            draw.rounded_rectangle(box, scale * shape.radius, shape.fill or None, solid or None, line_width)
+            for side in shape.sides() if shape.dash else ():
+                _paint(draw, side, scale)
             for ends in _hatching(shape):
                 points = [(scale * x, scale * y) for x, y in ends]
                 draw.line(points, f"{palette.INK}{round(255 * palette.HATCH_ALPHA):02X}", max(round(0.7 * scale), 1))

@@ -74,13 +74,14 @@ class Frame:
 
 
 class Swatch(NamedTuple):
-    """An entry of a legend: a box in a colour with a pattern, only its outline, or a dashed line."""
+    """An entry of a legend: a box in a colour with a pattern, only its outline (perhaps dashed), or a dashed line."""
 
     text: str
     colour: str
     hatch: str = ""
     dashed: bool = False
     outline: bool = False
+    dash: tuple[float, ...] = ()
 
     def shape(self, x: float, y: float, size: float) -> Shape:
         """Return the shape, ``size`` pixels wide, to the right of ``x`` and centred at ``y``."""
@@ -88,7 +89,7 @@ class Swatch(NamedTuple):
             return Curve(((x, y), (x + size, y)), self.colour, 1.5 * style.current().line, dash=0.4 * size)
         box = x, y - size / 2, size, size
         if self.outline:
-            return Rect(*box, "", self.colour, 2.5 * style.current().line)
+            return Rect(*box, "", self.colour, (1.0 if self.dash else 2.5) * style.current().line, dash=self.dash)
         return Rect(*box, self.colour, hatch=self.hatch)
 
 

@@ -136,18 +136,38 @@ const press = (button, shown) => {
   button.style.opacity = shown ? "1" : "0.4"
 }
 
+// Bokeh draws only what is on the page, and notebooks keep cells that are out of sight off it: this element tells when it
+// comes onto the page.
+if (!customElements.get("pathways-host")) customElements.define("pathways-host", class extends HTMLElement {
+  connectedCallback() { this.dispatchEvent(new Event("connected")) }
+})
+const onPage = (host) => host.isConnected || new Promise((come) => host.addEventListener("connected", come, {once: true}))
+
+const embed = async (Bokeh, item, host) => {
+  for (;;) {
+    await onPage(host)
+    try {
+      return await Bokeh.embed.embed_item({...item, target_id: null}, host)
+    } catch (error) {
+      if (host.isConnected) throw error  // else it left the page again in the meantime
+    }
+  }
+}
+
 // The summary is inserted as text, never as HTML: it contains names that users chose.
 const mount = async (Bokeh, item, element) => {
-  const host = document.createElement("div"), foot = document.createElement("div"), summary = document.createElement("div")
+  const host = document.createElement("pathways-host"), foot = document.createElement("div"), summary = document.createElement("div")
+  host.style.display = "block"
   foot.style.cssText = "font: 12px sans-serif; padding: 4px 12px; opacity: 0.8; display: flex; gap: 12px"
   summary.style.cssText = "white-space: pre-wrap; flex: 1"
   summary.textContent = item.summary
-  element.classList.add("pathways-figure")  // hides the static picture beside it (output.py)
+  element.classList.remove("pathways-figure")
   element.replaceChildren(host, foot)
   const theme = () => item.themes[isDark() ? "dark" : "light"]
   dress(item.doc, item.properties)
   dress(item.doc, theme())
-  const views = await Bokeh.embed.embed_item({...item, target_id: null}, host)
+  const views = await embed(Bokeh, item, host)
+  element.classList.add("pathways-figure")  // hides the still picture beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
   const describe = (text) => { if (text) { host.setAttribute("role", "img"); host.setAttribute("aria-label", text) } }
   describe(item.description ?? item.summary)

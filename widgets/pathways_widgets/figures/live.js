@@ -118,8 +118,15 @@ const draw = async (model, el) => {
 
 export default {
   async render({model, el}) {
-    let end = await draw(model, el)
-    const redraw = async () => { end(); end = await draw(model, el) }
+    let item, end = () => {}
+    const redraw = async () => {
+      do {
+        end()
+        item = model.get("_item")
+        end = await draw(model, el)
+      } while (item !== model.get("_item"))  // it may have changed while the figure was not on the page yet
+    }
+    await redraw()
     model.on("change:_item", redraw)
     return () => { model.off("change:_item", redraw); end() }
   },

@@ -216,7 +216,11 @@ def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = T
     view = make(moment.islands, plot[1] - plot[0], moment.island_names)
     sources, span, lane = view.update(moment), view.properties[TIME_RANGE], float(view.lanes.pixels)
     clients = [Swatch(name, colour) for _, name, colour in legend_of(moment.events)]
-    shapes, used = legend([*map(_swatches, KIND_ROWS), clients], top + factor * LINE, width)
+    kinds, guesses = (
+        [*map(_swatches, KIND_ROWS)],
+        [Swatch(name, palette.BOX_EDGE, outline=True, dash=dash) for name, dash in palette.DASHES.items()],
+    )
+    shapes, used = legend([kinds[0] + guesses, *kinds[1:], clients], top + factor * LINE, width)
     first = top + factor * LINE + used + 4
     bottom = first + view.lanes.bounds[-1] * lane
     frame = Frame(*plot, first, bottom, span["start"], span["end"], lane)
@@ -229,6 +233,10 @@ def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = T
     for name, hatch in palette.HATCHES.items():
         for left, right, high, low in _pairs(sources[f"timeline_{name}"], "left", "right", "top", "bottom"):
             shapes.append(Rect(x(left), y(high), x(right) - x(left), y(low) - y(high), hatch=hatch))
+    for name, dash in palette.DASHES.items():
+        for left, right, high, low in _pairs(sources[f"timeline_{name}"], "left", "right", "top", "bottom"):
+            box = x(left), y(high), x(right) - x(left), y(low) - y(high)
+            shapes.append(Rect(*box, "", palette.BOX_EDGE, style.current().line, dash=dash))
     shapes += _between_lanes(view, frame)
     for x0, y0, x1, y1 in _pairs(sources[PATH], *ENDS) if PATH in sources else ():
         shapes.append(Curve(((x(x0), y(y0)), (x(x1), y(y1))), LIGHT["text"], WIDTH))

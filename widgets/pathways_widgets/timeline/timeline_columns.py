@@ -55,7 +55,7 @@ SOURCES = {
     "timeline_busy": list(BUSY_COLUMNS),
     "timeline_labels": ["y", "text"],
     "timeline_marks": ["x", "y", "text", "code", "client"],
-    **{f"timeline_{name}": [*SIDES, "code", "client"] for name in palette.HATCHES},
+    **{f"timeline_{name}": [*SIDES, "code", "client"] for name in (*palette.HATCHES, *palette.DASHES)},
 }
 
 
@@ -84,11 +84,18 @@ def columns_of(digest: Digest, boxes: Boxes, events: Events, scale: TimelineScal
     """
     columns = _boxes(digest, boxes, events)
     wide = columns["duration"] >= _NARROW * scale.seconds
-    columns["edge"] = np.where(wide, len(palette.KINDS), columns["code"]).astype(np.uint8)
+    guessed = {
+        f"timeline_{name}": wide & (columns["quality"].numbers == QUALITIES.index(name)) for name in palette.DASHES
+    }
+    solid = wide & ~np.any(list(guessed.values()), 0)
+    columns["edge"] = np.where(solid, len(palette.KINDS), columns["code"]).astype(np.uint8)
     high = np.minimum(_STRIP * scale.font / 11 * scale.lanes, (columns["bottom"] - columns["top"]) / 3)
     columns["strip"] = (columns["bottom"] - np.where(columns["tint"], high, 0)).astype(np.float32)
     hatched = {f"timeline_{name}": _hatched(columns, name, wide, scale.seconds) for name in palette.HATCHES}
-    return {"timeline_boxes": columns, "timeline_marks": _marks(columns, boxes, events, scale), **hatched}
+    dashed = {
+        name: {part: columns[part][which] for part in (*SIDES, "code", "client")} for name, which in guessed.items()
+    }
+    return {"timeline_boxes": columns, "timeline_marks": _marks(columns, boxes, events, scale), **hatched, **dashed}
 
 
 def title_of(boxes: Boxes, events: Events) -> str:

@@ -3,8 +3,9 @@
 A lane for the host work of an island appears with the first such work.
 
 An event of a gang is one box over all its devices. Gaps are drawn as gaps: nothing is stretched to fill them. Colour,
-letter and pattern show the kind, so that it can be read in grey; slanted hatching a bad end; a strip along a box its
-client where there are several. Times are in seconds since the start of the run.
+letter and pattern show the kind, so that it can be read in grey; slanted hatching a bad end; a dashed edge that its
+stamps are guessed; a strip along a box its client where there are several. Times are in seconds since the start of the
+run.
 
 Legends and hidden clients filter in the browser (``_SEEN``), so that a click works on a page without a kernel.
 Which boxes are drawn is decided in ``level_of_detail``, their columns are made in ``timeline_columns``.
@@ -203,6 +204,9 @@ def _draw_boxes(
     for name in palette.HATCHES:
         pattern = Quad(**_AT, fill_color=None, line_color=None, **_hatch(name))
         fig.add_glyph(tables[f"timeline_{name}"], pattern)  # no glyphs for selections: they cost time to make
+    for name, dash in palette.DASHES.items():
+        edge = Quad(**_AT, fill_color=None, line_color=palette.BOX_EDGE, line_width=style.line, line_dash=list(dash))
+        fig.add_glyph(tables[f"timeline_{name}"], edge).name = f"timeline_{name}_edges"
     fig.text(
         "x",
         "y",
@@ -238,6 +242,7 @@ def _draw_legend(fig: figure, style: Style) -> None:
     _filter(fig, list(swatches.values()))
     for position, kinds in enumerate((palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)):
         items = [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
+        items += _guesses(fig, nowhere) if kinds is palette.DEVICE_KINDS else []
         legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
         legend.click_policy = "hide"
         legend.location = "top_left"
@@ -252,6 +257,15 @@ def _draw_legend(fig: figure, style: Style) -> None:
 def _swatch(fig: figure, kind: palette.EventStyle, nowhere: ColumnDataSource) -> GlyphRenderer:
     """Return the box of a legend entry, which is drawn nowhere: it carries the entry's colour and visibility."""
     return fig.add_glyph(nowhere, Quad(**_AT, fill_color=kind.colour, line_color=None, **_hatch(kind.pattern)))
+
+
+def _guesses(fig: figure, nowhere: ColumnDataSource) -> list[LegendItem]:
+    """Return the legend entries of dashed edges, which hide these edges."""
+    found = []
+    for name in palette.DASHES:
+        edges = fig.select_one({"name": f"timeline_{name}_edges"})
+        found.append(LegendItem(label=name, renderers=[fig.add_glyph(nowhere, edges.glyph.clone()), edges]))
+    return found
 
 
 def _hatch(name: str) -> dict[str, Any]:
