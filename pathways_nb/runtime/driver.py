@@ -51,8 +51,9 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
-from pathways_nb.runtime.run_state import Condition, Entry, Execution, will_read
+from pathways_nb.runtime.run_state import Entry, Execution, will_read
 from pathways_nb.trace.record import Record, Row, label_of
+from pathways_nb.util.waiting import Condition
 
 QUEUED = 64
 """Programs that a client may have queued before its next call waits (client back-pressure)."""

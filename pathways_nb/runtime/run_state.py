@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,91 +18,9 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Record
 from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.waiting import Condition
 
 _reads = threading.Lock()
-_HEARD = 0.5
-"""The longest time, in seconds, until an interrupt is heard."""
-
-
-class Condition:
-    """A condition variable whose waiters name what they wait for; only those whose wait is over are woken.
-
-    ``threading.Condition`` would wake all of them to ask themselves. Then every client's thread would take Python's
-    lock at every end of any client's program. It costs nothing while nobody waits.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[threading.Lock, Callable[[], bool]] = {}
-        """By the lock on which a thread sleeps: the predicate it waits for."""
-        self._changing = threading.Lock()
-        self._muffled: set[int] = set()
-        """Threads whose notifications are postponed."""
-
-    @contextmanager
-    def once(self) -> Iterator[None]:
-        """Postpone this thread's notifications to the end of the block, so that a waiter for several ends wakes once.
-
-        Yields:
-            Nothing.
-        """
-        self._muffled.add(threading.get_ident())
-        try:
-            yield
-        finally:
-            self._muffled.discard(threading.get_ident())
-            self.notify_all()
-
-    def notify_all(self) -> None:
-        """Wake the threads whose predicate holds."""
-        if self._waiting and threading.get_ident() not in self._muffled:
-            with self._changing:
-                for asleep in [asleep for asleep, ready in self._waiting.items() if ready()]:
-                    del self._waiting[asleep]
-                    asleep.release()
-
-    def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
-        """Wait until ``ready()``; interrupts are heard.
-
-        Args:
-            ready: the predicate; other threads call it, too, so it must be quick and take no lock.
-            timeout: seconds to wait at most; negative for no limit.
-
-        Returns:
-            Whether ``ready()`` holds.
-        """
-        if ready():
-            return True
-        asleep = threading.Lock()
-        asleep.acquire()
-        with self._changing:
-            self._waiting[asleep] = ready
-        try:
-            return ready() or _acquire(asleep, timeout) or ready()
-        finally:
-            with self._changing:
-                self._waiting.pop(asleep, None)
-
-
-def _acquire(asleep: threading.Lock, timeout: float) -> bool:
-    """Acquire a lock.
-
-    The main thread waits in short steps: Python overlooks a signal that arrives just before a wait until it ends.
-
-    Args:
-        asleep: the lock.
-        timeout: seconds to wait at most; negative for no limit.
-
-    Returns:
-        Whether it was acquired.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return asleep.acquire(timeout=timeout)
-    left = timeout
-    while not asleep.acquire(timeout=min(left, _HEARD) if timeout >= 0 else _HEARD):
-        left -= _HEARD
-        if timeout >= 0 and left <= 0:
-            return False
-    return True
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -12,8 +12,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from pathways_nb.runtime.run_state import Condition
 from pathways_nb.session.session import Session
+from pathways_nb.util.waiting import Condition
 
 
 class Exclusive:

@@ -12,7 +12,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from pathways_nb.program.build import Code
 from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
 from pathways_nb.trace.record import Label, Record, Row
 from pathways_nb.util.fallbacks import fall_back
+from pathways_nb.util.waiting import Promise, Workers
 
 Clock = Callable[[], float]
 
@@ -69,17 +69,15 @@ class Executables:
 
     def __init__(self, clock: Clock):
         self.clock = clock
-        self._compiled: dict[tuple[str, tuple[tuple[str, int], ...]], Future[Executable]] = {}
+        self._compiled: dict[tuple[str, tuple[tuple[str, int], ...]], Promise[Executable]] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(
-            max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="pathways-compile"
-        )
+        self._pool = Workers("pathways-compile", max(2, min(8, os.cpu_count() or 1)))
 
-    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
+    def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
         """Lower the node, and compile it unless the same text was compiled for the same devices.
 
         Returns:
-            A future of the executable.
+            A promise of the executable.
         """
         return self._pool.submit(self._get, request, record)
 
@@ -93,7 +91,7 @@ class Executables:
         with self._lock:
             found = self._compiled.get(key)
             if found is None:
-                ours = self._compiled[key] = Future()
+                ours = self._compiled[key] = Promise()
         if found is not None:
             return found.result()
         try:

@@ -27,12 +27,12 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime.event_loop import Item
-from pathways_nb.runtime.run_state import Condition
 from pathways_nb.runtime.sim import held_up
 from pathways_nb.runtime.sim.blocked_threads import is_asleep, is_napping, look
 from pathways_nb.runtime.sim.held_up import HeldUp, Say
 from pathways_nb.runtime.sim.simulated_islands import EventQueue
 from pathways_nb.runtime.sim.stopping_points import Point, in_order, pass_time
+from pathways_nb.util.waiting import Condition
 
 OURS = "pathways-"
 """Prefix of the names of the controller's own threads, which are never clients."""
