@@ -5,7 +5,6 @@ Dispatchers write slots, watchers mark steps as done, and the user's thread wait
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +19,6 @@ from pathways_nb.trace.record import Record
 from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.waiting import Condition
 
-_reads = threading.Lock()
-
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Entry:
@@ -29,8 +26,9 @@ class Entry:
 
     array: Any = None
     error: PathwaysError | None = None
-    pending_reads: int = 0
-    """Reads that are not dispatched yet: submitted runs that bring it to their places, and moves of its own run."""
+    reads: list[None] = field(default_factory=list)
+    """One item for each read that is not dispatched yet: submitted runs that bring it to their places, and moves of its
+    own run. It is a list because adding to one takes no lock and no interrupt divides it."""
     run: Execution | None = None
     step: int = -1
     """The step of ``run`` that makes it."""
@@ -42,6 +40,13 @@ class Entry:
     """In the simulator: what has its value, if anything."""
     where: Placement | None = None
     """Its devices, if it was put there and not made by a run."""
+    dropped: Any = None
+    """What tells the event loop that nobody holds it any more (``runtime.holds``)."""
+
+    @property
+    def pending_reads(self) -> int:
+        """The number of reads that are not dispatched yet."""
+        return len(self.reads)
 
     @property
     def placement(self) -> Placement | None:
@@ -62,8 +67,7 @@ class Entry:
 
     def has_read(self) -> None:
         """Count one pending read less."""
-        with _reads:
-            self.pending_reads -= 1
+        self.reads.pop()
 
     @property
     def resolved(self) -> bool:
@@ -73,9 +77,8 @@ class Entry:
 
 def will_read(entries: Iterable[Entry]) -> None:
     """Count one more pending read of each entry."""
-    with _reads:
-        for entry in entries:
-            entry.pending_reads += 1
+    for entry in entries:
+        entry.reads.append(None)
 
 
 @dataclass(eq=False)
@@ -102,6 +105,8 @@ class Execution:
     client: str = ""
     buffers: Sequence[int] = ()
     """The logical buffers of its results."""
+    siblings: dict[int, Execution] = field(default_factory=dict)
+    """The runs of its client that have not ended, itself included, by number."""
     slots: list[Any] = field(init=False)
     errors: dict[int, PathwaysError] = field(default_factory=dict)
     """By step, the reason why it has no outputs."""

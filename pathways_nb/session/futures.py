@@ -20,6 +20,7 @@ from pathways_nb.plan.virtual_slice import VirtualSlice, by_serial, is_alive
 from pathways_nb.program import context
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
+from pathways_nb.runtime.holds import Hold
 from pathways_nb.runtime.run_state import Entry, lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import default_controller, tenant_scope
@@ -48,7 +49,7 @@ class Future(Unique, NotAnArray, Deferred):
     _sharding: Any = None
     _flush: Callable[[], None] | None = None
     _consumed = ""
-    _release: Callable[[int], None] | None = None
+    _held: Hold | None = None
     place: int | None = None
     """The serial number of the virtual slice where it is computed or was put."""
     copies: Mapping[Placement, Future] = {}
@@ -59,22 +60,16 @@ class Future(Unique, NotAnArray, Deferred):
 
     # ---- made by the client
 
-    def bind(self, buffer: int, entry: Entry, sharding: Any, release: Callable[[int], None]) -> None:
+    def bind(self, held: Hold, sharding: Any) -> None:
         """Attach the future to the logical buffer that its value will be in, once its call is dispatched.
 
         Args:
-            buffer: the logical buffer.
-            entry: its entry in the driver.
+            held: the token of the logical buffer.
             sharding: the ``jax.sharding`` of the value.
-            release: called with the buffer when the future is garbage collected.
         """
-        self._buffer, self._entry, self._sharding, self._release = buffer, entry, sharding, release
+        self._buffer, self._entry, self._sharding, self._held = held.buffer, held.entry, sharding, held
         if self._flush is not None:
             self._flush = None
-
-    def __del__(self) -> None:
-        if self._release is not None:
-            self._release(self._buffer)
 
     def cast(self, shadow: Any) -> None:
         """Attach the value of a simulated future: ``shadow`` is a future of real devices or a host value."""
@@ -94,11 +89,9 @@ class Future(Unique, NotAnArray, Deferred):
 
     def take(self, other: Future) -> None:
         """Become ``other``, the dispatched future of the same value."""
-        release, other._release = other._release, None
-        assert other._entry is not None
-        assert release is not None
-        self.bind(other._buffer, other._entry, other._sharding, release)
+        assert other._held is not None
         self.place, self.copies = other.place, other.copies
+        self.bind(other._held, other._sharding)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call could not be dispatched, or was interrupted before it was."""

@@ -144,11 +144,8 @@ def _submit(
     """
     driver = session.driver
     buffers, temporary = stored_values.hold(session, ready.plan, call.leaves, client)
-    try:
-        run, results = driver.submit(ready, buffers, record, client)
-    finally:
-        for buffer in temporary:
-            driver.release(buffer)
+    run, results = driver.submit(ready, buffers, record, client)
+    del temporary  # their buffers live on while the run needs them
     if not gathered:
         consume(call)
     for recording, _ in session.recordings[-1:]:

@@ -57,9 +57,9 @@ def test_a_client_that_closes_while_another_is_calling_with_its_result(controlle
     settled(controller)
     driver, post = controller.driver, controller.driver.event_loop.submit
 
-    def close_first(event: Any) -> None:
+    def close_first(event: Any, *changes: Any) -> None:
         ann.close()
-        post(event)
+        post(event, *changes)
 
     with monkeypatch.context() as patched:
         patched.setattr(driver.event_loop, "submit", close_first)
