@@ -156,8 +156,8 @@ class Program(Unique):
             return out_leaves
 
         try:
-            with context.under(trace), _apart(platform):
-                closed = self._make_jaxpr(trace, flat_fn, avals)
+            with _apart(platform):
+                closed = context.under(trace, self._make_jaxpr, trace, flat_fn, avals)
         except Exception as error:
             call.explain(error, f"the program {self.name!r}")
             raise

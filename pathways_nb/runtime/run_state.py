@@ -5,6 +5,8 @@ Dispatchers write slots, watchers mark steps as done, and the user's thread wait
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,9 @@ from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Record
 from pathways_nb.util.progress import to_standard_error
 from pathways_nb.util.waiting import Condition
+
+asked = itertools.count()
+"""Numbers of calls, in the order in which they are made."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -105,6 +110,12 @@ class Execution:
     client: str = ""
     buffers: Sequence[int] = ()
     """The logical buffers of its results."""
+    thread: int = field(default_factory=threading.get_ident)
+    """The thread that called it."""
+    asked: int = field(default_factory=asked.__next__)
+    """Its number among the calls of all threads and controllers."""
+    begun: bool = False
+    """Whether any launch of it has gone out."""
     siblings: dict[int, Execution] = field(default_factory=dict)
     """The runs of its client that have not ended, itself included, by number."""
     slots: list[Any] = field(init=False)
@@ -130,14 +141,16 @@ class Execution:
 
     def fill(self, step: int, arrays: Sequence[Any]) -> None:
         """Store the outputs of a launched step, computed or not."""
+        source = self.compiled_plan.plan.steps[step].argument
         for slot, array in zip(self.compiled_plan.plan.steps[step].outputs, arrays, strict=False):
             self.slots[slot] = array
             entries = self.results.get(slot, ())
-            source = self.compiled_plan.plan.steps[step].argument
             for entry in entries:
                 entry.array, entry.shared = array, len(entries) > 1 or source >= 0
             if entries and source >= 0:
                 self.arguments[source].shared = True
+        if source < 0:
+            self.begun = True
         if step in self.compiled_plan.awaited:
             self.launched.notify_all()
 

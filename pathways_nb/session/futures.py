@@ -103,6 +103,11 @@ class Future(Unique, NotAnArray, Deferred):
             text = f"{self._name} was not dispatched: {type(error).__name__}: {error}"
             self._entry = Entry(error=error if isinstance(error, PathwaysError) else CancelledError(text))
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether its call was dispatched and it has a logical buffer."""
+        return self._held is not None
+
     def consume(self, where: str) -> None:
         """Record that a call at line ``where`` donated it; ``""`` takes that back."""
         self._consumed = where

@@ -15,15 +15,25 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any, Generic, TypeVar
 
 from pathways_nb.util import forks
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _HEARD = 0.5
 """The longest time, in seconds, until an interrupt is heard."""
+waits: set[CodeType] = set()
+"""Functions that are written to be interrupted at any bytecode (see ``util.interrupts``)."""
 _AT_EXIT = 10.0
 """Seconds that the end of the process waits for work under way, at most."""
+
+
+def interruptible(function: F) -> F:
+    """Have an interrupt end this wait at once, also where a block is entered or left around it."""
+    waits.add(function.__code__)
+    return function
 
 
 class Condition:
@@ -60,6 +70,7 @@ class Condition:
                 if ready() and self._waiting.pop(asleep, None) is not None:
                     asleep.release()
 
+    @interruptible
     def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
         """Wait until ``ready()``; interrupts are heard.
 

@@ -237,6 +237,7 @@ class SimDriver(Driver):
         """
         run: Execution = task.ongoing.run.execution
         task.label = run.compiled_plan.actions[task.index].label
+        run.begun = run.begun or self._on_devices(task)
         seconds = task.ongoing.run.timed.seconds[task.index]
         if callable(declared := run.compiled_plan.actions[task.index].seconds):
             seconds = 0.0 if run.stopped or run.errors else check_seconds(task.label.name, declared())

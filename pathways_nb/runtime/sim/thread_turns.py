@@ -32,7 +32,7 @@ from pathways_nb.runtime.sim.blocked_threads import is_asleep, is_napping, look
 from pathways_nb.runtime.sim.held_up import HeldUp, Say
 from pathways_nb.runtime.sim.simulated_islands import EventQueue
 from pathways_nb.runtime.sim.stopping_points import Point, in_order, pass_time
-from pathways_nb.util.waiting import Condition
+from pathways_nb.util.waiting import Condition, interruptible
 
 OURS = "pathways-"
 """Prefix of the names of the controller's own threads, which are never clients."""
@@ -168,6 +168,7 @@ class Turns(Condition):
         self._dissolved = True
         self._look()
 
+    @interruptible
     def _stand(self, point: Point) -> None:
         """Stop the current thread at ``point`` until the event loop's thread releases it."""
         event_loop, mine = self._loop_of(), threading.current_thread()

@@ -10,6 +10,7 @@ A batch is traced like any program and cached by what it consists of, so the sec
 from __future__ import annotations
 
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,8 @@ class _Batch:
 
     tenant: Tenant | None = None
     """The tenant for which they are made."""
+    thread: int = field(default_factory=threading.get_ident)
+    """The thread that made the first of the calls."""
     needs_values: bool = True
     """Whether the values of their arguments are needed, or only shapes and types."""
     calls: list[_Call] = field(default_factory=list)
@@ -121,7 +124,8 @@ class _Batch:
     def fail(self, error: BaseException) -> None:
         """Record that the batch was never dispatched: its futures say so, and what it had donated is usable again."""
         for future in (f for call in self.calls for ref in call.outputs if (f := ref()) is not None):
-            future.fail(error)
+            if not future.is_bound:  # an interrupt may come after the dispatch
+                future.fail(error)
         for future in self.consumed:
             future.consume("")
 
@@ -144,13 +148,14 @@ class CallBatcher:
         Returns:
             Its outputs as futures.
         """
-        with self._exclusive.held(self.session):
-            if self.batch.calls and self.batch.tenant is not tenant_scope.current():
-                self.flush()
-            self.batch.tenant = tenant_scope.current()
-            return self._add(computation, call)
+        return self._exclusive.run(self.session, self._add, computation, call)
 
     def _add(self, computation: Computation, call: Signature) -> Any:
+        if self.batch.calls and self.batch.tenant is not tenant_scope.current():
+            self.flush()
+        if not self.batch.calls:
+            self.batch.thread = threading.get_ident()
+        self.batch.tenant = tenant_scope.current()
         avals = call.avals()
         check_futures(call)
         shapes = output_shapes(computation, call, avals, self.session)
@@ -176,10 +181,13 @@ class CallBatcher:
         """Dispatch the batch as one program; a forked child leaves that to its parent."""
         if forks.is_child():
             return
-        with tenant_scope.calling(self.session), self._exclusive.held(self.session):
-            batch, self.batch = self.batch, self._begin()
-            if batch.calls:
-                self._send(batch)
+        with tenant_scope.calling(self.session):
+            self._exclusive.run(self.session, self._flush)
+
+    def _flush(self) -> None:
+        batch, self.batch = self.batch, self._begin()
+        if batch.calls:
+            self._send(batch)
 
     def _send(self, batch: _Batch) -> None:
         wanted = batch.wanted()
@@ -188,25 +196,39 @@ class CallBatcher:
             call = program.signature(tuple(batch.outside), {})
             with tenant_scope.acting(batch.tenant):
                 futures = dispatch(self.session, program, call, gathered=True)
+            chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
+            for placeholder, future in zip(chosen, futures, strict=True):
+                if placeholder is not None:
+                    placeholder.take(future)
         except BaseException as error:
             batch.fail(error)
             raise
-        chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
-        for placeholder, future in zip(chosen, futures, strict=True):
-            if placeholder is not None:
-                placeholder.take(future)
 
     def cancel(self, reason: BaseException) -> None:
         """Cancel the batched calls."""
-        with self._exclusive.held(self.session):
-            batch, self.batch = self.batch, self._begin()
-            batch.fail(reason)
+        self._exclusive.run(self.session, self._cancel, reason)
+
+    def _cancel(self, reason: BaseException) -> None:
+        batch, self.batch = self.batch, self._begin()
+        batch.fail(reason)
+
+    def interrupt(self, thread: int) -> int:
+        """Cancel the batched calls of a thread that was interrupted, and return how many those were."""
+        return self._exclusive.run(self.session, self._interrupt, thread)
+
+    def _interrupt(self, thread: int) -> int:
+        count = len(self.batch.calls) if self.batch.thread == thread else 0
+        if count:
+            self._cancel(KeyboardInterrupt())
+        return count
 
     def give_up(self, client: str) -> None:
         """Cancel the batched calls of a client that closes: dispatched later, they would open it again."""
-        with self._exclusive.held(self.session):
-            if self.batch.tenant is not None and self.batch.tenant.name == client:
-                self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
+        self._exclusive.run(self.session, self._give_up, client)
+
+    def _give_up(self, client: str) -> None:
+        if self.batch.tenant is not None and self.batch.tenant.name == client:
+            self._cancel(CancelledError(f"client {client} closed before this call was dispatched."))
 
 
 def pending(session: Session) -> Pending:
@@ -274,8 +296,7 @@ def output_shapes(computation: Computation, call: Signature, avals: tuple[Aval, 
         def staged(*leaves: Any) -> Any:
             return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
 
-        with context.under(trace):
-            out = jax.eval_shape(staged, *(aval.struct for aval in avals))
+        out = context.under(trace, jax.eval_shape, staged, *(aval.struct for aval in avals))
         computation.shapes[key] = jax.tree.map(aval_of, out)
     return computation.shapes[key]
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import jax
@@ -35,15 +34,16 @@ from pathways_nb.trace.record import Label, Record, Row, label_of
 _LONG_LOWERING = 1.0
 """Seconds of compiling after which a garbage collection is a small part."""
 
+T = TypeVar("T")
 _exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
-def _alone(session: Session, made_once: object) -> AbstractContextManager[None]:
-    """Return a context that keeps other threads from making the same trace or plan, which ``made_once`` owns."""
+def _alone(session: Session, made_once: object, make: Callable[[], T]) -> T:
+    """Make a trace or plan, which ``made_once`` owns, while no other thread makes one; of several only one makes it."""
     with _finding:
         found = _exclusive.setdefault(made_once, Exclusive())
-    return found.held(session)
+    return found.run(session, make)
 
 
 def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
@@ -106,17 +106,17 @@ def _traced_once(
     session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """Return the cached trace, or trace the program and record the time this takes."""
-    traced = program.cached(call, avals, session.platform)
-    if traced is not None:
-        return traced
-    with _alone(session, program):  # of several threads that call it first, one traces it
+
+    def trace() -> Traced:
         traced = program.cached(call, avals, session.platform)
         if traced is None:
             began = session.clock()
             traced = program.trace(call, avals, session.platform, session.mesh_of)
             if record is not None:
                 record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
-    return traced
+        return traced
+
+    return program.cached(call, avals, session.platform) or _alone(session, program, trace)
 
 
 def _refuse_for_tenant(session: Session, ready: CompiledPlan, client: str) -> None:
@@ -199,19 +199,21 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
 def _compiled(session: Session, traced: Traced, call: Signature) -> CompiledPlan:
     """Return the plan that fits the call and the current devices, compiled when it is first needed."""
     epoch = session.epoch  # before devices are chosen: they may change meanwhile
-    layouts = traced.layouts.get(epoch)
-    if layouts is None:
-        with _alone(session, traced):
-            layouts = traced.layouts.get(epoch)
-            if layouts is None:
-                layouts = traced.layouts[epoch] = _place(session, traced)
+
+    def place() -> Layouts:
+        placed = traced.layouts.get(epoch)
+        if placed is None:
+            placed = traced.layouts[epoch] = _place(session, traced)
+        return placed
+
+    layouts = traced.layouts.get(epoch) or _alone(session, traced, place)
     leaves = stored_values.arguments(session.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
     location = tuple(stored_values.location(session.driver, leaves[one.argument]) for one in layouts.undeclared)
-    found = layouts.made.get(location)
-    if found is None:
-        with _alone(session, traced):  # of several threads that call it first, one lowers it
-            found = layouts.made.get(location) or _lower_for(session, traced, layouts, location)
-    return found
+
+    def lowered() -> CompiledPlan:
+        return layouts.made.get(location) or _lower_for(session, traced, layouts, location)
+
+    return layouts.made.get(location) or _alone(session, traced, lowered)
 
 
 def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tuple[Any, ...]) -> CompiledPlan:
