@@ -20,13 +20,12 @@ class Hold:
 
     Args:
         buffer: the logical buffer.
-        entry: its entry in the driver.
     """
 
-    __slots__ = ("__weakref__", "buffer", "entry")
+    __slots__ = ("__weakref__", "buffer")
 
-    def __init__(self, buffer: int, entry: Entry):
-        self.buffer, self.entry = buffer, entry
+    def __init__(self, buffer: int):
+        self.buffer = buffer
 
 
 class Dropped(weakref.ref[Hold]):
@@ -44,7 +43,7 @@ def hold(buffer: int, entry: Entry, put: Callable[[Any], object]) -> Hold:
         entry: its entry in the driver.
         put: puts into the event loop's queue, in C.
     """
-    made = Hold(buffer, entry)
+    made = Hold(buffer)
     dropped = Dropped(made, put)
     dropped.buffer = buffer
     entry.dropped = dropped

@@ -60,14 +60,15 @@ class Future(Unique, NotAnArray, Deferred):
 
     # ---- made by the client
 
-    def bind(self, held: Hold, sharding: Any) -> None:
+    def bind(self, held: Hold, entry: Entry, sharding: Any) -> None:
         """Attach the future to the logical buffer that its value will be in, once its call is dispatched.
 
         Args:
             held: the token of the logical buffer.
+            entry: its entry in the driver.
             sharding: the ``jax.sharding`` of the value.
         """
-        self._buffer, self._entry, self._sharding, self._held = held.buffer, held.entry, sharding, held
+        self._buffer, self._entry, self._sharding, self._held = held.buffer, entry, sharding, held
         if self._flush is not None:
             self._flush = None
 
@@ -90,8 +91,9 @@ class Future(Unique, NotAnArray, Deferred):
     def take(self, other: Future) -> None:
         """Become ``other``, the dispatched future of the same value."""
         assert other._held is not None
+        assert other._entry is not None
         self.place, self.copies = other.place, other.copies
-        self.bind(other._held, other._sharding)
+        self.bind(other._held, other._entry, other._sharding)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call could not be dispatched, or was interrupted before it was."""

@@ -67,8 +67,9 @@ class Tenant(Unique):
     ) -> None:
         if forks.is_child():  # the block is still under way in the parent
             return _leave(self)
-        session, is_last = default_controller.peek(), False
+        session, is_last = None, False
         try:
+            session = default_controller.peek()
             with _lock:
                 _blocks[self.name] -= 1
                 is_last = not _blocks[self.name]

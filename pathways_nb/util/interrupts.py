@@ -55,7 +55,7 @@ def _is_main() -> bool:
 def _handle(number: int, frame: FrameType | None) -> None:
     """Raise ``KeyboardInterrupt``, now or soon."""
     __tracebackhide__ = True
-    if _state.tries < _MOST and _is_undivided(frame):
+    if _state.tries < _MOST and is_undivided(frame):
         _state.tries += 1
         _thread.start_new_thread(_again, (number,))
         return
@@ -71,7 +71,7 @@ def _again(number: int) -> None:
         signal.raise_signal(number)
 
 
-def _is_undivided(frame: FrameType | None) -> bool:
+def is_undivided(frame: FrameType | None) -> bool:
     """Return whether an interrupt of this frame would leave something half done."""
     while frame is not None:
         code = frame.f_code

@@ -54,7 +54,8 @@ class Interrupt:
         if not _is_chosen(frame.f_code.co_filename):
             return None
         frame.f_trace_opcodes = True
-        if event == "call" or (event == "opcode" and frame.f_lasti in _instants(frame.f_code)):
+        begins = event == "call" and frame.f_code.co_name != "<genexpr>"  # which may be the end of a dropped one
+        if begins or (event == "opcode" and frame.f_lasti in _instants(frame.f_code)):
             self.seen += 1
             if self.seen == self.at:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname} +{frame.f_lasti}"

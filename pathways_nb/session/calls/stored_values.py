@@ -103,10 +103,11 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
 
 def futures(session: Session, compiled_plan: CompiledPlan, holds: Sequence[Hold]) -> list[Future]:
     """Return the results of a run as futures, each with the copies that the run left at other places."""
+    driver = session.driver
     made: list[Future] = []
     for held, aval, slot in zip(holds, compiled_plan.results, compiled_plan.plan.results, strict=True):
         future = Future(session, aval, compiled_plan.name)
-        future.bind(held, compiled_plan.shardings[slot])
+        future.bind(held, driver.entry_of(held.buffer), compiled_plan.shardings[slot])
         future.place = compiled_plan.plan.slots[slot].place
         made.append(future)
     plan, count = compiled_plan.plan, len(made) - len(compiled_plan.plan.copies)
@@ -164,7 +165,7 @@ class Reservation:
         quality = "estimated" if driver.quality == "exact" else driver.quality
         session.active_record().add(Row(label, self.began, driver.clock(), quality=quality))
         future = Future(session, self.aval, name)
-        future.bind(self._held, self.sharding)
+        future.bind(self._held, driver.entry_of(self._held.buffer), self.sharding)
         future.place = serial
         if session.twin is not None:
             future.cast(shadow)
