@@ -2,7 +2,8 @@
 
 Python raises ``KeyboardInterrupt`` in the main thread where a function begins, after a call, and where a loop begins
 again. A trace function raises it there at the n-th such instant within chosen files, so all instants of one operation
-can be tried one after the other.
+can be tried one after the other. As the handler of Ctrl-C does, it puts off one that comes while a block is entered or
+left.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pathways_nb
+from pathways_nb.util import interrupts
 
 OURS = str(Path(pathways_nb.__file__).parent)
 FILES = (OURS, *(str(m.__file__) for m in (sys.modules["contextlib"], threading, weakref)), "concurrent/futures")
@@ -57,7 +59,9 @@ class Interrupt:
         begins = event == "call" and frame.f_code.co_name != "<genexpr>"  # which may be the end of a dropped one
         if begins or (event == "opcode" and frame.f_lasti in _instants(frame.f_code)):
             self.seen += 1
-            if self.seen == self.at:
+            if self.seen == self.at and interrupts.is_undivided(frame):
+                self.at += 1
+            elif self.seen == self.at:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname} +{frame.f_lasti}"
                 sys.settrace(None)
                 raise KeyboardInterrupt
