@@ -48,7 +48,7 @@ from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
-from pathways_nb.runtime.holds import Hold
+from pathways_nb.runtime.holds import Hold, hold
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
@@ -214,7 +214,7 @@ class Driver(ABC):
             The token of its logical buffer.
         """
         buffer, entry = next(self._buffers), Entry(value, sharding=getattr(value, "sharding", None))
-        held = self.event_loop.hold(buffer, entry)
+        held = hold(buffer, entry, self.event_loop.inbox.put)
         self.event_loop.store(Stored(buffer, client, size, name), map(self.entries.__setitem__, (buffer,), (entry,)))
         return held
 
@@ -236,7 +236,7 @@ class Driver(ABC):
             CancelledError: the controller was closed meanwhile.
         """
         buffer, entry = next(self._buffers), Entry()
-        held = self.event_loop.hold(buffer, entry)
+        held = hold(buffer, entry, self.event_loop.inbox.put)
         try:
             self._wait_for_memory(PutRequested(buffer, client, size, name, where), entry)
         except BaseException:
@@ -306,7 +306,7 @@ class Driver(ABC):
                 and not self._is_at(entries[argument], compiled_plan, position)
             )
             made = self._bind_results(run)
-            held = list(map(self.event_loop.hold, buffers, made))
+            held = list(map(hold, buffers, made, repeat(self.event_loop.inbox.put)))
             will_read(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
             read = [run.arguments[argument].reads for argument in compiled_plan.brought]
             sizes, footprint = compiled_plan.result_bytes, compiled_plan.footprint

@@ -27,8 +27,7 @@ from pathways_nb.controller.messages import (
 )
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
-from pathways_nb.runtime.holds import Dropped, Hold, at_once, hold
-from pathways_nb.runtime.run_state import Entry
+from pathways_nb.runtime.holds import Dropped, at_once
 
 Clock = Callable[[], float]
 T = TypeVar("T")
@@ -91,11 +90,10 @@ class EventLoop:
 
     def post(self, event: Event, changes: Iterable[object] = ()) -> None:
         """Queue an event for the event loop's thread, after changes that belong to it."""
-        at_once(chain(changes, map(self.inbox.put, (event,))))
-
-    def hold(self, buffer: int, entry: Entry) -> Hold:
-        """Return a token of a logical buffer, whose end releases it."""
-        return hold(buffer, entry, self.inbox.put)
+        if changes:
+            at_once(chain(changes, map(self.inbox.put, (event,))))
+        else:
+            self.inbox.put(event)
 
     def report(self, event: Event) -> None:
         """Hand over an event in a thread that nothing interrupts."""

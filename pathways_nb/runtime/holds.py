@@ -16,16 +16,10 @@ from pathways_nb.runtime.run_state import Entry
 
 
 class Hold:
-    """The right to a logical buffer; once nothing refers to it any more, the buffer is released.
-
-    Args:
-        buffer: the logical buffer.
-    """
+    """The right to a logical buffer; once nothing refers to it any more, the buffer is released."""
 
     __slots__ = ("__weakref__", "buffer")
-
-    def __init__(self, buffer: int):
-        self.buffer = buffer
+    buffer: int
 
 
 class Dropped(weakref.ref[Hold]):
@@ -43,7 +37,8 @@ def hold(buffer: int, entry: Entry, put: Callable[[Any], object]) -> Hold:
         entry: its entry in the driver.
         put: puts into the event loop's queue, in C.
     """
-    made = Hold(buffer)
+    made = Hold()
+    made.buffer = buffer
     dropped = Dropped(made, put)
     dropped.buffer = buffer
     entry.dropped = dropped

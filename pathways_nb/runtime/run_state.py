@@ -116,7 +116,7 @@ class Execution:
     """Its number among the calls of all threads and controllers."""
     begun: bool = False
     """Whether any launch of it has gone out."""
-    siblings: dict[int, Execution] = field(default_factory=dict)
+    siblings: dict[int, Execution] = field(init=False)
     """The runs of its client that have not ended, itself included, by number."""
     slots: list[Any] = field(init=False)
     errors: dict[int, PathwaysError] = field(default_factory=dict)

@@ -47,13 +47,13 @@ class Exclusive:
             What ``work`` returns.
         """
         mine = threading.get_ident()
-        if (owner := self._owner()) is not None and owner[0] == mine:
+        if self._line and (owner := self._owner()) is not None and owner[0] == mine:
             return work(*args)
         ticket = mine, next(_numbers)
         leave = chain(map(self._line.pop, (ticket,), (None,)), map(call, self._bells))
         try:
             self._line[ticket] = None
-            while self._owner() != ticket:
+            while len(self._line) > 1 and self._owner() != ticket:
                 self._wait(session, ticket)
             return work(*args)
         finally:

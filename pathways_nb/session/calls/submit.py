@@ -39,11 +39,11 @@ _exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
-def _alone(session: Session, made_once: object, make: Callable[[], T]) -> T:
+def _alone(session: Session, made_once: object, make: Callable[..., T], *args: Any) -> T:
     """Make a trace or plan, which ``made_once`` owns, while no other thread makes one; of several only one makes it."""
     with _finding:
         found = _exclusive.setdefault(made_once, Exclusive())
-    return found.run(session, make)
+    return found.run(session, make, *args)
 
 
 def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
@@ -106,17 +106,20 @@ def _traced_once(
     session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """Return the cached trace, or trace the program and record the time this takes."""
+    found = program.cached(call, avals, session.platform)
+    return found or _alone(session, program, _trace, session, program, call, avals, record)
 
-    def trace() -> Traced:
-        traced = program.cached(call, avals, session.platform)
-        if traced is None:
-            began = session.clock()
-            traced = program.trace(call, avals, session.platform, session.mesh_of)
-            if record is not None:
-                record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
-        return traced
 
-    return program.cached(call, avals, session.platform) or _alone(session, program, trace)
+def _trace(
+    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+) -> Traced:
+    traced = program.cached(call, avals, session.platform)
+    if traced is None:
+        began = session.clock()
+        traced = program.trace(call, avals, session.platform, session.mesh_of)
+        if record is not None:
+            record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
+    return traced
 
 
 def _refuse_for_tenant(session: Session, ready: CompiledPlan, client: str) -> None:
@@ -199,25 +202,17 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
 def _compiled(session: Session, traced: Traced, call: Signature) -> CompiledPlan:
     """Return the plan that fits the call and the current devices, compiled when it is first needed."""
     epoch = session.epoch  # before devices are chosen: they may change meanwhile
-
-    def place() -> Layouts:
-        placed = traced.layouts.get(epoch)
-        if placed is None:
-            placed = traced.layouts[epoch] = _place(session, traced)
-        return placed
-
-    layouts = traced.layouts.get(epoch) or _alone(session, traced, place)
+    layouts = traced.layouts.get(epoch) or _alone(session, traced, _place, session, traced, epoch)
     leaves = stored_values.arguments(session.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
     location = tuple(stored_values.location(session.driver, leaves[one.argument]) for one in layouts.undeclared)
-
-    def lowered() -> CompiledPlan:
-        return layouts.made.get(location) or _lower_for(session, traced, layouts, location)
-
-    return layouts.made.get(location) or _alone(session, traced, lowered)
+    found = layouts.made.get(location)
+    return found or _alone(session, traced, _lower_for, session, traced, layouts, location)
 
 
 def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tuple[Any, ...]) -> CompiledPlan:
     """Return the plan compiled for arguments in these layouts; layouts that are brought alike share one."""
+    if (made := layouts.made.get(location)) is not None:
+        return made
     brought = tuple(map(session.driver.sharding_for, location, layouts.undeclared))
     found = layouts.made.get(brought) or _lower(session, traced, layouts, brought)
     layouts.made[location] = layouts.made[brought] = found
@@ -229,10 +224,12 @@ def plan_of(session: Session, traced: Traced) -> Plan:
     return lower(traced.graph, session.place(traced.places), traced.arguments, traced.places[0])
 
 
-def _place(session: Session, traced: Traced) -> Layouts:
+def _place(session: Session, traced: Traced, epoch: object) -> Layouts:
+    if (made := traced.layouts.get(epoch)) is not None:
+        return made
     began = session.clock()
     plan = plan_of(session, traced)
-    layouts = Layouts.of(traced, plan, session.driver.attachment.islands)
+    layouts = traced.layouts[epoch] = Layouts.of(traced, plan, session.driver.attachment.islands)
     label = Label("lower", traced.name, traced.name)
     session.active_record().add(Row(label, began, session.clock(), quality="exact"))
     return layouts
