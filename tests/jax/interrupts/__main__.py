@@ -5,59 +5,20 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import random
-import signal
 import sys
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any
 
 from tests.support.compiler_effort import prepare
 
 prepare()  # before the next lines import JAX
 
+from tests.jax.interrupts.interrupter import Interrupter, interrupted, seconds  # noqa: E402
 from tests.jax.interrupts.operations import PATIENCE, World  # noqa: E402
 from tests.support.forced_interrupts import Interrupt  # noqa: E402
 
 OFTEN = 50
 """Interrupts between two checks that nothing is left."""
-
-
-class Interrupter(threading.Thread):
-    """Interrupts the main thread after so many seconds, each time it is asked to."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.after: SimpleQueue[float] = SimpleQueue()
-        self.sent = 0
-        """How many signals it has sent."""
-
-    def run(self) -> None:
-        """Send one signal for each number in the queue."""
-        while True:
-            time.sleep(self.after.get())
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
-            self.sent += 1
-
-
-def interrupted(work: Callable[[], object], after: float, by: Interrupter) -> bool:
-    """Do ``work``, interrupted after so many seconds or just after its end; return whether an interrupt was raised."""
-    before, came = by.sent, False
-    by.after.put(after)
-    try:
-        work()
-    except KeyboardInterrupt:
-        came = True
-    try:
-        while by.sent == before:  # it comes later: it is still to be heard
-            time.sleep(1e-4)
-        for _ in range(300 if not came else 0):  # it may have been put off
-            time.sleep(1e-3)
-    except KeyboardInterrupt:
-        came = True
-    return came
 
 
 def at_random(world: World, count: int, seed: int, names: list[str]) -> Counter[str]:
@@ -68,13 +29,11 @@ def at_random(world: World, count: int, seed: int, names: list[str]) -> Counter[
     for number in range(count):
         faulthandler.dump_traceback_later(2 * PATIENCE, exit=True)
         name = chosen.choice(names)
-        began = time.perf_counter()
         came = interrupted(world.operations[name], chosen.uniform(0, 1.2 * took[name]), by)
         found["raised" if came else "swallowed"] += 1
         _check(world, number, name)
         if number % OFTEN == 0:
-            world.operations[name]()
-            took[name] = min(2 * took[name], max(took[name] / 2, time.perf_counter() - began))
+            took[name] = min(2 * took[name], max(took[name] / 2, seconds(world.operations[name])))
     faulthandler.cancel_dump_traceback_later()
     return found
 
