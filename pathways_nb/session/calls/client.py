@@ -137,7 +137,8 @@ def record(
 ) -> contextlib.AbstractContextManager[Run]:
     """Record what runs inside the block: calls of computations become one program, programs go out as they are called.
 
-    The end of the block waits for what was submitted in it. An interrupt cancels what is not dispatched yet.
+    The end of the block waits for what was submitted in it. An interrupt cancels what this thread has queued since its
+    cell began, or outside IPython since its outermost block began, and says how many calls those were.
 
     Args:
         name: of the run.
