@@ -18,6 +18,7 @@ from pathways_nb.controller.invariants import check_invariants
 from pathways_nb.program import context
 from pathways_nb.session import tenant_scope
 from tests.support.closeness import close
+from tests.support.waiting import until_freed
 
 PATIENCE = 60.0
 """Seconds after which a thread, or the end of all programs, counts as hung."""
@@ -132,11 +133,11 @@ class World:
         """Check that nothing runs on and nothing is held that was not held before."""
         driver = self.controller.driver
         assert driver.wait_idle(PATIENCE), f"programs {sorted(driver.runs)} never end"
-        gc.collect()
-        for _ in range(2):
-            driver.event_loop.in_turn(lambda: None)
         machine = self.controller.machine
+
+        def rests() -> bool:
+            driver.event_loop.in_turn(lambda: None)
+            return not machine.runs and set(machine.store.buffers) <= self.held
+
+        until_freed(rests)  # a thread may let go a moment later
         check_invariants(machine)
-        left = set(machine.store.buffers) - self.held
-        assert not machine.runs
-        assert not left, f"{len(left)} logical buffers are held by nobody: {sorted(left)}"
