@@ -26,11 +26,11 @@ from pathways_nb.results.run import runs
 from pathways_nb.runtime import islands as islands_module
 from pathways_nb.runtime.local.local_driver import LocalDriver
 from pathways_nb.runtime.lowering.executables import Executables
-from pathways_nb.session import default_controller
+from pathways_nb.session import default_controller, interrupted
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions, SimulatorOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
-from pathways_nb.util import forks, limits
+from pathways_nb.util import forks, interrupts, limits
 from pathways_nb.util.json_text import shortened
 
 KINDS = ("auto", "cpu", "gpu", "tpu", "sim", "ray")
@@ -109,6 +109,8 @@ def attach(
             this process is connected to another cluster, or the controller of that ``name`` has other options.
     """
     forks.refuse()
+    interrupts.guard()
+    interrupted.watch_cells()
     before = default_controller.peek()
     shape = None if topology is None else _shape(topology)
     on_hosts = kind == "ray"

@@ -25,7 +25,7 @@ from pathways_nb.controller.policies import POLICIES
 from pathways_nb.errors import did_you_mean
 from pathways_nb.plan.graph import Graph
 from pathways_nb.results.run import runs, show_graph
-from pathways_nb.session import default_controller
+from pathways_nb.session import default_controller, interrupted
 from pathways_nb.session.calls import client
 from pathways_nb.session.status import as_html, status_of
 from pathways_nb.session.tenant_scope import tenant
@@ -293,5 +293,6 @@ def load_ipython_extension(shell: Any) -> None:
     From then on the first use of devices attaches default ones, so that a first cell works without ``pw.attach``.
     """
     default_controller.allow_default(attach)
+    interrupted.watch_cells()
     shell.register_magics(PathwaysMagics)
     shell.display_formatter.ipython_display_formatter.for_type(Graph, show_graph)

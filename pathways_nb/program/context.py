@@ -7,9 +7,12 @@ on import; computations and programs know nothing else of it, which keeps this p
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -19,6 +22,7 @@ from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.signature import Deferred, Signature
 
 MeshOf = Callable[[VirtualSlice], jax.sharding.AbstractMesh]
+T = TypeVar("T")
 ComputationT = TypeVar("ComputationT", contravariant=True)
 ProgramT = TypeVar("ProgramT", contravariant=True)
 
@@ -103,14 +107,41 @@ def tracing() -> Tracing | None:
     return _tracing.get()
 
 
-@contextlib.contextmanager
-def under(trace: Tracing) -> Iterator[Tracing]:
-    """Yield ``trace`` as the one under way."""
-    token = _tracing.set(trace)
-    try:
-        yield trace
-    finally:
-        _tracing.reset(token)
+def under(trace: Tracing, work: Callable[..., T], *args: Any) -> T:
+    """Do ``work`` with ``trace`` as the one under way; wherever an interrupt comes, it ends with the work.
+
+    Returns:
+        What ``work`` returns.
+    """
+    close_left_open()
+    return copy_context().run(_under, trace, work, args)  # in C: no interrupt comes between its end and the work's
+
+
+def _under(trace: Tracing, work: Callable[..., T], args: tuple[Any, ...]) -> T:
+    _tracing.set(trace)
+    return work(*args)
+
+
+def close_left_open() -> None:
+    """Close a trace of JAX's that an interrupt has left open: one that is under way while no function of JAX is.
+
+    JAX closes a trace in Python code that an interrupt may prevent. Then what follows would be traced instead of done.
+    """
+    if _is_clean():
+        return
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_JAX):
+            return
+        frame = frame.f_back
+    _reset()
+
+
+_JAX = os.path.dirname(str(jax.__file__)) + os.sep
+_core = getattr(getattr(jax, "_src", None), "core", None)
+"""Not public: where it lacks these functions, nothing is closed."""
+_is_clean: Callable[[], bool] = getattr(_core, "trace_state_clean", lambda: True)
+_reset: Callable[[], object] = getattr(_core, "reset_trace_state", lambda: None)
 
 
 @contextlib.contextmanager

@@ -172,8 +172,8 @@ class Program(Unique):
             return kept
 
         try:
-            with context.under(trace), apart(platform):
-                closed = self._make_jaxpr(trace, flat_fn, avals)
+            with apart(platform):
+                closed = context.under(trace, self._make_jaxpr, trace, flat_fn, avals)
         except Exception as error:
             call.explain(error, f"the program {self.name!r}")
             raise

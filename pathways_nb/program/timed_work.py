@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -25,6 +24,7 @@ from pathways_nb.program.signature import Signature, Statics
 from pathways_nb.program.specs import Spec
 from pathways_nb.util.json_text import shortened
 from pathways_nb.util.limits import LONGEST, MEMORY
+from pathways_nb.util.waiting import Workers
 from pathways_nb.util.words import a_type_of
 
 _LANES, _TIMES = 64, 32
@@ -161,8 +161,8 @@ def _iteration(x: Any) -> Any:
 
 @functools.cache
 def _seconds_per_iteration(platform: str) -> float:
-    with ThreadPoolExecutor(1) as elsewhere:  # this thread is in the midst of a trace
-        return elsewhere.submit(_measure, platform).result()
+    # In another thread, since this one is in the midst of a trace.
+    return Workers("pathways-measure", 1).submit(_measure, platform).result()
 
 
 def _measure(platform: str) -> float:

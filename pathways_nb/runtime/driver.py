@@ -11,8 +11,9 @@ import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
 import jax
@@ -47,12 +48,14 @@ from pathways_nb.program.program import Traced
 from pathways_nb.program.signature import Deferred, snapshot
 from pathways_nb.runtime.event_loop import Clock, EventLoop
 from pathways_nb.runtime.faults import Fault
+from pathways_nb.runtime.holds import Hold, hold
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.memory_events import MemoryEvents
-from pathways_nb.runtime.run_state import Condition, Entry, Execution, will_read
+from pathways_nb.runtime.run_state import Entry, Execution, will_read
 from pathways_nb.trace.record import Record, Row, label_of
+from pathways_nb.util.waiting import Condition
 
 QUEUED = 64
 """Programs that a client may have queued before its next call waits (client back-pressure)."""
@@ -86,18 +89,16 @@ class Driver(ABC):
         self.entries: dict[int, Entry] = {}
         self.runs: dict[int, Execution] = {}
         self._queued: dict[str, dict[int, Execution]] = {}
-        """The same runs by client."""
+        """The same runs by client; a client's are forgotten when it closes."""
         self._requested_puts: dict[int, PutRequested] = {}
         """By buffer, the requests for device memory that the controller has not answered yet."""
-        self._queuing = threading.Lock()
-        """Held while ``_queued`` changes, and for nothing else."""
         self.closed = False
         self._numbers = itertools.count()
         self._buffers = itertools.count()
         self._submitting = threading.Lock()
         self.faults: list[Fault] = []
         self.memory_events = MemoryEvents(clock, note)
-        self.event_loop = event_loop(machine, clock, self._carry_out, self.ended.notify_all)
+        self.event_loop = event_loop(machine, clock, self._carry_out, self.ended.notify_all, self._is_held)
 
     quality = "exact"
     """The quality of stamps that are read from the clock."""
@@ -206,21 +207,20 @@ class Driver(ABC):
 
     # ---- for the client
 
-    def store(self, value: Any, size: int, client: str, name: str = "") -> int:
-        """Put a value that lies on no device into the store; the caller holds it until it releases it.
+    def store(self, value: Any, size: int, client: str, name: str = "") -> Hold:
+        """Put a value that lies on no device into the store.
 
         Returns:
-            Its logical buffer.
+            The token of its logical buffer.
         """
-        buffer = next(self._buffers)
         # The user may hold other names of an array: only a copy of it may be taken over.
-        self.entries[buffer] = Entry(
-            value, shared=isinstance(value, jax.Array), sharding=getattr(value, "sharding", None)
-        )
-        self.event_loop.store(Stored(buffer, client, size, name))
-        return buffer
+        shared, sharding = isinstance(value, jax.Array), getattr(value, "sharding", None)
+        buffer, entry = next(self._buffers), Entry(value, shared=shared, sharding=sharding)
+        held = hold(buffer, entry, self.event_loop.inbox.put)
+        self.event_loop.store(Stored(buffer, client, size, name), map(self.entries.__setitem__, (buffer,), (entry,)))
+        return held
 
-    def reserve(self, where: Allocation, size: int, client: str, name: str) -> int:
+    def reserve(self, where: Allocation, size: int, client: str, name: str) -> Hold:
         """Wait until devices have memory for a value, which ``fill`` puts there later, or ``abandon`` gives up.
 
         Args:
@@ -230,21 +230,21 @@ class Driver(ABC):
             name: of the value, in errors and pictures.
 
         Returns:
-            Its logical buffer, which the caller holds until it releases it.
+            The token of its logical buffer.
 
         Raises:
             OutOfMemoryError: there is too little memory, and nothing under way will free any.
             LostError: the client was closed while the value waited for memory.
             CancelledError: the controller was closed meanwhile.
         """
-        buffer = next(self._buffers)
-        entry = self.entries[buffer] = Entry()
+        buffer, entry = next(self._buffers), Entry()
+        held = hold(buffer, entry, self.event_loop.inbox.put)
         try:
             self._wait_for_memory(PutRequested(buffer, client, size, name, where), entry)
         except BaseException:
-            self.abandon(buffer)
+            del held  # now: the traceback may keep this frame
             raise
-        return buffer
+        return held
 
     def fill(self, buffer: int, where: Placement, array: Any) -> None:
         """Put an array that lies on the devices of ``where`` into a reserved buffer."""
@@ -252,13 +252,14 @@ class Driver(ABC):
         entry.array, entry.sharding, entry.where = array, array.sharding, where
 
     def abandon(self, buffer: int) -> None:
-        """Forget a value that nobody will have, whether its memory was granted or not."""
+        """Forget a value that nobody will have, whether its memory was granted or not. Safe in finalizers."""
         self.event_loop.ask(lambda: self._abandon(buffer))
 
     def _wait_for_memory(self, event: PutRequested, entry: Entry) -> None:
         """Wait until the controller grants memory."""
-        self._requested_puts[event.buffer] = event
-        self._request_put(event)
+        buffer = (event.buffer,)
+        entered = map(self.entries.__setitem__, buffer, (entry,))
+        self._request_put(event, chain(entered, map(self._requested_puts.__setitem__, buffer, (event,))))
         self.ended.wait(lambda: event.buffer not in self._requested_puts or self.broken)
         self.check()
         if self.closed:
@@ -266,9 +267,9 @@ class Driver(ABC):
         if entry.error is not None:
             raise entry.error
 
-    def _request_put(self, event: PutRequested) -> None:
-        """Ask the controller for memory; if there is enough, it is granted on return."""
-        self.event_loop.tell(event)
+    def _request_put(self, event: PutRequested, changes: Iterable[object]) -> None:
+        """Ask the controller for memory, and make changes together with that."""
+        self.event_loop.store(event, changes)
 
     def _abandon(self, buffer: int) -> None:
         """Carry out ``abandon`` in the event loop."""
@@ -276,17 +277,22 @@ class Driver(ABC):
         self._requested_puts.pop(buffer, None)
         self.entries.pop(buffer, None)
 
-    def release(self, buffer: int) -> None:
-        """Release a buffer that the caller holds. Safe in finalizers."""
-        self.event_loop.release(buffer)
+    def _is_held(self, buffer: int) -> bool:
+        """Return whether a buffer whose token is gone is to be released: its call may never have been handed over."""
+        if buffer in self._requested_puts:  # its request may come to the core later than a release would
+            self.abandon(buffer)
+            return False
+        return buffer in self.entries
 
     def submit(
         self, compiled_plan: CompiledPlan, arguments: Sequence[int], record: Record, client: str
-    ) -> tuple[Execution, list[int]]:
+    ) -> tuple[Execution, list[Hold]]:
         """Queue a run.
 
+        An interrupt comes before all that others know of the run, or after it.
+
         Returns:
-            The run, and the buffers of its results, which the caller holds.
+            The run, and the tokens of its results.
         """
         plan = compiled_plan.plan
         with self._submitting:
@@ -301,24 +307,21 @@ class Driver(ABC):
                 if compiled_plan.targets[position] is not HOST
                 and not self._is_at(entries[argument], compiled_plan, position)
             )
-            self._bind_results(run, buffers)
-            will_read(run.arguments[argument] for argument in compiled_plan.brought)
+            made = self._bind_results(run)
+            held = list(map(hold, buffers, made, repeat(self.event_loop.inbox.put)))
             will_read(entry for slot in compiled_plan.sent_results for entry in run.results[slot])
-            with self._queuing:
-                self.runs[run.serial] = self._queued.setdefault(client, {})[run.serial] = run
-            sizes = compiled_plan.result_bytes
-            try:
-                self._prepare(run, arguments)
-            except BaseException:
-                with self._queuing:
-                    del self.runs[run.serial], self._queued[client][run.serial]
-                raise
-            self.event_loop.submit(
-                Submitted(
-                    run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, compiled_plan.footprint, moved
-                )
+            read = [run.arguments[argument].reads for argument in compiled_plan.brought]
+            sizes, footprint = compiled_plan.result_bytes, compiled_plan.footprint
+            event = Submitted(run.serial, client, plan, tuple(arguments), tuple(buffers), sizes, footprint, moved)
+            self._prepare(run, arguments)
+            run.siblings = self._queued.setdefault(client, {})
+            changes = chain(
+                map(list.append, read, repeat(None)),
+                map(self.entries.__setitem__, buffers, made),
+                map(dict.__setitem__, (self.runs, run.siblings), repeat(run.serial), (run, run)),
             )
-        return run, buffers
+            self.event_loop.submit(event, changes)
+        return run, held
 
     def entry_of(self, buffer: int) -> Entry:
         """Return the entry of a logical buffer; if another thread has closed its client, an entry with that error."""
@@ -346,7 +349,13 @@ class Driver(ABC):
         Returns:
             A function that waits until this is done.
         """
-        return self.event_loop.ask(lambda: self.event_loop.obey(Closed(client)))
+
+        def close() -> None:
+            self.event_loop.obey(Closed(client))
+            if not self._queued.get(client):
+                self._queued.pop(client, None)
+
+        return self.event_loop.ask(close)
 
     def remove(self, where: Placement) -> None:
         """Remove devices: what would run there from now on fails."""
@@ -460,12 +469,8 @@ class Driver(ABC):
                 self.runs[run].stop(error)
                 self.launched.notify_all()
             case Finish(run):
-                with self._queuing:
-                    ended = self.runs.pop(run)
-                    mine = self._queued[ended.client]
-                    del mine[run]
-                    if not mine:
-                        del self._queued[ended.client]
+                ended = self.runs.pop(run)
+                del ended.siblings[run]
                 ended.finish()
 
     def _answer(self, buffer: int, since: float) -> None:
@@ -482,11 +487,15 @@ class Driver(ABC):
         label = label_of("stall", f"{name} failed: {type(error).__name__}", name, run.client)
         run.record.add(Row(label, now, now, run.serial, self.quality, "failed"))
 
-    def _bind_results(self, run: Execution, buffers: list[int]) -> None:
+    @staticmethod
+    def _bind_results(run: Execution) -> list[Entry]:
+        """Return an entry for each result of a run, which are the run's from now on."""
         compiled_plan = run.compiled_plan
-        for buffer, slot, step in zip(buffers, compiled_plan.plan.results, compiled_plan.result_steps, strict=True):
-            entry = self.entries[buffer] = Entry(run=run, step=step, sharding=compiled_plan.shardings[slot])
-            run.results.setdefault(slot, []).append(entry)
+        made = []
+        for slot, step in zip(compiled_plan.plan.results, compiled_plan.result_steps, strict=True):
+            made.append(Entry(run=run, step=step, sharding=compiled_plan.shardings[slot]))
+            run.results.setdefault(slot, []).append(made[-1])
+        return made
 
 
 def taken(leaf: Any, name: str) -> Any:

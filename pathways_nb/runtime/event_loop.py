@@ -10,7 +10,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, TypeVar
 
 from pathways_nb.controller.messages import (
@@ -26,11 +27,12 @@ from pathways_nb.controller.messages import (
 )
 from pathways_nb.controller.state_machine import StateMachine
 from pathways_nb.errors import UsageError
+from pathways_nb.runtime.holds import Dropped, at_once
 
 Clock = Callable[[], float]
 T = TypeVar("T")
-Item = Event | deque[int] | Callable[[], None] | None
-"""What the thread takes from its queue: an event, released buffers, a function to call, or ``None`` for the end."""
+Item = Event | Dropped | Callable[[], None] | None
+"""What the thread takes from its queue: an event, a token that is gone, a function to call, or ``None`` for the end."""
 
 
 class EventLoop:
@@ -41,6 +43,7 @@ class EventLoop:
         clock: returns seconds; the core's time.
         carry_out: carries out an instruction other than ``Wake``.
         on_failure: called when the core has failed, so that nobody waits for ever.
+        is_held: whether a buffer whose token is gone was ever made known, and is to be released.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class EventLoop:
         clock: Clock,
         carry_out: Callable[[Instruction], None],
         on_failure: Callable[[], None],
+        is_held: Callable[[int], bool] = lambda buffer: True,
     ):
         self.machine, self.clock, self._carry_out, self._on_failure = machine, clock, carry_out, on_failure
+        self._is_held = is_held
         self.deciding = threading.Lock()
         """Held by the thread in which the core handles an event."""
         self.failure: BaseException | None = None
@@ -59,44 +64,36 @@ class EventLoop:
         self._decider = 0
         self._posted = self._taken = -1
         """The last run that was posted, and the last posted run that the core has handled."""
-        self._batch: deque[int] | None = None
-        """Posted buffers that were released; closed before a new buffer is made, whose release must come later."""
         self._wake: float | None = None
 
-    def submit(self, event: Submitted) -> None:
-        """Hand over a call; it must not overtake a posted one, whose results it may need."""
+    def submit(self, event: Submitted, changes: Iterable[object] = ()) -> None:
+        """Hand over a call; it must not overtake a posted one, whose results it may need.
+
+        Args:
+            event: the call.
+            changes: made together with the hand-over (see ``at_once``).
+        """
         if _may_be_stopped() or self._taken < self._posted:
             self._posted = event.run
-            self.post(event)
+            self.post(event, changes)
         else:
+            at_once(changes)
             self.report(event)
 
-    def store(self, event: Stored | Opened | PutRequested) -> None:
-        """Hand over an event that need not be handled before this returns."""
+    def store(self, event: Stored | Opened | PutRequested, changes: Iterable[object] = ()) -> None:
+        """Hand over an event that need not be handled before this returns, and make changes together with that."""
         if _may_be_stopped():
-            self.post(event)
+            self.post(event, changes)
         else:
+            at_once(changes)
             self.report(event)
 
-    def release(self, buffer: int) -> None:
-        """Release a buffer whose handle is gone. Safe in finalizers: it takes no lock.
-
-        Buffers released in a row are one event. A training step drops hundreds of parameters, and each event wakes the
-        thread.
-        """
-        batch = self._batch
-        if batch is None:
-            self._batch = batch = deque((buffer,))
-            self.inbox.put(batch)
-            return
-        batch.append(buffer)
-        if self._batch is not batch:  # it may have been read just before
-            self.inbox.put(batch)
-
-    def post(self, event: Event) -> None:
-        """Queue an event for the event loop's thread."""
-        self.inbox.put(event)
-        self._batch = None  # not before: another thread's new batch might come before the event, and get its buffers
+    def post(self, event: Event, changes: Iterable[object] = ()) -> None:
+        """Queue an event for the event loop's thread, after changes that belong to it."""
+        if changes:
+            at_once(chain(changes, map(self.inbox.put, (event,))))
+        else:
+            self.inbox.put(event)
 
     def report(self, event: Event) -> None:
         """Hand over an event in a thread that nothing interrupts."""
@@ -128,7 +125,6 @@ class EventLoop:
         """Queue ``work`` and return a function that waits for its result. Safe in finalizers."""
         answer: queue.SimpleQueue[T] = queue.SimpleQueue()
         self.inbox.put(lambda: answer.put(work()))
-        self._batch = None  # ``work`` may make a buffer
 
         def wait() -> T:
             while True:
@@ -157,7 +153,7 @@ class EventLoop:
 
     def _wake_at(self, time: float) -> None:
         self._wake = time if self._wake is None else min(time, self._wake)
-        self.inbox.put(lambda: None)  # its thread may sleep without end
+        self.inbox.put(_nothing)  # its thread may sleep without end
 
     def refuse_policies(self) -> None:
         """Refuse calls from within a policy: the core is deciding, and they would wait for that for ever.
@@ -204,17 +200,33 @@ class EventLoop:
             return Woke()
 
     def _events(self) -> Iterator[Event]:
-        """Yield posted events in order; buffers released in a row are one event."""
+        """Yield posted events in order; buffers released in a row are one event: a training step drops hundreds."""
         while (item := self._take()) is not None:
+            gone = []
+            while isinstance(item, Dropped):
+                if self._is_held(item.buffer):
+                    gone.append(item.buffer)
+                item = self._take_now()
+            if gone:
+                yield Released(tuple(gone))
+            if item is None:
+                return
             if callable(item):
                 self._guarded(item)
-            elif isinstance(item, deque):
-                if self._batch is item:
-                    self._batch = None
-                yield Released(tuple(drained(item)))
             else:
                 yield item
             del item  # an errand may hold what its caller lets go of, long before the next item comes
+
+    def _take_now(self) -> Item:
+        """Return the next item if there is one, else a function that does nothing."""
+        try:
+            return self.inbox.get_nowait()
+        except queue.Empty:
+            return _nothing
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _may_be_stopped() -> bool:

@@ -5,10 +5,10 @@ Dispatchers write slots, watchers mark steps as done, and the user's thread wait
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,91 +19,10 @@ from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Record
 from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.waiting import Condition
 
-_reads = threading.Lock()
-_HEARD = 0.5
-"""The longest time, in seconds, until an interrupt is heard."""
-
-
-class Condition:
-    """A condition variable whose waiters name what they wait for; only those whose wait is over are woken.
-
-    ``threading.Condition`` would wake all of them to ask themselves. Then every client's thread would take Python's
-    lock at every end of any client's program. It costs nothing while nobody waits.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[threading.Lock, Callable[[], bool]] = {}
-        """By the lock on which a thread sleeps: the predicate it waits for."""
-        self._changing = threading.Lock()
-        self._muffled: set[int] = set()
-        """Threads whose notifications are postponed."""
-
-    @contextmanager
-    def once(self) -> Iterator[None]:
-        """Postpone this thread's notifications to the end of the block, so that a waiter for several ends wakes once.
-
-        Yields:
-            Nothing.
-        """
-        self._muffled.add(threading.get_ident())
-        try:
-            yield
-        finally:
-            self._muffled.discard(threading.get_ident())
-            self.notify_all()
-
-    def notify_all(self) -> None:
-        """Wake the threads whose predicate holds."""
-        if self._waiting and threading.get_ident() not in self._muffled:
-            with self._changing:
-                for asleep in [asleep for asleep, ready in self._waiting.items() if ready()]:
-                    del self._waiting[asleep]
-                    asleep.release()
-
-    def wait(self, ready: Callable[[], bool], timeout: float = -1) -> bool:
-        """Wait until ``ready()``; interrupts are heard.
-
-        Args:
-            ready: the predicate; other threads call it, too, so it must be quick and take no lock.
-            timeout: seconds to wait at most; negative for no limit.
-
-        Returns:
-            Whether ``ready()`` holds.
-        """
-        if ready():
-            return True
-        asleep = threading.Lock()
-        asleep.acquire()
-        with self._changing:
-            self._waiting[asleep] = ready
-        try:
-            return ready() or _acquire(asleep, timeout) or ready()
-        finally:
-            with self._changing:
-                self._waiting.pop(asleep, None)
-
-
-def _acquire(asleep: threading.Lock, timeout: float) -> bool:
-    """Acquire a lock.
-
-    The main thread waits in short steps: Python overlooks a signal that arrives just before a wait until it ends.
-
-    Args:
-        asleep: the lock.
-        timeout: seconds to wait at most; negative for no limit.
-
-    Returns:
-        Whether it was acquired.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return asleep.acquire(timeout=timeout)
-    left = timeout
-    while not asleep.acquire(timeout=min(left, _HEARD) if timeout >= 0 else _HEARD):
-        left -= _HEARD
-        if timeout >= 0 and left <= 0:
-            return False
-    return True
+asked = itertools.count()
+"""Numbers of calls, in the order in which they are made."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -112,8 +31,9 @@ class Entry:
 
     array: Any = None
     error: PathwaysError | None = None
-    pending_reads: int = 0
-    """Reads that are not dispatched yet: submitted runs that bring it to their places, and moves of its own run."""
+    reads: list[None] = field(default_factory=list)
+    """One item for each read that is not dispatched yet: submitted runs that bring it to their places, and moves of its
+    own run. It is a list because adding to one takes no lock and no interrupt divides it."""
     run: Execution | None = None
     step: int = -1
     """The step of ``run`` that makes it."""
@@ -125,6 +45,13 @@ class Entry:
     """In the simulator: what has its value, if anything."""
     where: Placement | None = None
     """Its devices, if it was put there and not made by a run."""
+    dropped: Any = None
+    """What tells the event loop that nobody holds it any more (``runtime.holds``)."""
+
+    @property
+    def pending_reads(self) -> int:
+        """The number of reads that are not dispatched yet."""
+        return len(self.reads)
 
     @property
     def placement(self) -> Placement | None:
@@ -145,8 +72,7 @@ class Entry:
 
     def has_read(self) -> None:
         """Count one pending read less."""
-        with _reads:
-            self.pending_reads -= 1
+        self.reads.pop()
 
     @property
     def resolved(self) -> bool:
@@ -156,9 +82,8 @@ class Entry:
 
 def will_read(entries: Iterable[Entry]) -> None:
     """Count one more pending read of each entry."""
-    with _reads:
-        for entry in entries:
-            entry.pending_reads += 1
+    for entry in entries:
+        entry.reads.append(None)
 
 
 @dataclass(eq=False)
@@ -185,6 +110,14 @@ class Execution:
     client: str = ""
     buffers: Sequence[int] = ()
     """The logical buffers of its results."""
+    thread: int = field(default_factory=threading.get_ident)
+    """The thread that called it."""
+    asked: int = field(default_factory=asked.__next__)
+    """Its number among the calls of all threads and controllers."""
+    begun: bool = False
+    """Whether any launch of it has gone out."""
+    siblings: dict[int, Execution] = field(init=False)
+    """The runs of its client that have not ended, itself included, by number."""
     slots: list[Any] = field(init=False)
     errors: dict[int, PathwaysError] = field(default_factory=dict)
     """By step, the reason why it has no outputs."""
@@ -208,14 +141,16 @@ class Execution:
 
     def fill(self, step: int, arrays: Sequence[Any]) -> None:
         """Store the outputs of a launched step, computed or not."""
+        source = self.compiled_plan.plan.steps[step].argument
         for slot, array in zip(self.compiled_plan.plan.steps[step].outputs, arrays, strict=False):
             self.slots[slot] = array
             entries = self.results.get(slot, ())
-            source = self.compiled_plan.plan.steps[step].argument
             for entry in entries:
                 entry.array, entry.shared = array, len(entries) > 1 or source >= 0
             if entries and source >= 0:
                 self.arguments[source].shared = True
+        if source < 0:
+            self.begun = True
         if step in self.compiled_plan.awaited:
             self.launched.notify_all()
 

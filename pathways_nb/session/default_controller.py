@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pathways_nb.errors import NotAttachedError, PlaceError
 from pathways_nb.session.session import Session
-from pathways_nb.util import forks
+from pathways_nb.util import forks, interrupts
 
 
 class _State:
@@ -55,6 +55,7 @@ def get() -> Session:
         NotAttachedError: nothing is attached, or this process is a forked child.
     """
     forks.refuse()
+    interrupts.guard()
     session = peek()
     if session is None and _state.current is None and _state.default is not None:
         session = _state.default()

@@ -4,28 +4,37 @@ It guards the trace and plan of a program, which one thread makes for all (``cal
 (``calls.batching``). A ``threading.RLock`` would deadlock a simulated controller: its holder may wait for simulated
 time, which advances only while every other client thread is seen to wait, and a raw lock is not seen (see
 ``runtime.sim.thread_turns``). So threads wait on the driver's condition ``ended`` instead, as they do for results.
+
+It takes a function and is no context manager: an interrupt may come where ``__exit__`` begins, before it has done
+anything, and other threads would wait for ever. Here the first call of the ``finally`` block is one in C.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from operator import call
+from typing import Any, TypeVar
 
-from pathways_nb.runtime.run_state import Condition
 from pathways_nb.runtime.sim import held_up
 from pathways_nb.session.session import Session
 
+T = TypeVar("T")
+_numbers = itertools.count()
 
-class _Free:
-    """Whether a lock is free, or a driver has stopped; ``what`` says what its waiter waits for, in words."""
 
-    def __init__(self, lock: Exclusive, driver: Any):
-        self._lock, self._driver = lock, driver
+class _First:
+    """Whether a ticket is the first in line, or a driver has stopped; ``what`` says what it waits for, in words."""
+
+    def __init__(self, lock: Exclusive, ticket: tuple[int, int], driver: Any):
+        self._lock, self._ticket, self._driver = lock, ticket, driver
 
     def __call__(self) -> bool:
-        return not self._lock._owner or self._driver.broken
+        return self._lock.first() == self._ticket or self._driver.broken
 
     @property
     def what(self) -> str:
@@ -34,7 +43,7 @@ class _Free:
 
 
 class Exclusive:
-    """A lock that its owner may take again; other threads wait for it through their session's driver.
+    """A lock that its owner may take again; threads get it in the order in which they asked.
 
     Args:
         what: what it guards, in words, for a line about a thread that waits for it in vain.
@@ -42,44 +51,51 @@ class Exclusive:
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self._changing = threading.Lock()
-        self._owner = 0
-        """Identifier of the thread that holds the lock; 0 if none does."""
-        self._waiting: list[Condition] = []
-        """One condition for each waiting thread; they differ if threads of two controllers wait for one lock."""
+        self._line: dict[tuple[int, int], None] = {}
+        """A ticket (thread, number) for each thread that has the lock or waits for it; the first one has it."""
+        self._bells: list[Callable[[], object]] = []
+        """One function for each waiting thread, in C, which has it look again."""
 
-    @contextlib.contextmanager
-    def held(self, session: Session) -> Iterator[None]:
-        """Hold the lock inside the block.
+    def run(self, session: Session, work: Callable[..., T], *args: Any) -> T:
+        """Do ``work`` while no other thread does work under this lock.
 
         Args:
             session: the session of this thread, whose driver it waits with.
+            work: the function to call.
+            *args: its arguments.
 
-        Yields:
-            Nothing.
+        Returns:
+            What ``work`` returns.
         """
         mine = threading.get_ident()
-        is_outermost = self._owner != mine
-        try:  # an interrupt may come anywhere
-            while not self._taken_by(mine):
-                self._wait(session)
-            yield
+        if self._line and (first := self.first()) is not None and first[0] == mine:
+            return work(*args)
+        ticket = mine, next(_numbers)
+        leave = chain(map(self._line.pop, (ticket,), (None,)), map(call, self._bells))
+        try:
+            self._line[ticket] = None
+            while len(self._line) > 1 and self.first() != ticket:
+                self._wait(session, ticket)
+            return work(*args)
         finally:
-            if is_outermost and self._owner == mine:
-                self._owner = 0
-                for condition in tuple(self._waiting):
-                    condition.notify_all()
+            deque(leave, 0)
+
+    def first(self) -> tuple[int, int] | None:
+        """Return the first ticket in line, that of the owner; ``None`` if the lock is free."""
+        return next(iter(list(self._line)), None)
 
     @property
     def owner(self) -> threading.Thread | None:
         """The thread that holds the lock, if one does."""
-        return next((thread for thread in threading.enumerate() if thread.ident == self._owner), None)
+        first = self.first()
+        return next((one for one in threading.enumerate() if first is not None and one.ident == first[0]), None)
 
-    def _wait(self, session: Session) -> None:
-        """Wait until no thread holds the lock, or the driver has stopped."""
+    def _wait(self, session: Session, ticket: tuple[int, int]) -> None:
+        """Wait until a ticket is the first in line, or the driver has stopped."""
         driver, said = session.driver, False
-        free = _Free(self, driver)
-        self._waiting.append(driver.ended)
+        bell = partial(driver.event_loop.inbox.put, driver.ended.notify_all)
+        free = _First(self, ticket, driver)
+        self._bells.append(bell)
         try:
             if session.attach_options.simulated is not None:  # ``held_up`` names who holds up simulated time
                 driver.ended.wait(free)
@@ -87,7 +103,7 @@ class Exclusive:
             while not driver.ended.wait(free, held_up.NAMED_AFTER):
                 said = said or self._say_who_holds_it(session)
         finally:
-            self._waiting.remove(driver.ended)
+            self._bells.remove(bell)
             if said:
                 session.say("")
 
@@ -102,10 +118,3 @@ class Exclusive:
             f"goes on: a function that is traced must wait for no other thread. Let it wait before the call."
         )
         return True
-
-    def _taken_by(self, thread: int) -> bool:
-        """Take the lock for a thread if no thread holds it, and return whether this thread holds it now."""
-        with self._changing:
-            if not self._owner:
-                self._owner = thread
-        return self._owner == thread

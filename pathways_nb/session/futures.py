@@ -23,6 +23,7 @@ from pathways_nb.program import context
 from pathways_nb.program.program import program
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
+from pathways_nb.runtime.holds import Hold
 from pathways_nb.runtime.run_state import Entry, lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import default_controller, tenant_scope
@@ -52,7 +53,7 @@ class Future(Unique, NotAnArray, Deferred):
     _sharding: Any = None
     _flush: Callable[[], None] | None = None
     _consumed = ""
-    _release: Callable[[int], None] | None = None
+    _held: Hold | None = None
     place: int | None = None
     """The serial number of the virtual slice where it is computed or was put."""
     copies: Mapping[Placement, Future] = {}
@@ -63,22 +64,17 @@ class Future(Unique, NotAnArray, Deferred):
 
     # ---- made by the client
 
-    def bind(self, buffer: int, entry: Entry, sharding: Any, release: Callable[[int], None]) -> None:
+    def bind(self, held: Hold, entry: Entry, sharding: Any) -> None:
         """Attach the future to the logical buffer that its value will be in, once its call is dispatched.
 
         Args:
-            buffer: the logical buffer.
+            held: the token of the logical buffer.
             entry: its entry in the driver.
             sharding: the ``jax.sharding`` of the value.
-            release: called with the buffer when the future is garbage collected.
         """
-        self._buffer, self._entry, self._sharding, self._release = buffer, entry, sharding, release
+        self._buffer, self._entry, self._sharding, self._held = held.buffer, entry, sharding, held
         if self._flush is not None:
             self._flush = None
-
-    def __del__(self) -> None:
-        if self._release is not None:
-            self._release(self._buffer)
 
     def crop(self, shape: tuple[int, ...]) -> None:
         """Record that its array has padding at its end: the value is the part of this shape."""
@@ -102,11 +98,10 @@ class Future(Unique, NotAnArray, Deferred):
 
     def take(self, other: Future) -> None:
         """Become ``other``, the dispatched future of the same value."""
-        release, other._release = other._release, None
+        assert other._held is not None
         assert other._entry is not None
-        assert release is not None
-        self.bind(other._buffer, other._entry, other._sharding, release)
         self.place, self.copies = other.place, other.copies
+        self.bind(other._held, other._entry, other._sharding)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call could not be dispatched, or was interrupted before it was."""
@@ -117,6 +112,11 @@ class Future(Unique, NotAnArray, Deferred):
         else:
             text = f"{self._name} was not dispatched: {type(error).__name__}: {error}"
             self._entry = Entry(error=error if isinstance(error, PathwaysError) else CancelledError(text))
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its call was dispatched and it has a logical buffer."""
+        return self._held is not None
 
     def consume(self, where: str) -> None:
         """Record that a call at line ``where`` donated it; ``""`` takes that back."""

@@ -57,6 +57,9 @@ class Pending(Protocol):
     def give_up(self, client: str) -> None:
         """Drop the batched calls of a client that closes."""
 
+    def interrupt(self, thread: int) -> int:
+        """Cancel the batched calls of a thread that was interrupted, and return how many those were."""
+
 
 class Session(Unique):
     """Islands of devices, the order of work on them, and the record of that work.

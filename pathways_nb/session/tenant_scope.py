@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from pathways_nb.errors import UsageError, is_number
 from pathways_nb.runtime.driver import Driver
-from pathways_nb.session import default_controller
+from pathways_nb.session import default_controller, interrupted
 from pathways_nb.session.session import Session
 from pathways_nb.util import forks
 from pathways_nb.util.unique import Unique
@@ -47,13 +47,19 @@ class Tenant(Unique):
 
     def __enter__(self) -> Tenant:
         forks.refuse()
+        session = default_controller.peek()
+        driver = session.driver_or_none if session is not None else None
         with _lock:
             _blocks[self.name] += 1
-        _stack.set((*_stack.get(), self))
-        session = default_controller.peek()
-        if session is not None and (driver := session.driver_or_none) is not None:
-            driver.enter()
-            _entered.set((*_entered.get(), (self, driver)))
+        try:
+            if driver is not None:
+                driver.enter()
+                _entered.set((*_entered.get(), (self, driver)))
+            interrupted.enter(self)
+            _stack.set((*_stack.get(), self))
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(
@@ -61,17 +67,24 @@ class Tenant(Unique):
     ) -> None:
         if forks.is_child():  # the block is still under way in the parent
             return _leave(self)
-        session = default_controller.peek()
-        with _lock:
-            _blocks[self.name] -= 1
-            is_last = not _blocks[self.name]
+        session, is_last = None, False
         try:
+            session = default_controller.peek()
+            with _lock:
+                _blocks[self.name] -= 1
+                is_last = not _blocks[self.name]
+            if kind is KeyboardInterrupt:
+                interrupted.cancel(session)
             if session is not None and kind is None:
                 session.flush()
                 if is_last:
                     _wait_for(session, self.name)
+        except KeyboardInterrupt:
+            interrupted.cancel(session)
+            raise
         finally:
             _leave(self)
+            interrupted.leave(self)
             try:
                 if is_last:
                     self._end(session, collected=kind is GeneratorExit)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pathways_nb as pw
 from pathways_nb.runtime.local.dispatcher import IN_FLIGHT
-from pathways_nb.runtime.run_state import Condition
+from pathways_nb.util.waiting import Condition
 
 LIMIT = 300.0
 """Seconds after which what is waited for is taken to be stuck: far above what anything takes."""

@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -45,9 +44,10 @@ from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
-from pathways_nb.runtime.run_state import Condition, Entry, Execution
+from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.trace.record import Label, Record, Row, label_of
 from pathways_nb.util import forks
+from pathways_nb.util.waiting import Condition, Workers
 
 _open: weakref.WeakSet[ClusterDriver] = weakref.WeakSet()
 
@@ -109,7 +109,7 @@ class ClusterDriver(Driver):
         self.messenger = (messenger or _messenger)(self)
         self.compiler = RemoteCompiler(attachment.islands[0].links[0].facts.platform, self._compile_on, clock)
         self._synchronised = clock()
-        self._workers = ThreadPoolExecutor(max_workers=16, thread_name_prefix="pathways-hosts")
+        self._workers = Workers("pathways-hosts", 16)
         self.event_loop.thread.start()
         self.messenger.start()
         _open.add(self)
@@ -461,7 +461,7 @@ class ClusterDriver(Driver):
         self.messenger.close()
         self.messenger.wait_for_hosts(patience)
         self.compiler.close()
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
 
 
 def _messenger(driver: ClusterDriver) -> Messenger:

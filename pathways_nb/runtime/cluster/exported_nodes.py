@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable, jitted, quietly
 from pathways_nb.trace.record import Label, Record, Row, label_of
+from pathways_nb.util.waiting import Promise, Workers
 
 _UNSTABLE = re.compile(r"'([^']+)'")
 
@@ -42,15 +42,13 @@ class RemoteCompiler:
 
     def __init__(self, platform: str, compile_on: CompileOn, clock: Clock):
         self.platform, self._compile_on, self.clock = platform, compile_on, clock
-        self._pool = ThreadPoolExecutor(
-            max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="pathways-export"
-        )
+        self._pool = Workers("pathways-export", max(2, min(8, os.cpu_count() or 1)))
 
-    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
-        """Return a future of a node's executable, whose ``call`` is the ``PortableNode``.
+    def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
+        """Return a promise of a node's executable, whose ``call`` is the ``PortableNode``.
 
         Raises:
-            UsageError: the node calls back to this process.
+            UsageError: (of the promise) the node calls back to this process.
         """
         start = self.clock()
         node = export(request, self.platform)
@@ -59,7 +57,7 @@ class RemoteCompiler:
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
     def _get(self, node: PortableNode, request: CompileRequest, record: Record) -> Executable:
         start = self.clock()

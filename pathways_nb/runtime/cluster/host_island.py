@@ -6,7 +6,6 @@ import pickle
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,6 +26,16 @@ class HostDied(Exception):  # noqa: N818  (it is what happened)
     """A host's process is gone."""
 
 
+class Answer(Protocol):
+    """What a host, or another thread, will answer."""
+
+    def done(self) -> bool:
+        """Return whether there is an answer or an error."""
+
+    def result(self, timeout: float) -> Any:
+        """Return the answer, or raise ``TimeoutError`` if there is none within ``timeout`` seconds."""
+
+
 class Link(Protocol):
     """The way to one host."""
 
@@ -35,7 +44,7 @@ class Link(Protocol):
     def post(self, messages: bytes) -> None:
         """Send pickled messages, in order; does not wait."""
 
-    def ask(self, method: str, *args: Any) -> Future[Any]:
+    def ask(self, method: str, *args: Any) -> Answer:
         """Call a method of the host beside its messages; the future's error is ``HostDied`` if it died."""
 
     def reports(self) -> list[Report]:
@@ -161,7 +170,7 @@ class HostIsland:
             raise LostError(f"island {self.index} lost a host while it was asked to {method}: {died}") from None
 
 
-def wait(future: Future[Any]) -> Any:
+def wait(future: Answer) -> Any:
     """Return what a future brings, waiting in short steps so that an interrupt is heard."""
     while True:
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pathways_nb.runtime.cluster.host_island import HostDied
 from pathways_nb.runtime.hosts.messages import HostFacts, Report
+from pathways_nb.util.waiting import Promise
 
 _METHODS = frozenset({"begin", "address", "meet", "stamp", "set_clock"})
 """Methods of the actor itself; all others are the host's."""
@@ -34,11 +35,11 @@ class RayLink:
         """Send pickled messages; Ray keeps the order of one caller's calls."""
         self.actor.take.remote(messages)
 
-    def ask(self, method: str, *args: Any) -> Future[Any]:
+    def ask(self, method: str, *args: Any) -> Promise[Any]:
         """Call a method beside the messages; the future's error is ``HostDied`` if the host died."""
         own = method in _METHODS
         reference = getattr(self.actor, method).remote(*args) if own else self.actor.ask.remote(method, *args)
-        answer: Future[Any] = Future()
+        answer: Promise[Any] = Promise()
 
         def ended(found: Future[Any]) -> None:
             error = found.exception()

@@ -49,7 +49,8 @@ from pathways_nb.runtime.hosts.sender import Deliver, Outgoing, Sender
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.runtime.lowering.transfers import shards_of
-from pathways_nb.runtime.run_state import Condition, Entry, will_read
+from pathways_nb.runtime.run_state import Entry, will_read
+from pathways_nb.util.waiting import Condition
 
 
 class Host:

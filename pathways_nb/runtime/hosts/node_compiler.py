@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pathways_nb.program import jax_contexts
 from pathways_nb.runtime.hosts.messages import NodeFacts, PortableNode
 from pathways_nb.runtime.lowering.executables import accept_small_elements, is_on_one, memory_of, quietly
+from pathways_nb.util.waiting import Promise
 
 
 class NodeCompiler:
@@ -26,7 +26,7 @@ class NodeCompiler:
 
     def __init__(self, devices: Sequence[Any]):
         self.devices = devices
-        self._compiled: dict[tuple[int, str], Future[tuple[Any, NodeFacts]]] = {}
+        self._compiled: dict[tuple[int, str], Promise[tuple[Any, NodeFacts]]] = {}
         self._lock = threading.Lock()
 
     def known(self, first: int, digest: str) -> bool:
@@ -46,7 +46,7 @@ class NodeCompiler:
         with self._lock:
             found = self._compiled.get((first, node.digest))
             if found is None:
-                ours = self._compiled[first, node.digest] = Future()
+                ours = self._compiled[first, node.digest] = Promise()
         if found is not None:
             return found.result()[1]
         try:

@@ -24,9 +24,10 @@ from pathways_nb.runtime.lowering.host_steps import HOST
 from pathways_nb.runtime.lowering.layouts import Targets, Undeclared, kept
 from pathways_nb.runtime.lowering.plan_compiler import PlanCompiler
 from pathways_nb.runtime.lowering.transfers import lies_at, prepare, share_devices
-from pathways_nb.runtime.run_state import Condition, Entry, Execution
+from pathways_nb.runtime.run_state import Entry, Execution
 from pathways_nb.trace.record import Record, Row
 from pathways_nb.util import forks
+from pathways_nb.util.waiting import Condition
 
 _open: weakref.WeakSet[LocalDriver] = weakref.WeakSet()
 

@@ -13,7 +13,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +27,7 @@ from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.runtime.lowering.transfers import spread
 from pathways_nb.trace.record import Label, Record, Row
 from pathways_nb.util.fallbacks import fall_back
+from pathways_nb.util.waiting import Promise, Workers
 
 Clock = Callable[[], float]
 
@@ -75,17 +75,15 @@ class Executables:
 
     def __init__(self, clock: Clock):
         self.clock = clock
-        self._compiled: dict[tuple[str, tuple[tuple[str, int], ...], Contexts], Future[Executable]] = {}
+        self._compiled: dict[tuple[str, tuple[tuple[str, int], ...], Contexts], Promise[Executable]] = {}
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(
-            max_workers=max(2, min(8, os.cpu_count() or 1)), thread_name_prefix="pathways-compile"
-        )
+        self._pool = Workers("pathways-compile", max(2, min(8, os.cpu_count() or 1)))
 
-    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
+    def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
         """Lower the node, and compile it unless the same text was compiled for the same devices.
 
         Returns:
-            A future of the executable.
+            A promise of the executable.
         """
         start = self.clock()
         lowered = _lower(request)
@@ -100,7 +98,7 @@ class Executables:
         with self._lock:
             found = self._compiled.get(key)
             if found is None:
-                ours = self._compiled[key] = Future()
+                ours = self._compiled[key] = Promise()
         if found is not None:
             return found.result()
         try:

@@ -9,7 +9,6 @@ resharding happens inside the consumer's executable, by the compiler's collectiv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, Protocol
 
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -31,13 +30,14 @@ from pathways_nb.runtime.lowering.pieces import Located, bytes_crossing
 from pathways_nb.runtime.lowering.transfers import analogous, translated
 from pathways_nb.trace.record import Label, Record
 from pathways_nb.util.progress import Progress
+from pathways_nb.util.waiting import Promise
 
 
 class NodeCompiler(Protocol):
     """Makes an executable of a node, or in the simulator an estimate that stands for one."""
 
-    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
-        """Return a future of the executable."""
+    def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
+        """Return a promise of the executable."""
 
 
 class PlanCompiler:
@@ -58,8 +58,8 @@ class PlanCompiler:
         placed = ((s, p) for s, p in plan.placements.items() if not p.is_host)
         self.meshes = {s: islands[p.island].mesh(p, self.places[s]) for s, p in placed}
         self.shardings: list[Any] = [None] * len(plan.slots)
-        self.repeats: dict[Any, Future[Executable]] = {}
-        self.compiling: dict[int, Future[Executable]] = {}
+        self.repeats: dict[Any, Promise[Executable]] = {}
+        self.compiling: dict[int, Promise[Executable]] = {}
         """The executable of each launch, by step."""
         self.made_by: dict[int, int] = {}
         """The step that makes each slot."""

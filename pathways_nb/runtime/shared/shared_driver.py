@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -21,6 +20,7 @@ from pathways_nb.runtime.shared import protocol
 from pathways_nb.runtime.shared.protocol import ToKernel
 from pathways_nb.runtime.shared.remote_core import RemoteMachine, RemoteMessenger, Wire
 from pathways_nb.trace.record import Row
+from pathways_nb.util.waiting import Workers
 
 
 class ControllerLink(Protocol):
@@ -96,7 +96,7 @@ class SharedDriver(ClusterDriver):
             if island.lost:  # they are being rebuilt, and this kernel heard of it only now
                 self.messenger.rebuilding.add(island.index)
                 on_losing(island.index)
-        self._devices = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pathways-devices")
+        self._devices = Workers("pathways-devices", 1)
         self._stream = threading.Thread(target=self._receive, name="pathways-stream", daemon=True)
         self._stream.start()
 
@@ -186,5 +186,5 @@ class SharedDriver(ClusterDriver):
 
     def _end(self, patience: float) -> None:
         super()._end(patience)
-        self._devices.shutdown(wait=False, cancel_futures=True)
+        self._devices.close()
         self.link.leave()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from jax.sharding import Mesh, NamedSharding
@@ -22,6 +21,7 @@ from pathways_nb.program.emit import emit, out_shardings
 from pathways_nb.program.items import Const, equations
 from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest
+from pathways_nb.util.waiting import Promise
 
 _AT_LEAST, _FOR_EACH_EQUATION = 512, 8
 """Devices that can be created in a quarter of a second, and while one equation is compiled for small meshes."""
@@ -32,7 +32,7 @@ _FEW_DEVICES = 16
 _REMEMBERED = 256
 """Number of compiled nodes in the cache; the least recently used one is removed."""
 
-_compiled: dict[Hashable, Future[CompiledFacts]] = {}
+_compiled: dict[Hashable, Promise[CompiledFacts]] = {}
 _lock = threading.Lock()
 
 
@@ -69,7 +69,7 @@ def compiled(request: CompileRequest, sizes: Mapping[str, int], as_it_is: bool) 
     with _lock:
         found = _compiled.pop(key, None)
         ours = found is None
-        made: Future[CompiledFacts] = Future() if found is None else found
+        made: Promise[CompiledFacts] = Promise() if found is None else found
         _compiled[key] = made  # inserted last: dictionaries keep order, so the first key is the least recently used
         if len(_compiled) > _REMEMBERED:
             del _compiled[next(iter(_compiled))]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -33,6 +32,7 @@ from pathways_nb.program.specs import trimmed
 from pathways_nb.runtime.lowering.executables import CompileRequest, Executable
 from pathways_nb.runtime.sim.mesh_compiler import can_compile, compiled, is_per_shard, spec_of
 from pathways_nb.trace.record import Record
+from pathways_nb.util.waiting import Promise, Workers
 from pathways_nb.util.words import counted
 
 _SMALL = 1 << 16
@@ -53,13 +53,13 @@ class NodeEstimator:
 
     def __init__(self, model: CostModel, topology_of: Callable[[int], Topology]):
         self.model, self.topology_of = model, topology_of
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="pathways-estimate")
+        self._pool = Workers("pathways-estimate", 2)
 
-    def get(self, request: CompileRequest, record: Record) -> Future[Executable]:
+    def get(self, request: CompileRequest, record: Record) -> Promise[Executable]:
         """Return an executable that has a cost and cannot be called; two threads estimate the nodes of a plan."""
         if request.code.seconds is None:  # in another thread: it may compile, and the waiting thread shows progress
             return self._pool.submit(self._estimate, request)
-        made: Future[Executable] = Future()
+        made: Promise[Executable] = Promise()
         try:
             made.set_result(self._declared(request, request.code.seconds))
         except BaseException as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -183,9 +183,9 @@ class SimDriver(Driver):
         """Return 1: the simulation knows the end of every launch."""
         return 1.0
 
-    def _request_put(self, event: PutRequested) -> None:
+    def _request_put(self, event: PutRequested, changes: Iterable[object]) -> None:
         """Ask when the client's thread reaches the request; if there is memory, it is granted at that time."""
-        self.event_loop.store(event)
+        self.event_loop.store(event, changes)
         self.ended.wait(lambda: self.broken, timeout=max(self.reached_by(event.client) - self.clock(), 0.0))
 
     def _is_at(self, entry: Entry, compiled_plan: CompiledPlan, position: int) -> bool:
@@ -237,6 +237,7 @@ class SimDriver(Driver):
         """
         run: Execution = task.ongoing.run.execution
         task.label = run.compiled_plan.actions[task.index].label
+        run.begun = run.begun or self._on_devices(task)
         seconds = task.ongoing.run.timed.seconds[task.index]
         if callable(declared := run.compiled_plan.actions[task.index].seconds):
             seconds = 0.0 if run.stopped or run.errors else check_seconds(task.label.name, declared())

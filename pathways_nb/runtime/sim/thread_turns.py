@@ -28,13 +28,13 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from pathways_nb.errors import UsageError
 from pathways_nb.runtime.event_loop import Item
-from pathways_nb.runtime.run_state import Condition
 from pathways_nb.runtime.sim import held_up, pool_items
 from pathways_nb.runtime.sim.blocked_threads import is_asleep, is_napping, look
 from pathways_nb.runtime.sim.held_up import HeldUp, Say
 from pathways_nb.runtime.sim.simulated_islands import EventQueue
 from pathways_nb.runtime.sim.stopping_points import Point, in_order, pass_time
 from pathways_nb.util import forks
+from pathways_nb.util.waiting import Condition, interruptible
 
 OURS = "pathways-"
 """Prefix of the names of the controller's own threads, which are never clients."""
@@ -192,6 +192,7 @@ class Turns(Condition):
         pool_items.leave(self)
         self._look()
 
+    @interruptible
     def _stand(self, point: Point) -> None:
         """Stop the current thread at ``point`` until the event loop's thread releases it."""
         event_loop, mine = self._loop_of(), threading.current_thread()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from pathways_nb.controller.messages import Closed, Event, Opened, PutRequested, Released, Stored, Submitted, Woke
@@ -73,13 +73,13 @@ class VirtualEventLoop(EventLoop):
         else:
             self.agenda.at(due, self._happen, event, rank=rank)
 
-    def submit(self, event: Submitted) -> None:
+    def submit(self, event: Submitted, changes: Iterable[object] = ()) -> None:
         """Post a call. All events go through one inbox, so that they keep the order in which threads were released."""
-        self.post(event)
+        self.post(event, changes)
 
-    def store(self, event: Stored | Opened | PutRequested) -> None:
+    def store(self, event: Stored | Opened | PutRequested, changes: Iterable[object] = ()) -> None:
         """Post an event that nobody waits for."""
-        self.post(event)
+        self.post(event, changes)
 
     def safely(self, work: Callable[[], T]) -> T:
         """Run ``work`` in the event loop's thread, which alone uses the core's state, and return its result."""
@@ -121,7 +121,6 @@ class VirtualEventLoop(EventLoop):
             return answer[0]
 
         self.inbox.put(put_down)
-        self._batch = None  # ``work`` may make a buffer
         return wait
 
     def _happen(self, event: Event) -> None:

@@ -86,6 +86,8 @@ class _Batch:
     """The tenant for which they are made."""
     contexts: Contexts | None = None
     """JAX's contexts under which they are made."""
+    thread: int = field(default_factory=threading.get_ident)
+    """The thread that made the first of the calls."""
     needs_values: bool = True
     """Whether the values of their arguments are needed, or only shapes and types."""
     calls: list[_Call] = field(default_factory=list)
@@ -142,7 +144,8 @@ class _Batch:
     def fail(self, error: BaseException) -> None:
         """Record that the batch was never dispatched: its futures say so, and what it had donated is usable again."""
         for future in (f for call in self.calls for ref in call.outputs if (f := ref()) is not None):
-            future.fail(error)
+            if not future.is_bound:  # an interrupt may come after the dispatch
+                future.fail(error)
         for future in self.consumed:
             future.consume("")
 
@@ -167,18 +170,16 @@ class CallBatcher:
         Returns:
             Its outputs as futures.
         """
-        with self._exclusive.held(self.session):
-            tenant = tenant_scope.current()
-            if self.batch.calls and (self.batch.tenant, self.batch.contexts) != (tenant, call.contexts):
-                self.flush(call.contexts)
-            self.batch.tenant, self.batch.contexts = tenant, call.contexts
-            self._compete |= tenant is not None and threading.get_ident() != self._home
-            result = self._add(computation, call)
-            if self._compete:  # a call that waited here would have no claim on its tenant's share
-                self.flush(call.contexts)
-            return result
+        return self._exclusive.run(self.session, self._add, computation, call)
 
     def _add(self, computation: Computation, call: Signature) -> Any:
+        tenant = tenant_scope.current()
+        if self.batch.calls and (self.batch.tenant, self.batch.contexts) != (tenant, call.contexts):
+            self.flush(call.contexts)
+        if not self.batch.calls:
+            self.batch.thread = threading.get_ident()
+        self.batch.tenant, self.batch.contexts = tenant, call.contexts
+        self._compete |= tenant is not None and threading.get_ident() != self._home
         avals = call.avals()
         check_futures(call)
         staged = traced_at_line(computation, call, avals, self.session)
@@ -195,7 +196,8 @@ class CallBatcher:
             batch.made[id(future)] = (index, position)
         batch.calls.append(_Call(computation, staged, call.donated, wires, tuple(map(weakref.ref, futures))))
         result = jax.tree.unflatten(staged.tree, futures)
-        if len(batch.calls) >= MOST or batch.copied >= MOST_COPIED:
+        # While tenants compete, a call that waited here would have no claim on its tenant's share.
+        if len(batch.calls) >= MOST or batch.copied >= MOST_COPIED or self._compete:
             self.flush(call.contexts)
         return result
 
@@ -207,10 +209,13 @@ class CallBatcher:
         """
         if forks.is_child():
             return
-        with tenant_scope.calling(self.session), self._exclusive.held(self.session):
-            batch, self.batch = self.batch, self._begin()
-            if batch.calls:
-                self._send(batch, here)
+        with tenant_scope.calling(self.session):
+            self._exclusive.run(self.session, self._flush, here)
+
+    def _flush(self, here: Contexts | None) -> None:
+        batch, self.batch = self.batch, self._begin()
+        if batch.calls:
+            self._send(batch, here)
 
     def _send(self, batch: _Batch, here: Contexts | None) -> None:
         wanted, contexts = batch.wanted(), batch.contexts
@@ -220,25 +225,39 @@ class CallBatcher:
             call = program.signature(tuple(batch.outside), {}, contexts)
             with tenant_scope.acting(batch.tenant), jax_contexts.entered(contexts, here):
                 futures = dispatch(self.session, program, call, gathered=True)
+            chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
+            for placeholder, future in zip(chosen, futures, strict=True):
+                if placeholder is not None:
+                    placeholder.take(future)
         except BaseException as error:
             batch.fail(error)
             raise
-        chosen = [batch.calls[i].outputs[j]() for i, group in enumerate(wanted) for j in group]
-        for placeholder, future in zip(chosen, futures, strict=True):
-            if placeholder is not None:
-                placeholder.take(future)
 
     def cancel(self, reason: BaseException) -> None:
         """Cancel the batched calls."""
-        with self._exclusive.held(self.session):
-            batch, self.batch = self.batch, self._begin()
-            batch.fail(reason)
+        self._exclusive.run(self.session, self._cancel, reason)
+
+    def _cancel(self, reason: BaseException) -> None:
+        batch, self.batch = self.batch, self._begin()
+        batch.fail(reason)
+
+    def interrupt(self, thread: int) -> int:
+        """Cancel the batched calls of a thread that was interrupted, and return how many those were."""
+        return self._exclusive.run(self.session, self._interrupt, thread)
+
+    def _interrupt(self, thread: int) -> int:
+        count = len(self.batch.calls) if self.batch.thread == thread else 0
+        if count:
+            self._cancel(KeyboardInterrupt())
+        return count
 
     def give_up(self, client: str) -> None:
         """Cancel the batched calls of a client that closes: dispatched later, they would open it again."""
-        with self._exclusive.held(self.session):
-            if self.batch.tenant is not None and self.batch.tenant.name == client:
-                self.cancel(CancelledError(f"client {client} closed before this call was dispatched."))
+        self._exclusive.run(self.session, self._give_up, client)
+
+    def _give_up(self, client: str) -> None:
+        if self.batch.tenant is not None and self.batch.tenant.name == client:
+            self._cancel(CancelledError(f"client {client} closed before this call was dispatched."))
 
 
 def pending(session: Session) -> Pending:
@@ -302,8 +321,9 @@ def traced_at_line(computation: Computation, call: Signature, avals: tuple[Aval,
         def staged(*leaves: Any) -> Any:
             return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))
 
-        with context.under(trace), jax_contexts.of_places():
-            closed, shapes = jax.make_jaxpr(staged, return_shape=True)(*(aval.struct for aval in avals))
+        with jax_contexts.of_places():
+            made = context.under(trace, jax.make_jaxpr(staged, return_shape=True), *(aval.struct for aval in avals))
+        closed, shapes = made
         outputs = tuple(Aval(tuple(one.shape), one.dtype, bool(one.weak_type)) for one in closed.out_avals)
         computation.staged[key] = Staged(closed, outputs, jax.tree.structure(shapes))
     return computation.staged[key]

@@ -29,7 +29,7 @@ from pathways_nb.results.run import Run
 from pathways_nb.runtime.local.launch_op_sources import launch_ops
 from pathways_nb.runtime.local.profiler import Profiler, ordinals
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
-from pathways_nb.session import default_controller
+from pathways_nb.session import default_controller, interrupted
 from pathways_nb.session.calls import stored_values, submit
 from pathways_nb.session.calls.batching import CallBatcher, pending, refuse_tracers
 from pathways_nb.session.futures import Future
@@ -139,7 +139,8 @@ def record(
 ) -> contextlib.AbstractContextManager[Run]:
     """Record what runs inside the block: calls of computations become one program, programs go out as they are called.
 
-    The end of the block waits for what was submitted in it. An interrupt cancels what is not dispatched yet.
+    The end of the block waits for what was submitted in it. An interrupt cancels what this thread has queued since its
+    cell began, or outside IPython since its outermost block began, and says how many calls those were.
 
     Args:
         name: of the run.
@@ -212,22 +213,22 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
     """Dispatch what the block asks for as part of ``run``, and wait for it at the end, whatever has happened."""
     entry = (run, batcher)
     entered = session.driver
-    entered.enter()
     _mark(session)
     before = turns_of(session)
-    session.recordings.append(entry)
+    entered.enter()
     try:
+        interrupted.enter(run)
+        session.recordings.append(entry)
         try:
             yield
-        except KeyboardInterrupt as stop:
-            batcher.cancel(stop)
+        except KeyboardInterrupt:
+            interrupted.cancel(session)
             raise
         finally:
             batcher.flush()  # this one's, whatever the block has done to the others
         _wait_for(session, run)
     except KeyboardInterrupt:
-        if (driver := session.driver_or_none) is not None:
-            driver.cancel([execution.serial for execution in run.unfinished()])
+        interrupted.cancel(session)
         _drain(session, run)
         raise
     except BaseException:
@@ -235,14 +236,17 @@ def _carried_out(session: Session, run: Run, batcher: CallBatcher) -> Iterator[N
             _wait_for(session, run)
         raise
     finally:
-        _mark(session)
-        if entry in session.recordings:
-            run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
-            turns = {name: one.since(before.get(name, Turns())) for name, one in turns_of(session).items()}
-            if shares := told(turns):
-                run.about["shares"] = shares
-            session.recordings.remove(entry)
-        entered.leave()
+        try:
+            _mark(session)
+        finally:
+            if entry in session.recordings:
+                session.recordings.remove(entry)
+                run.islands, run.about["hbm"] = session.islands, list(session.budgets)  # some may have been added
+                turns = {name: one.since(before.get(name, Turns())) for name, one in turns_of(session).items()}
+                if shares := told(turns):
+                    run.about["shares"] = shares
+            interrupted.leave(run)
+            entered.leave()
 
 
 def _drain(session: Session, run: Run) -> None:
@@ -335,6 +339,7 @@ def put(tree: Any, on: VirtualSlice, shardings: Any = None, category: str = VALU
     if not isinstance(on, VirtualSlice):
         raise UsageError(f"put(on={on!r}): that is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     session = default_controller.get()
+    context.close_left_open()
     with calling(session):
         session.flush()
         return stored_values.put(session, tree, on, shardings, category)

@@ -25,6 +25,7 @@ from pathways_nb.program import specs
 from pathways_nb.program.narrowing import NarrowingError
 from pathways_nb.program.signature import Aval, aval_of
 from pathways_nb.runtime.driver import Driver
+from pathways_nb.runtime.holds import Hold
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import tenant_scope
@@ -34,28 +35,20 @@ from pathways_nb.trace.record import Row, label_of
 from pathways_nb.util.words import a_type_of
 
 
-def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[int]]:
+def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[Hold]]:
     """Store the arguments of a plan.
 
-    Every value is converted before the first is stored, and an interrupt releases what was stored: a failed call leaves
-    no buffer behind.
-
     Returns:
-        The logical buffer of each argument, and those buffers that were made only for this call.
+        The logical buffer of each argument, and the tokens of those buffers that were made only for this call.
     """
     driver = session.driver
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
     values = {at: _taken(driver, leaves[at]) for at, buffer in enumerate(held) if buffer is None}
-    stored: dict[int, int] = {}
-    try:
-        for at, value in values.items():
-            stored[at] = driver.store(value, getattr(value, "nbytes", 0), client, "an argument")
-    except BaseException:  # interrupted
-        for buffer in stored.values():
-            driver.release(buffer)
-        raise
-    buffers = [stored[at] if buffer is None else buffer for at, buffer in enumerate(held)]
+    stored = {
+        at: driver.store(value, getattr(value, "nbytes", 0), client, "an argument") for at, value in values.items()
+    }
+    buffers = [stored[at].buffer if buffer is None else buffer for at, buffer in enumerate(held)]
     for leaf, place in plan.again:
         copy = _copy(driver, leaves[leaf], plan.placements[place])
         buffers.append(buffers[leaf] if copy is None else copy.buffer)
@@ -128,13 +121,13 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
     return jax.tree.unflatten(structure, placed)
 
 
-def futures(session: Session, compiled_plan: CompiledPlan, buffers: Sequence[int]) -> list[Future]:
+def futures(session: Session, compiled_plan: CompiledPlan, holds: Sequence[Hold]) -> list[Future]:
     """Return the results of a run as futures, each with the copies that the run left at other places."""
     driver = session.driver
     made: list[Future] = []
-    for buffer, aval, slot in zip(buffers, compiled_plan.results, compiled_plan.plan.results, strict=True):
+    for held, aval, slot in zip(holds, compiled_plan.results, compiled_plan.plan.results, strict=True):
         future = Future(session, aval, compiled_plan.name)
-        future.bind(buffer, driver.entry_of(buffer), compiled_plan.shardings[slot], driver.release)
+        future.bind(held, driver.entry_of(held.buffer), compiled_plan.shardings[slot])
         future.place = compiled_plan.plan.slots[slot].place
         made.append(future)
     plan, count = compiled_plan.plan, len(made) - len(compiled_plan.plan.copies)
@@ -169,7 +162,8 @@ class Reservation:
         self.session, self.aval, self.where, self.sharding, self.place = session, aval, where, sharding, place
         self.began = session.driver.clock()
         need = Allocation(where, bytes_on_device(aval.kept, sharding), category)
-        self.buffer = session.driver.reserve(need, aval.kept.bytes, tenant_scope.registered_name(session), name)
+        client = tenant_scope.registered_name(session)
+        self._held: Hold | None = session.driver.reserve(need, aval.kept.bytes, client, name)
 
     def fill(self, array: Any, kind: str, serial: int | None, shadow: Any = None) -> Future:
         """Put an array there.
@@ -184,13 +178,14 @@ class Reservation:
             Its future.
         """
         session, driver, where, name = self.session, self.session.driver, self.where, f"{kind} on {self.place}"
-        driver.fill(self.buffer, where, array)
+        assert self._held is not None, "it was given up"
+        driver.fill(self._held.buffer, where, array)
         label = label_of("transfer", f"{kind} → {self.place}", place=self.place, island=where.island,
                          device=where.first, devices=where.count, bytes=self.aval.kept.bytes, route="host")  # fmt: skip
         quality = "estimated" if driver.quality == "exact" else driver.quality
         session.active_record().add(Row(label, self.began, driver.clock(), quality=quality))
         future = Future(session, self.aval, name)
-        future.bind(self.buffer, driver.entry_of(self.buffer), self.sharding, driver.release)
+        future.bind(self._held, driver.entry_of(self._held.buffer), self.sharding)
         future.place = serial
         if session.twin is not None:
             future.cast(shadow)
@@ -198,7 +193,7 @@ class Reservation:
 
     def give_up(self) -> None:
         """Return the memory."""
-        self.session.driver.abandon(self.buffer)
+        self._held = None
 
 
 def _put(

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import jax
@@ -36,16 +35,17 @@ from pathways_nb.trace.record import Label, Record, Row, label_of
 _LONG_LOWERING = 1.0
 """Seconds of compiling after which a garbage collection is a small part."""
 
+T = TypeVar("T")
 _exclusive: WeakKeyDictionary[object, Exclusive] = WeakKeyDictionary()
 _finding = threading.Lock()
 
 
-def _alone(session: Session, made_once: Program | Traced) -> AbstractContextManager[None]:
-    """Return a context that keeps other threads from making the same trace or plan, which ``made_once`` owns."""
+def _alone(session: Session, made_once: Program | Traced, make: Callable[..., T], *args: Any) -> T:
+    """Make a trace or plan, which ``made_once`` owns, while no other thread makes one; of several only one makes it."""
     what = "plan" if isinstance(made_once, Traced) else "trace"
     with _finding:
         found = _exclusive.setdefault(made_once, Exclusive(f"the {what} of {made_once.name!r}"))
-    return found.held(session)
+    return found.run(session, make, *args)
 
 
 def dispatch(session: Session, program: Program, call: Signature, gathered: bool = False) -> Any:
@@ -111,17 +111,20 @@ def _traced_once(
     session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
 ) -> Traced:
     """Return the cached trace, or trace the program and record the time this takes."""
+    found = program.cached(call, avals, session.platform)
+    return found or _alone(session, program, _trace, session, program, call, avals, record)
+
+
+def _trace(
+    session: Session, program: Program, call: Signature, avals: tuple[Aval, ...], record: Record | None
+) -> Traced:
     traced = program.cached(call, avals, session.platform)
-    if traced is not None:
-        return traced
-    with _alone(session, program):  # of several threads that call it first, one traces it
-        traced = program.cached(call, avals, session.platform)
-        if traced is None:
-            began = session.clock()
-            with jax_contexts.of_places():
-                traced = program.trace(call, avals, session.platform, session.mesh_of)
-            if record is not None:
-                record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
+    if traced is None:
+        began = session.clock()
+        with jax_contexts.of_places():
+            traced = program.trace(call, avals, session.platform, session.mesh_of)
+        if record is not None:
+            record.add(Row(Label("trace", program.name, program.name), began, session.clock(), quality="exact"))
     return traced
 
 
@@ -150,11 +153,8 @@ def _submit(
     """
     driver = session.driver
     buffers, temporary = stored_values.hold(session, ready.plan, call.leaves, client)
-    try:
-        run, results = driver.submit(ready, buffers, record, client)
-    finally:
-        for buffer in temporary:
-            driver.release(buffer)
+    run, results = driver.submit(ready, buffers, record, client)
+    del temporary  # their buffers live on while the run needs them
     if not gathered:
         consume(call)
     for recording, _ in session.recordings[-1:]:
@@ -209,23 +209,17 @@ def compiled_plan(session: Session, traced: Traced, call: Signature, refuse: boo
 def _compiled(session: Session, traced: Traced, call: Signature) -> CompiledPlan:
     """Return the plan that fits the call and the current devices, compiled when it is first needed."""
     epoch = session.epoch  # before devices are chosen: they may change meanwhile
-    layouts = traced.layouts.get(epoch)
-    if layouts is None:
-        with _alone(session, traced):
-            layouts = traced.layouts.get(epoch)
-            if layouts is None:
-                layouts = traced.layouts[epoch] = _place(session, traced)
+    layouts = traced.layouts.get(epoch) or _alone(session, traced, _place, session, traced, epoch)
     leaves = stored_values.arguments(session.driver, layouts.plan, call.leaves) if layouts.undeclared else ()
     location = tuple(stored_values.location(session.driver, leaves[one.argument]) for one in layouts.undeclared)
     found = layouts.made.get(location)
-    if found is None:
-        with _alone(session, traced):  # of several threads that call it first, one lowers it
-            found = layouts.made.get(location) or _lower_for(session, traced, layouts, location)
-    return found
+    return found or _alone(session, traced, _lower_for, session, traced, layouts, location)
 
 
 def _lower_for(session: Session, traced: Traced, layouts: Layouts, location: tuple[Any, ...]) -> CompiledPlan:
     """Return the plan compiled for arguments in these layouts; layouts that are brought alike share one."""
+    if (made := layouts.made.get(location)) is not None:
+        return made
     brought = tuple(map(session.driver.sharding_for, location, layouts.undeclared))
     found = layouts.made.get(brought) or _lower(session, traced, layouts, brought)
     layouts.made[location] = layouts.made[brought] = found
@@ -237,10 +231,12 @@ def plan_of(session: Session, traced: Traced) -> Plan:
     return lower(traced.graph, session.place(traced.places), traced.arguments, traced.places[0])
 
 
-def _place(session: Session, traced: Traced) -> Layouts:
+def _place(session: Session, traced: Traced, epoch: object) -> Layouts:
+    if (made := traced.layouts.get(epoch)) is not None:
+        return made
     began = session.clock()
     plan = plan_of(session, traced)
-    layouts = Layouts.of(traced, plan, session.driver.attachment.islands)
+    layouts = traced.layouts[epoch] = Layouts.of(traced, plan, session.driver.attachment.islands)
     label = Label("lower", traced.name, traced.name)
     session.active_record().add(Row(label, began, session.clock(), quality="exact"))
     return layouts

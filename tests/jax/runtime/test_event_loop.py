@@ -11,7 +11,7 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.controller.messages import Completed, Event, Submitted
-from pathways_nb.runtime.run_state import Condition
+from pathways_nb.util.waiting import Condition
 from tests.support.waiting import until, waiters
 
 v = np.arange(8, dtype=np.float32)

@@ -10,7 +10,8 @@ import pytest
 
 import pathways_nb as pw
 from pathways_nb.runtime.local.watcher import stamp
-from pathways_nb.runtime.run_state import Condition, Execution
+from pathways_nb.runtime.run_state import Execution
+from pathways_nb.util.waiting import Condition
 from tests.conftest import settled
 from tests.support.computations import on
 from tests.support.waiting import dispatchers, held_back, until

@@ -59,9 +59,9 @@ def test_a_client_that_closes_while_another_is_calling_with_its_result(controlle
     settled(controller)
     driver, post = controller.driver, controller.driver.event_loop.submit
 
-    def close_first(event: Any) -> None:
+    def close_first(event: Any, *changes: Any) -> None:
         ann.close()
-        post(event)
+        post(event, *changes)
 
     with monkeypatch.context() as patched:
         patched.setattr(driver.event_loop, "submit", close_first)
@@ -265,7 +265,7 @@ def test_a_clients_last_program_ends_while_it_calls_the_next(controller, double)
         def setdefault(self, client: str, default: Any = None) -> Any:
             found = super().setdefault(client, default)
             unseen.see()
-            until(lambda: 0 not in driver.runs or driver._queuing.locked())
+            until(lambda: 0 not in driver.runs)
             return found
 
     pw.reset()

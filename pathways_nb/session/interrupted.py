@@ -1,0 +1,99 @@
+"""What an interrupt cancels: what this thread has queued since its cell began, and nothing of another thread.
+
+A cell of IPython begins at its event ``pre_run_cell``. Elsewhere the part of a program that an interrupt ends is taken
+to begin with the outermost ``pw.record`` or client block that is open in this thread; without one nothing is cancelled.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from pathways_nb.program import context
+from pathways_nb.runtime.run_state import asked
+from pathways_nb.session import default_controller
+from pathways_nb.session.session import Session
+from pathways_nb.util import forks, interrupts
+from pathways_nb.util.progress import to_standard_error
+from pathways_nb.util.words import counted
+
+
+class _Begun(threading.local):
+    cell: int | None = None
+    """The number of the first call that the cell under way may make; ``None`` outside a cell."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[object, int]] = []
+        """Each open block, outermost first, with the same number for it."""
+
+
+_begun = _Begun()
+
+
+def enter(block: object) -> None:
+    """Begin a block of this thread."""
+    _begun.blocks.append((block, next(asked)))
+
+
+def leave(block: object) -> None:
+    """End a block; of a generator that is collected elsewhere, this may be another thread."""
+    found = [at for at, each in enumerate(_begun.blocks) if each[0] is block]
+    for at in found[-1:]:
+        del _begun.blocks[at]
+
+
+def cancel(session: Session | None) -> None:
+    """Cancel what this thread has queued since its cell began, and say how many calls that were.
+
+    What is on devices already runs to its end.
+    """
+    driver = session.driver_or_none if session is not None and not forks.is_child() else None
+    since = _begun.cell if _begun.cell is not None else next((number for _, number in _begun.blocks), None)
+    if session is None or driver is None or since is None:
+        return
+    mine = threading.get_ident()
+    gathered = sum(batcher.interrupt(mine) for _, batcher in tuple(session.recordings))
+    runs = [run for run in driver.runs.copy().values() if run.thread == mine and run.asked >= since]
+    runs = [run for run in runs if not (run.stopped or run.finished)]
+    begun = sum(run.begun for run in runs)
+    if runs:
+        driver.cancel([run.serial for run in runs])
+    if runs or gathered:
+        _say(gathered + len(runs) - begun, begun)
+
+
+def _say(cancelled: int, begun: int) -> None:
+    what, was = "cell" if _begun.cell is not None else "block", "was" if cancelled == 1 else "were"
+    rest = f"; {counted(begun, 'call')} already on devices will end" if begun else ""
+    to_standard_error(f"interrupted: {counted(cancelled, 'queued call')} of this {what} {was} cancelled{rest}.")
+
+
+def _before_cell(*_: Any) -> None:
+    interrupts.guard()
+    context.close_left_open()
+    _begun.blocks.clear()  # a cell that was interrupted may have left some
+    _begun.cell = next(asked)
+
+
+def _after_cell(result: Any) -> None:
+    if isinstance(result.error_in_exec, KeyboardInterrupt):
+        cancel(default_controller.peek())
+
+
+def watch_cells() -> None:
+    """Have an interrupt of an IPython cell cancel what the cell has queued; do nothing outside IPython."""
+    shell = _shell()
+    if shell is None:
+        return
+    for event, function in (("pre_run_cell", _before_cell), ("post_run_cell", _after_cell)):
+        if function not in shell.events.callbacks[event]:
+            shell.events.register(event, function)
+    if _begun.cell is None:
+        _begun.cell = next(asked)  # the cell under way
+
+
+def _shell() -> Any:
+    """Return IPython's shell, if this process has one: nothing imports IPython for this."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None

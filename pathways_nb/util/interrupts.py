@@ -1,0 +1,87 @@
+"""Ctrl-C that waits, for milliseconds, while Python code enters or leaves a ``with`` block.
+
+Python raises an interrupt where ``__exit__`` begins as readily as anywhere else. What the block has changed then stays
+changed: JAX goes on tracing, the configuration of a finished block holds, a recording stays open. An interrupt inside
+``__del__`` is lost. So ``guard`` has the handler of Ctrl-C look at the interrupted frames: if one of them does such a
+thing, the signal is sent again a little later. Code of the user, and our own waits, are interrupted at once.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _thread
+import contextlib
+import os
+import signal
+import sysconfig
+import threading
+import time
+import weakref
+from functools import cache
+from types import FrameType
+
+from pathways_nb.util import waiting
+
+_NAMES = frozenset({"__enter__", "__exit__", "__del__", "__hash__", "__eq__", "set_trace", "set_axis_env"})
+"""Functions that are not divided: they change what a block has to restore, or their callers are written in C."""
+_FILES = frozenset({contextlib.__file__, weakref.__file__})
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_SOURCES = tuple(path + os.sep for path in (_PACKAGE, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))))
+"""Folders of what is not the user's code."""
+_NUMBER = int(signal.SIGINT)
+_PAUSE, _MOST = 1e-3, 200
+"""Seconds until the signal is sent again, and how often at most: then it is raised wherever the thread is."""
+
+
+class _State:
+    tries = 0
+    """How often the interrupt under way was put off."""
+
+
+_state = _State()
+
+
+def guard() -> None:
+    """Put off interrupts while blocks are entered and left, if Python's own handler is in place."""
+    if _signal.getsignal(_NUMBER) is signal.default_int_handler and _is_main():  # ``signal.getsignal`` takes 3 µs
+        signal.signal(signal.SIGINT, _handle)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    """Raise ``KeyboardInterrupt``, now or soon."""
+    __tracebackhide__ = True
+    if _state.tries < _MOST and is_undivided(frame):
+        _state.tries += 1
+        _thread.start_new_thread(_again, (number,))
+        return
+    _state.tries = 0
+    raise KeyboardInterrupt
+
+
+def _again(number: int) -> None:
+    time.sleep(_PAUSE)
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident, number)  # type: ignore[arg-type]
+    else:
+        signal.raise_signal(number)
+
+
+def is_undivided(frame: FrameType | None) -> bool:
+    """Return whether an interrupt of this frame would leave something half done."""
+    while frame is not None:
+        code = frame.f_code
+        if code in waiting.waits or _is_users(code.co_filename):
+            return False
+        if code.co_name in _NAMES or code.co_filename in _FILES:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@cache
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_SOURCES, "<frozen")) and filename not in ("<string>", "<attrs>")

@@ -1,0 +1,1 @@
+"""Interrupts at every instant of an operation, and at random times: the next call is right, and nothing is left."""

@@ -1,0 +1,153 @@
+"""What an interrupt cancels: the calls of its thread since its cell, or its outermost block, began."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from jax._src import core
+
+import pathways_nb as pw
+from pathways_nb.session import interrupted
+from pathways_nb.util import interrupts
+from tests.conftest import settled
+from tests.support.waiting import dispatchers, held_back, interrupt_when, stand_still
+
+M = np.full((4, 4), 0.5, np.float32)
+
+
+@pytest.fixture
+def step(left: pw.VirtualSlice) -> pw.Program:
+    """A program of one computation, compiled."""
+    f = pw.jit(lambda m: m + 1, on=left)
+    program = pw.program(lambda m: f(m), name="step")
+    program(M).wait()
+    return program
+
+
+@pytest.fixture(autouse=True)
+def python_handles_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def shell() -> Iterator[InteractiveShell]:
+    """IPython, whose cells are watched."""
+    InteractiveShell.clear_instance()
+    made = InteractiveShell.instance()
+    interrupted.watch_cells()
+    yield made
+    interrupted._begun.cell = None
+    InteractiveShell.clear_instance()
+
+
+def outcomes(ys: list[pw.Future]) -> tuple[int, int]:
+    """How many calls were cancelled, and how many have run."""
+    cancelled = 0
+    for y in ys:
+        try:
+            np.testing.assert_array_equal(y.result(), M + 1)
+        except pw.CancelledError:
+            cancelled += 1
+    return cancelled, len(ys) - cancelled
+
+
+def test_a_cell_that_is_interrupted_cancels_what_it_queued_and_nothing_else(controller, step, shell, capsys) -> None:
+    theirs: list[pw.Future] = []
+
+    def other() -> None:
+        with pw.client("ann").acting():
+            theirs.extend(step(M) for _ in range(10))
+
+    before: list[pw.Future] = []
+    shell.user_ns.update(step=step, M=M, before=before, ys=[], stand_still=stand_still)
+    with held_back(dispatchers(controller)[0]):
+        shell.run_cell("before += [step(M) for _ in range(3)]")
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        with interrupt_when(lambda: bool(shell.user_ns.get("done"))), contextlib.redirect_stdout(io.StringIO()):
+            ended = shell.run_cell("ys += [step(M) for _ in range(50)]; done = True; stand_still()")
+        assert isinstance(ended.error_in_exec, KeyboardInterrupt)
+    settled(controller)
+    assert outcomes(before) == (0, 3)
+    assert outcomes(theirs) == (0, 10)
+    assert outcomes(shell.user_ns["ys"]) == (50, 0)
+    assert capsys.readouterr().err == "interrupted: 50 queued calls of this cell were cancelled.\n"
+    assert outcomes([step(M)]) == (0, 1)
+
+
+def test_outside_a_cell_the_outermost_block_counts(controller, step, capsys) -> None:
+    ys: list[pw.Future] = []
+    with held_back(dispatchers(controller)[0]):
+        outside = [step(M) for _ in range(3)]
+        with pytest.raises(KeyboardInterrupt), pw.client("bob"):  # noqa: PT012
+            ys += [step(M) for _ in range(4)]
+            with pw.record():
+                ys += [step(M) for _ in range(5)]
+                raise KeyboardInterrupt
+    settled(controller)
+    assert outcomes(outside) == (0, 3)
+    assert outcomes(ys) == (9, 0)
+    assert capsys.readouterr().err == "interrupted: 9 queued calls of this block were cancelled.\n"
+
+
+def test_gathered_calls_are_counted(controller, left, capsys) -> None:
+    f = pw.jit(lambda m: m * 3, on=left)
+    with pytest.raises(KeyboardInterrupt), pw.record():  # noqa: PT012
+        ys = [f(M) for _ in range(3)]
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "interrupted: 3 queued calls of this block were cancelled.\n"
+    with pytest.raises(pw.CancelledError, match="was cancelled before it was dispatched"):
+        ys[0].result()
+
+
+def test_a_trace_of_jax_that_was_left_open_is_closed(left) -> None:
+    """An interrupt where JAX begins to close a trace leaves it open, and a put would be traced."""
+    traces: list[Any] = []
+    jax.make_jaxpr(lambda x: traces.append(core.trace_ctx.trace) or x)(M)
+    core.trace_ctx.set_trace(traces[0])
+    np.testing.assert_array_equal(pw.put(M, on=left).result(), M)
+    assert core.trace_state_clean()
+
+
+def test_an_interrupt_waits_while_jax_closes_a_trace() -> None:
+    def come(frame: FrameType, event: str, arg: object) -> None:
+        if frame.f_code.co_qualname == "SetCurrentTraceContextManager.__exit__":
+            sys.settrace(None)
+            interrupts._handle(signal.SIGINT, frame)
+
+    def trace() -> None:
+        sys.settrace(come)
+        jax.make_jaxpr(lambda x: x + 1)(M)
+        closed.append(core.trace_state_clean())
+        stand_still()
+
+    closed: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        trace()
+    assert closed == [True]
+
+
+def test_an_interrupt_of_users_code_and_of_a_wait_comes_at_once() -> None:
+    def frame_of(code: str, filename: str) -> FrameType:
+        names: dict[str, Any] = {"frame": sys._getframe}
+        exec(compile(code, filename, "exec"), names)
+        found: FrameType = names["found"]
+        return found
+
+    left = "class A:\n def __exit__(self, *_): global found; found = frame()\nA().__exit__()"
+    assert interrupts.is_undivided(frame_of(left, contextlib.__file__))
+    assert not interrupts.is_undivided(frame_of(left, "a user's cell"))
