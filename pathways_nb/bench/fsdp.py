@@ -24,6 +24,7 @@ import numpy as np
 import optax
 
 import pathways_nb as pw
+from pathways_nb.bench import _first_calls
 from pathways_nb.bench.stopwatch import interleaved, ratio
 from pathways_nb.examples import llama, llama3
 from pathways_nb.parallel.fsdp.memory import MemoryCurve
@@ -60,7 +61,10 @@ def run(short: bool = False) -> dict[str, Any]:
         "trace_over_make_jaxpr_8b": chosen["trace_seconds"] / floor,
         **_beside_published(table),
     }
-    return {"figures": figures, "detail": {"variants": variants, "plans": table}}
+    checks = {} if short else _first_calls.of_steps()
+    if checks:
+        figures["check_over_first_call"] = max(checks.values())
+    return {"figures": figures, "detail": {"variants": variants, "plans": table, "checks": checks}}
 
 
 def _beside_published(table: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -14,6 +14,8 @@ from pathways_nb.jaxpr.flat import alive, called
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark
 from pathways_nb.parallel.batch_walk.operation import Op
 from pathways_nb.parallel.flat_function import FlatFunction
+from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.host import host
 from pathways_nb.program.one_equation import one_equation
 
 _NAME = "pathways_mean"
@@ -125,6 +127,30 @@ def with_counts(fn: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.unflatten(jax.tree.structure(shapes), made)
 
     return run
+
+
+def refuse_zero(value: Any, counts: Sequence[Any], on: VirtualSlice) -> Any:
+    """Return a loss through the host, which refuses it if a mean of the whole batch counts nothing.
+
+    It is what a user fetches and no node waits for, so the step itself is not held up.
+
+    Args:
+        value: the loss, in the trace of a program.
+        counts: of its means, over the whole batch.
+        on: the place of the loss.
+    """
+
+    def counted(value: Any, counts: Sequence[Any]) -> Any:
+        if not all(counts):
+            number = next(at for at, count in enumerate(counts) if not count)
+            raise UsageError(
+                f"pw.mean: the count of mean {number} of the loss is 0 in the whole batch, so there is nothing to "
+                f"average. Leave out a batch whose mask leaves nothing."
+            )
+        return value
+
+    out = jax.ShapeDtypeStruct((), value.dtype)
+    return host(counted, on=on, out=out, seconds=0.0)(value, list(counts))
 
 
 def _run(jaxpr: Any, arrays: Sequence[Any], divide: Callable[[Any, Any], Any]) -> list[Any]:

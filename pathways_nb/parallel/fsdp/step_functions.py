@@ -162,14 +162,14 @@ class StepFunctions:
         return jax.tree.map(lambda leaf: np.asarray(leaf).astype(used_dtype(leaf.dtype, dtype)), on_host(params))
 
     def value_and_grad(self, params: Any, *batch: Any) -> Any:
-        """Return the loss and the gradients in the layout of the parameters."""
-        value, gradients = self._value_and_shards(params, batch)
-        return value, _constrained(gradients, self.spec.layout)
+        """Return the loss, the gradients in the layout of the parameters, and the counts of the loss's means."""
+        value, gradients, counts = self._value_and_shards(params, batch)
+        return value, _constrained(gradients, self.spec.layout), counts
 
     def step(self, params: Any, state: Any, *batch: Any) -> Any:
-        """Return new parameters, new state and the loss."""
+        """Return new parameters, new state, the loss, and the counts of the loss's means."""
         spec = self.spec
-        value, gradients = self._value_and_shards(params, batch)
+        value, gradients, counts = self._value_and_shards(params, batch)
         if spec.mode.shards_state and not spec.mode.shards_parameters:  # each device updates its part
             padded = map(spec.state_layout.padded, (gradients, params))
             gradients, params = (_constrained(tree, spec.state_layout) for tree in padded)
@@ -178,7 +178,7 @@ class StepFunctions:
         new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), old, updates)
         new = checks.only_trainable(old, new, [one.trainable for one in spec.parameters])
         new, state = spec.layout.padded(new), spec.state_layout.padded(state)
-        return _constrained(new, spec.layout), _constrained(state, spec.state_layout), value
+        return _constrained(new, spec.layout), _constrained(state, spec.state_layout), value, counts
 
     def traced(self, batch: Any) -> StepGraph:
         """Return the step before any pass, for arrays or shapes of a whole batch."""
@@ -229,15 +229,15 @@ class StepFunctions:
         self.batch = batch  # not before: a batch that cannot be traced is forgotten
         return self._graphs[key]
 
-    def _value_and_shards(self, params: Any, batch: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Return the loss and the gradients in the layout of the parameters, with their padding."""
+    def _value_and_shards(self, params: Any, batch: tuple[Any, ...]) -> tuple[Any, Any, list[Any]]:
+        """Return the loss, the gradients in the layout of the parameters, and the counts of the loss's means."""
         spec = self.spec
         params = spec.layout.padded(params)
         shapes = jax.tree.map(struct_of, batch)
         graph, loss = self.graph(shapes), self.examined(shapes)
         axes = spec.mode.axes.names
-        if loss.means:  # the counts of all parts, divided by the number of parts
-            counts = counts_of("fsdp", spec.loss, 1, spec.shapes, *batch)
+        counts = counts_of("fsdp", spec.loss, 1, spec.shapes, *batch) if loss.means else []
+        if counts:  # those of all parts, divided by the number of parts
             batch = (*batch, [count / self.parts for count in counts])
         pieces = [batch_spec(leaf, axes) for leaf in jax.tree.leaves(batch)]
         run = over_devices(graph, spec.kept, pieces, [spec.kept[i] for i in graph.gradients], axes)
@@ -246,7 +246,7 @@ class StepFunctions:
         leaves = [next(shards) if i in graph.gradients else jnp.zeros_like(leaf)
                   for i, leaf in enumerate(jax.tree.leaves(params))]  # fmt: skip
         value = (results[0], jax.tree.unflatten(loss.tree, results[1:])) if spec.options.has_aux else results[0]
-        return value, jax.tree.unflatten(jax.tree.structure(params), leaves)
+        return value, jax.tree.unflatten(jax.tree.structure(params), leaves), counts
 
 
 def _contexts() -> Contexts:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from pathways_nb.parallel.batch_walk.mean import refuse_zero
 from pathways_nb.parallel.fsdp import checks
 from pathways_nb.parallel.fsdp.lowering import KEEP_BARRIERS
 from pathways_nb.parallel.fsdp.parameters import Parameter
@@ -85,10 +86,20 @@ class StepComputation(Computation):
             case "whole":
                 return made
             case "value_and_grad":
-                return made[0], params.mapped(made[1], crop)
+                value, gradients, counts = made
+                return self._counted(value, counts), params.mapped(gradients, crop)
             case "step":
-                return params.mapped(made[0], crop), state.mapped(made[1], crop), made[2]
+                new, new_state, value, counts = made
+                return params.mapped(new, crop), state.mapped(new_state, crop), self._counted(value, counts)
         return (params.mapped(made[0], crop), state.mapped(made[1], crop)) if trains else params.mapped(made, crop)
+
+    def _counted(self, value: Any, counts: Sequence[Any]) -> Any:
+        """Return a loss, with or without auxiliary outputs, that is refused if one of its means counts nothing."""
+        if not counts:
+            return value
+        if isinstance(value, tuple):
+            return refuse_zero(value[0], counts, self.place), value[1]
+        return refuse_zero(value, counts, self.place)
 
 
 _CATEGORIES: dict[Form, dict[str, str]] = {

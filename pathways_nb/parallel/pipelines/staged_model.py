@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import Examined, resized
-from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
+from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host, tell
 from pathways_nb.parallel.fsdp.checks import truths
 from pathways_nb.parallel.fsdp.step_functions import struct_of
@@ -105,12 +105,15 @@ class StagedModel:
         microbatches = self._microbatches(x, targets)
         batches = [[self._tokens(batch, part) for part in slices] for batch in microbatches]
         found, counts = self._examined(params, *microbatches[0], key)
+        counted = self._counted(counts, microbatches)
         run = Execution(
             self.schedule, functools.partial(self._computations, aux=found.aux), list(params), batches, slices,
-            functools.partial(stage_key, key), self.whole_store, self._counted(counts, microbatches), found.aux,
+            functools.partial(stage_key, key), self.whole_store, counted, found.aux,
             [self.trained(*each) for each in enumerate(params)],
         )  # fmt: skip
         loss, aux, gradients = run.run()
+        if counted is not None:
+            loss = refuse_zero(loss, counted, self.place_of(len(self.stages) - 1))
         gradients = checks.like(params, self._tie(list(params), gradients))
         return ((loss, aux) if self.has_aux else loss), gradients
 

@@ -44,6 +44,16 @@ def test_a_part_without_any_unmasked_row_counts_nothing(controller: pw.Controlle
     assert step.checked == "checked by structure: the loss is a mean over what is split"
 
 
+def test_a_mask_that_leaves_nothing_is_an_error_of_the_value(controller: pw.Controller) -> None:
+    w, x, y = data()
+    step = pw.fsdp(masked, w, on=pw.virtual_slice(2))
+    kept = step.init(w)
+    value, _ = step.value_and_grad(kept, x, np.zeros_like(y))
+    with pytest.raises(pw.NodeError, match="pw.mean: the count of mean 0 of the loss is 0 in the whole batch"):
+        value.result()
+    close(step.value_and_grad(kept, x, y)[0], masked(w, x, y))
+
+
 def test_a_mean_over_a_mask_in_a_pipeline_and_in_plain_jax(controller: pw.Controller) -> None:
     params, x, _ = mlp_model(2)
     mask = np.array([0, 0, 1, 1, 1, 0, 1, 1], np.float32)
