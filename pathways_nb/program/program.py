@@ -89,8 +89,8 @@ class Program(Unique):
         self.name = name or getattr(fn, "__name__", type(fn).__name__)
         self._traced: dict[Any, Traced] = {}
         self.decide: Callable[..., None] | None = None
-        """Called with the arguments of the first call of each trace, before anything is dispatched or donated; it may
-        refuse the values."""
+        """Called with the arguments of the first call of each trace, before anything is dispatched or donated: it may
+        refuse the values. Inside another program it is called with traced values."""
         self._decided: set[Traced] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +101,10 @@ class Program(Unique):
         """
         __tracebackhide__ = True
         if context.tracing() is not None:
-            return self.fn(*args, **kwargs)
+            made = self.fn(*args, **kwargs)
+            if self.decide is not None:  # without values
+                self.decide(*args, **kwargs)
+            return made
         return context.runner().call_program(self, args, kwargs)
 
     def __repr__(self) -> str:

@@ -123,7 +123,7 @@ def _form(
         return _rows(where, axes, name, one.shape, dims, marks)
     python = one.weak_type and marks is not None and marks[0].number is not None
     floating = jnp.issubdtype(one.dtype, jnp.inexact) and not python
-    if floating and not any(dims) and (marks is None or all(map(is_mean, marks))):
+    if floating and not any(dims) and (marks is None or all(mark.is_mean for mark in marks)):
         return Auxiliary("mean")
     kind = "a Python number" if python else f"{one.dtype}{list(one.shape)}"
     why = "" if marks is None else next((f": {mark.reason}" for mark in marks if mark.reason), "")
@@ -152,10 +152,3 @@ def _rows(
             f"dimension of tokens. Return a value for each token, as (batch, tokens, …)."
         )
     return Auxiliary("rows", at, dims[1][0])
-
-
-def is_mean(mark: Mark) -> bool:
-    """Return whether a value is a mean over the batch, or independent of it."""
-    return (mark.kind == Kind.SUM and mark.power == -1) or (
-        mark.kind == Kind.FIXED and mark.power == 0 and not mark.counts
-    )

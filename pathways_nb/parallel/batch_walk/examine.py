@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,8 +14,11 @@ from pathways_nb.errors import PathwaysError
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary, forms
 from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.batch_walk.verdicts import LEFT_OUT, Verdict, of_loss
+from pathways_nb.parallel.batch_walk.verdicts import LEFT_OUT, ONE_PART, Verdict, drawn, of_loss, warn_undecided
 from pathways_nb.parallel.batch_walk.walk import walk
+from pathways_nb.program import jax_contexts
+from pathways_nb.program.items import equations
+from pathways_nb.util.primitives import RANDOM
 
 PARAMETER = Mark(trained=True)
 
@@ -34,20 +37,51 @@ class Walked(NamedTuple):
 
 @dataclass(frozen=True)
 class Examined:
-    """What is known of a loss.
+    """What is known of a loss, for one shape of its batch.
 
     Args:
-        verdicts: for each axis that is split.
+        axes: what is split.
+        verdicts: for each axis, whether the loss is a mean over it; one that says so if nothing is split.
         aux: how each auxiliary output is joined.
+        tree: structure of the auxiliary outputs; of ``None`` without.
+        means: number of the loss's calls of ``pw.mean``.
+        draws: whether it draws random numbers, so that its parts draw others than the whole.
     """
 
+    axes: tuple[Axis, ...]
     verdicts: tuple[Verdict, ...]
     aux: tuple[Auxiliary, ...]
+    tree: Any
+    means: int
+    draws: bool
 
-    @property
-    def undecided(self) -> Verdict | None:
-        """The first verdict that structure did not reach."""
-        return next((one for one in self.verdicts if one.unknown is not None), None)
+    def decided(self, where: str, name: str, compare: Callable[[Axis, Verdict], Verdict] | None) -> str:
+        """Decide by numbers where the structure did not, and return what decided.
+
+        Args:
+            where: ``"fsdp"`` or ``"pipeline"``, for errors.
+            name: of the loss.
+            compare: compares parts with the whole along an axis; ``None`` where there are no numbers.
+
+        Returns:
+            What decided, for each axis.
+
+        Raises:
+            UsageError: the loss of the parts is another than that of the whole.
+        """
+        said = list[str]()
+        for axis, verdict in zip(self.axes, self.verdicts, strict=False):
+            if verdict.unknown is not None:
+                verdict = drawn(verdict) if self.draws else verdict if compare is None else compare(axis, verdict)
+                if verdict.by == "nobody":
+                    warn_undecided(where, name, verdict)
+            said.append(str(verdict))
+        return "; ".join(dict.fromkeys(said)) or str(ONE_PART)
+
+
+def draws(jaxprs: Iterable[Any]) -> bool:
+    """Return whether a traced function draws random numbers."""
+    return any(eqn.primitive.name in RANDOM for jaxpr in jaxprs for eqn in equations(jaxpr))
 
 
 def walked(
@@ -89,18 +123,19 @@ def _traced(fn: Callable[..., Any], axis: Axis, given: Sequence[Any]) -> Any:
         raise
     except Exception as error:
         why = str(error).strip().split("\n")[0][:160]
-        return Reason(f"it cannot be traced for another number of {axis.name}: {why}", "")
+        return Reason(f"it cannot be traced for another number of {axis.name}: {why}")
 
 
 def trace_key(fn: Callable[..., Any], given: Any) -> Any:
-    """Return what a trace depends on: the function and the shapes of its arguments."""
-    return fn, str(jax.tree.structure(given)), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given))
+    """Return what a trace depends on: the function, the shapes of its arguments, and JAX's contexts."""
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(given))
+    return fn, str(jax.tree.structure(given)), shapes, jax_contexts.current()
 
 
 def judged(
     where: str, name: str, axes: Sequence[Axis], found: Sequence[Walked | Reason], outputs: tuple[Any, Any], given: Any,
     check: bool,
-) -> Examined:  # fmt: skip
+) -> tuple[tuple[Verdict, ...], tuple[Auxiliary, ...]]:  # fmt: skip
     """Return what the walks over a loss say, one for each axis that is split.
 
     Args:
@@ -111,6 +146,9 @@ def judged(
         outputs: the value and the auxiliary outputs of one part, as the loss returns them or as shapes.
         given: ``aux=``.
         check: whether the loss must be a mean over what is split.
+
+    Returns:
+        The verdict along each axis, and how each auxiliary output is joined.
 
     Raises:
         UsageError: it is not, or it is unknown how an auxiliary output is joined.
@@ -126,7 +164,7 @@ def judged(
     marks = [one.marks[1:] for one in lost] if check else None
     by_output = [[pair[at] for pair in pairs] for at in range(count - 1)]
     known = None if marks is None else [[one[at] for one in marks] for at in range(count - 1)]
-    return Examined(verdicts, forms(where, axes, aux, by_output, known, given))
+    return verdicts, forms(where, axes, aux, by_output, known, given)
 
 
 def _unknown(reason: Reason, count: int, outputs: Any) -> Walked:

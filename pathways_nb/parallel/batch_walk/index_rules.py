@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark
-from pathways_nb.parallel.batch_walk.operation import Op
+from pathways_nb.parallel.batch_walk.operation import Op, grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved
 
 
@@ -87,7 +87,7 @@ def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
 def _scatter(op: Op) -> Mark:
     return op.unknown() if any(mark.kind > Kind.FIXED for mark in op.marks) else Mark(
         power=0 if all(mark.power == 0 for mark in op.marks) else None, trained=op.trained,
-        counts=tuple((dim, None) for dim, (one, two) in enumerate(zip(*op.outs[0], strict=True)) if one != two),
+        counts=tuple((dim, None) for dim in grown(op.outs[0])),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Reason(NamedTuple):
     """
 
     what: str
-    line: str
+    line: str = ""
 
     def __str__(self) -> str:
         return f"{self.what} ({self.line})" if self.line else self.what
@@ -126,6 +126,12 @@ class Mark:
     def is_lost(self) -> bool:
         """Whether it is unknown or mixed."""
         return self.kind >= Kind.UNKNOWN
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is a mean over rows, or independent of them."""
+        fixed = self.kind == Kind.FIXED and not self.counts
+        return (fixed or self.kind == Kind.SUM) and level(self) == 0
 
     @property
     def is_single(self) -> bool:

@@ -16,6 +16,7 @@ from pathways_nb.parallel.batch_walk.operation import Op
 from pathways_nb.parallel.flat_function import FlatFunction
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program.host import host
+from pathways_nb.program.items import equations
 from pathways_nb.program.one_equation import one_equation
 
 _NAME = "pathways_mean"
@@ -60,8 +61,7 @@ def is_mean(eqn: Any) -> bool:
 
 def count_means(jaxpr: Any) -> int:
     """Return how often a jaxpr calls ``mean``, at any depth."""
-    eqns = getattr(jaxpr, "jaxpr", jaxpr).eqns
-    return sum(is_mean(eqn) or sum(map(count_means, jex.jaxprs_in_params(eqn.params))) for eqn in eqns)
+    return sum(map(is_mean, equations(jaxpr)))
 
 
 def mean_mark(op: Op) -> Mark:

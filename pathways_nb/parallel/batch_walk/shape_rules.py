@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.arithmetic import aligned, combined
-from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask
+from pathways_nb.parallel.batch_walk.fixed_values import counts_of_all
+from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common
 from pathways_nb.parallel.batch_walk.operation import Op, Shape, grown
 from pathways_nb.util.primitives import RANDOM
 
@@ -175,10 +176,7 @@ def _concatenate(op: Op) -> Mark:
     if fixed and any(dim in grown(shape) for shape in op.ins):
         return Mark(counts=((dim, None),), trained=op.trained)
     if fixed:
-        counts = tuple(sorted({at: start for mark in marks for at, start in mark.counts}.items()))
-        powers = {mark.power for mark in marks if not mark.is_zero}
-        found = Mark(power=powers.pop() if len(powers) == 1 else 0 if not powers else None, counts=counts,
-                     trained=op.trained)  # fmt: skip
+        found = Mark(power=common(marks), counts=counts_of_all(marks), trained=op.trained)
     elif last and (rows := aligned(op, [mark for mark in marks if mark.kind == Kind.ROWS])) is not None:
         found = rows  # as indices: the pieces say what each is
     else:

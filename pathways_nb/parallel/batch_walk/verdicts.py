@@ -6,13 +6,13 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason, level
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.program.signature import Deferred
 
@@ -24,31 +24,34 @@ _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fu
 """Options for what runs once: on CPU they halve the time that compiling takes."""
 
 
+By = Literal["structure", "numbers", "one part", "left out", "nobody"]
+_WORDS: dict[By, str] = {
+    "structure": "checked by structure: the loss is a mean over what is split",
+    "numbers": "checked by numbers, once",
+    "one part": "not checked: the batch is in one part, so every loss is right",
+    "left out": "not checked: check=False",
+    "nobody": "not checked",
+}
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a loss.
+    """What is known of a loss along what is split.
 
     Args:
-        by: what decided: the structure, numbers, or nothing; ``"one part"`` if nothing is split.
-        unknown: why the structure does not decide; ``None`` if it does.
+        by: what decided that it is a mean.
+        unknown: why its structure does not decide; ``None`` if it does.
     """
 
-    by: str
+    by: By
     unknown: Reason | None = None
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether structure or numbers decided."""
-        return not self.by.startswith("not checked") or self.unknown is None
-
     def __str__(self) -> str:
-        if self.unknown is None:
-            return f"checked by {self.by}: the loss is a mean over what is split" if self.by == "structure" else self.by
-        return f"{self.by}, because {self.unknown}"
+        return _WORDS[self.by] if self.unknown is None else f"{_WORDS[self.by]}, because {self.unknown}"
 
 
-ONE_PART = Verdict("not checked: the batch is in one part, so every loss is right")
-LEFT_OUT = Verdict("not checked: check=False")
+ONE_PART = Verdict("one part")
+LEFT_OUT = Verdict("left out")
 
 
 def of_loss(where: str, name: str, mark: Mark, axis: Axis) -> Verdict:
@@ -64,15 +67,14 @@ def of_loss(where: str, name: str, mark: Mark, axis: Axis) -> Verdict:
         UsageError: it is no mean over what is split, with the line and the way out.
     """
     if mark.kind == Kind.UNKNOWN:
-        return Verdict("not checked", mark.reason)
+        return Verdict("nobody", mark.reason)
     if mark.kind == Kind.MIXED:
         raise refused(where, name, axis.name, str(mark.reason))
-    level = None if mark.power is None else mark.power + (mark.kind == Kind.SUM)
-    if mark.counts or mark.kind == Kind.ROWS:
-        return Verdict("not checked", Reason(f"it counts {axis.name}", ""))
-    if level == 0:
+    if mark.is_mean:
         return Verdict("structure")
-    if level == 1:
+    if mark.counts or mark.kind == Kind.ROWS:
+        return Verdict("nobody", Reason(f"it counts {axis.name}"))
+    if level(mark) == 1:
         doubles = f"it is a sum over {axis.name}, which doubles with their number; use jnp.mean"
         raise refused(where, name, axis.name, doubles)
     raise refused(where, name, axis.name, f"it depends on the number of {axis.name} in another way than a mean")
@@ -122,11 +124,11 @@ def by_numbers(
     together = sum(value * share for value, share in zip(values, shares, strict=True))
     scale = max(abs(expected), *map(abs, values), 1e-6)
     if not math.isfinite(expected):
-        return Verdict("not checked", Reason(f"{unknown}, and the first loss is {expected}", ""))
+        return Verdict("nobody", Reason(f"{unknown}, and the first loss is {expected}"))
     if not abs(together - expected) <= _TOLERANCE * scale:
         why = f"it is {expected:.6g} of the whole and {together:.6g} of its parts together; {unknown}{hint}"
         raise refused(where, name, over, why)
-    return Verdict("checked by numbers, once", unknown)
+    return Verdict("numbers", unknown)
 
 
 def on_host(tree: Any) -> Any:
@@ -141,7 +143,12 @@ def in_plain_jax(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> li
         return [np.asarray(run(*args)) for args in calls]
 
 
-def tell(where: str, name: str, verdict: Verdict) -> None:
+def drawn(verdict: Verdict) -> Verdict:
+    """Return the verdict on a loss that draws random numbers, which are others in each part."""
+    return Verdict("nobody", Reason(f"{verdict.unknown}, and it draws other random numbers in each part"))
+
+
+def warn_undecided(where: str, name: str, verdict: Verdict) -> None:
     """Warn that nothing decided whether a loss is a mean over what is split."""
     warnings.warn(
         f"{where}: whether {name} is a mean over what is split was {verdict}. If it is not, the loss of the parts is "

@@ -42,13 +42,14 @@ def walk(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
     try:
         return _Walk(axis).run(one, two, marks)
     except UnlikeError:
-        reason = Reason(f"its operations are others for another number of {axis.name}", "")
+        reason = Reason(f"its operations are others for another number of {axis.name}")
         return [Mark(Kind.UNKNOWN, trained=True, reason=reason)] * len(one.jaxpr.outvars)
 
 
 class _Walk:
     def __init__(self, axis: Axis):
         self.axis = axis
+        self._bodies = {"scan": self._scan, "while": self._while, "cond": self._cond, "shard_map": self._mapped}
 
     def run(self, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
         """Return the marks of the outputs of a closed or open jaxpr."""
@@ -76,10 +77,8 @@ class _Walk:
             return [mean_mark(op)]
         if (inner := called(op.one)) is not None:
             return self.run(inner, called(op.two), op.marks)
-        if op.name in ("scan", "while", "cond", "shard_map"):
-            return {"scan": self._scan, "while": self._while, "cond": self._cond, "shard_map": self._mapped}[op.name](
-                op
-            )
+        if op.name in self._bodies:
+            return self._bodies[op.name](op)
         if op.marks and op.worst.is_lost:
             return op.all(op.worst)
         for rules in (MOVES, CONTRACTIONS, INDEXING):
@@ -172,10 +171,10 @@ def _splits(spec: Any, dim: int | None) -> bool:
 def _slice_of(mark: Mark) -> Mark:
     """Return the mark of one of the slices over which a scan goes."""
     if 0 in dict(mark.counts):
-        return Mark(Kind.UNKNOWN, trained=mark.trained, reason=Reason("'scan' over a count", ""))
+        return Mark(Kind.UNKNOWN, trained=mark.trained, reason=Reason("'scan' over a count"))
     at = None if mark.at in (0, None) else mark.at - 1
     if mark.context == 0:
-        return Mark(Kind.UNKNOWN, trained=mark.trained, reason=Reason("'scan' over earlier tokens", ""))
+        return Mark(Kind.UNKNOWN, trained=mark.trained, reason=Reason("'scan' over earlier tokens"))
     context = None if mark.context is None else mark.context - 1
     counts = tuple((dim - 1, start) for dim, start in mark.counts)
     return replace(mark.plain(), at=at, context=context, counts=counts, masked=mark.masked, number=mark.number)

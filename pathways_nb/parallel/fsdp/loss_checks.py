@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
@@ -16,6 +14,8 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import (
     PARAMETER,
+    Examined,
+    draws,
     judged,
     marks_of,
     resized,
@@ -23,39 +23,17 @@ from pathways_nb.parallel.batch_walk.examine import (
     trace_key,
     walked,
 )
-from pathways_nb.parallel.batch_walk.marks import Reason
 from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.batch_walk.verdicts import ONE_PART, Verdict, by_numbers, in_plain_jax, on_host
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax, on_host
 from pathways_nb.plan import source_lines
-from pathways_nb.util.primitives import RANDOM
+from pathways_nb.program.items import equations
 from pathways_nb.util.words import a_type_of, counted
-
-
-@dataclass(frozen=True)
-class ExaminedLoss:
-    """What is known of a loss for one shape of its batch.
-
-    Args:
-        tree: structure of the auxiliary outputs; of ``None`` without.
-        aux: how each of them is joined.
-        undecided: the verdict that structure did not reach; ``None`` if it did.
-        checked: what was decided, and by what.
-        means: number of its calls of ``pw.mean``.
-        draws: whether it draws random numbers, so that its parts draw others than the whole.
-    """
-
-    tree: Any
-    aux: tuple[Auxiliary, ...]
-    undecided: Verdict | None
-    checked: str
-    means: int
-    draws: bool = False
 
 
 def examined(
     fn: Callable[..., Any], params: Any, batch: Any, parts: int, has_aux: bool, aux: Any, check: bool
-) -> ExaminedLoss:
+) -> Examined:
     """Check that a loss is a scalar, the code of one device, and a mean over its batch.
 
     Args:
@@ -76,25 +54,24 @@ def examined(
     name = getattr(fn, "__name__", type(fn).__name__)
     closed, shapes = _of_one_device(fn, name, params, batch)
     outputs = _value_and_aux(name, shapes, has_aux)
-    tree, means = jax.tree.structure(outputs[1]), count_means(closed)
-    rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
+    aux_tree, rows = jax.tree.structure(outputs[1]), {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
+    of_loss: dict[str, Any] = {"tree": aux_tree, "means": count_means(closed), "draws": draws([closed])}
     if parts == 1 or not rows:
-        return ExaminedLoss(tree, (Auxiliary("mean"),) * len(jax.tree.leaves(outputs[1])), None, str(ONE_PART), means)
+        return Examined((), (), (Auxiliary("mean"),) * len(jax.tree.leaves(outputs[1])), **of_loss)
     axis = Axis("rows", sizes_of(rows.pop()))
     sizes = [(params, *resized(batch, 0, size)) for size in axis.sizes]
     marks = jax.tree.map(lambda _: PARAMETER, params), *marks_of(batch, 0)
     kept = {trace_key(fn, (params, *batch)): (closed, shapes)}
-    found = judged("fsdp", name, [axis], [walked(fn, axis, sizes, marks, keep=kept)], outputs, aux, check)
-    draws = any(eqn.primitive.name in RANDOM for eqn in _equations(closed.jaxpr))
-    return ExaminedLoss(tree, found.aux, found.undecided, str(found.verdicts[0]), means, draws)
+    found = walked(fn, axis, sizes, marks, keep=kept)
+    return Examined((axis,), *judged("fsdp", name, [axis], [found], outputs, aux, check), **of_loss)
 
 
-def compared(loss: Callable[..., Any], found: ExaminedLoss, params: Any, batch: Any, parts: int) -> Verdict:
+def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int) -> Verdict:
     """Compare the loss of two parts of a batch with that of both together, in plain JAX on the host.
 
     Args:
         loss: the loss.
-        found: what is known of it.
+        verdict: that its structure did not reach.
         params: the parameters, as the loss uses them.
         batch: the whole batch.
         parts: number of its parts.
@@ -105,10 +82,7 @@ def compared(loss: Callable[..., Any], found: ExaminedLoss, params: Any, batch: 
     Raises:
         UsageError: they differ.
     """
-    assert found.undecided is not None, "structure did not decide"
-    if found.draws:
-        return Verdict("not checked", Reason(f"{found.undecided.unknown}, and it draws other numbers in each part", ""))
-    params, batch = on_host(params), on_host(batch)
+    batch = on_host(batch)
 
     def rows(first: int, last: int) -> Any:
         def one(leaf: Any) -> Any:
@@ -123,7 +97,7 @@ def compared(loss: Callable[..., Any], found: ExaminedLoss, params: Any, batch: 
 
     *halves, whole = in_plain_jax(value, [(params, rows(0, 1)), (params, rows(1, 2)), (params, rows(0, 2))])
     name = getattr(loss, "__name__", type(loss).__name__)
-    return by_numbers("fsdp", name, "rows", found.undecided.unknown, halves, (0.5, 0.5), whole)
+    return by_numbers("fsdp", name, "rows", verdict.unknown, halves, (0.5, 0.5), whole)
 
 
 def _value_and_aux(name: str, found: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -156,7 +130,7 @@ def _of_one_device(fn: Callable[..., Any], name: str, params: Any, batch: Any) -
         raise _names_devices(
             name, source_lines.traceback_line(error.__traceback__), re.split(r"\.\s", str(error))[0]
         ) from None
-    for eqn in _equations(closed.jaxpr):
+    for eqn in equations(closed):
         if eqn.primitive.name in _OF_DEVICES:
             line = source_lines.innermost(eqn.source_info.traceback.frames if eqn.source_info.traceback else ())
             raise _names_devices(name, line, f"it calls {_OF_DEVICES[eqn.primitive.name]}")
@@ -173,14 +147,6 @@ def _names_devices(name: str, line: str, what: str) -> UsageError:
         f"meshes, shardings and collectives out of it: fsdp splits the batch and the parameters, and shardings= splits "
         f"parameters over other axes."
     )
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr and of those inside it."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in jex.jaxprs_in_params(eqn.params):
-            yield from _equations(getattr(inner, "jaxpr", inner))
 
 
 def _form(found: Any) -> str:

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from pathways_nb.parallel.batch_walk.examine import Examined
 from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
-from pathways_nb.parallel.batch_walk.verdicts import on_host, tell
+from pathways_nb.parallel.batch_walk.verdicts import on_host
 from pathways_nb.parallel.fsdp import checks, loss_checks, plans
-from pathways_nb.parallel.fsdp.loss_checks import ExaminedLoss
 from pathways_nb.parallel.fsdp.lowering import over_devices
 from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.parameters import Parameter
@@ -61,7 +61,7 @@ class StepSpec:
     donate: bool = False
     aux: Any = None
     check: bool = True
-    differentiated: dict[Any, tuple[StepGraph, ExaminedLoss]] = field(default_factory=dict)
+    differentiated: dict[Any, tuple[StepGraph, Examined]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -120,7 +120,7 @@ class StepFunctions:
 
     def __init__(self, spec: StepSpec, plan: FsdpPlan, batch: Any = None):
         self.spec, self.plan, self.batch = spec, plan, batch
-        self._graphs: dict[Any, tuple[StepGraph, ExaminedLoss]] = {}
+        self._graphs: dict[Any, tuple[StepGraph, Examined]] = {}
         self.checked = "not checked yet: nothing was called"
         """What decided last that the loss is a mean over the batch."""
 
@@ -184,7 +184,7 @@ class StepFunctions:
         """Return the step before any pass, for arrays or shapes of a whole batch."""
         return self._traced(batch)[0]
 
-    def examined(self, batch: Any) -> ExaminedLoss:
+    def examined(self, batch: Any) -> Examined:
         """Return what is known of the loss, for arrays or shapes of a whole batch."""
         return self._traced(batch)[1]
 
@@ -195,19 +195,18 @@ class StepFunctions:
             UsageError: the loss is no mean over the batch.
         """
         spec, found = self.spec, self.examined(jax.tree.map(struct_of, batch))
-        self.checked = found.checked
-        if (verdict := found.undecided) is not None:
-            if context.runner().cost_model() is None:
-                verdict = loss_checks.compared(spec.loss, found, self.used(params), batch, self.parts)
-            if not verdict.is_decided:
-                tell("fsdp", spec.name, verdict)
-            self.checked = str(verdict)
+        compare = None
+        if context.tracing() is None and context.runner().cost_model() is None:
+            compare = lambda _, verdict: loss_checks.compared(  # noqa: E731
+                spec.loss, verdict, self.used(params), batch, self.parts
+            )
+        self.checked = found.decided("fsdp", spec.name, compare)
 
     def graph(self, batch: Any) -> StepGraph:
         """Return the step after the passes of its plan."""
         return plans.applied(self.traced(batch), self.plan, self.spec.mode)
 
-    def _traced(self, batch: Any) -> tuple[StepGraph, ExaminedLoss]:
+    def _traced(self, batch: Any) -> tuple[StepGraph, Examined]:
         spec, parts = self.spec, self.parts
         checks.whole_batch(batch, spec.mode.axes.size, spec.options.accumulate)
         local = jax.tree.map(lambda leaf: part_of(leaf, spec.mode.axes.size), batch)

@@ -8,29 +8,29 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import (
     PARAMETER,
     Examined,
     Walked,
+    draws,
     judged,
     marks_of,
     resized,
     sizes_of,
+    trace_key,
     walked,
 )
 from pathways_nb.parallel.batch_walk.marks import FIXED, Reason
 from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.batch_walk.verdicts import ONE_PART
 from pathways_nb.parallel.pipelines.context import Context
-from pathways_nb.util.primitives import RANDOM
+from pathways_nb.parallel.pipelines.stored_context import refuse_lost_appends
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ class Examination:
     explain: Callable[[Exception, int, Any], None]
     aux: Any
     check: bool
-    traces: dict[Any, Any] = field(default_factory=dict)
 
     def examine(self, batch: Batch) -> Examined:
         """Return what is known of the loss.
@@ -92,23 +91,25 @@ class Examination:
         if self.slices is not None and len(self.slices) > 1:
             tokens = max(2, batch.length // 4)
             axes.append(Axis("tokens", (tokens, 2 * tokens), (tokens, 2 * tokens)))
+        traces: dict[Any, Any] = {}
+        found = [self._along(axis, batch, traces) for axis in axes]
+        shapes = [one.shapes[0] for one in found if isinstance(one, Walked)]
+        outputs = shapes[0] if shapes else self._outputs(batch, traces)
+        closed = [trace[0] for trace in traces.values() if not isinstance(trace, Reason)]
+        of_loss = [trace[0] for key, trace in traces.items() if key[0] is self.loss and not isinstance(trace, Reason)]
+        tree: Any = jax.tree.structure(outputs[1])
+        known: dict[str, Any] = {"tree": tree, "means": max(map(count_means, of_loss)), "draws": draws(closed)}
         if not axes:
-            return Examined((ONE_PART,), (Auxiliary("mean"),) * len(jax.tree.leaves(self._outputs(batch)[1])))
-        found = [self._along(axis, batch) for axis in axes]
-        outputs = next((one.shapes[0] for one in found if isinstance(one, Walked)), None) or self._outputs(batch)
-        return judged("pipeline", self.name, axes, found, outputs, self.aux, self.check)
+            return Examined((), (), (Auxiliary("mean"),) * len(jax.tree.leaves(outputs[1])), **known)
+        judgement = judged("pipeline", self.name, axes, found, outputs, self.aux, self.check)
+        return Examined(tuple(axes), *judgement, **known)
 
-    @property
-    def means(self) -> int:
-        """How often the loss calls ``pw.mean``."""
-        traced = (trace for (fn, *_), trace in self.traces.items() if fn is self.loss and not isinstance(trace, Reason))
-        return max((count_means(closed) for closed, _ in traced), default=0)
-
-    def _outputs(self, batch: Batch) -> Any:
+    def _outputs(self, batch: Batch, traces: dict[Any, Any]) -> Any:
         """Return the shapes of the loss and its auxiliary outputs, of one microbatch with whole sequences."""
-        y = self.output(batch)
+        given = self.output(batch), batch.targets
         with self.inside(len(self.calls) - 1):
-            return jax.eval_shape(self.loss, y, batch.targets)
+            traces[trace_key(self.loss, given)] = found = jax.make_jaxpr(self.loss, return_shape=True)(*given)
+        return found[1]
 
     def output(self, batch: Batch) -> Any:
         """Return the shapes of the model's output, of one microbatch with whole sequences."""
@@ -122,7 +123,7 @@ class Examination:
                 raise
         return y
 
-    def _along(self, axis: Axis, batch: Batch) -> Walked | Reason:
+    def _along(self, axis: Axis, batch: Batch, traces: dict[Any, Any]) -> Walked | Reason:
         """Return what is known of the loss and its auxiliary outputs along rows or tokens."""
         at = 0 if axis.name == "rows" else 1
         sliced = jax.tree.map(lambda whole: not whole, batch.unsliced) if at else jax.tree.map(lambda _: True, batch.x)
@@ -141,7 +142,10 @@ class Examination:
                 marks,
                 jax.tree.map(lambda _: FIXED, batch.key),
             )
-            found = walked(call, axis, given, known, self.inside(stage), self.traces)
+            found = walked(call, axis, given, known, self.inside(stage), traces)
+            for key, trace in traces.items():
+                if at and key[0] is call and not isinstance(trace, Reason):
+                    refuse_lost_appends(trace[0])
             if isinstance(found, Reason):
                 return found
             made = found.shapes
@@ -149,23 +153,10 @@ class Examination:
         compared = [sized(batch.targets, size, targets) for size in axis.sizes]
         pairs = list(zip(made, compared, strict=True))
         last = self.inside(len(self.calls) - 1)
-        return walked(self.loss, axis, pairs, (marks, marks_of(batch.targets, at)), last, self.traces)
+        return walked(self.loss, axis, pairs, (marks, marks_of(batch.targets, at)), last, traces)
 
     def _context(self, axis: Axis, side: int, length: int) -> Context:
         if axis.name == "rows":
             return Context(0, length, length, length)
         tokens = axis.sizes[side]
         return Context(axis.offsets[side], tokens, 2 * tokens, 4 * tokens)
-
-    @property
-    def draws(self) -> bool:
-        """Whether a stage or the loss draws random numbers, so that parts draw others than the whole."""
-        return any(_draws(trace[0].jaxpr) for trace in self.traces.values() if not isinstance(trace, Reason))
-
-
-def _draws(jaxpr: Any) -> bool:
-    """Return whether a jaxpr draws random numbers, at any depth."""
-    return any(
-        eqn.primitive.name in RANDOM or any(map(_draws, jex.jaxprs_in_params(eqn.params)))
-        for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns
-    )

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from pathways_nb.parallel.batch_walk.marks import Reason
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
@@ -91,8 +90,3 @@ class Model(NamedTuple):
         (whole,), (together,) = (in_plain_jax(run, [given]) for run in (self.whole, sliced))
         hint = "; usual: a mask or positions of the slice's own, a shift of the targets, a sum over tokens"
         return by_numbers("pipeline", self.name, "tokens", verdict.unknown, [together], [1.0], whole, hint)
-
-
-def drawn(verdict: Verdict) -> Verdict:
-    """Return the verdict on a model that draws random numbers, which are others in each part."""
-    return Verdict("not checked", Reason(f"{verdict.unknown}, and it draws other random numbers in each part", ""))

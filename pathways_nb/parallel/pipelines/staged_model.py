@@ -19,14 +19,15 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import Examined, resized
 from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
-from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host, tell
+from pathways_nb.parallel.batch_walk.operation import Axis
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.parallel.fsdp.checks import truths
 from pathways_nb.parallel.fsdp.step_functions import struct_of
 from pathways_nb.parallel.pipelines import checks
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.examination import Batch, Examination
 from pathways_nb.parallel.pipelines.execution import Execution
-from pathways_nb.parallel.pipelines.parts_against_whole import Model, drawn
+from pathways_nb.parallel.pipelines.parts_against_whole import Model
 from pathways_nb.parallel.pipelines.sharded_stages import StageShards
 from pathways_nb.parallel.pipelines.stage_calls import as_call, name_of, parameters
 from pathways_nb.parallel.pipelines.stage_computations import Placed, StageComputations
@@ -218,7 +219,7 @@ class StagedModel:
             length = checks.tokens(x, None, None, self._whole(x)) if self._uses_context else 0
             batch = Batch(given[0], given[1], given[2], given[3], length, self._whole(x))
             found = self._examination.examine(batch)
-            self.examined[signature] = found, self._examination.output(batch) if self._examination.means else None
+            self.examined[signature] = found, self._examination.output(batch) if found.means else None
         return self.examined[signature]
 
     def decide(self, params: Any, x: Any, targets: Any, key: Any = None) -> None:
@@ -231,28 +232,19 @@ class StagedModel:
         rows = checks.batch(shapes[1], shapes[2], self.schedule.size.microbatches) // self.schedule.size.microbatches
         part = shapes[0], *resized(shapes[1:3], 0, rows), shapes[3]
         found, _ = self.examined[_signature(part)]
-        decided = list[str]()
-        for verdict in found.verdicts:
-            if verdict.unknown is not None and context.runner().cost_model() is None:
-                tokens = (
-                    self._slices(shapes[1], shapes[2]) if len(decided) or not self._examination.rows_split else None
-                )
-                verdict = self._by_numbers(verdict, on_host((params, x, targets)), rows, tokens)
-            if not verdict.is_decided:
-                tell("pipeline", name_of(self.loss), verdict)
-            decided.append(str(verdict))
-        self.checked = "; ".join(dict.fromkeys(decided))
 
-    def _by_numbers(self, verdict: Verdict, given: Any, rows: int, slices: list[TokenSlice] | None) -> Verdict:
-        """Return what numbers say about rows, or about token slices if there are any."""
-        if self._examination.draws:
-            return drawn(verdict)
-        length = checks.tokens(given[1], None, None, self._whole(given[1])) if self._uses_context else 0
-        model, (params, x, targets) = Model(self._calls, self._loss, name_of(self.loss), length), given
-        if slices is not None:
-            return model.slices(verdict, params, x, targets, slices, self._tokens)
-        alone = self.schedule.size.microbatches == 1  # split over devices only
-        return model.rows(verdict, params, x, targets, rows // 2 if alone else rows)
+        def compare(axis: Axis, verdict: Verdict) -> Verdict:
+            length = checks.tokens(shapes[1], None, None, self._whole(x)) if self._uses_context else 0
+            model = Model(self._calls, self._loss, name_of(self.loss), length)
+            values, inputs, wanted = on_host((params, x, targets))
+            if axis.name == "tokens":
+                slices = self._slices(shapes[1], shapes[2])
+                return model.slices(verdict, values, inputs, wanted, slices, self._tokens)
+            alone = self.schedule.size.microbatches == 1  # split over devices only
+            return model.rows(verdict, values, inputs, wanted, rows // 2 if alone else rows)
+
+        real = context.tracing() is None and context.runner().cost_model() is None
+        self.checked = found.decided("pipeline", name_of(self.loss), compare if real else None)
 
     def _counted(self, y: Any, microbatches: Sequence[tuple[Any, Any]]) -> list[Any] | None:
         """Return the number by which each ``pw.mean`` of the loss divides, over the whole batch."""

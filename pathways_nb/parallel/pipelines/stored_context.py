@@ -128,13 +128,30 @@ def _inner(op: Runnable) -> FlatFunction | None:
     """Return the body of an operation that appends within it; ``None`` if it does not."""
     if op.eqn is None or not _appends(op.eqn):
         return None
-    if op.name not in (*_CALLS, "scan"):
-        raise UsageError(
-            f"context.append is called inside {op.name!r}, through which keys and values of earlier tokens cannot be "
-            "passed on. Call it outside; jax.checkpoint, jax.jit and jax.lax.scan may contain it."
-        )
+    _refuse_lost(op.name)
     jaxpr = op.params["jaxpr"] if op.name == "scan" else called(op.eqn)
     return FlatFunction.of(jaxpr if hasattr(jaxpr, "jaxpr") else jex.ClosedJaxpr(jaxpr, ()))
+
+
+def refuse_lost_appends(jaxpr: Any) -> None:
+    """Refuse a traced stage that appends where no store can be had, such as in a branch of ``jax.lax.cond``.
+
+    Raises:
+        UsageError: naming the operation that contains the append.
+    """
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if _appends(eqn):
+            _refuse_lost(eqn.primitive.name)
+            for inner in _jaxprs(eqn):
+                refuse_lost_appends(inner)
+
+
+def _refuse_lost(name: str) -> None:
+    if name not in (*_CALLS, "scan"):
+        raise UsageError(
+            f"context.append is called inside {name!r}, through which keys and values of earlier tokens cannot be "
+            "passed on. Call it outside; jax.checkpoint, jax.jit and jax.lax.scan may contain it."
+        )
 
 
 def _appends(eqn: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import random
+import signal
 import sys
 from collections import Counter
 from typing import Any
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--forced", action="store_true", help="at instants of bytecode instead of random times")
     parser.add_argument("--simulate", action="store_true", help="on simulated devices")
     parser.add_argument("--only", nargs="*", help="names of operations")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
     options = parser.parse_args(arguments)
     unraisable: list[Any] = []
     sys.unraisablehook = unraisable.append

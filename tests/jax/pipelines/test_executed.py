@@ -159,7 +159,7 @@ def test_appending_in_a_branch_is_refused(controller) -> None:
 
     on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
     pipe = pw.pipeline([embed, branching], on=on, schedule="terapipe", microbatches=1, loss=cross_entropy,
-                       token_slices=[8, 4], check=False)  # fmt: skip
+                       token_slices=[8, 4])  # fmt: skip
     with pytest.raises(pw.UsageError, match="context.append is called inside 'cond', through which keys and values"):
         pipe.value_and_grad(params, x, targets)
 
