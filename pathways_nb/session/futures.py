@@ -24,6 +24,7 @@ from pathways_nb.program.program import program
 from pathways_nb.program.signature import Aval, Deferred
 from pathways_nb.runtime.cluster.remote_array import RemoteArray
 from pathways_nb.runtime.holds import Hold
+from pathways_nb.runtime.lowering.transfers import listed
 from pathways_nb.runtime.run_state import Entry, lost
 from pathways_nb.runtime.sim.simulated_pod import Abstract
 from pathways_nb.session import default_controller, tenant_scope
@@ -480,9 +481,10 @@ def _to_host(array: Any, future: Future, line: str) -> Any:
         return np.array(array)[()]
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         # The private base array is only read; the public key_data would launch on the island from this thread.
-        data: Any = np.array(array._base_array if hasattr(array, "_base_array") else jax.random.key_data(array))
+        base = array._base_array if hasattr(array, "_base_array") else jax.random.key_data(array)
+        data: Any = np.array(listed(base))
         value = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
     else:
-        value = np.array(array)[()]  # a copy: the island's memory may be donated later
+        value = np.array(listed(array))[()]  # a copy: the island's memory may be donated later
     future._note("fetch", began, line)
     return value

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from pathways_nb.runtime.lowering.pieces import Box, Located, pieces
+from pathways_nb.runtime.lowering.transfers import listed
 
 
 class Cut(NamedTuple):
@@ -72,7 +73,8 @@ def cuts(source: Located, target: Located, shape: tuple[int, ...], sends: int, t
 
 def numbers(array: Any) -> np.ndarray:
     """Return an array's values as NumPy; of typed random keys their numbers, with further dimensions at the end."""
-    return np.asarray(without_keys(array))
+    value = without_keys(array)
+    return np.asarray(listed(value) if isinstance(value, jax.Array) else value)
 
 
 def without_keys(array: Any) -> Any:

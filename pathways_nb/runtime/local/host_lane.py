@@ -23,6 +23,7 @@ from pathways_nb.runtime.faults import Fault, InjectedFault
 from pathways_nb.runtime.local.transfer_watcher import routed
 from pathways_nb.runtime.local.watcher import Clock, LaunchRange, owned
 from pathways_nb.runtime.lowering.compiled_plan import CompiledStep
+from pathways_nb.runtime.lowering.transfers import listed
 from pathways_nb.runtime.run_state import Execution
 from pathways_nb.trace.record import Label, Row
 
@@ -151,7 +152,7 @@ class HostLane(threading.Thread):
         if isinstance(value, jax.Array):
             value.block_until_ready()
             began = self.clock()
-            array = np.array(value)
+            array = np.array(listed(value))
             run.ends[step] = self.clock()
             self._record(run, label, began, run.ends[step])
         else:

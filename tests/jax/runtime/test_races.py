@@ -326,6 +326,30 @@ def test_threads_that_list_the_shards_of_one_array_all_find_all(controller) -> N
         sys.setswitchinterval(interval)
 
 
+def test_a_fetch_shows_no_other_thread_a_part_of_an_arrays_shards(controller, left) -> None:
+    """Without the lock, one in seven of these arrays did."""
+    spec, interval = pw.P("x"), sys.getswitchinterval()
+    add = pw.jit(lambda v: v + 1, on=left, in_shardings=spec, out_shardings=spec)
+    sys.setswitchinterval(1e-6)
+    try:
+        for start in range(60):
+            future = add(np.arange(8.0, dtype=np.float32) + start)
+            array, ready, found = future.array(), threading.Barrier(2), []
+
+            def look(array: Any = array, ready: Any = ready, found: list[int] = found) -> None:
+                ready.wait()
+                found.append(len(shards_of(array)))
+
+            thread = threading.Thread(target=look)
+            thread.start()
+            ready.wait()
+            future.result()
+            thread.join()
+            assert found == [left.size]
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def placed(controller: pw.Controller) -> tuple[Placement, pw.VirtualSlice]:
     place = pw.virtual_slice(2)
     return controller.place([place])[place.serial], place
