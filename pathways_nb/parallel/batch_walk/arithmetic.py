@@ -61,6 +61,9 @@ def aligned(op: Op, marks: Sequence[Mark]) -> Mark | None:
         return None
     places = {(mark.at, mark.inner) for mark in rows if mark.at is not None}
     contexts = {mark.context for mark in rows if mark.context is not None}
+    loops = {mark.loop for mark in rows if mark.is_single}
+    if len(loops) > 1 or (loops and (places or contexts)):
+        return op.mixed(f"{op.name!r} of every {op.axis.one} with every other")
     if len(places) > 1 or len(contexts) > 1:
         return op.mixed(f"{op.name!r} of values of different {op.axis.name}")
     at, inner = next(iter(places), (None, 1))
@@ -73,7 +76,8 @@ def aligned(op: Op, marks: Sequence[Mark]) -> Mark | None:
                 return op.unknown(f"{op.name!r} with the number of each {op.axis.one}")
             if start != (op.axis.offsets if dim == at else (0, 0)):
                 return op.mixed("positions are counted from the first token of the slice; use context.positions")
-    return Mark(Kind.ROWS, 0, at, inner, context, shared=any(mark.shared for mark in rows), trained=op.trained)
+    shared, loop = any(mark.shared for mark in rows), next(iter(loops), 0)
+    return Mark(Kind.ROWS, 0, at, inner, context, shared=shared, trained=op.trained, loop=loop)
 
 
 def _added(op: Op, marks: Sequence[Mark], select: bool = False) -> Mark:
@@ -84,7 +88,7 @@ def _added(op: Op, marks: Sequence[Mark], select: bool = False) -> Mark:
         shared = rows.shared or any(mark.kind == Kind.SUM for mark in marks)
         return replace(rows, power=power, shared=shared, masked="" if select else _still_masked(marks))
     if any(mark.kind == Kind.SUM for mark in marks):
-        if any(mark.counts for mark in marks):
+        if any(mark.counts for mark in (op.marks if op.name == "select_n" else marks)):
             return op.unknown()
         return Mark(Kind.SUM, None if power is None else power - 1, trained=trained)
     return Mark(power=power, trained=trained, counts=counts_of_all(marks))
@@ -121,7 +125,7 @@ def _masked_product(name: str, marks: Sequence[Mark]) -> Masked:
     if first.masked == "zero" or (second.masked == "zero" and name == "mul"):
         return "zero"
     low = [(one, other) for one, other in ((first, second), (second, first)) if one.masked == "low"]
-    if len(low) == 1 and low[0][1].number is not None and min(low[0][1].number) > 0:
+    if len(low) == 1 and low[0][1].number is not None and min(low[0][1].number) >= 0.01:
         return "low"
     return "maybe" if "maybe" in (first.masked, second.masked) else ""
 
@@ -155,7 +159,7 @@ def _non_linear(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
     masked: Masked = "maybe" if any(mark.masked == "maybe" for mark in marks) else ""
     if (name in _EXPONENTIALS and marks[0].masked == "low") or (name == "integer_pow" and marks[0].masked == "zero"):
         masked = "zero"
-    mask = strongest(op.name, [mark.mask for mark in marks if mark.mask is not None]) if name in ("and", "or") else None
+    mask = strongest(op, marks) if name in ("and", "or") else None
     return replace(rows, power=0 if powers <= {0} else None, masked=masked, mask=mask)
 
 

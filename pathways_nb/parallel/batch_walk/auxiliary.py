@@ -129,7 +129,7 @@ def _form(
     why = "" if marks is None else next((f": {mark.reason}" for mark in marks if mark.reason), "")
     raise UsageError(
         f"{where}: how parts of the batch make the auxiliary output {name} of the whole, {kind}, is not known{why}. "
-        f'Say it: aux={{"{name}": "sum"}}, or "mean" or "max"; or return a mean over the batch, or a value of each row.'
+        f'Say it: aux={{"{name}": "sum"}}, or "mean" or "max"; or return pw.mean(total, count), or a value of each row.'
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.arithmetic import aligned
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked
-from pathways_nb.parallel.batch_walk.operation import Op, grown
+from pathways_nb.parallel.batch_walk.operation import Op, grown, times_grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved, tangled
 
 Rule = Callable[[Op], Mark | list[Mark]]
@@ -23,10 +23,13 @@ def _sum(op: Op) -> Mark:
     mark, gone = op.marks[0], tuple(int(dim) for dim in op.params["axes"])
     if mark.kind == Kind.ROWS:
         return _sum_of_rows(op, mark, gone)
-    times = len([dim for dim in grown(op.ins[0]) if dim in gone])
-    if times and (any(dim in gone for dim, _ in mark.counts) or mark.power is None):
+    times = times_grown(op, op.ins[0], gone)
+    if times != 0 and (any(dim in gone for dim, _ in mark.counts) or mark.power is None or times is None):
         return replace(op.unknown() if mark.kind == Kind.SUM else Mark(trained=mark.trained), power=None)
-    left = replace(moved(op, mark.plain(), _left(op, gone)), power=None if mark.power is None else mark.power + times)
+    left = replace(
+        moved(op, mark.plain(), _left(op, gone)),
+        power=None if mark.power is None or times is None else mark.power + times,
+    )
     return left
 
 
@@ -62,13 +65,14 @@ def _extreme(op: Op) -> Mark | list[Mark]:
         if mark.at in gone and mark.at is not None:
             return op.mixed(f"{op.name!r} over the {op.axis.name}")
         if mark.context in gone and mark.context is not None:
-            if mark.masked not in ("low", "zero"):
-                return unmasked(op, mark)
+            if mark.masked != "low" or op.name not in ("reduce_max", "argmax"):
+                return op.unknown() if mark.masked else unmasked(op, mark)
             mark = replace(mark, context=None)
         if mark.shared:
             return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
-    power = mark.power if op.name in ("reduce_max", "reduce_min") else 0 if mark.power == 0 else None
-    return op.all(replace(moved(op, mark.plain(), _left(op, gone)), power=power))
+    left = moved(op, mark.plain(), _left(op, gone))
+    keeps = op.name in ("reduce_max", "reduce_min") or left.power == 0
+    return op.all(left if keeps else replace(left, power=None))
 
 
 def _running(op: Op) -> list[Mark]:
@@ -80,8 +84,9 @@ def _running(op: Op) -> list[Mark]:
         counts = tuple((dim, None) for dim in grown(op.outs[0]))
         return op.all(Mark(power=_power(op) if _power(op) == 0 else None, counts=counts, trained=op.trained))
     if any(mark.kind == Kind.SUM for mark in marks):
-        linear = op.name == "cumsum"
-        return op.all(marks[0] if linear else op.mixed(f"{op.name!r} of a sum over {op.axis.name}"))
+        if op.name == "cumsum":
+            return op.all(op.unknown() if axis in grown(op.ins[0]) else marks[0])
+        return op.all(op.mixed(f"{op.name!r} of a sum over {op.axis.name}"))
     rows = aligned(op, marks)
     assert rows is not None, "something depends on rows"
     if rows.is_lost:
@@ -109,6 +114,9 @@ def _dot(op: Op) -> Mark:
         return _dot_without_rows(op, power, contracted)
     if Kind.SUM in (one.kind, two.kind) or ((one.shared or two.shared) and one.kind == two.kind):
         return op.mixed(f"{op.name!r} of the value of each {op.axis.one} and a sum over all {op.axis.name}")
+    singles = {mark.loop for mark in (one, two) if mark.is_single}
+    if len(singles) > 1 or (singles and any(mark.kind == Kind.ROWS and not mark.is_single for mark in (one, two))):
+        return op.mixed(f"{op.name!r} of every {op.axis.one} with every other")
     if one.context in contracted and one.context is not None and contracted[one.context] == two.context:
         if "zero" not in (one.masked, two.masked):
             return unmasked(op, one if one.masked else two)
@@ -134,7 +142,7 @@ def _dot(op: Op) -> Mark:
         return op.mixed("earlier tokens are compared with each other")
     masked: Masked = "zero" if contexts and "zero" in (one.masked, two.masked) else ""
     return Mark(Kind.ROWS, power, at, inner, contexts[0] if contexts else None, masked, one.shared or two.shared,
-                op.trained)  # fmt: skip
+                op.trained, loop=max(one.loop, two.loop))  # fmt: skip
 
 
 def _dot_dims(op: Op) -> tuple[dict[int, int], dict[int, int]]:
@@ -172,12 +180,12 @@ def _dot_without_rows(op: Op, power: int | None, contracted: dict[int, int]) -> 
     one, two = op.marks
     if one.kind == two.kind == Kind.SUM:
         return op.mixed(f"the product of two sums over {op.axis.name}")
-    times = len([dim for dim in grown(op.ins[0]) if dim in contracted])
+    times = times_grown(op, op.ins[0], contracted)
     varies = bool(one.counts or two.counts)
     if varies and Kind.SUM in (one.kind, two.kind):
         return op.unknown()
     counts = tuple((dim, None) for dim in grown(op.outs[0])) if varies else ()
-    total = None if power is None or (varies and times) else power + times
+    total = None if power is None or times is None or (varies and times) else power + times
     return Mark(max(one.kind, two.kind), total, trained=op.trained, counts=counts)
 
 
@@ -186,7 +194,8 @@ def _convolution(op: Op) -> Mark:
     one, two = op.marks
     if one.kind == Kind.ROWS and two.kind == Kind.FIXED and one.context is None and not two.counts:
         if one.at == dims.lhs_spec[0] and op.params["batch_group_count"] == 1:
-            return replace(one.plain(), at=int(dims.out_spec[0]), trained=op.trained)
+            power = None if None in (one.power, two.power) else (one.power or 0) + (two.power or 0)
+            return replace(one.plain(), at=int(dims.out_spec[0]), power=power, trained=op.trained)
         return tangled(op, f"a convolution along the {op.axis.name}")
     return op.unknown()
 
@@ -198,7 +207,7 @@ def _batched(op: Op) -> list[Mark]:
     rows = aligned(op, op.marks)
     if rows is None or rows.is_lost or rows.shared or rows.at is None or rows.context is not None:
         return op.all(op.unknown() if rows is None or not rows.is_lost else rows)
-    if rows.at >= len(op.ins[0][0]) - 2:
+    if rows.at >= len(op.ins[0][0]) - len(op.params.get("fft_lengths", (0, 0))):
         return op.all(op.unknown())
     return op.all(replace(rows, power=0 if all(mark.power == 0 for mark in op.marks) else None))
 

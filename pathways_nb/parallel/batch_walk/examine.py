@@ -171,9 +171,9 @@ def _unknown(reason: Reason, count: int, outputs: Any) -> Walked:
     return Walked([Mark(Kind.UNKNOWN, trained=True, reason=reason)] * count, (outputs, outputs))
 
 
-def sizes_of(part: int) -> tuple[int, int]:
-    """Return the two sizes at which a function of parts of this size is traced; a size of 1 would hide dimensions."""
-    return (part, 2 * part) if part > 1 else (2, 4)
+def sizes_of(part: int, parts: int) -> tuple[int, int]:
+    """Return the sizes at which a function is traced, of a part and of the whole; a size of 1 would hide dimensions."""
+    return max(part, 2), max(part, 2) * parts
 
 
 def marks_of(tree: Any, at: int) -> Any:

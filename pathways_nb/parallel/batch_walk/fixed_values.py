@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pathways_nb.parallel.batch_walk.marks import Counter, Mark, Mask, common, constant, of_product
+from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common, constant, of_product
 from pathways_nb.parallel.batch_walk.operation import Op, grown
 from pathways_nb.util.primitives import VIEWS, op_class_of
 
-LINEAR = VIEWS | {"neg", "convert_element_type", "copy", "copy_p", "reduce_precision", "real", "imag", "stop_gradient"}
+LINEAR = VIEWS | set("neg convert_element_type copy copy_p reduce_precision real imag conj stop_gradient".split())
 """Operations of one array that respect sums and constant factors."""
 _FOLDED: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "neg": lambda a: -a,
@@ -46,7 +46,7 @@ def of_fixed(op: Op) -> Mark:
     numbers = [mark.number for mark in marks]
     if marks and op.name in _FOLDED and all(number is not None for number in numbers) and len(op.outs) == 1:
         one, two = (_folded(op, [number[side] for number in numbers if number is not None]) for side in (0, 1))
-        return replace(constant((one, two)), trained=op.trained)
+        return replace(constant((one, two), op.axis.ratio), trained=op.trained)
     if op.name == "iota":
         return _iota(op)
     if op.name == "select_n" and marks[0].number == (0, 0):  # a negative index that is none
@@ -126,7 +126,7 @@ def _mask_of(op: Op) -> Mask | Mark | None:
     if op.name == "not":
         return found[0]._replace(form="future" if found[0].form == "past" else "past")
     if op.name in ("and", "or", "mul"):
-        return strongest(op.name, found)
+        return strongest(op, op.marks)
     if op.name == "select_n" and masks[0] is not None:
         allowed, other = (2, 1) if masks[0].form == "past" else (1, 2)
         if op.marks[allowed].is_zero and op.marks[other].is_low:
@@ -134,10 +134,18 @@ def _mask_of(op: Op) -> Mask | Mark | None:
     return found[0] if op.name in (*VIEWS, "convert_element_type", "copy") else None
 
 
-def strongest(name: str, masks: Sequence[Mask]) -> Mask | None:
-    """Return the mask that several masks and conditions make: one that keeps later tokens out suffices."""
-    kept = "future" if name == "or" else "past"
-    return next((mask for mask in masks if mask.form == kept), None)
+def strongest(op: Op, marks: Sequence[Mark]) -> Mask | None:
+    """Return the mask that masks and conditions make together: one that keeps later tokens out suffices.
+
+    What else varies with the tokens must count from the first of the whole sequence, or slices differ.
+    """
+    kept = "future" if op.name == "or" else "past"
+    found = next((mark.mask for mark in marks if mark.mask is not None and mark.mask.form == kept), None)
+    if found is None:
+        return None
+    wanted = {found.token: op.axis.offsets, found.context: (0, 0)}
+    counts = [one for mark in marks if mark.kind == Kind.FIXED for one in mark.counts]
+    return found if all(start == wanted.get(dim, start) for dim, start in counts) else None
 
 
 def _compared(op: Op) -> Mask | Mark | None:
@@ -157,7 +165,7 @@ def _compared(op: Op) -> Mask | Mark | None:
         and min(one.start) >= 0
         and all(s > 0 for _, s in one.steps)
     ):
-        return constant((0, 0)) if op.name == "lt" else None
+        return constant((0, 0), op.axis.ratio) if op.name == "lt" else None
     readers, read = ([dim for dim, step in steps.items() if step == by] for by in (1, -1))
     if op.axis.name != "tokens" or len(readers) != 1 or len(read) != 1 or len(steps) != 2:
         return None

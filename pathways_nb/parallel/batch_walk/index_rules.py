@@ -26,6 +26,8 @@ def _gather(op: Op) -> Mark:
     }
     if operand.kind == Kind.SUM or indices.kind == Kind.SUM:
         linear = indices.kind == Kind.FIXED
+        if linear and indices.counts:
+            return op.unknown()
         return operand if linear else op.mixed(f"an index from a sum over {op.axis.name}")
     if operand.kind == Kind.FIXED:
         return _table(op, operand, indices, batch)
@@ -64,6 +66,8 @@ def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
     batching = dict(zip(map(int, dims.operand_batching_dims), map(int, dims.start_indices_batching_dims), strict=True))
     if operand.at in batching:
         at = batching[operand.at]
+        if indices.counts:
+            return None
         if indices.kind == Kind.ROWS and (indices.at, indices.inner) not in ((at, operand.inner), (None, 1)):
             return None
         return at
@@ -77,6 +81,8 @@ def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
     if len(count.steps) != 1 or count.steps[0][1] != 1 or count.start != (0, 0):
         return None
     at = count.steps[0][0]
+    if any(piece.counts for number, piece in enumerate(pieces) if number != component):
+        return None
     others = [piece for piece in pieces if piece.kind == Kind.ROWS]
     sizes = tuple(shape[at] for shape in op.ins[1])
     return (

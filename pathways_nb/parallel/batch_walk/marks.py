@@ -1,8 +1,8 @@
 """What the walk knows of a value: how it depends on the rows of a batch, or on the tokens of sequences.
 
-The function is traced at two sizes, B and 2 B rows, and both jaxprs are walked together. A dimension *grows* if its
-size differs between them. The power p of a value says that it is multiplied by 2ᵖ when the number of rows is doubled
-while every row keeps its content: a sum over rows has power 0, divided by B it has −1.
+The function is traced at two sizes, that of a part and that of the whole, and both jaxprs are walked together. A
+dimension *grows* if its size differs between them. The power p of a value says that it is multiplied by rᵖ when there
+are r times as many rows with the same content: a sum over rows has power 0, divided by B it has −1.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class Mark:
         mask: the value itself, if it is a mask.
         number: the value itself in both traces, if it is a constant that is everywhere the same.
         pieces: of integers that were joined along the last dimension, the mark of each.
+        loop: of a value that belongs to one row, how deep the loop is that goes over the rows.
         reason: of kinds UNKNOWN and MIXED.
     """
 
@@ -110,6 +111,7 @@ class Mark:
     mask: Mask | None = None
     number: tuple[float, float] | None = None
     pieces: tuple[Mark, ...] = ()
+    loop: int = 0
     reason: Reason | None = None
 
     @property
@@ -146,18 +148,18 @@ class Mark:
 FIXED = Mark()
 
 
-def constant(number: tuple[float, float]) -> Mark:
+def constant(number: tuple[float, float], ratio: float) -> Mark:
     """Return the mark of a number that is ``number[0]`` in one trace and ``number[1]`` in the other."""
-    return Mark(power=power_of(number), number=number)
+    return Mark(power=power_of(number, ratio), number=number)
 
 
-def power_of(number: tuple[float, float]) -> int | None:
-    """Return p if the second number is 2ᵖ times the first, and ``None`` if it is no power of 2."""
+def power_of(number: tuple[float, float], ratio: float) -> int | None:
+    """Return p if the second number is rᵖ times the first, and ``None`` if there is no such p."""
     one, two = number
     if one == two or one != one:
         return 0
     for power in (-1, 1, -2, 2, -3, 3):
-        if abs(two - one * 2.0**power) <= 1e-5 * abs(two):
+        if abs(two - one * ratio**power) <= 1e-5 * abs(two):
             return power
     return None
 

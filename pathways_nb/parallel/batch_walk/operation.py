@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -27,6 +27,11 @@ class Axis(NamedTuple):
     name: Literal["rows", "tokens"]
     sizes: tuple[int, int]
     offsets: tuple[int, int] = (0, 0)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many there are in the second trace, r."""
+        return self.sizes[1] / self.sizes[0]
 
     @property
     def one(self) -> str:
@@ -106,6 +111,13 @@ class Op:
 def grown(shapes: tuple[Shape, Shape]) -> list[int]:
     """Return the dimensions that grow with the batch."""
     return [dim for dim, (one, two) in enumerate(zip(*shapes, strict=True)) if one != two]
+
+
+def times_grown(op: Op, shapes: tuple[Shape, Shape], dims: Iterable[int]) -> int | None:
+    """Return how many of some dimensions grow; ``None`` if one grows in another ratio than the rows, such as B − 1."""
+    pairs = [(shapes[0][dim], shapes[1][dim]) for dim in dims if shapes[0][dim] != shapes[1][dim]]
+    sizes = op.axis.sizes
+    return len(pairs) if all(a * sizes[1] == b * sizes[0] for a, b in pairs) else None
 
 
 def _shapes(one: Any, two: Any) -> tuple[Shape, Shape]:

@@ -30,8 +30,9 @@ def moved(op: Op, mark: Mark, dims: dict[int, int], inner: int | None = None) ->
     if lost:
         return op.unknown()
     counts = tuple(sorted((dims[dim], start) for dim, start in mark.counts if dim in dims))
-    if len(counts) < len(mark.counts):
-        counts = tuple((dim, None) for dim in grown(op.outs[0]))
+    power = mark.power
+    if len(counts) < len(mark.counts):  # what is left may depend on how many there were
+        counts, power = tuple((dim, None) for dim in grown(op.outs[0])), None
     counter = mark.counter
     if counter is not None:
         known = all(dim in dims for dim, _ in counter.steps)
@@ -43,7 +44,7 @@ def moved(op: Op, mark: Mark, dims: dict[int, int], inner: int | None = None) ->
         both = mask.token in dims and mask.context in dims
         mask = Mask(mask.form, dims[mask.token], dims[mask.context]) if both else None
     return replace(
-        mark, at=None if mark.at is None else dims[mark.at], inner=mark.inner if inner is None else inner,
+        mark, power=power, at=None if mark.at is None else dims[mark.at], inner=mark.inner if inner is None else inner,
         context=None if mark.context is None else dims[mark.context], counts=counts, counter=counter, mask=mask,
         pieces=(),
     )  # fmt: skip
@@ -122,11 +123,23 @@ def tangled(op: Op, what: str = "") -> Mark:
 
 
 def _slice(op: Op) -> Mark:
-    ins, outs = op.ins[0], op.outs[0]
-    found = _same_places(op, op.marks[0], lambda dim: all(a[dim] == b[dim] for a, b in zip(ins, outs, strict=True)))
-    if op.marks[0].counter and not found.is_lost:  # its count begins later
+    starts = [(a, b) for a, b in zip(op.params["start_indices"], op.two.params["start_indices"], strict=True)]
+    return _cut(op, starts)
+
+
+def _cut(op: Op, starts: Sequence[tuple[int, int] | None]) -> Mark:
+    """Return the mark of a range of an array that begins at ``starts``, along each dimension in both traces."""
+    mark, ins, outs = op.marks[0], op.ins[0], op.outs[0]
+    found = _same_places(op, mark, lambda dim: all(a[dim] == b[dim] for a, b in zip(ins, outs, strict=True)))
+    new = [dim for dim in grown(outs) if dim not in grown(ins)]
+    if found.is_lost or mark.number is not None or not (new or mark.counter):
+        return found
+    if mark.kind != Kind.FIXED:
+        return op.unknown()
+    if mark.counter:  # its count begins later
         return replace(found, counter=None, counts=tuple((dim, None) for dim, _ in found.counts))
-    return found
+    # As many entries of a table as there are rows: each belongs to a row by its number.
+    return replace(found, counts=tuple(sorted({**dict(found.counts), **{dim: starts[dim] for dim in new}}.items())))
 
 
 def _index(op: Op, starts: Sequence[Mark]) -> Mark | None:
@@ -139,7 +152,8 @@ def _index(op: Op, starts: Sequence[Mark]) -> Mark | None:
 
 def _sliced_dynamically(op: Op) -> Mark:
     bad = _index(op, op.marks[1:])
-    return _slice(op) if bad is None else bad
+    known = [mark.number for mark in op.marks[1:]]
+    return _cut(op, [None if one is None else (int(one[0]), int(one[1])) for one in known]) if bad is None else bad
 
 
 def _updated(op: Op) -> Mark:
@@ -162,8 +176,13 @@ def _pad(op: Op) -> Mark:
     mark, value = op.marks
     config = op.params["padding_config"]
     found = _same_places(op, mark, lambda dim: not any(config[dim]))
-    if found.is_lost or value.is_zero or (mark.kind == Kind.FIXED == value.kind):
-        return replace(found, number=mark.number if mark.number == value.number else None)
+    if mark.kind == Kind.FIXED == value.kind:
+        if mark.number is not None and mark.number == value.number:
+            return replace(found, number=mark.number)
+        at = {dim: None for dim in grown(op.outs[0]) if any(config[dim])}
+        return replace(found, number=None, counts=tuple(sorted({**dict(found.counts), **at}.items())))
+    if found.is_lost or value.is_zero:
+        return replace(found, number=None)
     return combined(op, "add", [found, value])
 
 
@@ -207,6 +226,8 @@ def _reversed(op: Op) -> Mark:
 
 def _random(op: Op) -> Mark:
     """Return the mark of random numbers and keys: every row has its own, whatever its number."""
+    if any(mark.kind == Kind.SUM for mark in op.marks):
+        return op.mixed(f"random numbers from a sum over {op.axis.name}")
     if (rows := aligned(op, [mark for mark in op.marks if mark.kind == Kind.ROWS])) is not None:
         return replace(rows, power=0)
     counted = {dim for mark in op.marks for dim, _ in mark.counts}

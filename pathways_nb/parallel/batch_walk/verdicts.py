@@ -93,7 +93,8 @@ def refused(where: str, name: str, over: str, why: str) -> UsageError:
         )
     return UsageError(
         f"{where}: {name} is no mean over the {over} of the {batch}: {why}. Each part of the {batch} has its own, and "
-        f"their mean is not that of the whole. A mean over what a mask leaves is pw.mean(total, count); else make each "
+        f"their mean is not that of the whole. A mean over what a mask leaves is pw.mean(total, count), "
+        f"with the plain count: a part that counts nothing is right. Else make each "
         f"{over[:-1]} count by itself, or do not split. If you know better: check=False."
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
@@ -49,6 +50,8 @@ def walk(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
 class _Walk:
     def __init__(self, axis: Axis):
         self.axis = axis
+        self._depth = 0
+        """How many loops there are around the equation."""
         self._bodies = {"scan": self._scan, "while": self._while, "cond": self._cond, "shard_map": self._mapped}
 
     def run(self, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
@@ -58,12 +61,12 @@ class _Walk:
             raise UnlikeError
         env: dict[Any, Mark] = dict(zip(first.invars, marks, strict=True))
         consts = zip(first.constvars, getattr(one, "consts", ()), getattr(two, "consts", ()), strict=False)
-        env.update((var, _of_constant(a, b)) for var, a, b in consts)
+        env.update((var, _of_constant(a, b, self.axis.ratio)) for var, a, b in consts)
 
         def read(a: Any, b: Any) -> Mark:
             if hasattr(a, "val") != hasattr(b, "val"):
                 raise UnlikeError
-            return _of_constant(a.val, b.val) if hasattr(a, "val") else env.get(a, FIXED)
+            return _of_constant(a.val, b.val, self.axis.ratio) if hasattr(a, "val") else env.get(a, FIXED)
 
         for eqn, other in zip(first.eqns, second.eqns, strict=True):
             if eqn.primitive is not other.primitive or len(eqn.invars) != len(other.invars):
@@ -76,7 +79,11 @@ class _Walk:
         if is_mean(op.one):
             return [mean_mark(op)]
         if (inner := called(op.one)) is not None:
-            return self.run(inner, called(op.two), op.marks)
+            made = self.run(inner, called(op.two), op.marks)
+            if op.name != "custom_vjp_call" or op.worst.kind == Kind.FIXED:
+                return made
+            lost = op.unknown("gradients of 'jax.custom_vjp'")  # whose backward pass is no part of the jaxpr
+            return [mark if mark.is_lost else lost for mark in made]
         if op.name in self._bodies:
             return self._bodies[op.name](op)
         if op.marks and op.worst.is_lost:
@@ -84,6 +91,8 @@ class _Walk:
         for rules in (MOVES, CONTRACTIONS, INDEXING):
             if op.name in rules:
                 return op.all(found) if isinstance(found := rules[op.name](op), Mark) else found
+        if op.marks and op.worst.kind > Kind.FIXED and any(True for _ in jex.jaxprs_in_params(op.params)):
+            return op.all(op.unknown())
         return elementwise(op)
 
     def _scan(self, op: Op) -> Sequence[Mark]:
@@ -92,27 +101,35 @@ class _Walk:
         if consts is None or count is None:  # described otherwise by another version of JAX
             return op.all(op.unknown())
         fixed, carry, over = op.marks[:consts], list(op.marks[consts : consts + count]), op.marks[consts + count :]
-        sliced = [_slice_of(mark) for mark in over]
+        self._depth += 1
+        sliced = [_slice_of(mark, self._depth) for mark in over]
+        if one["length"] != two["length"]:
+            varying = _varying(one["jaxpr"].jaxpr, consts, count)
+            carry = [self._counting(op, mark) if varies else mark for mark, varies in zip(carry, varying, strict=True)]
         for _ in range(_PASSES):
             made = self.run(one["jaxpr"], two["jaxpr"], [*fixed, *carry, *sliced])
-            after = [joined(op, a, b) for a, b in zip(carry, made[:count], strict=True)]
+            joint = [joined(op, a, b) for a, b in zip(carry, made[:count], strict=True)]
+            after = [self._carried(op, mark) for mark in joint]
             if after == carry:
                 break
             carry = after
         else:
-            carry = [op.unknown()] * count
-        carried = [self._carried(op, mark) for mark in carry]
-        if one["length"] != two["length"]:  # what changes from turn to turn depends on their number
-            carried = [mark if mark == before or mark.is_lost else op.unknown()
-                       for mark, before in zip(carried, op.marks[consts : consts + count], strict=True)]  # fmt: skip
-        return [*carried, *map(_stacked, made[count:])]
+            carry, made = [op.unknown()] * count, [op.unknown()] * len(made)
+        self._depth -= 1
+        return [*carry, *(_stacked(mark, self._depth + 1) for mark in made[count:])]
 
     def _carried(self, op: Op, mark: Mark) -> Mark:
-        """Return a mark that is carried; what belongs to one row must not be."""
-        if not mark.is_single:
+        """Return a mark that is carried from turn to turn; what belongs to one row of this loop must not be."""
+        if not mark.is_single or mark.loop != self._depth:
             return mark
         what = f"a value is carried from {self.axis.one} to {self.axis.one} by {op.name!r}"
         return op.mixed(what) if self.axis.name == "tokens" else op.unknown(what)
+
+    def _counting(self, op: Op, mark: Mark) -> Mark:
+        """Return the mark of what a loop over rows changes in every turn: it depends on the number of the row."""
+        what = f"a value is changed from {self.axis.one} to {self.axis.one} by {op.name!r}"
+        entangled = mark.kind > Kind.FIXED and self.axis.name == "tokens"
+        return mark if mark.is_lost else op.mixed(what) if entangled else op.unknown(what)
 
     def _while(self, op: Op) -> Sequence[Mark]:
         one, two = op.params, op.two.params
@@ -130,6 +147,8 @@ class _Walk:
         else:
             return op.all(op.unknown())
         (ended,) = self.run(one["cond_jaxpr"], two["cond_jaxpr"], [*for_end, *carry])
+        if ended.kind == Kind.FIXED and (ended.power != 0 or ended.counts):
+            return op.all(op.unknown(f"the number of turns of {op.name!r} depends on that of the {self.axis.name}"))
         return carry if ended.kind == Kind.FIXED else self._decided(op, ended, "a loop ends")
 
     def _cond(self, op: Op) -> Sequence[Mark]:
@@ -168,27 +187,39 @@ def _splits(spec: Any, dim: int | None) -> bool:
     return dim is not None and dim < len(spec) and spec[dim] is not None
 
 
-def _slice_of(mark: Mark) -> Mark:
+def _varying(body: Any, consts: int, count: int) -> list[bool]:
+    """Return of each carried value whether the body of a scan changes it."""
+    pairs = zip(body.invars[consts : consts + count], body.outvars[:count], strict=True)
+    return [given is not made for given, made in pairs]
+
+
+def _slice_of(mark: Mark, depth: int) -> Mark:
     """Return the mark of one of the slices over which a scan goes."""
+    if mark.is_lost or mark.kind == Kind.SUM:
+        return mark
     if 0 in dict(mark.counts):
         return Mark(Kind.UNKNOWN, trained=mark.trained, reason=Reason("'scan' over a count"))
-    at = None if mark.at in (0, None) else mark.at - 1
     if mark.context == 0:
         return Mark(Kind.UNKNOWN, trained=mark.trained, reason=Reason("'scan' over earlier tokens"))
+    at = None if mark.at in (0, None) else mark.at - 1
     context = None if mark.context is None else mark.context - 1
     counts = tuple((dim - 1, start) for dim, start in mark.counts)
-    return replace(mark.plain(), at=at, context=context, counts=counts, masked=mark.masked, number=mark.number)
+    loop = depth if mark.at == 0 else mark.loop
+    found = replace(mark.plain(), at=at, context=context, counts=counts, masked=mark.masked, number=mark.number)
+    return replace(found, loop=loop)
 
 
-def _stacked(mark: Mark) -> Mark:
+def _stacked(mark: Mark, depth: int) -> Mark:
     """Return the mark of what a scan stacks of its slices."""
     if mark.kind == Kind.ROWS:
-        at = 0 if mark.is_single else None if mark.at is None else mark.at + 1
-        return replace(mark.plain(), at=at, context=None if mark.context is None else mark.context + 1)
+        own = mark.is_single and mark.loop == depth
+        at = 0 if own else None if mark.at is None else mark.at + 1
+        loop = 0 if own else mark.loop
+        return replace(mark.plain(), at=at, context=None if mark.context is None else mark.context + 1, loop=loop)
     return replace(mark.plain(), counts=tuple((dim + 1, start) for dim, start in mark.counts))
 
 
-def _of_constant(one: Any, two: Any) -> Mark:
+def _of_constant(one: Any, two: Any, ratio: float) -> Mark:
     """Return the mark of a literal or of an array that was closed over."""
     if one is two and jnp.ndim(one):
         return FIXED
@@ -199,11 +230,11 @@ def _of_constant(one: Any, two: Any) -> Mark:
     if a.dtype.kind not in "biuf" and str(a.dtype) != "bfloat16":
         return FIXED if one is two else Mark(power=None)
     if a.ndim == 0:
-        return constant((float(a), float(b)))
+        return constant((float(a), float(b)), ratio)
     if max(a.size, b.size) > _LARGEST or not a.size:
         return FIXED if a.shape == b.shape else Mark(power=None)
     if _uniform(a) and _uniform(b):
-        return constant((float(a.flat[0]), float(b.flat[0])))
+        return constant((float(a.flat[0]), float(b.flat[0])), ratio)
     dims = grown((a.shape, b.shape)) if a.ndim == b.ndim else None
     if dims == []:
         return FIXED if np.array_equal(a, b, equal_nan=a.dtype.kind == "f") else Mark(power=None)

@@ -58,7 +58,7 @@ def examined(
     of_loss: dict[str, Any] = {"tree": aux_tree, "means": count_means(closed), "draws": draws([closed])}
     if parts == 1 or not rows:
         return Examined((), (), (Auxiliary("mean"),) * len(jax.tree.leaves(outputs[1])), **of_loss)
-    axis = Axis("rows", sizes_of(rows.pop()))
+    axis = Axis("rows", sizes_of(rows.pop(), parts))
     sizes = [(params, *resized(batch, 0, size)) for size in axis.sizes]
     marks = jax.tree.map(lambda _: PARAMETER, params), *marks_of(batch, 0)
     kept = {trace_key(fn, (params, *batch)): (closed, shapes)}

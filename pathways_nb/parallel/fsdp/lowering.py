@@ -31,7 +31,7 @@ def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
 def _with_own_keys(run: Callable[..., list[Any]], graph: StepGraph, axes: tuple[str, ...]) -> Callable[..., list[Any]]:
     """Return the step of one device that draws its own numbers from the random keys in the batch, as its rows need."""
     avals = (graph.flat.avals[value] for value in graph.flat.inputs)
-    keys = [jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in avals]
+    keys = [not aval.shape and jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in avals]
     if not any(keys):
         return run
 

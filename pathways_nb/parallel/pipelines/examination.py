@@ -63,7 +63,7 @@ class Examination:
         loss: ``loss(y, targets)``, which returns the value and the auxiliary outputs.
         name: of the loss.
         inside: returns the context in which a stage is traced.
-        rows_split: whether rows are split into microbatches or over devices.
+        parts: into how many microbatches, and over how many devices, rows are split.
         slices: tokens of each slice, if there are several.
         explain: adds to an error of a stage what it was given.
         aux: how auxiliary outputs are joined, as the user says.
@@ -74,7 +74,7 @@ class Examination:
     loss: Callable[..., Any]
     name: str
     inside: Callable[[int], AbstractContextManager[None]]
-    rows_split: bool
+    parts: int
     slices: tuple[int, ...] | None
     explain: Callable[[Exception, int, Any], None]
     aux: Any
@@ -87,7 +87,7 @@ class Examination:
             UsageError: it is no mean over what is split, or it is unknown how an auxiliary output is joined.
         """
         rows = next((leaf.shape[0] for leaf in jax.tree.leaves((batch.x, batch.targets)) if leaf.shape), 1)
-        axes = [Axis("rows", sizes_of(rows))] if self.rows_split else []
+        axes = [Axis("rows", sizes_of(rows, self.parts))] if self.parts > 1 else []
         if self.slices is not None and len(self.slices) > 1:
             tokens = max(2, batch.length // 4)
             axes.append(Axis("tokens", (tokens, 2 * tokens), (tokens, 2 * tokens)))

@@ -86,7 +86,7 @@ class StagedModel:
         self._uses_context = named or self.token_slices is not None
         parts = self.schedule.size.microbatches * (self.place_of(0).size if self.fsdp else 1)
         self._examination = Examination(
-            self._calls, self._loss, name_of(self.loss), self._inside, parts > 1, self.token_slices, self._explain,
+            self._calls, self._loss, name_of(self.loss), self._inside, parts, self.token_slices, self._explain,
             self.aux, self.check,
         )  # fmt: skip
         self.checked = "not checked yet: nothing was called"

@@ -95,7 +95,6 @@ RIGHT: dict[str, Loss] = {
     "layers by scan": _layers,
     "loop": _while,
     "attention within rows": _attention,
-    "custom gradient": _custom,
     "norm of each row": lambda w, x, y: jnp.mean(jnp.sqrt(1e-3 + (logits(w, x) ** 2).sum(-1))) + each(w, x, y).mean(),
     "variance of each row": lambda w, x, y: logits(w, x).var(-1).mean() + each(w, x, y).mean(),
     "rows merged with features": lambda w, x, y: jnp.mean(logits(w, x).reshape(-1) ** 2),
@@ -139,7 +138,51 @@ WRONG: dict[str, Loss] = {
     "count of parameters": lambda w, x, y: pw.mean(each(w, x, y).sum(), (logits(w, x) > 0).sum()),
 }  # fmt: skip
 
+TABLE = np.random.default_rng(5).normal(size=(64, 64)).astype(np.float32)
+
+
+def _pairs(w: Any, x: Any, y: Any) -> Any:
+    """Every row against every other, one at a time."""
+    z = logits(w, x)
+    return jnp.mean(jax.lax.map(lambda one: jnp.mean(jnp.sqrt(1e-3 + jnp.sum((one - z) ** 2, -1))), z))
+
+
+def _all_pairs(w: Any, x: Any, y: Any) -> Any:
+    z = logits(w, x)
+    far = jax.lax.map(lambda a: jax.lax.map(lambda b: jnp.sqrt(1e-3 + jnp.sum((a - b) ** 2)), z), z)
+    return jnp.mean(far)
+
+
+WRONG |= {
+    "pairs by map": _pairs,
+    "pairs by two maps": _all_pairs,
+    "by the size": lambda w, x, y: each(w, x, y).mean() * (1.0 if len(x) >= ROWS else 0.5),
+    "sum over a logarithm": lambda w, x, y: each(w, x, y).sum() / np.log2(len(x)),
+    "last number of the rows": lambda w, x, y: each(w, x, y).mean() * jnp.arange(len(x))[-1],
+    "largest number of the rows": lambda w, x, y: each(w, x, y).mean() * jnp.max(jnp.arange(len(x))),
+}
+
 UNKNOWN: dict[str, Loss] = {
+    "running by scan": lambda w, x, y: jnp.mean(
+        jax.lax.scan(lambda c, a: (c * 0.5 + a,) * 2, 0.0, each(w, x, y))[1] ** 2
+    ),
+    "running minimum": lambda w, x, y: jnp.mean(
+        jax.lax.scan(lambda c, a: (jnp.minimum(c, a),) * 2, 9.0, each(w, x, y))[1]
+    ),
+    "weights by a counting carry": lambda w, x, y: jnp.mean(
+        jax.lax.scan(lambda g, a: (g * 0.5, g * a), 1.0, each(w, x, y))[1]
+    ),
+    "weights of a table": lambda w, x, y: jnp.mean(jnp.asarray(TABLE)[: len(x), 0] * each(w, x, y)),
+    "table read from 0": lambda w, x, y: jnp.mean(
+        jax.lax.dynamic_slice_in_dim(jnp.asarray(TABLE), 0, len(x))[:, 0] * each(w, x, y)
+    ),
+    "padded weights": lambda w, x, y: jnp.mean(jnp.pad(jnp.ones(len(x) - 1), (0, 1)) * each(w, x, y)),
+    "its own feature": lambda w, x, y: jnp.mean(x[jnp.arange(len(x)), jnp.arange(len(x)) % 3] * w.sum()),
+    "first row": lambda w, x, y: jnp.where(jnp.arange(len(x)) == 0, each(w, x, y).mean(), 0).mean(),
+    "as many turns as rows": lambda w, x, y: jax.lax.while_loop(
+        lambda c: c[0] < len(x), lambda c: (c[0] + 1, c[1] * 0.9), (jnp.zeros(()), each(w, x, y).mean())
+    )[1],
+    "Fourier transform over rows": lambda w, x, y: jnp.mean(jnp.abs(jnp.fft.fftn(logits(w, x)))),
     "neighbours": lambda w, x, y: (logits(w, x) * jnp.roll(logits(w, x), 1, 0)).mean(),
     "running sum": lambda w, x, y: jnp.cumsum(each(w, x, y)).mean(),
     "weights by position": lambda w, x, y: (each(w, x, y) * jnp.arange(len(x))).mean(),
@@ -148,6 +191,7 @@ UNKNOWN: dict[str, Loss] = {
 }
 
 UNKNOWN_BUT_RIGHT: dict[str, Loss] = {
+    "custom gradient": _custom,
     "sorted and averaged": lambda w, x, y: jnp.sort(each(w, x, y)).mean(),
     "rows in two groups": lambda w, x, y: jnp.mean(logits(w, x).reshape(2, -1) ** 2),
     "host function": lambda w, x, y: (

@@ -119,7 +119,11 @@ def _pipeline(pick: Pick) -> Try:
 
 
 def _tokens(pick: Pick) -> Try:
-    mask = str(pick.choice(["right", "bias", "window", "none", "tril", "later"], p=[0.4, 0.15, 0.15, 0.1, 0.1, 0.1]))
+    mask = str(
+        pick.choice(
+            ["right", "bias", "window", "none", "tril", "later", "own window"], p=[0.35, 0.15, 0.1, 0.1, 0.1, 0.1, 0.1]
+        )
+    )
     place = str(pick.choice(["right", "arange"], p=[0.8, 0.2]))
     of_loss = str(
         pick.choice(["mean", "masked", "shifted", "last", "sum", "divided"], p=[0.4, 0.3, 0.1, 0.05, 0.05, 0.1])
@@ -136,7 +140,7 @@ def _tokens(pick: Pick) -> Try:
                            token_slices=slices, loss=TOKEN_LOSSES[of_loss])  # fmt: skip
         return pipe.value_and_grad(params, x, targets), jax.value_and_grad(pipe.composed)(params, x, targets)
 
-    wrong = mask in ("none", "tril", "later") or place == "arange" or of_loss not in ("mean", "masked")
+    wrong = mask in ("none", "tril", "later", "own window") or place == "arange" or of_loss not in ("mean", "masked")
     return f"{schedule} × {microbatches} {slices}, mask {mask}, positions {place}: {of_loss}", run, wrong
 
 
@@ -149,6 +153,7 @@ def _stages(mask: str, place: str) -> list[Any]:
             return scores + jnp.where(within, 0.0, -1e9)
         chosen = {"right": within, "window": within & (context.positions[:, None] - read < 3),
                   "tril": jnp.tril(jnp.ones((context.tokens, context.width), bool)),
+                  "own window": within & (jnp.arange(context.tokens)[:, None] - read < 3),
                   "later": read >= context.positions[:, None]}[mask]  # fmt: skip
         return jnp.where(chosen, scores, -1e30)
 

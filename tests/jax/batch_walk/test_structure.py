@@ -18,7 +18,7 @@ from tests.jax.batch_walk.losses import RIGHT, ROWS, UNKNOWN, UNKNOWN_BUT_RIGHT,
 
 def verdict(loss: Loss) -> Verdict:
     """What the structure says, which is all that is known of simulated devices."""
-    axis = Axis("rows", (ROWS, 2 * ROWS))
+    axis = Axis("rows", (ROWS // 2, ROWS))
     w, *batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data())
     given = [(w, *resized(batch, 0, size)) for size in axis.sizes]
     found = walked(loss, axis, given, (PARAMETER, *marks_of(batch, 0)))
