@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason, level
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.program.signature import Deferred
-
-_TOLERANCE = 2e-3
-"""Relative difference of two losses that rounding explains; bfloat16 has three digits."""
-
 
 _QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """Options for what runs once: on CPU they halve the time that compiling takes."""
@@ -103,16 +99,16 @@ def by_numbers(
     where: str, name: str, over: str, unknown: Reason | None, parts: Sequence[Any], shares: Sequence[float], whole: Any,
     hint: str = "",
 ) -> Verdict:  # fmt: skip
-    """Compare the losses of parts with that of all of them together.
+    """Compare the loss and the gradients of parts with those of all of them together.
 
     Args:
         where: ``"fsdp"`` or ``"pipeline"``, for errors.
         name: of the loss.
         over: ``"rows"`` or ``"tokens"``.
         unknown: why the structure does not decide.
-        parts: the losses of the parts.
+        parts: the loss and a list of gradients of each part.
         shares: of each part in the whole.
-        whole: the loss of the whole.
+        whole: the loss and the gradients of the whole.
         hint: what to look for, added to the error.
 
     Returns:
@@ -121,15 +117,44 @@ def by_numbers(
     Raises:
         UsageError: they differ, with both values.
     """
-    values, expected = [float(part) for part in parts], float(whole)
-    together = sum(value * share for value, share in zip(values, shares, strict=True))
-    scale = max(abs(expected), *map(abs, values), 1e-6)
-    if not math.isfinite(expected):
+    (expected, exact), values = whole, [float(value) for value, _ in parts]
+    coarse = any(leaf.dtype.itemsize < _FLOAT32 for leaf in (expected, *exact))
+    tolerance = _COARSE if coarse else _FINE
+    if not np.isfinite(np.asarray(expected, np.float32)):
         return Verdict("nobody", Reason(f"{unknown}, and the first loss is {expected}"))
-    if not abs(together - expected) <= _TOLERANCE * scale:
-        why = f"it is {expected:.6g} of the whole and {together:.6g} of its parts together; {unknown}{hint}"
+    together = sum(value * share for value, share in zip(values, shares, strict=True))
+    if not abs(together - float(expected)) <= tolerance * max(abs(float(expected)), *map(abs, values), 1e-3):
+        why = f"it is {float(expected):.6g} of the whole and {together:.6g} of its parts together; {unknown}{hint}"
         raise refused(where, name, over, why)
+    sums = [sum(np.asarray(leaf, np.float64) * share for leaf, share in zip(leaves, shares, strict=True))
+            for leaves in zip(*(gradients for _, gradients in parts), strict=True)]  # fmt: skip
+    pairs = list(zip(sums, (np.asarray(leaf, np.float64) for leaf in exact), strict=True))
+    largest = max((float(np.abs(right).max(initial=0)) for _, right in pairs), default=0.0)
+    apart = max((float(np.abs(mine - right).max(initial=0)) for mine, right in pairs), default=0.0)
+    if not apart <= 10 * tolerance * max(largest, 1e-6):
+        why = f"gradients of its parts together differ by {apart:.2g} from those of the whole, the largest of which is "
+        raise refused(where, name, over, f"{why}{largest:.2g}; {unknown}{hint}")
     return Verdict("numbers", unknown)
+
+
+_FLOAT32, _FINE, _COARSE = 4, 1e-4, 2e-2
+"""Bytes of a float32, and the relative differences that rounding explains, of it and of shorter ones."""
+
+
+def value_and_gradients(fn: Callable[..., Any]) -> Callable[..., tuple[Any, list[Any]]]:
+    """Return a loss with its gradients by the floating-point arrays of its first argument."""
+
+    def run(params: Any, *rest: Any) -> tuple[Any, list[Any]]:
+        leaves, tree = jax.tree.flatten(params)
+        at = [number for number, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+
+        def varied(chosen: list[Any]) -> Any:
+            new = dict(zip(at, chosen, strict=True))
+            return fn(jax.tree.unflatten(tree, [new.get(i, leaf) for i, leaf in enumerate(leaves)]), *rest)
+
+        return jax.value_and_grad(varied)([leaves[number] for number in at])
+
+    return run
 
 
 def on_host(tree: Any) -> Any:
@@ -141,7 +166,7 @@ def in_plain_jax(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> li
     """Return what a function returns for each of some arguments, computed by JAX on this host's processor."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         run = jax.jit(fn, compiler_options=_QUICKLY)
-        return [np.asarray(run(*args)) for args in calls]
+        return [jax.tree.map(np.asarray, run(*args)) for args in calls]
 
 
 def drawn(verdict: Verdict) -> Verdict:

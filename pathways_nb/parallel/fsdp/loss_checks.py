@@ -25,7 +25,7 @@ from pathways_nb.parallel.batch_walk.examine import (
 )
 from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax, on_host
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax, on_host, value_and_gradients
 from pathways_nb.plan import source_lines
 from pathways_nb.program.items import equations
 from pathways_nb.util.words import a_type_of, counted
@@ -67,7 +67,7 @@ def examined(
 
 
 def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int) -> Verdict:
-    """Compare the loss of two parts of a batch with that of both together, in plain JAX on the host.
+    """Compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
 
     Args:
         loss: the loss.
@@ -83,19 +83,18 @@ def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any
         UsageError: they differ.
     """
     batch = on_host(batch)
+    count = next(leaf.shape[0] for leaf in jax.tree.leaves(batch) if jnp.ndim(leaf))
+    half = count // 2 if count % 2 == 0 else count // parts
 
     def rows(first: int, last: int) -> Any:
-        def one(leaf: Any) -> Any:
-            each = leaf.shape[0] // parts if jnp.ndim(leaf) else 0
-            return leaf[first * each : last * each] if each else leaf
-
-        return jax.tree.map(one, batch)
+        return jax.tree.map(lambda leaf: leaf[first * half : last * half] if jnp.ndim(leaf) else leaf, batch)
 
     def value(params: Any, batch: Any) -> Any:
         made = loss(params, *batch)
         return made[0] if isinstance(made, tuple) else made
 
-    *halves, whole = in_plain_jax(value, [(params, rows(0, 1)), (params, rows(1, 2)), (params, rows(0, 2))])
+    calls = [(params, rows(0, 1)), (params, rows(1, 2)), (params, rows(0, 2))]
+    *halves, whole = in_plain_jax(value_and_gradients(value), calls)
     name = getattr(loss, "__name__", type(loss).__name__)
     return by_numbers("fsdp", name, "rows", verdict.unknown, halves, (0.5, 0.5), whole)
 

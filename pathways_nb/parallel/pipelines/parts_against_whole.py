@@ -1,7 +1,7 @@
-"""Compares the loss of parts of a batch with that of the whole, where the structure of a pipeline does not decide.
+"""Compares parts of a batch with the whole, where the structure of a pipeline does not decide.
 
-Both are computed in plain JAX on the host, once, from the values of the first call: of two microbatches, and of the
-token slices of one.
+Loss and gradients of both are computed in plain JAX on the host, once, from the values of the first call: of two halves
+of the batch, and of the token slices of two rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax, value_and_gradients
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
 from pathways_nb.parallel.pipelines.stored_context import with_store
@@ -51,7 +51,7 @@ class Model(NamedTuple):
         def part(first: int, last: int) -> Any:
             return params, *jax.tree.map(lambda leaf: leaf[first * count : last * count], (x, targets))
 
-        *halves, both = in_plain_jax(self.whole, [part(0, 1), part(1, 2), part(0, 2)])
+        *halves, both = in_plain_jax(value_and_gradients(self.whole), [part(0, 1), part(1, 2), part(0, 2)])
         return by_numbers("pipeline", self.name, "rows", verdict.unknown, halves, (0.5, 0.5), both)
 
     def slices(
@@ -87,6 +87,6 @@ class Model(NamedTuple):
             return sum(losses)
 
         given = params, *jax.tree.map(lambda leaf: leaf[:2], (x, targets))
-        (whole,), (together,) = (in_plain_jax(run, [given]) for run in (self.whole, sliced))
+        (whole,), (together,) = (in_plain_jax(value_and_gradients(run), [given]) for run in (self.whole, sliced))
         hint = "; usual: a mask or positions of the slice's own, a shift of the targets, a sum over tokens"
         return by_numbers("pipeline", self.name, "tokens", verdict.unknown, [together], [1.0], whole, hint)

@@ -240,8 +240,8 @@ class StagedModel:
             if axis.name == "tokens":
                 slices = self._slices(shapes[1], shapes[2])
                 return model.slices(verdict, values, inputs, wanted, slices, self._tokens)
-            alone = self.schedule.size.microbatches == 1  # split over devices only
-            return model.rows(verdict, values, inputs, wanted, rows // 2 if alone else rows)
+            count = rows * self.schedule.size.microbatches
+            return model.rows(verdict, values, inputs, wanted, count // 2 if count % 2 == 0 else rows)
 
         real = context.tracing() is None and context.runner().cost_model() is None
         self.checked = found.decided("pipeline", name_of(self.loss), compare if real else None)

@@ -182,6 +182,12 @@ def test_numbers_decide_once_where_the_structure_does_not(controller: pw.Control
     assert step.checked == "checked by numbers, once, because 'pure_callback' over the rows " + f"(losses.py:{LINE})"
 
 
+def test_numbers_include_gradients(controller: pw.Controller) -> None:
+    w, x, y = data()
+    with pytest.raises(pw.UsageError, match="gradients of its parts together differ by .* from those of the whole"):
+        pw.fsdp(losses._ranked, w, on=pw.virtual_slice(2)).value_and_grad(w, x, y)
+
+
 def test_a_loss_is_not_checked_where_its_user_says_so(controller: pw.Controller) -> None:
     w, x, y = data()
     step = pw.fsdp(UNKNOWN["running sum"], w, on=pw.virtual_slice(2), check=False)
