@@ -75,15 +75,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", help="names of operations")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
     options = parser.parse_args(arguments)
-    unraisable: list[Any] = []
-    sys.unraisablehook = unraisable.append
+    lost: Counter[str] = Counter()
+
+    def swallowed(what: Any) -> None:
+        """Count what was raised in a callback; its traceback would keep the futures of the call."""
+        if isinstance(what.exc_value, KeyboardInterrupt):
+            lost[str(what.object)] += 1
+
+    sys.unraisablehook = swallowed
     world = World(options.simulate)
     names = options.only or list(world.operations)
     try_all = at_every_instant if options.forced else at_random
     found = try_all(world, options.count, options.seed, names)
     world.check_rest()
-    lost = [str(each.object) for each in unraisable if isinstance(each.exc_value, KeyboardInterrupt)]
-    print(f"{found.total()} interrupts: {dict(found)}; lost in callbacks: {Counter(lost) or 0}")
+    print(f"{found.total()} interrupts: {dict(found)}; lost in callbacks: {dict(lost) or 0}")
     return 0
 
 
