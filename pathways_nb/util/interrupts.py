@@ -23,11 +23,22 @@ from types import FrameType
 from pathways_nb.util import waiting
 
 _NAMES = frozenset(
-    {"__enter__", "__exit__", "__del__", "__hash__", "__eq__", "set_trace", "set_axis_env", "_xla_gc_callback"}
+    {
+        "__enter__",
+        "__exit__",
+        "__del__",
+        "__hash__",
+        "__eq__",
+        "set_trace",
+        "set_axis_env",
+        "_xla_gc_callback",
+        "_notice",
+    }
 )
 """Functions that are not divided: they change what a block has to restore, or their callers are written in C.
 
-``_xla_gc_callback`` is what JAX has called at each garbage collection; Python swallows what is raised in it."""
+``_xla_gc_callback`` and ``_notice`` are what JAX and ``runtime.gc_pauses`` have called at each garbage collection:
+Python swallows what is raised in them."""
 _FILES = frozenset({contextlib.__file__, weakref.__file__})
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _SOURCES = tuple(path + os.sep for path in (_PACKAGE, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))))
