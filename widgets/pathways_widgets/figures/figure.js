@@ -167,7 +167,7 @@ const mount = async (Bokeh, item, element) => {
   dress(item.doc, item.properties)
   dress(item.doc, theme())
   const views = await embed(Bokeh, item, host)
-  element.classList.add("pathways-figure")  // hides the still picture beside it (output.py), which stays if this fails
+  element.classList.add("pathways-figure")  // hides the still image beside it (output.py), which stays if this fails
   const doc = [...views][0].model.document
   const describe = (text) => { if (text) { host.setAttribute("role", "img"); host.setAttribute("aria-label", text) } }
   describe(item.description ?? item.summary)
