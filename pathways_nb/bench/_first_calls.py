@@ -15,14 +15,11 @@ import optax
 import pathways_nb as pw
 from pathways_nb.examples import llama
 from pathways_nb.parallel.fsdp import loss_checks
-from pathways_nb.parallel.fsdp.step_functions import StepFunctions
 from pathways_nb.parallel.pipelines.examination import Examination
-from pathways_nb.parallel.pipelines.staged_model import StagedModel
+from pathways_nb.program.program import Program
 
-_CHECKS: list[tuple[Any, str]] = [
-    (loss_checks, "examined"), (StepFunctions, "decide"), (Examination, "examine"), (StagedModel, "decide"),
-]  # fmt: skip
-"""The functions that check a loss; none of them calls another one."""
+_CHECKS: list[tuple[Any, str]] = [(loss_checks, "examined"), (Examination, "examine"), (Program, "accept")]
+"""The functions that check a loss, by structure and by numbers; none of them calls another one for the first time."""
 
 
 def check_over_first_call(call: Callable[[], Any]) -> float:
