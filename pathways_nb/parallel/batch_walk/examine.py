@@ -72,7 +72,12 @@ class Examined:
         said = list[str]()
         for axis, verdict in zip(self.axes, self.verdicts, strict=False):
             if verdict.unknown is not None:
-                verdict = drawn(verdict) if self.draws else verdict if compare is None else compare(axis, verdict)
+                if self.draws:
+                    verdict = drawn(verdict)
+                elif self.means:  # parts alone have other means than parts together
+                    verdict = Verdict("nobody", Reason(f"{verdict.unknown}, and pw.mean has no value in one part"))
+                elif compare is not None:
+                    verdict = compare(axis, verdict)
                 if verdict.by == "nobody":
                     warn_undecided(where, name, verdict)
             said.append(str(verdict))

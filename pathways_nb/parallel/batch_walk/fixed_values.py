@@ -69,7 +69,10 @@ def of_fixed(op: Op) -> Mark:
     counter = _counter(op)
     if counter is not None:  # it says where the count begins
         power, alone = 0, len(counter.steps) == 1 and counter.steps[0][1] == 1
-        counts = tuple((dim, counter.start if alone else None) for dim, _ in counter.steps)
+        if alone:
+            counts = tuple((dim, counter.start) for dim, _ in counter.steps)
+        elif any(mark.counter is None for mark in marks):  # a number was added to a difference of counts
+            counts = tuple((dim, None) for dim, _ in counter.steps)
     return Mark(power=power, trained=op.trained, counts=counts, counter=counter, mask=masks)
 
 

@@ -22,6 +22,7 @@ from tests.support.closeness import error
 from tests.support.pipelines import HEADS, WORDS, D, block_params, mlp, normal
 
 LOSSES = RIGHT | WRONG | UNKNOWN | {"sorted and averaged": UNKNOWN_BUT_RIGHT["sorted and averaged"]}
+del LOSSES["as many turns as rows"]  # which JAX cannot differentiate
 MODES = ("ddp", "zero1", "zero2", "zero3", "hsdp")
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v")
 Pick = np.random.Generator
