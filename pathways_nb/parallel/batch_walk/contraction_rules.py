@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.arithmetic import aligned
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, of_product
 from pathways_nb.parallel.batch_walk.operation import Op, grown, times_grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved, tangled
 
@@ -82,7 +82,8 @@ def _running(op: Op) -> list[Mark]:
     marks = op.marks
     if all(mark.kind == Kind.FIXED for mark in marks):
         counts = tuple((dim, None) for dim in grown(op.outs[0]))
-        return op.all(Mark(power=_power(op) if _power(op) == 0 else None, counts=counts, trained=op.trained))
+        power = 0 if _power(op) == 0 else None
+        return op.all(Mark(power=power, counts=counts, trained=op.trained))
     if any(mark.kind == Kind.SUM for mark in marks):
         if op.name == "cumsum":
             return op.all(op.unknown() if axis in grown(op.ins[0]) else marks[0])
@@ -109,7 +110,7 @@ def _dot(op: Op) -> Mark:
     one, two = op.marks
     contracted = dict(zip(map(int, lc), map(int, rc), strict=True))
     left, right = _dot_dims(op)
-    power = None if None in (one.power, two.power) else (one.power or 0) + (two.power or 0)
+    power = of_product(op.name, op.marks)
     if one.kind != Kind.ROWS and two.kind != Kind.ROWS:
         return _dot_without_rows(op, power, contracted)
     if Kind.SUM in (one.kind, two.kind) or ((one.shared or two.shared) and one.kind == two.kind):
@@ -194,7 +195,7 @@ def _convolution(op: Op) -> Mark:
     one, two = op.marks
     if one.kind == Kind.ROWS and two.kind == Kind.FIXED and one.context is None and not two.counts:
         if one.at == dims.lhs_spec[0] and op.params["batch_group_count"] == 1:
-            power = None if None in (one.power, two.power) else (one.power or 0) + (two.power or 0)
+            power = of_product(op.name, op.marks)
             return replace(one.plain(), at=int(dims.out_spec[0]), power=power, trained=op.trained)
         return tangled(op, f"a convolution along the {op.axis.name}")
     return op.unknown()

@@ -41,7 +41,7 @@ class Examined:
 
     Args:
         axes: what is split.
-        verdicts: for each axis, whether the loss is a mean over it; one that says so if nothing is split.
+        verdicts: for each axis, whether the loss is a mean over it.
         aux: how each auxiliary output is joined.
         tree: structure of the auxiliary outputs; of ``None`` without.
         means: number of the loss's calls of ``pw.mean``.
@@ -54,6 +54,12 @@ class Examined:
     tree: Any
     means: int
     draws: bool
+
+    @classmethod
+    def of_one_part(cls, aux: Any, means: int, draws: bool) -> Examined:
+        """Return what is known of a loss whose batch is not split, with the shapes of its auxiliary outputs."""
+        leaves, tree = jax.tree.flatten(aux)
+        return cls((), (), (Auxiliary("mean"),) * len(leaves), tree, means, draws)
 
     def decided(self, where: str, name: str, compare: Callable[[Axis, Verdict], Verdict] | None) -> str:
         """Decide by numbers where the structure did not, and return what decided.
@@ -70,7 +76,7 @@ class Examined:
             UsageError: the loss of the parts is another than that of the whole.
         """
         said = list[str]()
-        for axis, verdict in zip(self.axes, self.verdicts, strict=False):
+        for axis, verdict in zip(self.axes, self.verdicts, strict=True):
             if verdict.unknown is not None:
                 if self.draws:
                     verdict = drawn(verdict)

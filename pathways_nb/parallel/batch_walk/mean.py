@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError
 from pathways_nb.jaxpr.flat import alive, called
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, level
 from pathways_nb.parallel.batch_walk.operation import Op
 from pathways_nb.parallel.flat_function import FlatFunction
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -69,8 +69,7 @@ def mean_mark(op: Op) -> Mark:
     for name, mark in zip(("total", "count"), op.marks, strict=True):
         if mark.is_lost:
             return mark
-        level = mark.power if mark.kind == Kind.SUM else None if mark.power is None else mark.power - 1
-        if mark.kind == Kind.ROWS or level != 0:
+        if mark.kind == Kind.ROWS or level(mark) != 1:
             return op.mixed(f"pw.mean with a {name} that is no sum over {op.axis.name}")
     if op.marks[1].trained:
         return op.mixed("pw.mean with a count that depends on parameters")

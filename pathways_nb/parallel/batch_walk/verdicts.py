@@ -137,6 +137,38 @@ def by_numbers(
     return Verdict("numbers", unknown)
 
 
+def of_halves(
+    where: str, name: str, unknown: Reason | None, value: Callable[..., Any], params: Any, batch: tuple[Any, ...],
+    parts: int,
+) -> Verdict:  # fmt: skip
+    """Compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
+
+    Args:
+        where: ``"fsdp"`` or ``"pipeline"``, for errors.
+        name: of the loss.
+        unknown: why the structure does not decide.
+        value: ``value(params, *batch)`` returns the loss.
+        params: the parameters.
+        batch: the whole batch, on the host; scalars belong to both halves.
+        parts: number of its parts, of which two are compared if it has no halves.
+
+    Returns:
+        The verdict that numbers reached.
+
+    Raises:
+        UsageError: they differ.
+    """
+    count = next(leaf.shape[0] for leaf in jax.tree.leaves(batch) if jnp.ndim(leaf))
+    half = count // 2 if count % 2 == 0 else count // parts
+
+    def rows(first: int, last: int) -> Any:
+        return jax.tree.map(lambda leaf: leaf[first * half : last * half] if jnp.ndim(leaf) else leaf, batch)
+
+    calls = [(params, *rows(0, 1)), (params, *rows(1, 2)), (params, *rows(0, 2))]
+    *halves, whole = in_plain_jax(value_and_gradients(value), calls)
+    return by_numbers(where, name, "rows", unknown, halves, (0.5, 0.5), whole)
+
+
 _FLOAT32, _FINE, _COARSE = 4, 1e-4, 2e-2
 """Bytes of a float32, and the relative differences that rounding explains, of it and of shorter ones."""
 

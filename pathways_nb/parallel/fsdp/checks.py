@@ -104,7 +104,7 @@ def trainable(params: Any, frozen: Any) -> list[bool]:
         UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``, or a parameter that is not
             frozen has no gradient.
     """
-    named = jax.tree_util.tree_leaves_with_path(params)
+    named = tree_leaves_with_path(params)
     still = truths("fsdp", "frozen", "params", params, frozen)
     for (path, leaf), one in zip(named, still, strict=True):
         if not one and not jnp.issubdtype(leaf.dtype, jnp.inexact):

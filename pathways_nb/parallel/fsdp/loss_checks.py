@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import (
     PARAMETER,
     Examined,
@@ -25,7 +24,7 @@ from pathways_nb.parallel.batch_walk.examine import (
 )
 from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax, on_host, value_and_gradients
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, of_halves, on_host
 from pathways_nb.plan import source_lines
 from pathways_nb.program.items import equations
 from pathways_nb.util.words import a_type_of, counted
@@ -54,16 +53,17 @@ def examined(
     name = getattr(fn, "__name__", type(fn).__name__)
     closed, shapes = _of_one_device(fn, name, params, batch)
     outputs = _value_and_aux(name, shapes, has_aux)
-    aux_tree, rows = jax.tree.structure(outputs[1]), {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
-    of_loss: dict[str, Any] = {"tree": aux_tree, "means": count_means(closed), "draws": draws([closed])}
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape}
+    means, random = count_means(closed), draws([closed])
     if parts == 1 or not rows:
-        return Examined((), (), (Auxiliary("mean"),) * len(jax.tree.leaves(outputs[1])), **of_loss)
+        return Examined.of_one_part(outputs[1], means, random)
     axis = Axis("rows", sizes_of(rows.pop(), parts))
     sizes = [(params, *resized(batch, 0, size)) for size in axis.sizes]
     marks = jax.tree.map(lambda _: PARAMETER, params), *marks_of(batch, 0)
     kept = {trace_key(fn, (params, *batch)): (closed, shapes)}
     found = walked(fn, axis, sizes, marks, keep=kept)
-    return Examined((axis,), *judged("fsdp", name, [axis], [found], outputs, aux, check), **of_loss)
+    verdicts, joins = judged("fsdp", name, [axis], [found], outputs, aux, check)
+    return Examined((axis,), verdicts, joins, jax.tree.structure(outputs[1]), means, random)
 
 
 def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int) -> Verdict:
@@ -82,21 +82,13 @@ def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any
     Raises:
         UsageError: they differ.
     """
-    batch = on_host(batch)
-    count = next(leaf.shape[0] for leaf in jax.tree.leaves(batch) if jnp.ndim(leaf))
-    half = count // 2 if count % 2 == 0 else count // parts
 
-    def rows(first: int, last: int) -> Any:
-        return jax.tree.map(lambda leaf: leaf[first * half : last * half] if jnp.ndim(leaf) else leaf, batch)
-
-    def value(params: Any, batch: Any) -> Any:
+    def value(params: Any, *batch: Any) -> Any:
         made = loss(params, *batch)
         return made[0] if isinstance(made, tuple) else made
 
-    calls = [(params, rows(0, 1)), (params, rows(1, 2)), (params, rows(0, 2))]
-    *halves, whole = in_plain_jax(value_and_gradients(value), calls)
     name = getattr(loss, "__name__", type(loss).__name__)
-    return by_numbers("fsdp", name, "rows", verdict.unknown, halves, (0.5, 0.5), whole)
+    return of_halves("fsdp", name, verdict.unknown, value, params, on_host(batch), parts)
 
 
 def _value_and_aux(name: str, found: Any, has_aux: bool) -> tuple[Any, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 
-from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import (
     PARAMETER,
     Examined,
@@ -97,12 +96,11 @@ class Examination:
         outputs = shapes[0] if shapes else self._outputs(batch, traces)
         closed = [trace[0] for trace in traces.values() if not isinstance(trace, Reason)]
         of_loss = [trace[0] for key, trace in traces.items() if key[0] is self.loss and not isinstance(trace, Reason)]
-        tree: Any = jax.tree.structure(outputs[1])
-        known: dict[str, Any] = {"tree": tree, "means": max(map(count_means, of_loss)), "draws": draws(closed)}
+        means, random = max(map(count_means, of_loss)), draws(closed)
         if not axes:
-            return Examined((), (), (Auxiliary("mean"),) * len(jax.tree.leaves(outputs[1])), **known)
-        judgement = judged("pipeline", self.name, axes, found, outputs, self.aux, self.check)
-        return Examined(tuple(axes), *judgement, **known)
+            return Examined.of_one_part(outputs[1], means, random)
+        verdicts, joins = judged("pipeline", self.name, axes, found, outputs, self.aux, self.check)
+        return Examined(tuple(axes), verdicts, joins, jax.tree.structure(outputs[1]), means, random)
 
     def _outputs(self, batch: Batch, traces: dict[Any, Any]) -> Any:
         """Return the shapes of the loss and its auxiliary outputs, of one microbatch with whole sequences."""

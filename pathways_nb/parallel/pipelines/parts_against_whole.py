@@ -1,7 +1,6 @@
-"""Compares parts of a batch with the whole, where the structure of a pipeline does not decide.
+"""Compares token slices with whole sequences, where the structure of a pipeline does not decide.
 
-Loss and gradients of both are computed in plain JAX on the host, once, from the values of the first call: of two halves
-of the batch, and of the token slices of two rows.
+Loss and gradients of both are computed in plain JAX on the host, once, from two rows of the first call.
 """
 
 from __future__ import annotations
@@ -37,22 +36,6 @@ class Model(NamedTuple):
         for call, own in zip(self.calls, params, strict=True):
             x = call(own, x, None, Context(0, self.length, self.length, self.length))
         return self.loss(x, targets)[0]
-
-    def rows(self, verdict: Verdict, params: Any, x: Any, targets: Any, count: int) -> Verdict:
-        """Compare two parts of so many rows with both together.
-
-        Returns:
-            The verdict that numbers reached.
-
-        Raises:
-            UsageError: they differ.
-        """
-
-        def part(first: int, last: int) -> Any:
-            return params, *jax.tree.map(lambda leaf: leaf[first * count : last * count], (x, targets))
-
-        *halves, both = in_plain_jax(value_and_gradients(self.whole), [part(0, 1), part(1, 2), part(0, 2)])
-        return by_numbers("pipeline", self.name, "rows", verdict.unknown, halves, (0.5, 0.5), both)
 
     def slices(
         self, verdict: Verdict, params: Any, x: Any, targets: Any, slices: Sequence[TokenSlice], cut: Callable[..., Any]

@@ -20,7 +20,7 @@ from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import Examined, resized
 from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, of_halves, on_host
 from pathways_nb.parallel.fsdp.checks import truths
 from pathways_nb.parallel.fsdp.step_functions import struct_of
 from pathways_nb.parallel.pipelines import checks
@@ -240,8 +240,8 @@ class StagedModel:
             if axis.name == "tokens":
                 slices = self._slices(shapes[1], shapes[2])
                 return model.slices(verdict, values, inputs, wanted, slices, self._tokens)
-            count = rows * self.schedule.size.microbatches
-            return model.rows(verdict, values, inputs, wanted, count // 2 if count % 2 == 0 else rows)
+            parts, batch = self.schedule.size.microbatches, (inputs, wanted)
+            return of_halves("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts)
 
         real = context.tracing() is None and context.runner().cost_model() is None
         self.checked = found.decided("pipeline", name_of(self.loss), compare if real else None)
@@ -281,12 +281,10 @@ class StagedModel:
         leaves, tree = jax.tree.flatten(shapes)
         key = stage, mesh, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), at, jax_contexts.current()
         if key not in self._made:
-            self._made[key] = self._trace(stage, shapes, at, mesh, aux)
+            self._made[key] = self._trace(stage, shapes, at, aux)
         return self._made[key]
 
-    def _trace(
-        self, stage: int, shapes: Inputs, at: TokenSlice, mesh: Any, aux: tuple[Auxiliary, ...]
-    ) -> StageComputations:
+    def _trace(self, stage: int, shapes: Inputs, at: TokenSlice, aux: tuple[Auxiliary, ...]) -> StageComputations:
         last, place = stage == len(self.stages) - 1, self.place_of(stage)
         share = (at.tokens / at.length if at.length else 1) / self.schedule.size.microbatches
         shards, trained = self._shards(stage, shapes.params), self.trained(stage, shapes.params)
