@@ -114,6 +114,23 @@ def called(eqn: Any) -> Any:
     return eqn.params.get(CALLS.get(eqn.primitive.name))
 
 
+def scan_sizes(eqn: Any) -> tuple[int, int]:
+    """Return the numbers of constants and of carried values of a scan.
+
+    They are counted by shapes, since JAX 0.12 no longer has the parameters ``num_consts`` and ``num_carry``.
+    """
+    inside, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
+    stacked_in = sum(_stacks(a, b, length) for a, b in zip(eqn.invars, inside.invars, strict=True))
+    stacked_out = sum(_stacks(a, b, length) for a, b in zip(eqn.outvars, inside.outvars, strict=True))
+    carried = len(inside.outvars) - stacked_out
+    return len(inside.invars) - stacked_in - carried, carried
+
+
+def _stacks(outer: Any, inner: Any, length: int) -> bool:
+    """Return whether a scan slices an operand, or stacks a result: outside it has one dimension more."""
+    return outer.aval.shape == (length, *inner.aval.shape)
+
+
 def alive(ops: Sequence[AnyOp], outputs: Iterable[Any]) -> tuple[AnyOp, ...]:
     """Return the operations that have effects, or on which ``outputs`` depend, in their order."""
     # Backwards, because an operation is needed only if a later one that is kept reads it.

@@ -24,18 +24,12 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.hlo.hlo_collectives import HloCollective, exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
+from pathways_nb.cost.hlo.quick_compiling import quick_options
 from pathways_nb.cost.jaxpr.exchange import Collective, Origin, merged
 from pathways_nb.errors import UsageError
 from pathways_nb.util.primitives import CollectiveKind
 
 _NODE = 500_000  # far from the device ids of every island
-
-_quick: dict[str, Any] = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_cpu_parallel_codegen_split_count": 1,
-}
-"""Options for quick compilation, since the machine code never runs; those that this JAX lacks are dropped."""
 
 _SUMS: tuple[CollectiveKind, ...] = ("all-reduce", "reduce-scatter")
 
@@ -192,7 +186,7 @@ def _partitioned(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         jitted = jax.jit(fn_of(mesh), **laid, donate_argnums=tuple(donated), keep_unused=True)
-        compiled = _compile(jitted.lower(*avals))
+        compiled = jitted.lower(*avals).compile(compiler_options=dict(quick_options()))
     return sorted(exchanges_of(parse(compiled.as_text() or ""), sizes), key=_order), _memory(compiled)
 
 
@@ -208,20 +202,6 @@ def _spec(sharding: Any) -> PartitionSpec | None:
     if isinstance(sharding, NamedSharding):
         return sharding.spec
     return PartitionSpec() if sharding.is_fully_replicated else None
-
-
-def _compile(lowered: Any) -> Any:
-    """Return the compiled program. The partitioner's passes are the usual ones; later ones are made quick."""
-    try:
-        return lowered.compile(compiler_options=dict(_quick))
-    except jax.errors.JaxRuntimeError as error:
-        # JAX refuses all options if it does not know one; the error names that one.
-        unknown = [name for name in _quick if name in str(error)]
-        if not unknown:
-            raise
-    for name in unknown:
-        del _quick[name]
-    return _compile(lowered)
 
 
 def cpu_devices(count: int) -> Sequence[Any]:

@@ -11,14 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pathways_nb.cost.hlo.quick_compiling import quick_options
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason, level
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.program.signature import Deferred
-
-_QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Options for what runs once: on CPU they halve the time that compiling takes."""
-
 
 By = Literal["structure", "numbers", "one part", "left out", "nobody"]
 _WORDS: dict[By, str] = {
@@ -197,7 +194,7 @@ def on_host(tree: Any) -> Any:
 def in_plain_jax(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Return what a function returns for each of some arguments, computed by JAX on this host's processor."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        run = jax.jit(fn, compiler_options=_QUICKLY)
+        run = jax.jit(fn, compiler_options=dict(quick_options()))
         return [jax.tree.map(np.asarray, run(*args)) for args in calls]
 
 

@@ -10,7 +10,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
-from pathways_nb.jaxpr.flat import called
+from pathways_nb.jaxpr.flat import called, scan_sizes
 from pathways_nb.parallel.batch_walk.arithmetic import elementwise, joined
 from pathways_nb.parallel.batch_walk.contraction_rules import CONTRACTIONS
 from pathways_nb.parallel.batch_walk.index_rules import INDEXING
@@ -97,9 +97,7 @@ class _Walk:
 
     def _scan(self, op: Op) -> Sequence[Mark]:
         one, two = op.params, op.two.params
-        consts, count = one.get("num_consts"), one.get("num_carry")
-        if consts is None or count is None:  # described otherwise by another version of JAX
-            return op.all(op.unknown())
+        consts, count = scan_sizes(op.one)
         fixed, carry, over = op.marks[:consts], list(op.marks[consts : consts + count]), op.marks[consts + count :]
         self._depth += 1
         sliced = [_slice_of(mark, self._depth) for mark in over]

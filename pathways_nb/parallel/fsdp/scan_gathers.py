@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pathways_nb.jaxpr.flat import scan_sizes
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, makers
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.passes.regather import VIEWS_AND_CONVERSIONS
 from pathways_nb.parallel.fsdp.sharded_scan import Slice, View, sharded_scan
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph, operation
-from pathways_nb.parallel.pipelines.scan_splitting import scan_sizes
 
 
 @dataclass
@@ -108,7 +108,7 @@ def _read_behind(graph: StepGraph, barrier: Runnable, value: int, as_slice: Slic
 
 
 def _read_in(graph: StepGraph, scan: Runnable, value: int, as_slice: Slice) -> _Edits | None:
-    edits, start = _Edits(), sum(scan_sizes(scan))
+    edits, start = _Edits(), sum(scan_sizes(scan.eqn))
     for at in (at for at, operand in enumerate(scan.operands) if operand == value):
         if at < start:
             return None
@@ -126,7 +126,7 @@ def _handed_on(scan: Runnable, operand: int) -> Iterator[tuple[int, View]]:
     """Yield the stacked results of a scan that are only views or conversions of an operand's slice, with the view."""
     body = FlatFunction.of(scan.params["jaxpr"])
     made, start = makers(tuple(body.inlined(body.ops))), body.inputs[operand]
-    for result in range(scan_sizes(scan)[1], len(scan.results)):
+    for result in range(scan_sizes(scan.eqn)[1], len(scan.results)):
         chain, value = list[Runnable](), body.outputs[result]
         while value != start and (op := made.get(value)) is not None and _is_view(body, op):
             chain.append(op)
@@ -172,7 +172,7 @@ def _made(graph: StepGraph, value: int, param: int, shards: int) -> _Edits | Non
     edits = _Edits()
     if maker.name == "scan" and type(maker) is Runnable:
         at = maker.results.index(value)
-        if at < scan_sizes(maker)[1]:
+        if at < scan_sizes(maker.eqn)[1]:
             return None
         edits.stacks[maker, at] = param, shards
         return edits

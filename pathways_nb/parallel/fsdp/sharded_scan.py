@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 
+from pathways_nb.jaxpr.flat import scan_sizes
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable
 from pathways_nb.parallel.fsdp.collectives import gathering, scattering
 from pathways_nb.parallel.fsdp.step_graph import CollectiveName, StepGraph
-from pathways_nb.parallel.pipelines.scan_splitting import scan_sizes
 
 View = Callable[[Any], Any]
 
@@ -123,7 +123,7 @@ def _loop(
         views: of each operand, what its slice becomes; ``None`` for itself.
         scatters: of each kept result, what reduces a gradient; ``None`` for another result.
     """
-    closed, (consts, carried), params = scan.params["jaxpr"], scan_sizes(scan), scan.params
+    closed, (consts, carried), params = scan.params["jaxpr"], scan_sizes(scan.eqn), scan.params
     body = FlatFunction.of(closed)
     step = body.function(body.ops, body.inputs, [body.outputs[at] for at in kept])
     start = consts + carried

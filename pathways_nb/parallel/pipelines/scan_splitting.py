@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from pathways_nb.jaxpr.flat import alive
+from pathways_nb.jaxpr.flat import alive, scan_sizes
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable, reads
 from pathways_nb.parallel.pipelines.cutting import Cutter
 
@@ -50,7 +50,7 @@ class _Scan:
     @classmethod
     def of(cls, op: Runnable) -> _Scan:
         body = FlatFunction.of(op.params["jaxpr"])
-        consts, carried = scan_sizes(op)
+        consts, carried = scan_sizes(op.eqn)
         return cls(op, body, tuple(body.inlined(body.ops)), consts, carried)
 
     def split(self, flat: FlatFunction, wanted: Collection[int]) -> tuple[Runnable, Runnable]:
@@ -117,23 +117,6 @@ class _Scan:
 
         outputs = (*(self.op.results[at] for at in results), *made)
         return Runnable("scan", (*self.op.operands, *read), outputs, run=run)
-
-
-def scan_sizes(op: Runnable) -> tuple[int, int]:
-    """Return the numbers of constants and of carried values of a scan.
-
-    They are counted by shapes, since JAX 0.12 no longer has the parameters ``num_consts`` and ``num_carry``.
-    """
-    inside, length = op.params["jaxpr"].jaxpr, op.params["length"]
-    stacked_in = sum(_stacks(a, b, length) for a, b in zip(op.eqn.invars, inside.invars, strict=True))
-    stacked_out = sum(_stacks(a, b, length) for a, b in zip(op.eqn.outvars, inside.outvars, strict=True))
-    carried = len(inside.outvars) - stacked_out
-    return len(inside.invars) - stacked_in - carried, carried
-
-
-def _stacks(outer: Any, inner: Any, length: int) -> bool:
-    """Return whether a scan slices an operand, or stacks a result: outside it has one dimension more."""
-    return outer.aval.shape == (length, *inner.aval.shape)
 
 
 def _stack(aval: Any, length: int) -> Any:

@@ -15,10 +15,9 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError
-from pathways_nb.jaxpr.flat import called
+from pathways_nb.jaxpr.flat import called, scan_sizes
 from pathways_nb.parallel.flat_function import FlatFunction, Runnable
 from pathways_nb.parallel.pipelines.context import APPEND
-from pathways_nb.parallel.pipelines.scan_splitting import scan_sizes
 
 _CALLS = ("jit", "closed_call", "remat2")
 """Calls that are run again with a store."""
@@ -97,7 +96,7 @@ def _append(op: Runnable, operands: list[Any], buffer: Any) -> tuple[list[Any], 
 
 
 def _scan(op: Runnable, body: FlatFunction, operands: list[Any], store: list[Any]) -> tuple[list[Any], list[Any]]:
-    consts, carried = scan_sizes(op)
+    consts, carried = scan_sizes(op.eqn)
     fixed, first, over = operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
 
     def iterate(carry: list[Any], sliced: tuple[list[Any], list[Any]]) -> tuple[list[Any], Any]:

@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import pathways_nb.cost.hlo.compiled as compiling
 from pathways_nb.cost.collectives.groups import axes_of, groups_of
+from pathways_nb.cost.hlo import quick_compiling
 from pathways_nb.cost.hlo.compiled import CompiledFacts, collectives_by_compiling, cpu_devices
 from pathways_nb.cost.hlo.hlo_collectives import exchanges_of
 from pathways_nb.cost.hlo.hlo_text import parse
@@ -295,20 +295,17 @@ def test_text_that_is_no_module_is_refused() -> None:
         parse("ENTRY %main (p: f32[]) -> f32[] {\n  what is this\n}")
 
 
-def test_an_option_that_this_jax_lacks_is_left_out_from_then_on(monkeypatch) -> None:
-    class CompiledPlan:
-        def __init__(self, unknown: str):
-            self.unknown, self.tried = unknown, []
+def test_an_option_that_this_jax_lacks_is_left_out(monkeypatch) -> None:
+    wished = {"xla_backend_optimization_level": 0, "xla_option_of_tomorrow": 1, "xla_option_of_yesterday": True}
+    monkeypatch.setattr(quick_compiling, "_WISHED", wished)
+    find = quick_compiling.quick_options.__wrapped__
+    assert find() == {"xla_backend_optimization_level": 0}
 
-        def compile(self, compiler_options):
-            self.tried.append(list(compiler_options))
-            if self.unknown in compiler_options or self.unknown == "memory":
-                raise jax.errors.JaxRuntimeError(f"INVALID_ARGUMENT: No such compile option: '{self.unknown}'")
-            return "compiled"
 
-    monkeypatch.setattr(compiling, "_quick", {"known": 0, "gone": 1})
-    lowered = CompiledPlan("gone")
-    assert compiling._compile(lowered) == compiling._compile(lowered) == "compiled"
-    assert lowered.tried == [["known", "gone"], ["known"], ["known"]]
-    with pytest.raises(jax.errors.JaxRuntimeError, match="memory"):  # whatever else goes wrong is told
-        compiling._compile(CompiledPlan("memory"))
+def test_whatever_else_goes_wrong_with_options_is_told(monkeypatch) -> None:
+    def fail(*asked: Any, **options: Any) -> None:
+        raise jax.errors.JaxRuntimeError("out of memory")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory"):
+        quick_compiling.quick_options.__wrapped__()
