@@ -88,9 +88,10 @@ class Program(Unique):
         self.fn, self.statics, self.fuse = fn, statics.bound_to(fn), fuse
         self.name = name or getattr(fn, "__name__", type(fn).__name__)
         self._traced: dict[Any, Traced] = {}
-        self.decide: Callable[..., None] | None = None
-        """Called with the arguments of the first call of each trace, before anything is dispatched or donated: it may
-        refuse the values. Inside another program it is called with traced values."""
+        self.decide: Callable[..., Callable[[], None]] | None = None
+        """Called with the arguments of the first call of each trace, before it is compiled. What it returns is called
+        before anything is dispatched or donated, and may refuse the values. Inside another program it is called with
+        traced values."""
         self._decided: set[Traced] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +104,7 @@ class Program(Unique):
         if context.tracing() is not None:
             made = self.fn(*args, **kwargs)
             if self.decide is not None:  # without values
-                self.decide(*args, **kwargs)
+                self.decide(*args, **kwargs)()
             return made
         return context.runner().call_program(self, args, kwargs)
 
@@ -201,17 +202,26 @@ class Program(Unique):
         self._traced[self._key(call, avals, platform)] = traced
         return traced
 
-    def accept(self, traced: Traced, call: Signature) -> None:
+    def accept(self, traced: Traced, call: Signature) -> Callable[[], None] | None:
         """Let ``decide`` see the values of the first call of a trace.
 
         Args:
             traced: the trace.
             call: the arguments.
+
+        Returns:
+            What is to be called before the program is submitted, and may refuse the values; ``None`` if nothing is.
         """
-        if self.decide is not None and traced not in self._decided:
-            args, kwargs = call.rebuild(call.leaves)
-            self.decide(*args, **kwargs)
+        if self.decide is None or traced in self._decided:
+            return None
+        args, kwargs = call.rebuild(call.leaves)
+        conclude = self.decide(*args, **kwargs)
+
+        def accepted() -> None:
+            conclude()
             self._decided.add(traced)
+
+        return accepted
 
     def _declared(
         self, names: Sequence[str], arguments: Sequence[int], out_tree: Any, results: Sequence[int]

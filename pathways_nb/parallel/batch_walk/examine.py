@@ -61,33 +61,42 @@ class Examined:
         leaves, tree = jax.tree.flatten(aux)
         return cls((), (), (Auxiliary("mean"),) * len(leaves), tree, means, draws)
 
-    def decided(self, where: str, name: str, compare: Callable[[Axis, Verdict], Verdict] | None) -> str:
-        """Decide by numbers where the structure did not, and return what decided.
+    def decided(
+        self, where: str, name: str, compare: Callable[[Axis, Verdict], Callable[[], Verdict]] | None
+    ) -> Callable[[], str]:
+        """Begin to decide by numbers where the structure did not.
 
         Args:
             where: ``"fsdp"`` or ``"pipeline"``, for errors.
             name: of the loss.
-            compare: compares parts with the whole along an axis; ``None`` where there are no numbers.
+            compare: begins to compare parts with the whole along an axis; ``None`` where there are no numbers.
 
         Returns:
-            What decided, for each axis.
-
-        Raises:
-            UsageError: the loss of the parts is another than that of the whole.
+            What waits for the numbers and returns what decided, for each axis, or raises a ``UsageError`` if the loss
+            of the parts is another than that of the whole.
         """
-        said = list[str]()
-        for axis, verdict in zip(self.axes, self.verdicts, strict=True):
-            if verdict.unknown is not None:
-                if self.draws:
-                    verdict = drawn(verdict)
-                elif self.means:  # parts alone have other means than parts together
-                    verdict = Verdict("nobody", Reason(f"{verdict.unknown}, and pw.mean has no value in one part"))
-                elif compare is not None:
-                    verdict = compare(axis, verdict)
+        begun = [self._begun(axis, verdict, compare) for axis, verdict in zip(self.axes, self.verdicts, strict=True)]
+
+        def conclude() -> str:
+            verdicts = [each() if callable(each) else each for each in begun]
+            for verdict in verdicts:
                 if verdict.by == "nobody":
                     warn_undecided(where, name, verdict)
-            said.append(str(verdict))
-        return "; ".join(dict.fromkeys(said)) or str(ONE_PART)
+            return "; ".join(dict.fromkeys(map(str, verdicts))) or str(ONE_PART)
+
+        return conclude
+
+    def _begun(
+        self, axis: Axis, verdict: Verdict, compare: Callable[[Axis, Verdict], Callable[[], Verdict]] | None
+    ) -> Verdict | Callable[[], Verdict]:
+        """Return the verdict along an axis, or what waits for that of numbers."""
+        if verdict.unknown is None:
+            return verdict
+        if self.draws:
+            return drawn(verdict)
+        if self.means:  # parts alone have other means than parts together
+            return Verdict("nobody", Reason(f"{verdict.unknown}, and pw.mean has no value in one part"))
+        return verdict if compare is None else compare(axis, verdict)
 
 
 def draws(jaxprs: Iterable[Any]) -> bool:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from pathways_nb.cost.hlo.quick_compiling import quick_options
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason, level
 from pathways_nb.parallel.batch_walk.operation import Axis
@@ -134,68 +132,13 @@ def by_numbers(
     return Verdict("numbers", unknown)
 
 
-def of_halves(
-    where: str, name: str, unknown: Reason | None, value: Callable[..., Any], params: Any, batch: tuple[Any, ...],
-    parts: int,
-) -> Verdict:  # fmt: skip
-    """Compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
-
-    Args:
-        where: ``"fsdp"`` or ``"pipeline"``, for errors.
-        name: of the loss.
-        unknown: why the structure does not decide.
-        value: ``value(params, *batch)`` returns the loss.
-        params: the parameters.
-        batch: the whole batch, on the host; scalars belong to both halves.
-        parts: number of its parts, of which two are compared if it has no halves.
-
-    Returns:
-        The verdict that numbers reached.
-
-    Raises:
-        UsageError: they differ.
-    """
-    count = next(leaf.shape[0] for leaf in jax.tree.leaves(batch) if jnp.ndim(leaf))
-    half = count // 2 if count % 2 == 0 else count // parts
-
-    def rows(first: int, last: int) -> Any:
-        return jax.tree.map(lambda leaf: leaf[first * half : last * half] if jnp.ndim(leaf) else leaf, batch)
-
-    calls = [(params, *rows(0, 1)), (params, *rows(1, 2)), (params, *rows(0, 2))]
-    *halves, whole = in_plain_jax(value_and_gradients(value), calls)
-    return by_numbers(where, name, "rows", unknown, halves, (0.5, 0.5), whole)
-
-
 _FLOAT32, _FINE, _COARSE = 4, 1e-4, 2e-2
 """Bytes of a float32, and the relative differences that rounding explains, of it and of shorter ones."""
-
-
-def value_and_gradients(fn: Callable[..., Any]) -> Callable[..., tuple[Any, list[Any]]]:
-    """Return a loss with its gradients by the floating-point arrays of its first argument."""
-
-    def run(params: Any, *rest: Any) -> tuple[Any, list[Any]]:
-        leaves, tree = jax.tree.flatten(params)
-        at = [number for number, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-
-        def varied(chosen: list[Any]) -> Any:
-            new = dict(zip(at, chosen, strict=True))
-            return fn(jax.tree.unflatten(tree, [new.get(i, leaf) for i, leaf in enumerate(leaves)]), *rest)
-
-        return jax.value_and_grad(varied)([leaves[number] for number in at])
-
-    return run
 
 
 def on_host(tree: Any) -> Any:
     """Return the values of a tree of futures and arrays, on the host; random keys stay as they are."""
     return jax.tree.map(lambda leaf: leaf.result() if isinstance(leaf, Deferred) else leaf, tree)
-
-
-def in_plain_jax(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Return what a function returns for each of some arguments, computed by JAX on this host's processor."""
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        run = jax.jit(fn, compiler_options=dict(quick_options()))
-        return [jax.tree.map(np.asarray, run(*args)) for args in calls]
 
 
 def drawn(verdict: Verdict) -> Verdict:

@@ -47,6 +47,23 @@ def walk(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
         return [Mark(Kind.UNKNOWN, trained=True, reason=reason)] * len(one.jaxpr.outvars)
 
 
+def marks_inside(axis: Axis, one: Any, two: Any, marks: Sequence[Mark]) -> dict[Any, Mark]:
+    """Return the marks of all variables of a function's outermost jaxpr at the smaller size.
+
+    Args:
+        axis: what is walked along.
+        one: the closed jaxpr at the smaller size.
+        two: at the larger size.
+        marks: of the inputs.
+
+    Raises:
+        UnlikeError: the operations are others at the other size.
+    """
+    env: dict[Any, Mark] = {}
+    _Walk(axis).run(one, two, marks, env)
+    return env
+
+
 class _Walk:
     def __init__(self, axis: Axis):
         self.axis = axis
@@ -54,12 +71,13 @@ class _Walk:
         """How many loops there are around the equation."""
         self._bodies = {"scan": self._scan, "while": self._while, "cond": self._cond, "shard_map": self._mapped}
 
-    def run(self, one: Any, two: Any, marks: Sequence[Mark]) -> list[Mark]:
-        """Return the marks of the outputs of a closed or open jaxpr."""
+    def run(self, one: Any, two: Any, marks: Sequence[Mark], env: dict[Any, Mark] | None = None) -> list[Mark]:
+        """Return the marks of the outputs of a closed or open jaxpr, and put those of its variables into ``env``."""
         first, second = (getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in (one, two))
         if len(first.eqns) != len(second.eqns):
             raise UnlikeError
-        env: dict[Any, Mark] = dict(zip(first.invars, marks, strict=True))
+        env = {} if env is None else env
+        env.update(zip(first.invars, marks, strict=True))
         consts = zip(first.constvars, getattr(one, "consts", ()), getattr(two, "consts", ()), strict=False)
         env.update((var, _of_constant(a, b, self.axis.ratio)) for var, a, b in consts)
 

@@ -22,9 +22,10 @@ from pathways_nb.parallel.batch_walk.examine import (
     trace_key,
     walked,
 )
+from pathways_nb.parallel.batch_walk.halves import of_halves
 from pathways_nb.parallel.batch_walk.mean import count_means
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.batch_walk.verdicts import Verdict, of_halves, on_host
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.plan import source_lines
 from pathways_nb.program.items import equations
 from pathways_nb.util.words import a_type_of, counted
@@ -66,8 +67,8 @@ def examined(
     return Examined((axis,), verdicts, joins, jax.tree.structure(outputs[1]), means, random)
 
 
-def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int) -> Verdict:
-    """Compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
+def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int) -> Callable[[], Verdict]:
+    """Begin to compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
 
     Args:
         loss: the loss.
@@ -77,10 +78,7 @@ def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any
         parts: number of its parts.
 
     Returns:
-        The verdict that numbers reached.
-
-    Raises:
-        UsageError: they differ.
+        What waits for the numbers and returns their verdict, or raises a ``UsageError`` if they differ.
     """
 
     def value(params: Any, *batch: Any) -> Any:

@@ -188,11 +188,11 @@ class StepFunctions:
         """Return what is known of the loss, for arrays or shapes of a whole batch."""
         return self._traced(batch)[1]
 
-    def decide(self, params: Any, batch: tuple[Any, ...]) -> None:
-        """Compare numbers of the first call where the structure of the loss does not decide.
+    def decide(self, params: Any, batch: tuple[Any, ...]) -> Callable[[], None]:
+        """Begin to compare numbers of the first call where the structure of the loss does not decide.
 
-        Raises:
-            UsageError: the loss is no mean over the batch.
+        Returns:
+            What waits for the numbers, and raises a ``UsageError`` if the loss is no mean over the batch.
         """
         spec, found = self.spec, self.examined(jax.tree.map(struct_of, batch))
         compare = None
@@ -200,7 +200,12 @@ class StepFunctions:
             compare = lambda _, verdict: loss_checks.compared(  # noqa: E731
                 spec.loss, verdict, self.used(params), batch, self.parts
             )
-        self.checked = found.decided("fsdp", spec.name, compare)
+        conclude = found.decided("fsdp", spec.name, compare)
+
+        def note() -> None:
+            self.checked = conclude()
+
+        return note
 
     def graph(self, batch: Any) -> StepGraph:
         """Return the step after the passes of its plan."""

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers, in_plain_jax, value_and_gradients
+from pathways_nb.parallel.batch_walk.plain_jax import Lowered, begin, here, value_and_gradients
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
 from pathways_nb.parallel.pipelines.stored_context import with_store
@@ -39,8 +40,8 @@ class Model(NamedTuple):
 
     def slices(
         self, verdict: Verdict, params: Any, x: Any, targets: Any, slices: Sequence[TokenSlice], cut: Callable[..., Any]
-    ) -> Verdict:
-        """Compare the token slices of some rows with whole sequences.
+    ) -> Callable[[], Verdict]:
+        """Begin to compare the token slices of some rows with whole sequences.
 
         Args:
             verdict: that the structure did not reach.
@@ -51,10 +52,7 @@ class Model(NamedTuple):
             cut: ``cut((x, targets), slice)`` returns those of a slice.
 
         Returns:
-            The verdict that numbers reached.
-
-        Raises:
-            UsageError: they differ.
+            What waits for the numbers and returns their verdict, or raises a ``UsageError`` if they differ.
         """
 
         def sliced(params: Any, x: Any, targets: Any) -> Any:
@@ -69,7 +67,13 @@ class Model(NamedTuple):
                 losses.append(self.loss(y, wanted)[0] * (at.tokens / at.length))
             return sum(losses)
 
-        given = params, *jax.tree.map(lambda leaf: leaf[:2], (x, targets))
-        (whole,), (together,) = (in_plain_jax(value_and_gradients(run), [given]) for run in (self.whole, sliced))
-        hint = "; usual: a mask or positions of the slice's own, a shift of the targets, a sum over tokens"
-        return by_numbers("pipeline", self.name, "tokens", verdict.unknown, [together], [1.0], whole, hint)
+        given = here((params, *jax.tree.map(lambda leaf: leaf[:2], (x, targets))))
+        both = [Lowered(value_and_gradients(run), *given) for run in (self.whole, sliced)]
+        computed = begin(lambda: [run(*given) for run in both])
+
+        def conclude() -> Verdict:
+            whole, together = computed.result()
+            hint = "; usual: a mask or positions of the slice's own, a shift of the targets, a sum over tokens"
+            return by_numbers("pipeline", self.name, "tokens", verdict.unknown, [together], [1.0], whole, hint)
+
+        return conclude

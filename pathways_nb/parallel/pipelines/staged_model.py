@@ -18,9 +18,10 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from pathways_nb.parallel.batch_walk.auxiliary import Auxiliary
 from pathways_nb.parallel.batch_walk.examine import Examined, resized
+from pathways_nb.parallel.batch_walk.halves import of_halves
 from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
 from pathways_nb.parallel.batch_walk.operation import Axis
-from pathways_nb.parallel.batch_walk.verdicts import Verdict, of_halves, on_host
+from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
 from pathways_nb.parallel.fsdp.checks import truths
 from pathways_nb.parallel.fsdp.step_functions import struct_of
 from pathways_nb.parallel.pipelines import checks
@@ -222,18 +223,18 @@ class StagedModel:
             self.examined[signature] = found, self._examination.output(batch) if found.means else None
         return self.examined[signature]
 
-    def decide(self, params: Any, x: Any, targets: Any, key: Any = None) -> None:
-        """Compare numbers of the first call where the structure of stages and loss does not decide.
+    def decide(self, params: Any, x: Any, targets: Any, key: Any = None) -> Callable[[], None]:
+        """Begin to compare numbers of the first call where the structure of stages and loss does not decide.
 
-        Raises:
-            UsageError: the parts of the batch have another loss than the whole.
+        Returns:
+            What waits for the numbers, and raises a ``UsageError`` if the parts have another loss than the whole.
         """
         shapes = jax.tree.map(struct_of, (list(params), x, targets, key))
         rows = checks.batch(shapes[1], shapes[2], self.schedule.size.microbatches) // self.schedule.size.microbatches
         part = shapes[0], *resized(shapes[1:3], 0, rows), shapes[3]
         found, _ = self.examined[_signature(part)]
 
-        def compare(axis: Axis, verdict: Verdict) -> Verdict:
+        def compare(axis: Axis, verdict: Verdict) -> Callable[[], Verdict]:
             length = checks.tokens(shapes[1], None, None, self._whole(x)) if self._uses_context else 0
             model = Model(self._calls, self._loss, name_of(self.loss), length)
             values, inputs, wanted = on_host((params, x, targets))
@@ -244,7 +245,12 @@ class StagedModel:
             return of_halves("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts)
 
         real = context.tracing() is None and context.runner().cost_model() is None
-        self.checked = found.decided("pipeline", name_of(self.loss), compare if real else None)
+        conclude = found.decided("pipeline", name_of(self.loss), compare if real else None)
+
+        def note() -> None:
+            self.checked = conclude()
+
+        return note
 
     def _counted(self, y: Any, microbatches: Sequence[tuple[Any, Any]]) -> list[Any] | None:
         """Return the number by which each ``pw.mean`` of the loss divides, over the whole batch."""

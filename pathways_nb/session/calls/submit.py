@@ -69,8 +69,10 @@ def dispatch(session: Session, program: Program, call: Signature, gathered: bool
         check_futures(call)
     record = session.active_record()
     traced = _traced(session, program, call, avals, record)
-    program.accept(traced, call)
+    conclude = program.accept(traced, call)
     ready = compiled_plan(session, traced, call)
+    if conclude is not None:
+        conclude()
     client = tenant_scope.registered_name(session)
     _refuse_for_tenant(session, ready, client)
     _wait_for_capacity(session, program, client, record)

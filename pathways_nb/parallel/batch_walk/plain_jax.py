@@ -1,0 +1,81 @@
+"""Functions that are run once by JAX on this host's processor, beside the compilation of the step they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pathways_nb.cost.hlo.quick_compiling import quick_options
+from pathways_nb.program import jax_contexts
+from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.util.waiting import Promise, Workers
+
+T = TypeVar("T")
+_beside = Workers("pathways-compare", 1)
+
+
+class Lowered:
+    """A function that is traced and lowered where this is made, and compiled where it is first called.
+
+    Args:
+        fn: the function.
+        *args: its arguments, or their shapes.
+    """
+
+    def __init__(self, fn: Callable[..., Any], *args: Any):
+        with jax.default_device(_processor()):
+            self._lowered = jax.jit(fn).lower(*args)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return self._lowered.compile(compiler_options=dict(quick_options()))
+
+    def __call__(self, *args: Any) -> Any:
+        """Return what the function returns, on the host."""
+        with jax.default_device(_processor()):
+            return jax.tree.map(np.asarray, self._compiled(*args))
+
+
+def begin(work: Callable[[], T]) -> Promise[T]:
+    """Have another thread call a function, under JAX's contexts of this line."""
+    return _beside.submit(_under, jax_contexts.current(), work)
+
+
+def here(tree: Any) -> Any:
+    """Return a tree whose arrays on other devices are on this host's processor."""
+    return jax.tree.map(lambda leaf: jax.device_put(leaf, _processor()) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def value_and_gradients(fn: Callable[..., Any]) -> Callable[..., tuple[Any, list[Any]]]:
+    """Return a loss with its gradients by the floating-point arrays of its first argument."""
+
+    def run(params: Any, *rest: Any) -> tuple[Any, list[Any]]:
+        leaves, tree = jax.tree.flatten(params)
+        at = [number for number, leaf in enumerate(leaves) if is_inexact(leaf)]
+
+        def varied(chosen: list[Any]) -> Any:
+            new = dict(zip(at, chosen, strict=True))
+            return fn(jax.tree.unflatten(tree, [new.get(i, leaf) for i, leaf in enumerate(leaves)]), *rest)
+
+        return jax.value_and_grad(varied)([leaves[number] for number in at])
+
+    return run
+
+
+def is_inexact(leaf: Any) -> bool:
+    """Return whether an array has a gradient."""
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _under(contexts: Contexts, work: Callable[[], T]) -> T:
+    jax_contexts.adopt(contexts)
+    return work()
+
+
+def _processor() -> jax.Device:
+    return jax.local_devices(backend="cpu")[0]
