@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from pathways_nb.controller.messages import Grant, Refuse, Waited
+from pathways_nb.controller.messages import Grant, Instruction, Refuse, Waited
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.run_numbers import BUFFER_BITS, RUN_BITS
 from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
@@ -147,11 +147,15 @@ class SharedDriver(ClusterDriver):
             case protocol.Joined(view):
                 self._aside(lambda: self._on_joined(self.link.island(view), view.budget))
             case Waited() | Grant() | Refuse():
-                with self.event_loop.deciding:
-                    self._carry_out(replace(item, since=item.since + self.link.offset))
+                self._obey(replace(item, since=item.since + self.link.offset))
             case _:
-                with self.event_loop.deciding:
-                    self._carry_out(item)
+                self._obey(item)
+
+    def _obey(self, instruction: Instruction) -> None:
+        """Carry out an instruction of the core, unless this driver has closed, which forgets all values."""
+        with self.event_loop.deciding:
+            if not self.closed:
+                self._carry_out(instruction)
 
     def _mark_gone(self, where: Placement) -> None:
         taken = range(where.first, where.first + where.count)
@@ -185,6 +189,8 @@ class SharedDriver(ClusterDriver):
         return report
 
     def _end(self, patience: float) -> None:
+        with self.event_loop.deciding:  # what the stream has begun to carry out needs its values
+            pass
         super()._end(patience)
         self._devices.close()
         self.link.leave()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pathways_nb as pw
+from pathways_nb.controller.messages import Free
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.runtime.hosts.messages import Stop
 from tests.support.closeness import close
@@ -52,6 +53,32 @@ def test_two_kernels_run_the_same_programs(lab) -> None:
     results.clear()
     del values, value
     until_freed(lab.is_empty)
+
+
+def test_what_the_controller_says_to_a_kernel_that_has_closed_is_not_carried_out(lab, monkeypatch) -> None:
+    """The stream of a kernel holds that a value is free while the kernel closes, which forgets all values."""
+    kernel = lab.kernel()
+    link, closed, told = kernel.driver.link, threading.Event(), threading.Event()
+    receive, raised = link.receive, list[Any]()
+
+    def late() -> list[Any]:
+        items = receive()
+        if any(isinstance(item, Free) for item in items):
+            told.set()
+            assert closed.wait(60)
+        return items
+
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    monkeypatch.setattr(link, "receive", late)
+    with acting(kernel):
+        value = pw.put(X, on=pw.virtual_slice(2, island=0))
+    del value
+    until(told.is_set)
+    stream = kernel.driver._stream
+    kernel.close()
+    closed.set()
+    stream.join()
+    assert not raised
 
 
 def test_a_training_state_stays_on_its_hosts(lab) -> None:
