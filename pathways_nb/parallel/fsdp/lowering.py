@@ -13,8 +13,12 @@ from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.passes.pace import with_barriers
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
 
-KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
-"""Without it XLA on CPU drops barriers and then merges the second gather of a parameter with the first (measured)."""
+_WITHOUT_PASSES = (
+    "cse_barrier_expander",  # it drops barriers on CPU; then the second gather of a parameter is merged with the first
+    "small-while-loop-hoisting",  # it makes one kernel of a small loop, and a barrier in a kernel ends the process
+)
+KEEP_BARRIERS = {"xla_disable_hlo_passes": ",".join(_WITHOUT_PASSES)}
+"""Options with which XLA on CPU keeps barriers, our own and those of ``jax.checkpoint`` (measured)."""
 
 
 def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
