@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.fixed_values import LINEAR, counts_of_all, is_elementwise, of_fixed, strongest
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, common, of_product
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, common, of_product, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op
 
 _EXPONENTIALS = {"exp", "exp2", "logistic"}
@@ -155,12 +155,11 @@ def _non_linear(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
         return rows
     if rows.shared:
         return _of_statistics(op)
-    powers = {mark.power for mark in marks if not mark.is_zero and not mark.is_low}
     masked: Masked = "maybe" if any(mark.masked == "maybe" for mark in marks) else ""
     if (name in _EXPONENTIALS and marks[0].masked == "low") or (name == "integer_pow" and marks[0].masked == "zero"):
         masked = "zero"
     mask = strongest(op, marks) if name in ("and", "or") else None
-    return replace(rows, power=0 if powers <= {0} else None, masked=masked, mask=mask)
+    return replace(rows, power=unscaled(marks), masked=masked, mask=mask)
 
 
 def _masking(op: Op, marks: Sequence[Mark]) -> Mark | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.arithmetic import aligned
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, of_product
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, of_product, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op, grown, times_grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved, tangled
 
@@ -82,8 +82,7 @@ def _running(op: Op) -> list[Mark]:
     marks = op.marks
     if all(mark.kind == Kind.FIXED for mark in marks):
         counts = tuple((dim, None) for dim in grown(op.outs[0]))
-        power = 0 if _power(op) == 0 else None
-        return op.all(Mark(power=power, counts=counts, trained=op.trained))
+        return op.all(Mark(power=unscaled(marks), counts=counts, trained=op.trained))
     if any(mark.kind == Kind.SUM for mark in marks):
         if op.name == "cumsum":
             return op.all(op.unknown() if axis in grown(op.ins[0]) else marks[0])
@@ -204,13 +203,13 @@ def _convolution(op: Op) -> Mark:
 def _batched(op: Op) -> list[Mark]:
     """Return the marks of operations on the last two dimensions, such as a decomposition of matrices."""
     if all(mark.kind == Kind.FIXED for mark in op.marks):
-        return op.all(Mark(power=0 if all(mark.power == 0 for mark in op.marks) else None, trained=op.trained))
+        return op.all(Mark(power=unscaled(op.marks), trained=op.trained))
     rows = aligned(op, op.marks)
     if rows is None or rows.is_lost or rows.shared or rows.at is None or rows.context is not None:
         return op.all(op.unknown() if rows is None or not rows.is_lost else rows)
     if rows.at >= len(op.ins[0][0]) - len(op.params.get("fft_lengths", (0, 0))):
         return op.all(op.unknown())
-    return op.all(replace(rows, power=0 if all(mark.power == 0 for mark in op.marks) else None))
+    return op.all(replace(rows, power=unscaled(op.marks)))
 
 
 CONTRACTIONS: dict[str, Rule] = {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common, constant, of_product
+from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common, constant, of_product, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op, grown
 from pathways_nb.util.primitives import VIEWS, op_class_of
 
@@ -57,7 +57,6 @@ def of_fixed(op: Op) -> Mark:
     counts = counts_of_all(marks)
     if not is_elementwise(op):
         counts = tuple((dim, None) for dim in grown(op.outs[0]))
-    powers = {mark.power for mark in marks if not mark.is_zero}
     if op.name in ("add", "sub", "select_n", "max", "min", "concatenate"):
         power = common(marks[1:] if op.name == "select_n" else marks)
     elif op.name in ("mul", "div"):
@@ -65,7 +64,7 @@ def of_fixed(op: Op) -> Mark:
     elif op.name in LINEAR and len(marks) == 1:
         power = marks[0].power
     else:
-        power = 0 if powers <= {0} else None
+        power = unscaled(marks)
     counter = _counter(op)
     if counter is not None:  # it says where the count begins
         power, alone = 0, len(counter.steps) == 1 and counter.steps[0][1] == 1

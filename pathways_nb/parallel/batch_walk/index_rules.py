@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op, grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved
 
@@ -92,7 +92,7 @@ def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
 
 def _scatter(op: Op) -> Mark:
     return op.unknown() if any(mark.kind > Kind.FIXED for mark in op.marks) else Mark(
-        power=0 if all(mark.power == 0 for mark in op.marks) else None, trained=op.trained,
+        power=unscaled(op.marks), trained=op.trained,
         counts=tuple((dim, None) for dim in grown(op.outs[0])),
     )  # fmt: skip
 

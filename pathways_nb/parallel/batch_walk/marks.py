@@ -175,6 +175,11 @@ def level(mark: Mark) -> int | None:
     return None if mark.power is None else mark.power + (mark.kind == Kind.SUM)
 
 
+def unscaled(marks: Sequence[Mark]) -> int | None:
+    """Return the power of what has no rule of its own: 0 if no operand grows with the number of rows."""
+    return 0 if all(mark.power == 0 or mark.is_zero or mark.is_low for mark in marks) else None
+
+
 def of_product(name: str, marks: Sequence[Mark]) -> int | None:
     """Return the power of a product or a quotient."""
     known = [mark.power for mark in marks if mark.power is not None]

@@ -21,8 +21,7 @@ from pathways_nb.parallel.batch_walk.examine import Examined, resized
 from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, of_halves, on_host
-from pathways_nb.parallel.fsdp.checks import truths
-from pathways_nb.parallel.fsdp.step_functions import struct_of
+from pathways_nb.parallel.parameter_trees import names_of, require_match, struct_of, truths
 from pathways_nb.parallel.pipelines import checks
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.examination import Batch, Examination
@@ -98,7 +97,7 @@ class StagedModel:
 
     def value_and_grad(self, params: Any, x: Any, targets: Any, key: Any = None) -> Any:
         """Return the loss and the gradients of each stage, while a program is traced."""
-        params = checks.params(params, len(self.stages), self.trained)
+        params = checks.params(params, len(self.stages), self.trained, self.frozen)
         checks.key(key, self.stages)
         count = self.schedule.size.microbatches
         slices = self._slices(x, targets)
@@ -188,7 +187,9 @@ class StagedModel:
 
     def _whole(self, x: Any) -> Any:
         """Return of each array of the input whether token slices get the whole of it."""
-        return jax.tree.unflatten(jax.tree.structure(x), truths("pipeline", "unsliced", "x", x, self.unsliced))
+        whole = truths("pipeline", "unsliced", "x", x, self.unsliced)
+        require_match("pipeline", "unsliced", "x", names_of(x), self.unsliced, whole)
+        return jax.tree.unflatten(jax.tree.structure(x), whole)
 
     def _tokens(self, batch: tuple[Any, Any], part: TokenSlice) -> tuple[Any, Any]:
         """Return the tokens of a slice, of input and targets."""
