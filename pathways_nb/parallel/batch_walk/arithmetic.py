@@ -47,7 +47,8 @@ def joined(op: Op, one: Mark, two: Mark) -> Mark:
         return worst
     if one.kind == two.kind == Kind.FIXED:
         power = common([one, two])
-        return Mark(power=power, trained=one.trained or two.trained, counts=counts_of_all([one, two]))
+        trained, anew = one.trained or two.trained, one.anew or two.anew
+        return Mark(power=power, trained=trained, counts=counts_of_all([one, two]), anew=anew)
     return replace(_added(op, [one.plain(), two.plain()], select=True), trained=one.trained or two.trained)
 
 
@@ -111,7 +112,7 @@ def _scaled(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
             return rows
         if sums or (rows.shared and sum(mark.kind == Kind.ROWS for mark in marks) > 1):
             return _of_statistics(op)
-        return replace(rows, power=power, masked=_masked_product(name, marks))
+        return replace(rows, power=power, masked=_masked_product(name, marks, rows))
     if len(sums) > 1:
         return op.mixed(f"the product of two sums over {op.axis.name}")
     if any(mark.counts for mark in marks):
@@ -119,9 +120,12 @@ def _scaled(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
     return Mark(Kind.SUM, power, trained=op.trained)
 
 
-def _masked_product(name: str, marks: Sequence[Mark]) -> Masked:
+def _masked_product(name: str, marks: Sequence[Mark], rows: Mark) -> Masked:
     """Return how scores are masked after they were multiplied: zeros stay, very negative ones by a positive number."""
     first, second = marks
+    masks = [mark.mask for mark in (marks if name == "mul" else marks[:1])]
+    if any(mask == ("past", rows.at, rows.context) for mask in masks):  # a mask of numbers
+        return "zero"
     if first.masked == "zero" or (second.masked == "zero" and name == "mul"):
         return "zero"
     low = [(one, other) for one, other in ((first, second), (second, first)) if one.masked == "low"]

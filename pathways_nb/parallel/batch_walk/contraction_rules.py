@@ -24,6 +24,10 @@ def _sum(op: Op) -> Mark:
     if mark.kind == Kind.ROWS:
         return _sum_of_rows(op, mark, gone)
     times = times_grown(op, op.ins[0], gone)
+    if mark.mask is not None and mark.mask.form == "past" and gone == (mark.mask.context,) and mark.power == 0:
+        # Over the earlier tokens of each: it depends on the token's position alone.
+        at = _left(op, gone)[mark.mask.token]
+        return Mark(trained=mark.trained, counts=((at, op.axis.offsets),))
     if times != 0 and (any(dim in gone for dim, _ in mark.counts) or mark.power is None or times is None):
         return replace(op.unknown() if mark.kind == Kind.SUM else Mark(trained=mark.trained), power=None)
     left = replace(
@@ -117,6 +121,8 @@ def _dot(op: Op) -> Mark:
     singles = {mark.loop for mark in (one, two) if mark.is_single}
     if len(singles) > 1 or (singles and any(mark.kind == Kind.ROWS and not mark.is_single for mark in (one, two))):
         return op.mixed(f"{op.name!r} of every {op.axis.one} with every other")
+    if (found := _weighted(op, contracted, power)) is not None:
+        return found
     if one.context in contracted and one.context is not None and contracted[one.context] == two.context:
         if "zero" not in (one.masked, two.masked):
             return unmasked(op, one if one.masked else two)
@@ -143,6 +149,22 @@ def _dot(op: Op) -> Mark:
     masked: Masked = "zero" if contexts and "zero" in (one.masked, two.masked) else ""
     return Mark(Kind.ROWS, power, at, inner, contexts[0] if contexts else None, masked, one.shared or two.shared,
                 op.trained, loop=max(one.loop, two.loop))  # fmt: skip
+
+
+def _weighted(op: Op, contracted: dict[int, int], power: int | None) -> Mark | None:
+    """Return the mark of tokens up to now that are added up with weights by position, 0 of later ones.
+
+    It is ``None`` of other products.
+    """
+    first = op.marks[0].kind == Kind.FIXED
+    weights, tokens = op.marks if first else reversed(op.marks)
+    mask, dims = weights.mask, _dot_dims(op)[0 if first else 1]
+    pairs = contracted.items() if first else ((b, a) for a, b in contracted.items())
+    if mask is None or mask.form != "past" or tokens.at is not None or mask.token not in dims:
+        return None
+    if (mask.context, tokens.context) not in pairs:
+        return None
+    return Mark(Kind.ROWS, power, dims[mask.token], shared=tokens.shared, trained=op.trained)
 
 
 def _dot_dims(op: Op) -> tuple[dict[int, int], dict[int, int]]:

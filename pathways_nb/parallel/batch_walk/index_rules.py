@@ -57,7 +57,7 @@ def _table(op: Op, table: Mark, indices: Mark, batch: list[int]) -> Mark:
         context = None if indices.context is None else batch[indices.context]
         return replace(indices.plain(), at=at, context=context, power=table.power, trained=op.trained)
     counts = tuple(sorted((batch[dim], start) for dim, start in indices.counts if dim < len(batch)))
-    return Mark(power=table.power, counts=counts, trained=op.trained)
+    return Mark(power=table.power, counts=counts, trained=op.trained, anew=op.anew)
 
 
 def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.passes.pace import with_barriers
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.random_keys import is_random_key
 
 _WITHOUT_PASSES = (
     "cse_barrier_expander",  # it drops barriers on CPU; then the second gather of a parameter is merged with the first
@@ -35,7 +36,7 @@ def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
 def _with_own_keys(run: Callable[..., list[Any]], graph: StepGraph, axes: tuple[str, ...]) -> Callable[..., list[Any]]:
     """Return the step of one device that draws its own numbers from the random keys in the batch, as its rows need."""
     avals = (graph.flat.avals[value] for value in graph.flat.inputs)
-    keys = [not aval.shape and jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in avals]
+    keys = list(map(is_random_key, avals))
     if not any(keys):
         return run
 
