@@ -83,8 +83,6 @@ class Examined:
             if verdict.unknown is not None:
                 if self.draws:
                     verdict = drawn(verdict)
-                elif self.means:  # parts alone have other means than parts together
-                    verdict = Verdict("nobody", Reason(f"{verdict.unknown}, and pw.mean has no value in one part"))
                 elif compare is not None:
                     verdict = compare(axis, verdict)
                 if verdict.by == "nobody":

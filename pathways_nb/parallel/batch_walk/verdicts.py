@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 from pathways_nb.cost.hlo.quick_compiling import quick_options
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Reason, level
+from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.program.signature import Deferred
 
@@ -154,9 +156,11 @@ def by_numbers(
 
 def of_halves(
     where: str, name: str, unknown: Reason | None, value: Callable[..., Any], params: Any, batch: tuple[Any, ...],
-    parts: int,
+    parts: int, means: int,
 ) -> Verdict:  # fmt: skip
     """Compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
+
+    Each ``pw.mean`` of a half divides by half the sum of both counts, as in a step.
 
     Args:
         where: ``"fsdp"`` or ``"pipeline"``, for errors.
@@ -166,6 +170,7 @@ def of_halves(
         params: the parameters.
         batch: the whole batch, on the host; scalars belong to both halves.
         parts: number of its parts, of which two are compared if it has no halves.
+        means: number of the loss's calls of ``pw.mean``.
 
     Returns:
         The verdict that numbers reached.
@@ -179,8 +184,13 @@ def of_halves(
     def rows(first: int, last: int) -> Any:
         return jax.tree.map(lambda leaf: leaf[first * half : last * half] if jnp.ndim(leaf) else leaf, batch)
 
-    calls = [(params, *rows(0, 1)), (params, *rows(1, 2)), (params, *rows(0, 2))]
-    *halves, whole = in_plain_jax(value_and_gradients(value), calls)
+    parted, of_half = [rows(0, 1), rows(1, 2)], value
+    (whole,) = in_plain_jax(value_and_gradients(value), [(params, *rows(0, 2))])
+    if means:
+        counts = in_plain_jax(functools.partial(counts_of, where, value, 1, params), parted)
+        halved = [(one + other) / 2 for one, other in zip(*counts, strict=True)]
+        of_half, parted = with_counts(value), [(*half, halved) for half in parted]
+    halves = in_plain_jax(value_and_gradients(of_half), [(params, *half) for half in parted])
     return by_numbers(where, name, "rows", unknown, halves, (0.5, 0.5), whole)
 
 

@@ -199,7 +199,7 @@ class StepFunctions:
         compare = None
         if context.tracing() is None and context.runner().cost_model() is None:
             compare = lambda _, verdict: loss_checks.compared(  # noqa: E731
-                spec.loss, verdict, self.used(params), batch, self.parts
+                spec.loss, verdict, self.used(params), batch, self.parts, found.means
             )
         self.checked = found.decided("fsdp", spec.name, compare)
 

@@ -236,13 +236,13 @@ class StagedModel:
 
         def compare(axis: Axis, verdict: Verdict) -> Verdict:
             length = checks.tokens(shapes[1], None, None, self._whole(x)) if self._uses_context else 0
-            model = Model(self._calls, self._loss, name_of(self.loss), length)
+            model = Model(self._calls, self._loss, name_of(self.loss), length, found.means)
             values, inputs, wanted = on_host((params, x, targets))
             if axis.name == "tokens":
                 slices = self._slices(shapes[1], shapes[2])
                 return model.slices(verdict, values, inputs, wanted, slices, self._tokens)
             parts, batch = self.schedule.size.microbatches, (inputs, wanted)
-            return of_halves("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts)
+            return of_halves("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts, found.means)
 
         real = context.tracing() is None and context.runner().cost_model() is None
         self.checked = found.decided("pipeline", name_of(self.loss), compare if real else None)
