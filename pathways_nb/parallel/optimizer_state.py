@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.fsdp.parameters import name_of
+from pathways_nb.parallel.parameter_trees import name_of
 
 
 def require_same_tree(expected: Any, given: Any, step: str, made_by: str) -> None:

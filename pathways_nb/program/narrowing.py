@@ -1,14 +1,17 @@
-"""Refuses values that JAX's 32-bit types cannot hold.
+"""Refuses values that JAX's types cannot hold.
 
 Unless 64 bits are enabled, JAX keeps 64-bit values in 32 bits, and an integer out of range becomes another number
-without a word. Floats are rounded, as in JAX; one that would become infinite is refused.
+without a word. Floats are rounded, as in JAX; one that would become infinite is refused, and
+so is a type of NumPy that JAX lacks.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pathways_nb.errors import UsageError
@@ -27,12 +30,35 @@ def held_as(value: Any, dtype: Any, exact: bool) -> Any:
         exact: whether to look at its elements, which is done only if the type becomes a smaller one.
 
     Raises:
-        NarrowingError: JAX holds it in fewer bits, in which an integer is out of range or a finite float infinite.
+        NarrowingError: JAX has no such type, or holds the value in fewer bits, in which an integer is out of range or a
+            finite float infinite.
     """
     held = jax.dtypes.canonicalize_dtype(dtype)
+    if not _is_of_jax(held):
+        raise NarrowingError(f" is {dtype}, which JAX does not have. {_instead(held)}")
     if exact and held != dtype:
         _check(value, held)
     return held
+
+
+@functools.cache
+def _is_of_jax(dtype: np.dtype[Any]) -> bool:
+    try:
+        jnp.promote_types(dtype, dtype)
+    except ValueError:
+        return bool(dtype == jax.dtypes.float0)
+    return True
+
+
+def _instead(dtype: np.dtype[Any]) -> str:
+    """Return what to do with an array of a type that JAX lacks."""
+    native = dtype.newbyteorder("=")
+    if dtype.kind in "biufc" and _is_of_jax(native):
+        return f"Its bytes are in the order of another processor: pass array.astype(np.{native.name})."
+    if dtype.kind in "fc":
+        small, large = ("float32", "float64") if dtype.kind == "f" else ("complex64", "complex128")
+        return f"Pass array.astype(np.{small}), or np.{large} where jax_enable_x64 is on."
+    return "Pass an array of numbers, such as one of its fields or array.astype(np.float32)."
 
 
 def _check(value: Any, held: np.dtype[Any]) -> None:

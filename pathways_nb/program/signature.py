@@ -102,7 +102,7 @@ def aval_of(leaf: Any, exact: bool = False) -> Aval | None:
     if isinstance(leaf, (bool, int, float, complex)):
         return Aval((), held_as(leaf, _WIDEST.get(type(leaf), type(leaf)), exact), weak_type=True)
     if isinstance(leaf, (np.ndarray, np.generic)):
-        if leaf.dtype.kind in "OUSMm":
+        if leaf.dtype.kind in "OUSMmT":
             return None
         return Aval(leaf.shape, held_as(leaf, leaf.dtype, exact))
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):

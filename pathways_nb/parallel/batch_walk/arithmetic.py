@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.fixed_values import LINEAR, counts_of_all, is_elementwise, of_fixed, strongest
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, common, of_product
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, common, of_product, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op
 
 _EXPONENTIALS = {"exp", "exp2", "logistic"}
@@ -47,7 +47,8 @@ def joined(op: Op, one: Mark, two: Mark) -> Mark:
         return worst
     if one.kind == two.kind == Kind.FIXED:
         power = common([one, two])
-        return Mark(power=power, trained=one.trained or two.trained, counts=counts_of_all([one, two]))
+        trained, anew = one.trained or two.trained, one.anew or two.anew
+        return Mark(power=power, trained=trained, counts=counts_of_all([one, two]), anew=anew)
     return replace(_added(op, [one.plain(), two.plain()], select=True), trained=one.trained or two.trained)
 
 
@@ -111,7 +112,7 @@ def _scaled(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
             return rows
         if sums or (rows.shared and sum(mark.kind == Kind.ROWS for mark in marks) > 1):
             return _of_statistics(op)
-        return replace(rows, power=power, masked=_masked_product(name, marks))
+        return replace(rows, power=power, masked=_masked_product(name, marks, rows))
     if len(sums) > 1:
         return op.mixed(f"the product of two sums over {op.axis.name}")
     if any(mark.counts for mark in marks):
@@ -119,9 +120,12 @@ def _scaled(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
     return Mark(Kind.SUM, power, trained=op.trained)
 
 
-def _masked_product(name: str, marks: Sequence[Mark]) -> Masked:
+def _masked_product(name: str, marks: Sequence[Mark], rows: Mark) -> Masked:
     """Return how scores are masked after they were multiplied: zeros stay, very negative ones by a positive number."""
     first, second = marks
+    masks = [mark.mask for mark in (marks if name == "mul" else marks[:1])]
+    if any(mask == ("past", rows.at, rows.context) for mask in masks):  # a mask of numbers
+        return "zero"
     if first.masked == "zero" or (second.masked == "zero" and name == "mul"):
         return "zero"
     low = [(one, other) for one, other in ((first, second), (second, first)) if one.masked == "low"]
@@ -155,12 +159,11 @@ def _non_linear(op: Op, name: str, marks: Sequence[Mark]) -> Mark:
         return rows
     if rows.shared:
         return _of_statistics(op)
-    powers = {mark.power for mark in marks if not mark.is_zero and not mark.is_low}
     masked: Masked = "maybe" if any(mark.masked == "maybe" for mark in marks) else ""
     if (name in _EXPONENTIALS and marks[0].masked == "low") or (name == "integer_pow" and marks[0].masked == "zero"):
         masked = "zero"
     mask = strongest(op, marks) if name in ("and", "or") else None
-    return replace(rows, power=0 if powers <= {0} else None, masked=masked, mask=mask)
+    return replace(rows, power=unscaled(marks), masked=masked, mask=mask)
 
 
 def _masking(op: Op, marks: Sequence[Mark]) -> Mark | None:

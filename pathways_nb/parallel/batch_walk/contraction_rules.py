@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pathways_nb.parallel.batch_walk.arithmetic import aligned
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, of_product
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, Masked, of_product, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op, grown, times_grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved, tangled
 
@@ -24,6 +24,10 @@ def _sum(op: Op) -> Mark:
     if mark.kind == Kind.ROWS:
         return _sum_of_rows(op, mark, gone)
     times = times_grown(op, op.ins[0], gone)
+    if mark.mask is not None and mark.mask.form == "past" and gone == (mark.mask.context,) and mark.power == 0:
+        # Over the earlier tokens of each: it depends on the token's position alone.
+        at = _left(op, gone)[mark.mask.token]
+        return Mark(trained=mark.trained, counts=((at, op.axis.offsets),))
     if times != 0 and (any(dim in gone for dim, _ in mark.counts) or mark.power is None or times is None):
         return replace(op.unknown() if mark.kind == Kind.SUM else Mark(trained=mark.trained), power=None)
     left = replace(
@@ -82,8 +86,7 @@ def _running(op: Op) -> list[Mark]:
     marks = op.marks
     if all(mark.kind == Kind.FIXED for mark in marks):
         counts = tuple((dim, None) for dim in grown(op.outs[0]))
-        power = 0 if _power(op) == 0 else None
-        return op.all(Mark(power=power, counts=counts, trained=op.trained))
+        return op.all(Mark(power=unscaled(marks), counts=counts, trained=op.trained))
     if any(mark.kind == Kind.SUM for mark in marks):
         if op.name == "cumsum":
             return op.all(op.unknown() if axis in grown(op.ins[0]) else marks[0])
@@ -118,6 +121,8 @@ def _dot(op: Op) -> Mark:
     singles = {mark.loop for mark in (one, two) if mark.is_single}
     if len(singles) > 1 or (singles and any(mark.kind == Kind.ROWS and not mark.is_single for mark in (one, two))):
         return op.mixed(f"{op.name!r} of every {op.axis.one} with every other")
+    if (found := _weighted(op, contracted, power)) is not None:
+        return found
     if one.context in contracted and one.context is not None and contracted[one.context] == two.context:
         if "zero" not in (one.masked, two.masked):
             return unmasked(op, one if one.masked else two)
@@ -144,6 +149,22 @@ def _dot(op: Op) -> Mark:
     masked: Masked = "zero" if contexts and "zero" in (one.masked, two.masked) else ""
     return Mark(Kind.ROWS, power, at, inner, contexts[0] if contexts else None, masked, one.shared or two.shared,
                 op.trained, loop=max(one.loop, two.loop))  # fmt: skip
+
+
+def _weighted(op: Op, contracted: dict[int, int], power: int | None) -> Mark | None:
+    """Return the mark of tokens up to now that are added up with weights by position, 0 of later ones.
+
+    It is ``None`` of other products.
+    """
+    first = op.marks[0].kind == Kind.FIXED
+    weights, tokens = op.marks if first else reversed(op.marks)
+    mask, dims = weights.mask, _dot_dims(op)[0 if first else 1]
+    pairs = contracted.items() if first else ((b, a) for a, b in contracted.items())
+    if mask is None or mask.form != "past" or tokens.at is not None or mask.token not in dims:
+        return None
+    if (mask.context, tokens.context) not in pairs:
+        return None
+    return Mark(Kind.ROWS, power, dims[mask.token], shared=tokens.shared, trained=op.trained)
 
 
 def _dot_dims(op: Op) -> tuple[dict[int, int], dict[int, int]]:
@@ -204,13 +225,13 @@ def _convolution(op: Op) -> Mark:
 def _batched(op: Op) -> list[Mark]:
     """Return the marks of operations on the last two dimensions, such as a decomposition of matrices."""
     if all(mark.kind == Kind.FIXED for mark in op.marks):
-        return op.all(Mark(power=0 if all(mark.power == 0 for mark in op.marks) else None, trained=op.trained))
+        return op.all(Mark(power=unscaled(op.marks), trained=op.trained))
     rows = aligned(op, op.marks)
     if rows is None or rows.is_lost or rows.shared or rows.at is None or rows.context is not None:
         return op.all(op.unknown() if rows is None or not rows.is_lost else rows)
     if rows.at >= len(op.ins[0][0]) - len(op.params.get("fft_lengths", (0, 0))):
         return op.all(op.unknown())
-    return op.all(replace(rows, power=0 if all(mark.power == 0 for mark in op.marks) else None))
+    return op.all(replace(rows, power=unscaled(op.marks)))
 
 
 CONTRACTIONS: dict[str, Rule] = {

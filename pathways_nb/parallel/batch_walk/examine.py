@@ -16,11 +16,14 @@ from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.verdicts import LEFT_OUT, ONE_PART, Verdict, drawn, of_loss, warn_undecided
 from pathways_nb.parallel.batch_walk.walk import walk
+from pathways_nb.parallel.random_keys import is_random_key
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.items import equations
 from pathways_nb.util.primitives import RANDOM
 
 PARAMETER = Mark(trained=True)
+KEY = Mark(anew=True)
+"""Of a random key that is an argument: every part of the batch gets one of its own."""
 
 
 class Walked(NamedTuple):
@@ -94,8 +97,6 @@ class Examined:
             return verdict
         if self.draws:
             return drawn(verdict)
-        if self.means:  # parts alone have other means than parts together
-            return Verdict("nobody", Reason(f"{verdict.unknown}, and pw.mean has no value in one part"))
         return verdict if compare is None else compare(axis, verdict)
 
 
@@ -198,7 +199,13 @@ def sizes_of(part: int, parts: int) -> tuple[int, int]:
 
 def marks_of(tree: Any, at: int) -> Any:
     """Return the marks of a batch: what has a dimension ``at`` belongs to the rows along it, other values are fixed."""
-    return jax.tree.map(lambda leaf: Mark(Kind.ROWS, at=at) if len(leaf.shape) > at else FIXED, tree)
+
+    def mark(leaf: Any) -> Mark:
+        if len(leaf.shape) > at:
+            return Mark(Kind.ROWS, at=at)
+        return KEY if is_random_key(leaf) else FIXED
+
+    return jax.tree.map(mark, tree)
 
 
 def resized(tree: Any, at: int, size: int) -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common, constant, of_product
+from pathways_nb.parallel.batch_walk.marks import Counter, Kind, Mark, Mask, common, constant, of_product, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op, grown
 from pathways_nb.util.primitives import VIEWS, op_class_of
 
@@ -57,7 +57,6 @@ def of_fixed(op: Op) -> Mark:
     counts = counts_of_all(marks)
     if not is_elementwise(op):
         counts = tuple((dim, None) for dim in grown(op.outs[0]))
-    powers = {mark.power for mark in marks if not mark.is_zero}
     if op.name in ("add", "sub", "select_n", "max", "min", "concatenate"):
         power = common(marks[1:] if op.name == "select_n" else marks)
     elif op.name in ("mul", "div"):
@@ -65,15 +64,23 @@ def of_fixed(op: Op) -> Mark:
     elif op.name in LINEAR and len(marks) == 1:
         power = marks[0].power
     else:
-        power = 0 if powers <= {0} else None
+        power = unscaled(marks)
     counter = _counter(op)
     if counter is not None:  # it says where the count begins
         power, alone = 0, len(counter.steps) == 1 and counter.steps[0][1] == 1
         if alone:
-            counts = tuple((dim, counter.start) for dim, _ in counter.steps)
+            counts = tuple((dim, _first(op, counter.start)) for dim, _ in counter.steps)
         elif any(mark.counter is None for mark in marks):  # a number was added to a difference of counts
             counts = tuple((dim, None) for dim, _ in counter.steps)
-    return Mark(power=power, trained=op.trained, counts=counts, counter=counter, mask=masks)
+    return Mark(power=power, trained=op.trained, counts=counts, counter=counter, mask=masks, anew=op.anew)
+
+
+def _first(op: Op, start: tuple[int, int]) -> tuple[int, int]:
+    """Return from where a count begins, without a constant that was added to it in both traces, as in positions + 1."""
+    for known in (op.axis.offsets, (0, 0)):
+        if start[0] - known[0] == start[1] - known[1]:
+            return known
+    return start
 
 
 def _folded(op: Op, numbers: Sequence[float]) -> float:
@@ -128,12 +135,14 @@ def _mask_of(op: Op) -> Mask | Mark | None:
         return None
     if op.name == "not":
         return found[0]._replace(form="future" if found[0].form == "past" else "past")
-    if op.name in ("and", "or", "mul"):
+    if op.name in ("and", "or", "mul") or (op.name == "div" and masks[1] is None):
         return strongest(op, op.marks)
     if op.name == "select_n" and masks[0] is not None:
         allowed, other = (2, 1) if masks[0].form == "past" else (1, 2)
         if op.marks[allowed].is_zero and op.marks[other].is_low:
             return masks[0]._replace(form="bias")
+        if op.marks[other].is_zero:  # weights by position
+            return _from_first(op, masks[0]._replace(form="past"), op.marks[allowed : allowed + 1])
     return found[0] if op.name in (*VIEWS, "convert_element_type", "copy") else None
 
 
@@ -144,11 +153,14 @@ def strongest(op: Op, marks: Sequence[Mark]) -> Mask | None:
     """
     kept = "future" if op.name == "or" else "past"
     found = next((mark.mask for mark in marks if mark.mask is not None and mark.mask.form == kept), None)
-    if found is None:
-        return None
-    wanted = {found.token: op.axis.offsets, found.context: (0, 0)}
+    return None if found is None else _from_first(op, found, marks)
+
+
+def _from_first(op: Op, mask: Mask, marks: Sequence[Mark]) -> Mask | None:
+    """Return a mask if what varies with the tokens counts from the first of the whole sequence, else ``None``."""
+    wanted = {mask.token: op.axis.offsets, mask.context: (0, 0)}
     counts = [one for mark in marks if mark.kind == Kind.FIXED for one in mark.counts]
-    return found if all(start == wanted.get(dim, start) for dim, start in counts) else None
+    return mask if all(start == wanted.get(dim, start) for dim, start in counts) else None
 
 
 def _compared(op: Op) -> Mask | Mark | None:

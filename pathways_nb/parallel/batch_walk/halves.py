@@ -6,6 +6,7 @@ it belongs to each row by itself, in a half as in the whole. That is computed on
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from jax.sharding import AbstractMesh
 from pathways_nb.jaxpr.flat import called
 from pathways_nb.parallel.batch_walk.examine import PARAMETER
 from pathways_nb.parallel.batch_walk.marks import FIXED, Kind, Mark, Reason
+from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.plain_jax import Lowered, begin, here, is_inexact, value_and_gradients
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers
@@ -29,9 +31,11 @@ LossAndGradients = tuple[Any, list[Any]]
 
 def of_halves(
     where: str, name: str, unknown: Reason | None, value: Callable[..., Any], params: Any, batch: tuple[Any, ...],
-    parts: int,
+    parts: int, means: int,
 ) -> Callable[[], Verdict]:  # fmt: skip
     """Begin to compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
+
+    Each ``pw.mean`` of a half divides by half the sum of both counts, as in a step.
 
     Args:
         where: ``"fsdp"`` or ``"pipeline"``, for errors.
@@ -41,6 +45,7 @@ def of_halves(
         params: the parameters.
         batch: the whole batch, on the host; scalars belong to both halves.
         parts: number of its parts, of which two are compared if it has no halves.
+        means: number of the loss's calls of ``pw.mean``.
 
     Returns:
         What waits for the numbers and returns their verdict, or raises a ``UsageError`` if they differ.
@@ -53,8 +58,13 @@ def of_halves(
         return jax.tree.map(lambda leaf: leaf[first * half : last * half] if jnp.ndim(leaf) else leaf, batch)
 
     calls = [(params, *rows(first, last)) for first, last in ((0, 1), (1, 2), (0, 2))]
-    tail = _tail(value, calls[0], calls[2], half)
-    computed = begin(_of_all(value, calls) if tail is None else tail.of_all(calls[2], half))
+    tail = None if means else _tail(value, calls[0], calls[2], half)
+    if tail is not None:
+        computed = begin(tail.of_all(calls[2], half))
+    elif means:
+        computed = begin(_with_means(where, value, calls, means))
+    else:
+        computed = begin(_of_all(value, calls))
 
     def conclude() -> Verdict:
         *of_parts, of_whole = computed.result()
@@ -68,6 +78,24 @@ def _of_all(value: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Call
     run = value_and_gradients(value)
     part, whole = Lowered(run, *calls[0]), Lowered(run, *calls[2])
     return lambda: [part(*calls[0]), part(*calls[1]), whole(*calls[2])]
+
+
+def _with_means(
+    where: str, value: Callable[..., Any], calls: Sequence[tuple[Any, ...]], means: int
+) -> Callable[[], list[LossAndGradients]]:
+    """Return what computes the same of a loss with calls of ``pw.mean``."""
+    counting = Lowered(functools.partial(counts_of, where, value, 1), *calls[0])
+    counts = [jax.ShapeDtypeStruct((), jnp.float32)] * means
+    part = Lowered(value_and_gradients(with_counts(value)), *calls[0], counts)
+    whole = Lowered(value_and_gradients(value), *calls[2])
+
+    def compute() -> list[LossAndGradients]:
+        halved = [
+            (one + other) / np.float32(2) for one, other in zip(*(counting(*call) for call in calls[:2]), strict=True)
+        ]
+        return [part(*calls[0], halved), part(*calls[1], halved), whole(*calls[2])]
+
+    return compute
 
 
 @dataclass(frozen=True)

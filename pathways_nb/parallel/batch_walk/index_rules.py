@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pathways_nb.parallel.batch_walk.marks import Kind, Mark
+from pathways_nb.parallel.batch_walk.marks import Kind, Mark, unscaled
 from pathways_nb.parallel.batch_walk.operation import Op, grown
 from pathways_nb.parallel.batch_walk.shape_rules import moved
 
@@ -57,7 +57,7 @@ def _table(op: Op, table: Mark, indices: Mark, batch: list[int]) -> Mark:
         context = None if indices.context is None else batch[indices.context]
         return replace(indices.plain(), at=at, context=context, power=table.power, trained=op.trained)
     counts = tuple(sorted((batch[dim], start) for dim, start in indices.counts if dim < len(batch)))
-    return Mark(power=table.power, counts=counts, trained=op.trained)
+    return Mark(power=table.power, counts=counts, trained=op.trained, anew=op.anew)
 
 
 def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
@@ -92,7 +92,7 @@ def _own_rows(op: Op, operand: Mark, indices: Mark) -> int | None:
 
 def _scatter(op: Op) -> Mark:
     return op.unknown() if any(mark.kind > Kind.FIXED for mark in op.marks) else Mark(
-        power=0 if all(mark.power == 0 for mark in op.marks) else None, trained=op.trained,
+        power=unscaled(op.marks), trained=op.trained,
         counts=tuple((dim, None) for dim in grown(op.outs[0])),
     )  # fmt: skip
 

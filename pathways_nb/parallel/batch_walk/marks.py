@@ -34,10 +34,12 @@ class Reason(NamedTuple):
     Args:
         what: what the operation does, such as ``"'div' of two sums over rows"``.
         line: the user's line; empty if it is not known.
+        repeats: whether every part draws the same random numbers, which has a way out of its own.
     """
 
     what: str
     line: str = ""
+    repeats: bool = False
 
     def __str__(self) -> str:
         return f"{self.what} ({self.line})" if self.line else self.what
@@ -63,8 +65,8 @@ class Mask(NamedTuple):
     """A mask of which tokens may read which.
 
     Args:
-        form: ``"past"`` if true only where the token that is read is not later, ``"future"`` if false only there,
-            ``"bias"`` if zero only there and very negative elsewhere.
+        form: ``"past"`` if true only where the token that is read is not later, or, of numbers, if 0 elsewhere;
+            ``"future"`` if false only there, ``"bias"`` if zero only there and very negative elsewhere.
         token: dimension of the tokens that read.
         context: dimension of the tokens that are read.
     """
@@ -94,6 +96,7 @@ class Mark:
         mask: the value itself, if it is a mask.
         number: the value itself in both traces, if it is a constant that is everywhere the same.
         pieces: of integers that were joined along the last dimension, the mark of each.
+        anew: whether it is made of a random key that every part of the batch has for itself.
         loop: of a value that belongs to one row, how deep the loop is that goes over the rows.
         reason: of kinds UNKNOWN and MIXED.
     """
@@ -111,6 +114,7 @@ class Mark:
     mask: Mask | None = None
     number: tuple[float, float] | None = None
     pieces: tuple[Mark, ...] = ()
+    anew: bool = False
     loop: int = 0
     reason: Reason | None = None
 
@@ -173,6 +177,11 @@ def common(marks: Sequence[Mark]) -> int | None:
 def level(mark: Mark) -> int | None:
     """Return the power of what a mean over rows makes of a value."""
     return None if mark.power is None else mark.power + (mark.kind == Kind.SUM)
+
+
+def unscaled(marks: Sequence[Mark]) -> int | None:
+    """Return the power of what has no rule of its own: 0 if no operand grows with the number of rows."""
+    return 0 if all(mark.power == 0 or mark.is_zero or mark.is_low for mark in marks) else None
 
 
 def of_product(name: str, marks: Sequence[Mark]) -> int | None:

@@ -90,18 +90,39 @@ class Op:
         """The dtype of the first result."""
         return self.one.outvars[0].aval.dtype
 
+    @property
+    def anew(self) -> bool:
+        """Whether an operand is made of a random key that every part has for itself."""
+        return any(mark.anew for mark in self.marks)
+
     def mixed(self, what: str) -> Mark:
         """Return the mark of a result that mixes rows, for this reason."""
         return self._lost(Kind.MIXED, what)
+
+    def repeated(self) -> Mark:
+        """Return the mark of random numbers that every part of the batch draws alike."""
+        found = self.mixed(f"{self.name!r}")
+        assert found.reason is not None
+        return replace(found, reason=found.reason._replace(repeats=True))
 
     def unknown(self, what: str = "") -> Mark:
         """Return the mark of a result of which nothing is known."""
         return self._lost(Kind.UNKNOWN, what or f"{self.name!r} over the {self.axis.name}")
 
     def _lost(self, kind: Kind, what: str) -> Mark:
+        return Mark(kind, trained=self.trained, reason=Reason(what, self._line))
+
+    @property
+    def _line(self) -> str:
+        """The user's line; empty if the trace does not have it."""
         trace = self.one.source_info.traceback
-        reason = Reason(what, source_lines.innermost(trace.frames if trace else ()))
-        return Mark(kind, trained=self.trained, reason=reason)
+        return source_lines.innermost(trace.frames if trace else ())
+
+    def located(self, mark: Mark) -> Mark:
+        """Return the mark of a result of a call; what JAX's own functions do has the line of the call."""
+        if mark.reason is None or mark.reason.line:
+            return mark
+        return replace(mark, reason=mark.reason._replace(line=self._line))
 
     def all(self, mark: Mark) -> list[Mark]:
         """Return the mark for every result."""

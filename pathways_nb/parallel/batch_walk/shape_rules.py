@@ -193,9 +193,9 @@ def _concatenate(op: Op) -> Mark:
         return _stacked_rows(op, dim)
     fixed = all(mark.kind == Kind.FIXED for mark in marks)
     if fixed and any(dim in grown(shape) for shape in op.ins):
-        return Mark(counts=((dim, None),), trained=op.trained)
+        return Mark(counts=((dim, None),), trained=op.trained, anew=op.anew)
     if fixed:
-        found = Mark(power=common(marks), counts=counts_of_all(marks), trained=op.trained)
+        found = Mark(power=common(marks), counts=counts_of_all(marks), trained=op.trained, anew=op.anew)
     elif last and (rows := aligned(op, [mark for mark in marks if mark.kind == Kind.ROWS])) is not None:
         found = rows  # as indices: the pieces say what each is
     else:
@@ -225,7 +225,7 @@ def _reversed(op: Op) -> Mark:
 
 
 def _random(op: Op) -> Mark:
-    """Return the mark of random numbers and keys: every row has its own, whatever its number."""
+    """Return the mark of random numbers and keys: every row has its own, unless all parts draw from one key."""
     if any(mark.kind == Kind.SUM for mark in op.marks):
         return op.mixed(f"random numbers from a sum over {op.axis.name}")
     if (rows := aligned(op, [mark for mark in op.marks if mark.kind == Kind.ROWS])) is not None:
@@ -234,7 +234,9 @@ def _random(op: Op) -> Mark:
     given = {dim for shapes in op.ins for dim in grown(shapes)}
     new = [dim for dim in grown(op.outs[0]) if dim in counted or dim not in given]
     if not new:
-        return Mark(trained=op.trained)
+        return Mark(trained=op.trained, anew=op.anew)
+    if not op.anew:
+        return op.repeated()
     dim, size = new[0], op.axis.sizes[0]
     if len(new) > 1 or op.outs[0][0][dim] % size:
         return op.unknown()

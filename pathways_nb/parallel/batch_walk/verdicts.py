@@ -59,6 +59,8 @@ def of_loss(where: str, name: str, mark: Mark, axis: Axis) -> Verdict:
     """
     if mark.kind == Kind.UNKNOWN:
         return Verdict("nobody", mark.reason)
+    if mark.reason is not None and mark.reason.repeats:
+        raise _repeats(where, name, axis.name, mark.reason)
     if mark.kind == Kind.MIXED:
         raise refused(where, name, axis.name, str(mark.reason))
     if mark.is_mean:
@@ -87,6 +89,22 @@ def refused(where: str, name: str, over: str, why: str) -> UsageError:
         f"their mean is not that of the whole. A mean over what a mask leaves is pw.mean(total, count), "
         f"with the plain count: a part that counts nothing is right. Else make each "
         f"{over[:-1]} count by itself, or do not split. If you know better: check=False."
+    )
+
+
+def _repeats(where: str, name: str, over: str, reason: Reason) -> UsageError:
+    """Return the error of a loss whose parts all draw the same random numbers."""
+    part = "token slice" if over == "tokens" else "part of the batch"
+    way = (
+        "Give it in the batch, as loss(params, x, key) and step(params, state, x, jax.random.key(0)): each device and "
+        "microbatch then draws its own"
+        if where == "fsdp"
+        else "Draw in a stage with a parameter 'key', stage(params, x, key), and call "
+        "value_and_grad(params, x, targets, jax.random.key(0)): each microbatch and token slice then draws its own"
+    )
+    return UsageError(
+        f"{where}: every {part} draws the same random numbers for {name}, because their key is closed over: {reason}. "
+        f"{way}. If you know better: check=False."
     )
 
 

@@ -97,7 +97,7 @@ class _Walk:
         if is_mean(op.one):
             return [mean_mark(op)]
         if (inner := called(op.one)) is not None:
-            made = self.run(inner, called(op.two), op.marks)
+            made = list(map(op.located, self.run(inner, called(op.two), op.marks)))
             if op.name != "custom_vjp_call" or op.worst.kind == Kind.FIXED:
                 return made
             lost = op.unknown("gradients of 'jax.custom_vjp'")  # whose backward pass is no part of the jaxpr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.tree_util import tree_leaves_with_path
 
 from pathways_nb.errors import ShardingError, UsageError
-from pathways_nb.parallel.fsdp.parameters import name_of
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree, unlike
+from pathways_nb.parallel.parameter_trees import name_of, names_of, require_match, truths
 from pathways_nb.parallel.random_keys import random_key_in
 from pathways_nb.util.words import a_type_of, counted
 
@@ -101,11 +101,12 @@ def trainable(params: Any, frozen: Any) -> list[bool]:
     """Return of each parameter whether it is trained.
 
     Raises:
-        UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``, or a parameter that is not
-            frozen has no gradient.
+        UsageError: ``frozen`` is neither a function of a name nor a tree like ``params``, it names no parameter, or one
+            that is not frozen has no gradient.
     """
     named = tree_leaves_with_path(params)
     still = truths("fsdp", "frozen", "params", params, frozen)
+    require_match("fsdp", "frozen", "params", names_of(params), frozen, still)
     for (path, leaf), one in zip(named, still, strict=True):
         if not one and not jnp.issubdtype(leaf.dtype, jnp.inexact):
             name = name_of(path)
@@ -125,32 +126,6 @@ def stacked(params: Any, given: Any) -> list[bool]:
     leaves = jax.tree.leaves(params)
     wanted = [leaf.ndim > 2 for leaf in leaves] if given is None else truths("fsdp", "stacked", "params", params, given)
     return [one and leaf.ndim > 1 for leaf, one in zip(leaves, wanted, strict=True)]
-
-
-def truths(where: str, argument: str, of: str, tree: Any, given: Any) -> list[bool]:
-    """Return a truth value of each leaf of a tree, from a function of its name or a tree; without either, false.
-
-    Args:
-        where: ``"fsdp"`` or ``"pipeline"``, for errors.
-        argument: name of the argument.
-        of: name of the tree.
-        tree: parameters or another tree.
-        given: the argument.
-
-    Raises:
-        UsageError: it is of neither form.
-    """
-    if given is None:
-        return [False] * len(jax.tree.leaves(tree))
-    if callable(given):
-        return [bool(given(name_of(path))) for path, _ in tree_leaves_with_path(tree)]
-    try:
-        return [bool(one) for one in jax.tree.leaves(jax.tree.broadcast(given, tree))]
-    except ValueError:
-        raise UsageError(
-            f"{where}: {argument} has the form {jax.tree.structure(given)}, but {of} has {jax.tree.structure(tree)}. "
-            f'Give a tree of truth values like {of}, or a function of a name: lambda name: "embed" in name.'
-        ) from None
 
 
 def default_batch(fn: Callable[..., Any]) -> Any:
@@ -282,10 +257,3 @@ def whole_batch(batch: Any, parts: int, accumulate: int) -> None:
                 f"fsdp: batch{jax.tree_util.keystr(path)} has shape {tuple(leaf.shape)}, whose first dimension is not "
                 f"divisible by {by}. Give a batch of {enough}."
             )
-
-
-def only_trainable(old: Any, new: Any, wanted: Sequence[bool]) -> Any:
-    """Return the new parameters, with the old ones of those that are not trained."""
-    leaves, tree = jax.tree.flatten(old)
-    pairs = zip(leaves, jax.tree.leaves(new), wanted, strict=True)
-    return jax.tree.unflatten(tree, [after if trained else before for before, after, trained in pairs])

@@ -13,8 +13,9 @@ from pathways_nb.parallel.fsdp.modes import mode_of
 from pathways_nb.parallel.fsdp.other_axes import partitions
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.step import FsdpStep
-from pathways_nb.parallel.fsdp.step_functions import StepSpec, struct_of
+from pathways_nb.parallel.fsdp.step_functions import StepSpec
 from pathways_nb.parallel.fsdp.tracing import StepOptions
+from pathways_nb.parallel.parameter_trees import struct_of
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice
 

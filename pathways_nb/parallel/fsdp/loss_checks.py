@@ -67,7 +67,9 @@ def examined(
     return Examined((axis,), verdicts, joins, jax.tree.structure(outputs[1]), means, random)
 
 
-def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int) -> Callable[[], Verdict]:
+def compared(
+    loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any, parts: int, means: int
+) -> Callable[[], Verdict]:
     """Begin to compare the loss of two halves of a batch with that of both together, in plain JAX on the host.
 
     Args:
@@ -76,6 +78,7 @@ def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any
         params: the parameters, as the loss uses them.
         batch: the whole batch.
         parts: number of its parts.
+        means: number of the loss's calls of ``pw.mean``.
 
     Returns:
         What waits for the numbers and returns their verdict, or raises a ``UsageError`` if they differ.
@@ -86,7 +89,7 @@ def compared(loss: Callable[..., Any], verdict: Verdict, params: Any, batch: Any
         return made[0] if isinstance(made, tuple) else made
 
     name = getattr(loss, "__name__", type(loss).__name__)
-    return of_halves("fsdp", name, verdict.unknown, value, params, on_host(batch), parts)
+    return of_halves("fsdp", name, verdict.unknown, value, params, on_host(batch), parts, means)
 
 
 def _value_and_aux(name: str, found: Any, has_aux: bool) -> tuple[Any, Any]:

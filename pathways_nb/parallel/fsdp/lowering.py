@@ -12,9 +12,14 @@ from jax.sharding import PartitionSpec
 from pathways_nb.parallel.flat_function import Runnable
 from pathways_nb.parallel.fsdp.passes.pace import with_barriers
 from pathways_nb.parallel.fsdp.step_graph import Collective, StepGraph
+from pathways_nb.parallel.random_keys import is_random_key
 
-KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
-"""Without it XLA on CPU drops barriers and then merges the second gather of a parameter with the first (measured)."""
+_WITHOUT_PASSES = (
+    "cse_barrier_expander",  # it drops barriers on CPU; then the second gather of a parameter is merged with the first
+    "small-while-loop-hoisting",  # it makes one kernel of a small loop, and a barrier in a kernel ends the process
+)
+KEEP_BARRIERS = {"xla_disable_hlo_passes": ",".join(_WITHOUT_PASSES)}
+"""Options with which XLA on CPU keeps barriers, our own and those of ``jax.checkpoint`` (measured)."""
 
 
 def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
@@ -31,7 +36,7 @@ def per_device(graph: StepGraph) -> Callable[..., list[Any]]:
 def _with_own_keys(run: Callable[..., list[Any]], graph: StepGraph, axes: tuple[str, ...]) -> Callable[..., list[Any]]:
     """Return the step of one device that draws its own numbers from the random keys in the batch, as its rows need."""
     avals = (graph.flat.avals[value] for value in graph.flat.inputs)
-    keys = [not aval.shape and jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key) for aval in avals]
+    keys = list(map(is_random_key, avals))
     if not any(keys):
         return run
 

@@ -17,7 +17,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import UsageError
-from pathways_nb.parallel.fsdp.parameters import Parameter, name_of
+from pathways_nb.parallel.fsdp.parameters import Parameter
+from pathways_nb.parallel.parameter_trees import name_of
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import specs
 

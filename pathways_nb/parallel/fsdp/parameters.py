@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
@@ -144,8 +143,3 @@ def split_dimension(shape: Sequence[int], parts: int, first: int = 0, taken: Seq
     free = [dim for dim in range(first, len(shape)) if shape[dim]]
     dims = [dim for dim in free if dim >= len(taken) or not taken[dim]]
     return min(dims, key=lambda dim: (-(-shape[dim] // parts) * parts / shape[dim], dim), default=None)
-
-
-def name_of(path: Sequence[Any]) -> str:
-    """Return the name of a leaf from its path in a tree, such as ``layers.0.wq``."""
-    return jax.tree_util.keystr(tuple(path), simple=True, separator=".") or "params"

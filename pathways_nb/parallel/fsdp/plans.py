@@ -11,10 +11,11 @@ import jax
 from jax.sharding import PartitionSpec
 
 from pathways_nb.parallel.fsdp.modes import Mode
-from pathways_nb.parallel.fsdp.parameters import Parameter, name_of, split_dimension
+from pathways_nb.parallel.fsdp.parameters import Parameter, split_dimension
 from pathways_nb.parallel.fsdp.passes import bucket, finish, pace, prefetch, regather, sink
 from pathways_nb.parallel.fsdp.plan import FsdpPlan, plan_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
+from pathways_nb.parallel.parameter_trees import name_of
 
 MOST_WHOLE, SHARE_WHOLE = 2**20, 1e-3
 """Up to how many bytes, and up to which share of all parameters, a parameter is small."""

@@ -18,10 +18,11 @@ from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.fsdp.planner import Planner
 from pathways_nb.parallel.fsdp.report import CompiledStep, compiled_step
-from pathways_nb.parallel.fsdp.step_functions import StepFunctions, StepSpec, part_of, struct_of
+from pathways_nb.parallel.fsdp.step_functions import StepFunctions, StepSpec, part_of
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import Form, StepComputation, program_of
 from pathways_nb.parallel.fsdp.timeline import StepTimeline
+from pathways_nb.parallel.parameter_trees import struct_of
 from pathways_nb.plan import source_lines
 from pathways_nb.program import context
 from pathways_nb.program.program import Program

@@ -25,6 +25,7 @@ from pathways_nb.parallel.fsdp.state_layout import StateLayout
 from pathways_nb.parallel.fsdp.step_graph import StepGraph
 from pathways_nb.parallel.fsdp.step_program import Form, batch_spec
 from pathways_nb.parallel.fsdp.tracing import StepOptions, differentiated, used_dtype, with_collectives
+from pathways_nb.parallel.parameter_trees import only_trainable, struct_of
 from pathways_nb.plan.virtual_slice import VirtualSlice
 from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.jax_contexts import Contexts
@@ -176,7 +177,7 @@ class StepFunctions:
         gradients, old, state = map(spec.state_layout.cropped, (gradients, params, state))
         updates, state = spec.optimizer.update(gradients, state, old)
         new = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), old, updates)
-        new = checks.only_trainable(old, new, [one.trainable for one in spec.parameters])
+        new = only_trainable(old, new, [one.trainable for one in spec.parameters])
         new, state = spec.layout.padded(new), spec.state_layout.padded(state)
         return _constrained(new, spec.layout), _constrained(state, spec.state_layout), value, counts
 
@@ -198,7 +199,7 @@ class StepFunctions:
         compare = None
         if context.tracing() is None and context.runner().cost_model() is None:
             compare = lambda _, verdict: loss_checks.compared(  # noqa: E731
-                spec.loss, verdict, self.used(params), batch, self.parts
+                spec.loss, verdict, self.used(params), batch, self.parts, found.means
             )
         conclude = found.decided("fsdp", spec.name, compare)
 
@@ -263,13 +264,6 @@ def part_of(leaf: Any, parts: int, times: int = 1) -> jax.ShapeDtypeStruct:
     """Return the shape of some of the equal parts of an array."""
     shape = (leaf.shape[0] // parts * times, *leaf.shape[1:]) if leaf.shape else leaf.shape
     return jax.ShapeDtypeStruct(shape, leaf.dtype)
-
-
-def struct_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Return the shape and type of an array, a number or a future."""
-    return jax.ShapeDtypeStruct(
-        jnp.shape(leaf), jax.dtypes.canonicalize_dtype(jnp.result_type(leaf), allow_extended_dtype=True)
-    )
 
 
 def _constrained(tree: Any, layout: StateLayout) -> Any:

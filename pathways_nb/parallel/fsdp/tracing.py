@@ -24,6 +24,7 @@ from pathways_nb.parallel.fsdp.modes import Mode
 from pathways_nb.parallel.fsdp.parameters import Parameter
 from pathways_nb.parallel.fsdp.scan_gathers import gather_in_scans
 from pathways_nb.parallel.fsdp.step_graph import StepGraph, barrier, operation
+from pathways_nb.parallel.random_keys import is_random_key
 
 KERNEL = "kernel__"
 """How the name of a function begins whose inner arrays never reach memory: it stays one operation."""
@@ -145,12 +146,14 @@ def _joint(
 
 
 def _microbatches(batch: Any, count: int) -> list[Any]:
-    """Return a batch in parts of equal length along the first dimension; scalars are repeated."""
+    """Return a batch in parts of equal length along the first dimension; scalars are repeated, a key is folded."""
     if count == 1:
         return [batch]
 
     def part(array: Any, number: int) -> Any:
-        return array if array.ndim == 0 else jnp.split(array, count)[number]
+        if array.ndim:
+            return jnp.split(array, count)[number]
+        return jax.random.fold_in(array, number) if is_random_key(array) else array
 
     return [jax.tree.map(lambda array, number=number: part(array, number), batch) for number in range(count)]
 

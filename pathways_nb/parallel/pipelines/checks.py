@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import UsageError
 from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree
+from pathways_nb.parallel.parameter_trees import names_of, require_match
 from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
 from pathways_nb.parallel.random_keys import random_key_in
 from pathways_nb.plan.virtual_slice import VirtualSlice
@@ -42,22 +43,25 @@ def key(given: Any, stages: Sequence[Callable[..., Any]]) -> None:
             )
 
 
-def params(given: Any, stages: int, trained: Callable[[int, Any], Sequence[bool]]) -> Any:
+def params(given: Any, stages: int, trained: Callable[[int, Any], Sequence[bool]], frozen: Any) -> Any:
     """Return the parameters, which must be a list or tuple with one tree for each stage.
 
     Args:
         given: the parameters.
         stages: number of stages.
         trained: returns of each parameter of a stage whether it is trained, so that it must be of floating point.
+        frozen: ``frozen=``; as a function it must name a parameter.
 
     Raises:
-        UsageError: it is not.
+        UsageError: they are not, or ``frozen`` names none.
     """
     if not isinstance(given, (list, tuple)) or len(given) != stages:
         what = counted(len(given), "tree") if isinstance(given, (list, tuple)) else a_type_of(given)
         what = "one array" if hasattr(given, "dtype") else what
         raise UsageError(f"pipeline: params must be a list with a tree for each of {stages} stages; given is {what}.")
     wanted = [one for stage, tree in enumerate(given) for one in trained(stage, tree)]
+    names = [f"{stage}.{name}" for stage, tree in enumerate(given) for name in names_of(tree)]
+    require_match("pipeline", "frozen", "params", names, frozen, (not one for one in wanted))
     for (path, leaf), one in zip(jax.tree_util.tree_leaves_with_path(given), wanted, strict=True):
         if one and not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact):
             raise UsageError(

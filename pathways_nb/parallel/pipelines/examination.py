@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from pathways_nb.parallel.batch_walk.examine import (
+    KEY,
     PARAMETER,
     Examined,
     Walked,
@@ -138,7 +139,7 @@ class Examination:
             known = (
                 jax.tree.map(lambda _: PARAMETER, batch.params[stage]),
                 marks,
-                jax.tree.map(lambda _: FIXED, batch.key),
+                jax.tree.map(lambda _: KEY, batch.key),
             )
             found = walked(call, axis, given, known, self.inside(stage), traces)
             for key, trace in traces.items():

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from pathways_nb.parallel.batch_walk.mean import counts_of, with_counts
 from pathways_nb.parallel.batch_walk.plain_jax import Lowered, begin, here, value_and_gradients
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, by_numbers
 from pathways_nb.parallel.pipelines.context import Context
@@ -25,12 +26,14 @@ class Model(NamedTuple):
         loss: returns the loss and auxiliary outputs.
         name: of the loss.
         length: tokens of the sequences.
+        means: number of the loss's calls of ``pw.mean``.
     """
 
     calls: Sequence[Callable[..., Any]]
     loss: Callable[..., tuple[Any, Any]]
     name: str
     length: int
+    means: int
 
     def whole(self, params: Any, x: Any, targets: Any) -> Any:
         """Return the loss of whole sequences."""
@@ -58,13 +61,15 @@ class Model(NamedTuple):
         def sliced(params: Any, x: Any, targets: Any) -> Any:
             stores: list[Any] = [None] * len(self.calls)
             losses = []
+            counts = counts_of("pipeline", self.whole, 1, params, x, targets) if self.means else []
             for at in slices:
                 y, wanted = cut((x, targets), at)
                 for stage, call in enumerate(self.calls):
                     context = Context(at.offset, at.tokens, at.offset + at.tokens, at.length)
                     run = lambda own, y, call=call, context=context: call(own, y, None, context)  # noqa: E731
                     y, stores[stage], _ = with_store(run, (params[stage], y), stores[stage])
-                losses.append(self.loss(y, wanted)[0] * (at.tokens / at.length))
+                share = at.tokens / at.length
+                losses.append(with_counts(self.loss)(y, wanted, [count * share for count in counts])[0] * share)
             return sum(losses)
 
         given = here((params, *jax.tree.map(lambda leaf: leaf[:2], (x, targets))))

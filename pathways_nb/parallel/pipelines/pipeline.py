@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.parallel.batch_walk import auxiliary
-from pathways_nb.parallel.fsdp.checks import only_trainable
+from pathways_nb.parallel.parameter_trees import only_trainable
 from pathways_nb.parallel.pipelines import argument_checks, checks
 from pathways_nb.parallel.pipelines.stage_calls import declared_shardings
 from pathways_nb.parallel.pipelines.staged_model import StagedModel, stage_key
@@ -116,7 +116,7 @@ class Pipeline:
         model = self._model
 
         def step(params: Any, state: Any, x: Any, targets: Any, key: Any = None) -> tuple[Any, Any, Any]:
-            checks.params(params, len(model.stages), model.trained)
+            checks.params(params, len(model.stages), model.trained, model.frozen)
             state = checks.state(optimizer, state, params)
             value, gradients = model.value_and_grad(params, x, targets, key)
             updates, state = optimizer.update(gradients, state, params)
@@ -144,7 +144,7 @@ def _init(model: StagedModel, optimizer: Any, params: Any) -> Any:
     def where(stage: int, tree: Any) -> Any:
         return jax.tree.unflatten(jax.tree.structure(tree), [_Where(stage, s) for s in model.specs_of(stage, tree)])
 
-    params = checks.params(params, len(model.stages), model.trained)
+    params = checks.params(params, len(model.stages), model.trained, model.frozen)
     places = checks.like(params, [where(stage, tree) for stage, tree in enumerate(params)])
     state = optimizer.init(params)
     found: list[tuple[Any, _Where]] = []

@@ -22,8 +22,7 @@ from pathways_nb.parallel.batch_walk.halves import of_halves
 from pathways_nb.parallel.batch_walk.mean import counts_of, refuse_zero, with_counts
 from pathways_nb.parallel.batch_walk.operation import Axis
 from pathways_nb.parallel.batch_walk.verdicts import Verdict, on_host
-from pathways_nb.parallel.fsdp.checks import truths
-from pathways_nb.parallel.fsdp.step_functions import struct_of
+from pathways_nb.parallel.parameter_trees import names_of, require_match, struct_of, truths
 from pathways_nb.parallel.pipelines import checks
 from pathways_nb.parallel.pipelines.context import Context
 from pathways_nb.parallel.pipelines.examination import Batch, Examination
@@ -99,7 +98,7 @@ class StagedModel:
 
     def value_and_grad(self, params: Any, x: Any, targets: Any, key: Any = None) -> Any:
         """Return the loss and the gradients of each stage, while a program is traced."""
-        params = checks.params(params, len(self.stages), self.trained)
+        params = checks.params(params, len(self.stages), self.trained, self.frozen)
         checks.key(key, self.stages)
         count = self.schedule.size.microbatches
         slices = self._slices(x, targets)
@@ -189,7 +188,9 @@ class StagedModel:
 
     def _whole(self, x: Any) -> Any:
         """Return of each array of the input whether token slices get the whole of it."""
-        return jax.tree.unflatten(jax.tree.structure(x), truths("pipeline", "unsliced", "x", x, self.unsliced))
+        whole = truths("pipeline", "unsliced", "x", x, self.unsliced)
+        require_match("pipeline", "unsliced", "x", names_of(x), self.unsliced, whole)
+        return jax.tree.unflatten(jax.tree.structure(x), whole)
 
     def _tokens(self, batch: tuple[Any, Any], part: TokenSlice) -> tuple[Any, Any]:
         """Return the tokens of a slice, of input and targets."""
@@ -236,13 +237,13 @@ class StagedModel:
 
         def compare(axis: Axis, verdict: Verdict) -> Callable[[], Verdict]:
             length = checks.tokens(shapes[1], None, None, self._whole(x)) if self._uses_context else 0
-            model = Model(self._calls, self._loss, name_of(self.loss), length)
+            model = Model(self._calls, self._loss, name_of(self.loss), length, found.means)
             values, inputs, wanted = on_host((params, x, targets))
             if axis.name == "tokens":
                 slices = self._slices(shapes[1], shapes[2])
                 return model.slices(verdict, values, inputs, wanted, slices, self._tokens)
             parts, batch = self.schedule.size.microbatches, (inputs, wanted)
-            return of_halves("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts)
+            return of_halves("pipeline", model.name, verdict.unknown, model.whole, values, batch, parts, found.means)
 
         real = context.tracing() is None and context.runner().cost_model() is None
         conclude = found.decided("pipeline", name_of(self.loss), compare if real else None)

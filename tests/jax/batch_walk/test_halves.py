@@ -32,7 +32,7 @@ def deep(tail: Loss) -> Loss:
 def verdict(loss: Loss) -> str:
     w, x, y = data()
     try:
-        return str(of_halves("fsdp", "loss", None, loss, w, (x, y), 2)())
+        return str(of_halves("fsdp", "loss", None, loss, w, (x, y), 2, 0)())
     except pw.UsageError as error:
         return "refused" if "is no mean over the rows" in str(error) else str(error)
 

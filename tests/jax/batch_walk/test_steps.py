@@ -258,6 +258,38 @@ def test_frozen_parameters_of_a_pipeline_stay(controller: pw.Controller) -> None
         assert np.abs(after[0]["up"].result() - params[0]["up"]).max() > 1e-3
 
 
+def test_each_microbatch_of_a_device_draws_its_own_numbers(controller: pw.Controller) -> None:
+    def loss(w: Any, x: Any, key: Any) -> Any:
+        return jnp.mean((x @ w).mean(-1) * jax.random.normal(key, x.shape[:1]))
+
+    (w, x, _), key = data(), jax.random.key(3)
+    step = pw.fsdp(loss, w, on=pw.virtual_slice(2), accumulate=2)
+    found = step.value_and_grad(step.init(w), x, key)
+    keys = [jax.random.fold_in(jax.random.fold_in(key, device), part) for device in range(2) for part in range(2)]
+    parts = [jax.value_and_grad(loss)(w, part, own) for part, own in zip(np.split(x, 4), keys, strict=True)]
+    close(found, jax.tree.map(lambda *leaves: sum(leaves) / 4, *parts))
+
+
+def test_a_pipeline_whose_parts_draw_the_same_numbers_is_refused(controller: pw.Controller) -> None:
+    params, x, targets = mlp_model(2)
+    options: dict[str, Any] = {"on": [pw.virtual_slice(1)] * 2, "schedule": "1f1b", "microbatches": 2}
+
+    def dropping(params: Any, x: Any, key: Any) -> Any:
+        return mlp(params, x * jax.random.bernoulli(key, 0.5, x.shape))
+
+    def squared(y: Any, targets: Any) -> Any:
+        return ((y - targets) ** 2).mean()
+
+    given = pw.pipeline([dropping] * 2, loss=squared, **options)
+    pw.wait(given.value_and_grad(params, x, targets, jax.random.key(1)))
+    assert given.checked == "checked by structure: the loss is a mean over what is split"
+    closed = pw.pipeline([lambda params, x: dropping(params, x, jax.random.key(0))] * 2, loss=squared, **options)
+    with pytest.raises(
+        pw.UsageError, match=r"for squared, .* Draw in a stage with a parameter 'key', stage\(params, x,"
+    ):
+        closed.value_and_grad(params, x, targets)
+
+
 def cross(params: Any, x: Any) -> Any:
     """Attention of every token over a memory."""
     scores = jax.nn.softmax(jnp.einsum("btd,bsd->bts", x["h"] @ params["up"], x["memory"] @ params["up"]))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,10 +19,12 @@ from pathways_nb.parallel.batch_walk.verdicts import Verdict, of_loss
 from tests.jax.batch_walk.losses import RIGHT, ROWS, UNKNOWN, UNKNOWN_BUT_RIGHT, WRONG, Loss, data
 
 
-def verdict(loss: Loss) -> Verdict:
-    """What the structure says, which is all that is known of simulated devices."""
+def verdict(loss: Callable[..., Any], key: Any = None) -> Verdict:
+    """What the structure says, which is all that is known of simulated devices; of ``loss(w, x, key)`` with a key."""
     axis = Axis("rows", (ROWS // 2, ROWS))
-    w, *batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data())
+    w, x, y = data()
+    last = y if key is None else key
+    w, *batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (w, x, last))
     given = [(w, *resized(batch, 0, size)) for size in axis.sizes]
     found = walked(loss, axis, given, (PARAMETER, *marks_of(batch, 0)))
     return of_loss("fsdp", "loss", found.marks[0], axis)
@@ -89,9 +94,42 @@ def test_an_evenly_masked_batch_does_not_mislead() -> None:
         verdict(loss)
 
 
-def test_dropout_is_accepted() -> None:
-    def loss(w, x, y):
-        kept = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
-        return RIGHT["mean"](w, x * kept, y)
+def dropped(w, x, key):
+    return RIGHT["mean"](w, x * jax.random.bernoulli(key, 0.5, x.shape), np.zeros(len(x), np.int32))
 
-    assert verdict(loss).unknown is None
+
+def of_many_keys(w, x, key):
+    """Keys that are split and folded, in a loop, a branch and of each row."""
+    first, *keys = jax.random.split(key, 3)
+    h, _ = jax.lax.scan(lambda h, key: (h * jax.random.normal(key, h.shape), None), x, jnp.stack(keys))
+    h = jax.lax.fori_loop(0, 2, lambda i, h: h + jax.random.uniform(jax.random.fold_in(first, i), h.shape), h)
+    h = jax.lax.cond(w[0, 0] > 0, lambda h: h * jax.random.normal(keys[0], h.shape), lambda h: h, h)
+    return jax.vmap(lambda row, key: (row * jax.random.normal(key)).mean())(h, jax.random.split(first, len(x))).mean()
+
+
+@pytest.mark.parametrize("loss", [dropped, of_many_keys])
+def test_numbers_drawn_from_a_key_are_others_in_each_part_only_if_the_key_is_given(loss: Loss) -> None:
+    key = jax.random.key(0)
+    assert verdict(loss, key).unknown is None
+    text = (
+        r"fsdp: every part of the batch draws the same random numbers for loss, because their key is closed over: "
+        r"'random_\w+' \(test_structure\.py:\d+\)\. Give it in the batch, as loss\(params, x, key\)"
+    )
+    with pytest.raises(pw.UsageError, match=text):
+        verdict(lambda w, x, y: loss(w, x, key))
+
+
+def test_numbers_of_no_row_and_of_keys_of_rows_are_right_with_a_key_that_is_closed_over() -> None:
+    key = jax.random.key(0)
+
+    def noisy(w, x, y):
+        return RIGHT["mean"](w + jax.random.normal(key, w.shape), x * jax.random.bernoulli(key, 0.5, x.shape[1:]), y)
+
+    def numbered(w, x, y):
+        kept = jax.vmap(lambda row, number: row * jax.random.bernoulli(jax.random.fold_in(key, number)))
+        return RIGHT["mean"](w, kept(x, y), y)
+
+    for loss in (noisy, numbered):
+        assert verdict(loss).unknown is None
+        together, whole = parts_and_whole(loss, 0)
+        assert together == pytest.approx(whole, rel=2e-6)

@@ -127,6 +127,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "dtype": (lambda: step_of(param_dtype="bf16"), pw.UsageError, "param_dtype='bf16' is no dtype of floating point. Give"),
     "integers": (lambda: step_of(reduce_dtype=jnp.int8), pw.UsageError, "reduce_dtype=.*int8.* is no dtype of floating"),
     "frozen": (lambda: step_of(frozen={"a": True}), pw.UsageError, "frozen has the form .*or a function of a name: lambda"),
+    "frozen by a text": (lambda: step_of(frozen="a"), pw.UsageError, "frozen='a' has 'a', which is no truth value. Give a tree"),
+    "frozen without effect": (
+        lambda: step_of(params={"embed": X, "head": X}, frozen=lambda name: "embde" in name), pw.UsageError,
+        "fsdp: frozen= is true of no name in params, so it has no effect. Did you mean 'embed'. The names are embed, head.",
+    ),
     # parameters and state
     "shape": (
         lambda: step_of().init({**PARAMS, "b": np.ones(3)}), pw.UsageError,

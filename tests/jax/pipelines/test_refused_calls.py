@@ -99,6 +99,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "an axis twice for the batch": (
         lambda: pipe_of(data_sharding=pw.P("x", "x")), pw.ShardingError, f"data_sharding = P('x', 'x') {TWICE}",
     ),
+    "frozen without effect": (
+        lambda: pipe_of(frozen=lambda name: name.startswith("1.donw")).value_and_grad(*mlp_model(2)), pw.UsageError,
+        "pipeline: frozen= is true of no name in params, so it has no effect. Did you mean '1.down' or '0.down' "
+        "or 'down'? The names are 0.down, 0.up, 1.down, 1.up. Compare",
+    ),
+    "not sliced without effect": (
+        lambda: pipe_of(unsliced=lambda name: name == "memory").value_and_grad(*mlp_model(2)), pw.UsageError,
+        "pipeline: unsliced= is true of no name in x, so it has no effect.",
+    ),
     "a key": (
         lambda: keyed(jax.random.PRNGKey(0)), pw.UsageError,
         f"pipeline: ['x']['key'] (uint32[2]) is a random key, {KEY}",

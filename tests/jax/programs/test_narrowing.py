@@ -31,6 +31,14 @@ REFUSED = {
     "float64 scalar": (np.float64(1e39), " is 1e+39, which float32 cannot"),
     "float": (1e39, " is 1e+39, which float32 cannot hold (up to 3.4028e+38), and JAX keeps float as float32"),
     "complex128": (np.array([1e39j]), "[0] is 1e+39j, which complex64 cannot"),
+    "longdouble": (np.array([1], np.longdouble), f" is {np.dtype(np.longdouble)}, which JAX does not have. Pass "
+                   "array.astype(np.float32), or np.float64 where jax_enable_x64 is on."),
+    "longdouble scalar": (np.longdouble(1), f" is {np.dtype(np.longdouble)}, which JAX does not have."),
+    "complex longdouble": (np.array([1], np.clongdouble), f" is {np.dtype(np.clongdouble)}, which JAX does not have. "
+                           "Pass array.astype(np.complex64), or np.complex128 where"),
+    "bytes in another order": (np.array([1], ">f4"), " is >f4, which JAX does not have. Its bytes are in the order of "
+                               "another processor: pass array.astype(np.float32)."),
+    "records": (np.zeros(1, [("a", "i4")]), " is [('a', '<i4')], which JAX does not have. Pass an array of numbers"),
     "complex": (complex(0, 1e39), " is 1e+39j, which complex64 cannot"),
 }  # fmt: skip
 HELD = {
