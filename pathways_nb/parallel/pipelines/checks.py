@@ -17,6 +17,7 @@ from pathways_nb.parallel.optimizer_state import require_same_shapes, require_sa
 from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
 from pathways_nb.parallel.random_keys import random_key_in
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.models import how_to_split
 from pathways_nb.program.specs import axes_of, show
 from pathways_nb.util.words import a_type_of, counted
 
@@ -62,7 +63,7 @@ def params(given: Any, stages: int, trained: Callable[[int, Any], Sequence[bool]
         if one and not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact):
             raise UsageError(
                 f"pipeline: params{jax.tree_util.keystr(path)} is {dtype}, which has no gradient. Name it in frozen=, "
-                f"close over it in the stage, or make it part of the input."
+                f"close over it in the stage, or make it part of the input.{how_to_split(given, leaf, trained=True)}"
             )
     return given
 
