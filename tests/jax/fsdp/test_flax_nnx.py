@@ -57,10 +57,11 @@ def test_a_whole_model_is_refused_with_the_lines_that_split_it(left: pw.VirtualS
     said = str(error.value)
     assert said.startswith("fsdp: parameter drop.rngs.count.value is uint32, which has no gradient")
     assert "Dropping is a model of Flax NNX: pass its parameters alone" in said
-    outside, inside = (line.strip() for line in said.splitlines()[1:])
+    outside, inside = [line.strip() for line in said.splitlines()[1:]]
     assert outside == "graph, params, rest = nnx.split(model, nnx.Param, ...)"
     assert inside == "model = nnx.merge(graph, params, rest)  # in the function"
-    graph, params, rest = nnx.split(Dropping(nnx.Rngs(0)), nnx.Param, ...)
+    graph, *states = nnx.split(Dropping(nnx.Rngs(0)), nnx.Param, ...)
+    params, rest = states
     step = pw.fsdp(lambda params, x: (nnx.merge(graph, params, rest).out(x) ** 2).mean(), params, on=left)
     assert [one.name for one in step.parameters] == ["out.bias.value", "out.kernel.value"]
 
