@@ -77,6 +77,8 @@ _TOOLTIPS = [
     ("moves", "@bytes{custom} @route"),
     ("line", "@line"),
 ]
+_OPTIONAL = ("moves", "line", "line or source")
+"""Rows of the tooltip that only some boxes have."""
 
 
 class Timeline(View):
@@ -127,6 +129,7 @@ class Timeline(View):
             TIME_RANGE: span,
             "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
+            "timeline_legend2": {"visible": any(len(self.sources[f"timeline_{one}"]["left"]) for one in palette.DASHES)},
         }
         self._lay_out()
         return self.sources
@@ -158,7 +161,7 @@ class Timeline(View):
 
 
 def _height(lanes: Lanes, style: Style) -> int:
-    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor)
+    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(117 * style.factor)
 
 
 def _lines(lanes: Lanes) -> tuple[list[float], list[float]]:
@@ -217,7 +220,7 @@ def _draw_boxes(
         text_align="center",
         text_baseline="middle",
     )
-    fig.add_tools(hover(boxes, tooltips, seconds=("left", "duration")))
+    fig.add_tools(hover(boxes, tooltips, ("left", "duration"), _OPTIONAL))
     fig.add_tools(
         TapTool(renderers=[boxes]),
         BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
@@ -236,13 +239,15 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
 
 
 def _draw_legend(fig: figure, style: Style) -> None:
-    """Add a legend of two rows, whose entries hide their kind: work on devices, and work of the controller."""
+    """Add a legend of rows whose entries hide their kind: guessed times, work on devices, work of the controller."""
     nowhere = ColumnDataSource({side: [float("nan")] for side in SIDES})
     swatches = {kind: _swatch(fig, kind, nowhere) for kind in palette.KINDS}
     _filter(fig, list(swatches.values()))
-    for position, kinds in enumerate((palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)):
-        items = [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
-        items += _guesses(fig, nowhere) if kinds is palette.DEVICE_KINDS else []
+    rows = [
+        [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
+        for kinds in (palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)
+    ]
+    for position, items in enumerate([*rows, _guesses(fig, nowhere)]):
         legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
         legend.click_policy = "hide"
         legend.location = "top_left"
@@ -264,7 +269,8 @@ def _guesses(fig: figure, nowhere: ColumnDataSource) -> list[LegendItem]:
     found = []
     for name in palette.DASHES:
         edges = fig.select_one({"name": f"timeline_{name}_edges"})
-        found.append(LegendItem(label=name, renderers=[fig.add_glyph(nowhere, edges.glyph.clone()), edges]))
+        swatch = fig.add_glyph(nowhere, edges.glyph.clone())
+        found.append(LegendItem(label=palette.GUESSES[name], renderers=[swatch, edges]))
     return found
 
 
@@ -294,4 +300,5 @@ def _roles() -> dict[str, dict[str, str]]:
         "timeline_islands": {"grid_line_color": "island"},
         "timeline_legend0": LEGEND_ROLES,
         "timeline_legend1": LEGEND_ROLES,
+        "timeline_legend2": LEGEND_ROLES,
     }
