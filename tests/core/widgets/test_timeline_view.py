@@ -141,7 +141,9 @@ def test_rows_of_the_tooltip_that_few_boxes_have_carry_their_label_in_the_value(
     """Bokeh shows the label of every row, also of an empty one."""
     view = Timeline((4, 4))
     view.update(fake_run())
-    tool = next(tool for tool in view.root.tools if isinstance(tool, HoverTool) and ("what", "@name · @kind") in tool.tooltips)
+    tool = next(
+        tool for tool in view.root.tools if isinstance(tool, HoverTool) and ("what", "@name · @kind") in tool.tooltips
+    )
     assert tool.tooltips[-2:] == [("", "@bytes{custom} @route"), ("", "@line{custom}")]
     for column, label in (("@bytes", "moves"), ("@line", "line")):
         made = tool.formatters[column]

@@ -42,6 +42,7 @@ from bokeh.plotting import figure
 from pathways_nb.trace.host_parts import devices_per_host
 from pathways_nb.trace.record import GAUGE_KINDS, HOST_KIND, Events
 from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     LEGEND_ROLES,
@@ -129,7 +130,7 @@ class Timeline(View):
             TIME_RANGE: span,
             "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
-            "timeline_legend2": {"visible": any(len(self.sources[f"timeline_{one}"]["left"]) for one in palette.DASHES)},
+            "timeline_legend2": {"visible": any(len(self.sources[f"timeline_{name}"]["left"]) for name in DASHES)},
         }
         self._lay_out()
         return self.sources
@@ -207,7 +208,7 @@ def _draw_boxes(
     for name in palette.HATCHES:
         pattern = Quad(**_AT, fill_color=None, line_color=None, **_hatch(name))
         fig.add_glyph(tables[f"timeline_{name}"], pattern)  # no glyphs for selections: they cost time to make
-    for name, dash in palette.DASHES.items():
+    for name, dash in DASHES.items():
         edge = Quad(**_AT, fill_color=None, line_color=palette.BOX_EDGE, line_width=style.line, line_dash=list(dash))
         fig.add_glyph(tables[f"timeline_{name}"], edge).name = f"timeline_{name}_edges"
     fig.text(
@@ -267,7 +268,7 @@ def _swatch(fig: figure, kind: palette.EventStyle, nowhere: ColumnDataSource) ->
 def _guesses(fig: figure, nowhere: ColumnDataSource) -> list[LegendItem]:
     """Return the legend entries of dashed edges, which hide these edges."""
     found = []
-    for name in palette.DASHES:
+    for name in DASHES:
         edges = fig.select_one({"name": f"timeline_{name}_edges"})
         swatch = fig.add_glyph(nowhere, edges.glyph.clone())
         found.append(LegendItem(label=palette.GUESSES[name], renderers=[swatch, edges]))
