@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
@@ -21,6 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TOOLS = os.path.join(_PACKAGE, "util", "")
 _LIBRARIES = (_PACKAGE, f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep, "<frozen", "<string>")
 
 
@@ -71,6 +72,30 @@ def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
         if is_users(traceback.tb_frame.f_code.co_filename):
             entries.append(traceback)
         traceback = traceback.tb_next
+    return _of_entries(entries)
+
+
+def short_traceback(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback in which one entry stands for all those between two lines of the user that begin in here.
+
+    It is the innermost one of this package, without its tools for waiting and interrupts; libraries that the user's
+    code calls keep their entries.
+    """
+    entries, ours = list[TracebackType](), list[TracebackType]()
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if is_users(filename):
+            entries += [*ours[-1:], traceback]
+            ours = []
+        elif filename.startswith(_PACKAGE) and not filename.startswith(_TOOLS):
+            ours.append(traceback)
+        elif not ours and not filename.startswith(_TOOLS):
+            entries.append(traceback)
+        traceback = traceback.tb_next
+    return _of_entries([*entries, *ours[-1:]])
+
+
+def _of_entries(entries: Sequence[TracebackType]) -> TracebackType | None:
     kept: TracebackType | None = None
     for entry in reversed(entries):
         kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)

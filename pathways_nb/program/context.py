@@ -49,6 +49,16 @@ class Tracing:
     padded: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """By identity of a traced value, the value and the padded array that begins with it."""
 
+    @property
+    def who(self) -> str:
+        """What is traced, for errors: the innermost computation, else the program."""
+        return f"the {'computation' if self.inside else 'program'} {self.who_name!r}"
+
+    @property
+    def who_name(self) -> str:
+        """The name of what ``who`` says."""
+        return self.inside[-1].name if self.inside else self.program
+
     def cropped(self, array: Any, shape: Sequence[int]) -> Any:
         """Return a padded array without its padding, which is at the end of its dimensions; ``kept`` finds it again."""
         value = jax.lax.slice(array, [0] * len(shape), shape)
@@ -65,11 +75,11 @@ class Tracing:
         Raises:
             UsageError: naming the future's variable.
         """
-        for leaf in call.leaves:
+        for index, leaf in enumerate(call.leaves):
             if isinstance(leaf, Deferred):
                 raise UsageError(
-                    f"{call.owner}: the program {self.program!r} uses the future {self.captured(leaf)} from outside. "
-                    f"Pass it as an argument of {self.program!r} instead."
+                    f"{call.name(index)}: the program {self.program!r} uses the future {self.captured(leaf)} from "
+                    f"outside. Pass it as an argument of {self.program!r} instead."
                 )
 
 

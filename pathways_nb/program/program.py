@@ -160,7 +160,7 @@ class Program(Unique):
                 narrow an argument.
         """
         call.check_width(avals)
-        trace = context.Tracing(self.name, mesh_of, self._captured_name)
+        trace = context.Tracing(self.name, mesh_of, functools.partial(captured_name, self.fn))
         out_tree: list[Any] = []
         cropped: list[tuple[int, tuple[int, ...]]] = []
 
@@ -280,27 +280,28 @@ class Program(Unique):
         for const in closed_over(closed):
             if isinstance(const, jax.Array) and not isinstance(const, jax.core.Tracer) and const.committed:
                 raise UsageError(
-                    f"the program {self.name!r} uses the device array {self._captured_name(const)} from outside. "
+                    f"the program {self.name!r} uses the device array {captured_name(self.fn, const)} from outside. "
                     f"Pass it as an argument of {self.name!r} instead."
                 )
 
-    def _captured_name(self, value: object) -> str:
-        """Return the name of the variable, in the function or in a computation it calls, that holds ``value``."""
-        pending, seen = [self.fn], set()
-        while pending:
-            fn = inspect.unwrap(pending.pop())
-            if id(fn) in seen or not hasattr(fn, "__code__"):
-                continue
-            seen.add(id(fn))
-            free = inspect.getclosurevars(fn)
-            for name, held in {**free.globals, **free.nonlocals}.items():
-                if any(leaf is value for leaf in jax.tree.leaves(held)):
-                    return repr(name)
-                if isinstance(held, (Computation, Program)):
-                    pending.append(held.fn)
-                elif inspect.isfunction(held):
-                    pending.append(held)
-        return f"of shape {getattr(value, 'shape', '?')}"
+
+def captured_name(fn: Callable[..., Any], value: object) -> str:
+    """Return the name of the variable, in a function or in a computation it calls, that holds ``value``."""
+    pending, seen = [fn], set()
+    while pending:
+        fn = inspect.unwrap(pending.pop())
+        if id(fn) in seen or not hasattr(fn, "__code__"):
+            continue
+        seen.add(id(fn))
+        free = inspect.getclosurevars(fn)
+        for name, held in {**free.globals, **free.nonlocals}.items():
+            if any(leaf is value for leaf in jax.tree.leaves(held)):
+                return repr(name)
+            if isinstance(held, (Computation, Program)):
+                pending.append(held.fn)
+            elif inspect.isfunction(held):
+                pending.append(held)
+    return f"of shape {getattr(value, 'shape', '?')}"
 
 
 def program(

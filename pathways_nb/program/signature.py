@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ import numpy as np
 from pathways_nb.errors import PathwaysError, UsageError
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.jax_contexts import Contexts
+from pathways_nb.program.models import how_to_split
 from pathways_nb.program.narrowing import NarrowingError, held_as
 from pathways_nb.util.words import a_type_of
 
@@ -308,6 +310,10 @@ class Signature:
             for path, _ in flat
         ]
 
+    def name(self, leaf: int) -> str:
+        """Return what errors call the leaf at a position: the function, its parameter and the path within it."""
+        return f"{self.owner}: {self.names[leaf]}"
+
     def avals(self) -> tuple[Aval, ...]:
         """Return the shape and type of each leaf.
 
@@ -322,10 +328,11 @@ class Signature:
         for index, aval in enumerate(found):
             if aval is None:
                 leaf, what = self.leaves[index], self.names[index]
-                parameter = what.removeprefix("argument ").partition("[")[0]
+                parameter = re.split(r"[.\[]", what.removeprefix("argument "))[0]
+                static = f" If it selects a variant of the program, name it static: static_argnames={parameter!r}."
                 raise UsageError(
-                    f"{self.owner}: {what} = {leaf!r} is {a_type_of(leaf)}, not an array, a number or a future. "
-                    f"If it selects a variant of the program, name it static: static_argnames={parameter!r}."
+                    f"{self.owner}: {what} = {leaf!r} is {a_type_of(leaf)}, not an array, a number or a future."
+                    f"{how_to_split((self.dynamic_args, self._dynamic_kwargs), leaf) or static}"
                 )
         return found  # type: ignore[return-value]
 

@@ -310,11 +310,10 @@ class Future(Unique, NotAnArray, Deferred):
         trace = context.tracing()
         if trace is None:
             return
-        who = f"the computation {trace.inside[-1].name!r}" if trace.inside else f"the program {trace.program!r}"
         line = f" ({here})" if (here := source_lines.user_line()) else ""
         raise UsageError(
-            f"{who} waits for the future {trace.captured(self)} from outside while it is traced{line}. Pass it as an "
-            f"argument instead, or wait outside, before the call: value = y.result()."
+            f"{trace.who} waits for the future {trace.captured(self)} from outside while it is traced{line}. Pass it "
+            f"as an argument instead, or wait outside, before the call: value = y.result()."
         )
 
     def _dispatch(self) -> None:

@@ -57,8 +57,8 @@ class NotAnArray:
         trace = context.tracing()
         if trace is not None:
             raise UsageError(
-                f"the program {trace.program!r} uses the future {trace.captured(self)} from outside. "
-                f"Pass it as an argument of {trace.program!r} instead."
+                f"{trace.who} uses the future {trace.captured(self)} from outside. "
+                f"Pass it as an argument of {trace.who_name!r} instead."
             )
 
     def _refuse(self, wrong: str, host: str, inside: str, error: type[UsageError] = UsageError) -> NoReturn:

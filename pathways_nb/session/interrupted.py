@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import Any
 
+from pathways_nb.plan import source_lines
 from pathways_nb.program import context
 from pathways_nb.runtime.run_state import asked
 from pathways_nb.session import default_controller
@@ -65,8 +66,9 @@ def cancel(session: Session | None) -> None:
 
 def _say(cancelled: int, begun: int) -> None:
     what, was = "cell" if _begun.cell is not None else "block", "was" if cancelled == 1 else "were"
-    rest = f"; {counted(begun, 'call')} already on devices will end" if begun else ""
-    to_standard_error(f"interrupted: {counted(cancelled, 'queued call')} of this {what} {was} cancelled{rest}.")
+    said = [f"{counted(cancelled, 'queued call')} of this {what} {was} cancelled"] if cancelled else []
+    said += [f"{counted(begun, 'call')} already on devices will end"] if begun else []
+    to_standard_error(f"interrupted: {'; '.join(said)}.")
 
 
 def _before_cell(*_: Any) -> None:
@@ -81,11 +83,22 @@ def _after_cell(result: Any) -> None:
         cancel(default_controller.peek())
 
 
+def _rendered() -> list[str]:
+    """Return the traceback of an interrupt as IPython shows it, with the user's lines and one of ours below each."""
+    kind, error, traceback = sys.exc_info()
+    style = _shell().InteractiveTB
+    lines: list[str] = style.structured_traceback(
+        kind, error, source_lines.short_traceback(traceback), tb_offset=style.tb_offset
+    )
+    return lines
+
+
 def watch_cells() -> None:
     """Have an interrupt of an IPython cell cancel what the cell has queued; do nothing outside IPython."""
     shell = _shell()
     if shell is None:
         return
+    interrupts.rendered = _rendered
     for event, function in (("pre_run_cell", _before_cell), ("post_run_cell", _after_cell)):
         if function not in shell.events.callbacks[event]:
             shell.events.register(event, function)

@@ -62,11 +62,12 @@ def show_sharding(
     shape, kind = _shape_of(array), _dtype_of(array, dtype)
     before = _own(array, shape) if spec is None and place is None else _seat(spec, place, "spec", "place")
     _check_rank(shape, before, "spec")
+    padded = isinstance(array, Deferred) and array.aval.padded is not None and spec is None
     if to is None and to_place is None:
-        return Layout.of(shape, kind, before)
+        return Layout.of(shape, kind, before, padded)
     after = _target(before, to, to_place)
     _check_rank(shape, after, "to")
-    return Reshard(Layout.of(shape, kind, before), Layout.of(shape, kind, after))
+    return Reshard(Layout.of(shape, kind, before, padded), Layout.of(shape, kind, after))
 
 
 def _shape_of(array: Any) -> tuple[int, ...]:

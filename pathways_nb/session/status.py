@@ -52,10 +52,9 @@ def _host(row: dict[str, Any]) -> str:
 
 
 def as_html(status: str) -> str:
-    """Return a status text as HTML: its first line as a heading, the others as a list."""
-    first, *rest = status.split("\n")
-    items = "".join(f"<li>{html.escape(row.strip())}</li>" for row in rest)
-    return f"<div><b>{html.escape(first)}</b><ul>{items}</ul></div>"
+    """Return a status text as HTML: its first line as a heading, the others with their indentation."""
+    first, _, rest = status.partition("\n")
+    return f'<div><b>{html.escape(first)}</b><pre style="white-space: pre-wrap">{html.escape(rest)}</pre></div>'
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,7 @@ from pathways_nb.util.words import counted
 _LISTED = 8
 """Blocks that the text lists one by one."""
 UNEVEN = "JAX takes no uneven array, argument or result; inside a computation it pads them, or refuses them too"
+PADDED = "padding is memory behind the array, which no shape and no read shows"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,7 @@ class Layout:
         axes: the mesh axes that split each dimension.
         numbers: number of each device.
         shards: index range of each device.
+        padded: whether it is kept with padding where its devices do not divide it, as ``pw.fsdp`` keeps parameters.
     """
 
     shape: tuple[int, ...]
@@ -72,21 +75,23 @@ class Layout:
     axes: tuple[tuple[str, ...], ...]
     numbers: Sequence[int]
     shards: Shards = field(repr=False)
+    padded: bool = False
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], dtype: Any, seat: Seat) -> Layout:
+    def of(cls, shape: tuple[int, ...], dtype: Any, seat: Seat, padded: bool = False) -> Layout:
         """Return the layout of an array.
 
         Args:
             shape: of the array.
             dtype: its type.
             seat: its sharding and devices.
+            padded: whether it is kept with padding.
         """
         spec = seat.sharding.spec if isinstance(seat.sharding, NamedSharding) else ()
         words = show(trimmed(spec)) if isinstance(seat.sharding, NamedSharding) else type(seat.sharding).__name__
         axes = tuple(axes_of(entry) for entry in spec) + ((),) * (len(shape) - len(spec))
         shards = Shards.of(seat.sharding, shape, seat.devices)
-        return cls(shape, str(dtype), dtype.itemsize, words, seat.place, seat.where, axes, seat.numbers, shards)
+        return cls(shape, str(dtype), dtype.itemsize, words, seat.place, seat.where, axes, seat.numbers, shards, padded)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -147,6 +152,9 @@ class Layout:
             return []
         found = []
         for dimension, (parts, each) in enumerate(zip(self.blocks.ranges, self.block_shape, strict=True)):
+            if self.padded:
+                found += self._padding(dimension)
+                continue
             rest = sorted({high - low for low, high in parts} - {each}, reverse=True)
             if rest:
                 names = " × ".join(map(repr, self.axes[dimension]))
@@ -155,7 +163,19 @@ class Layout:
                     f"dimension {dimension} of size {self.shape[dimension]} is not divisible by the devices of {names}"
                 )
                 found.append(f"{uneven}: parts of {each}, at its end {last}")
-        return [*found, UNEVEN]
+        return [*found, PADDED if self.padded else UNEVEN]
+
+    def _padding(self, dimension: int) -> list[str]:
+        """Return the line on how much of a dimension each device has, and how much padding; none if all have alike."""
+        parts, each = self.blocks.ranges[dimension], self.block_shape[dimension]
+        lengths = Counter(high - low for low, high in parts)
+        if len(lengths) == 1:
+            return []
+        has = []
+        for length, count in sorted(lengths.items(), reverse=True):
+            pads = f" and {each - length} of padding" if length < each else ""
+            has.append(f"{length}{pads} on {counted(count * len(self.devices) // len(parts), 'device')}")
+        return [f"dimension {dimension} of size {self.shape[dimension]}: {', '.join(has)}"]
 
     def dimension(self, number: int) -> str:
         """Return how one dimension is split, in words."""

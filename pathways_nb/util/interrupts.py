@@ -17,6 +17,7 @@ import sysconfig
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from functools import cache
 from types import FrameType
 
@@ -56,6 +57,10 @@ class _State:
 _state = _State()
 
 
+rendered: Callable[[], list[str]] | None = None
+"""Returns the lines of the traceback of the interrupt that is being handled, for IPython, which asks the error."""
+
+
 def guard() -> None:
     """Put off interrupts while blocks are entered and left, if Python's own handler is in place."""
     if _signal.getsignal(_NUMBER) is signal.default_int_handler and _is_main():  # ``signal.getsignal`` takes 3 µs
@@ -74,7 +79,10 @@ def _handle(number: int, frame: FrameType | None) -> None:
         _thread.start_new_thread(_again, (number,))
         return
     _state.tries = 0
-    raise KeyboardInterrupt
+    error = KeyboardInterrupt()
+    if rendered is not None:
+        error._render_traceback_ = rendered  # type: ignore[attr-defined]
+    raise error
 
 
 def _again(number: int) -> None:

@@ -54,6 +54,8 @@ def test_hover_shows_names_as_text(opened: Callable[..., Any]) -> None:
     assert "250 ms" in text
     assert "1.5 MB" in text
     assert "island 0, dev 0–3" in text
+    assert "moves: 1.5 MB" in text
+    assert "line: " not in text, "it has none"
     assert tip.locator("img, script").count() == 0
 
 

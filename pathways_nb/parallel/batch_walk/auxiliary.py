@@ -12,8 +12,8 @@ from pathways_nb.errors import UsageError, did_you_mean
 from pathways_nb.parallel.batch_walk.marks import Kind, Mark
 from pathways_nb.parallel.batch_walk.operation import Axis, grown
 
-How = Literal["rows", "mean", "sum", "max"]
-_GIVEN = ("sum", "mean", "max")
+How = Literal["rows", "mean", "sum", "max", "min"]
+_GIVEN = ("sum", "mean", "max", "min")
 
 
 class Auxiliary(NamedTuple):
@@ -43,7 +43,7 @@ class Auxiliary(NamedTuple):
         if self.how == "mean":
             kept = parts[0].dtype if jnp.issubdtype(parts[0].dtype, jnp.inexact) else jnp.float32
             return sum(part * share for part, share in zip(parts, shares, strict=True)).astype(kept)
-        return jnp.stack(parts).sum(0) if self.how == "sum" else jnp.stack(parts).max(0)
+        return getattr(jnp.stack(parts), self.how)(0)
 
 
 def arguments(where: str, aux: Any, has_aux: bool) -> None:
@@ -60,8 +60,8 @@ def arguments(where: str, aux: Any, has_aux: bool) -> None:
     for one in said:
         if one not in _GIVEN:
             raise UsageError(
-                f'{where}: aux={aux!r} must say "sum", "mean" or "max" of an output, as in aux={{"count": "sum"}}, or '
-                f'of all: aux="sum".{did_you_mean(one, _GIVEN)}'
+                f'{where}: aux={aux!r} must say "sum", "mean", "max" or "min" of an output, as in aux={{"count": '
+                f'"sum"}}, or of all: aux="sum".{did_you_mean(one, _GIVEN)}'
             )
 
 
@@ -80,18 +80,53 @@ def forms(
         given: ``aux=``.
 
     Raises:
-        UsageError: it cannot be known of an output, which is named by its path.
+        UsageError: it cannot be known of some outputs, all of which are named by their paths.
     """
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     names = [jax.tree_util.keystr(path, simple=True, separator=".") or "aux" for path in paths]
     named = _by_name(where, given, names) if isinstance(given, Mapping) else {}
-    found = []
+    found, unknown = [], dict[str, str]()
     for at, name in enumerate(names):
         how, own = named.get(name), shapes[at]
         if how is None and given in _GIVEN and not any(grown((a.shape, b.shape)) for a, b in own):
             how = given  # said of all outputs, so of those without rows
-        found.append(_form(where, axes, name, own, None if marks is None else marks[at], how))
-    return tuple(found)
+        known = None if marks is None else marks[at]
+        form = _form(where, axes, name, own, known, how)
+        found.append(form)
+        if form is None:
+            unknown[name] = _described(own[0][0], known)
+    if unknown:
+        raise UsageError(_undeclared(where, unknown))
+    return tuple(one for one in found if one is not None)
+
+
+def _undeclared(where: str, unknown: Mapping[str, str]) -> str:
+    """Return the error of outputs of which it must be said how they are joined.
+
+    Args:
+        where: ``"fsdp"`` or ``"pipeline"``.
+        unknown: by path, what each output is.
+    """
+    # of a truth value "max" says whether it is true of any part; a sum of them is a count
+    wanted = ", ".join(f'"{name}": "{"max" if what.startswith("bool") else "sum"}"' for name, what in unknown.items())
+    listed = "; ".join(f"{name}, {what}" for name, what in unknown.items())
+    several = len(unknown) > 1
+    return (
+        f"{where}: how parts of the batch make {'these auxiliary outputs' if several else 'this auxiliary output'} of "
+        f"the whole is not known: {listed}. Say it{' of each' if several else ''}: aux={{{wanted}}}, or "
+        f'"mean", "max" or "min"; or return pw.mean(total, count), or a value of each row.'
+    )
+
+
+def _described(one: Any, marks: Sequence[Mark] | None) -> str:
+    """Return what an output is, and why it is not known how it is joined."""
+    kind = "a Python number" if _is_python(one, marks) else f"{one.dtype}{list(one.shape)}"
+    reason = next((mark.reason for mark in marks or () if mark.reason), None)
+    return f"{kind} from {reason}" if reason else kind
+
+
+def _is_python(one: Any, marks: Sequence[Mark] | None) -> bool:
+    return bool(one.weak_type and marks is not None and marks[0].number is not None)
 
 
 def _by_name(where: str, given: Mapping[Any, How], names: Sequence[str]) -> dict[str, How]:
@@ -109,7 +144,8 @@ def _by_name(where: str, given: Mapping[Any, How], names: Sequence[str]) -> dict
 
 def _form(
     where: str, axes: Sequence[Axis], name: str, shapes: Sequence[tuple[Any, Any]], marks: Any, given: How | None
-) -> Auxiliary:
+) -> Auxiliary | None:
+    """Return how an output is joined; ``None`` if that is not known."""
     dims = [grown((one.shape, two.shape)) for one, two in shapes]
     one = shapes[0][0]
     if given is not None:
@@ -121,16 +157,10 @@ def _form(
         return Auxiliary(given)
     if dims[0]:
         return _rows(where, axes, name, one.shape, dims, marks)
-    python = one.weak_type and marks is not None and marks[0].number is not None
-    floating = jnp.issubdtype(one.dtype, jnp.inexact) and not python
+    floating = jnp.issubdtype(one.dtype, jnp.inexact) and not _is_python(one, marks)
     if floating and not any(dims) and (marks is None or all(mark.is_mean for mark in marks)):
         return Auxiliary("mean")
-    kind = "a Python number" if python else f"{one.dtype}{list(one.shape)}"
-    why = "" if marks is None else next((f": {mark.reason}" for mark in marks if mark.reason), "")
-    raise UsageError(
-        f"{where}: how parts of the batch make the auxiliary output {name} of the whole, {kind}, is not known{why}. "
-        f'Say it: aux={{"{name}": "sum"}}, or "mean" or "max"; or return pw.mean(total, count), or a value of each row.'
-    )
+    return None
 
 
 def _rows(

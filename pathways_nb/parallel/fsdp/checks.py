@@ -15,6 +15,7 @@ from pathways_nb.parallel.fsdp.plan import FsdpPlan
 from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree, unlike
 from pathways_nb.parallel.parameter_trees import name_of, names_of, require_match, truths
 from pathways_nb.parallel.random_keys import random_key_in
+from pathways_nb.program.models import how_to_split
 from pathways_nb.util.words import a_type_of, counted
 
 
@@ -80,8 +81,8 @@ def arrays(params: Any) -> None:
             jnp.result_type(leaf)
         except TypeError:
             raise UsageError(
-                f"fsdp: parameter {name_of(path)} is {a_type_of(leaf)}; parameters are arrays or shapes. Take what is "
-                f"no array out of the tree: eqx.partition(model, eqx.is_array) or nnx.split(model, nnx.Param, ...)."
+                f"fsdp: parameter {name_of(path)} is {a_type_of(leaf)}; parameters are arrays or shapes."
+                f"{how_to_split(params, leaf, trained=True) or ' Take what is no array out of the tree.'}"
             ) from None
 
 
@@ -113,6 +114,7 @@ def trainable(params: Any, frozen: Any) -> list[bool]:
             raise UsageError(
                 f"fsdp: parameter {name} is {leaf.dtype}, which has no gradient, so it would never be trained. Say so: "
                 f"frozen=lambda name: name == {name!r}; or close over it in the loss."
+                f"{how_to_split(params, leaf, trained=True)}"
             )
     return [not one for one in still]
 

@@ -81,7 +81,7 @@ def scattering(one: Parameter, axis: str) -> Callable[[Any], list[Any]]:
 
 def all_reduce(
     graph: StepGraph, axis: str, params: Sequence[int], value: int, total: int, others: PartitionSpec = UNSPLIT,
-    largest: bool = False,
+    reduction: Callable[[Any, str], Any] = jax.lax.psum,
 ) -> Collective:  # fmt: skip
     """Return the operation that adds up an array over all devices.
 
@@ -92,11 +92,11 @@ def all_reduce(
         value: the array.
         total: the sum.
         others: the partition of the array over other axes.
-        largest: whether the largest of each element is wanted instead of the sum.
+        reduction: another than the sum, such as ``jax.lax.pmax``.
     """
 
     def run(array: Any) -> list[Any]:
-        return [(jax.lax.pmax if largest else jax.lax.psum)(array, axis)]
+        return [reduction(array, axis)]
 
     run = on_pieces(graph.parameters[0], run, [others], [others]) if graph.parameters else run
     return Collective("all_reduce", (value,), (total,), run=run, axis=axis, carries=tuple(params))

@@ -66,7 +66,7 @@ def fsdp(
         has_aux: whether ``loss_fn`` returns the loss and auxiliary outputs. What grows with the batch comes back as
             rows in the batch's order, and what is a mean over the batch as the mean.
         aux: how other auxiliary outputs of the parts of a batch are joined, by path: ``{"count": "sum"}``, or
-            ``"mean"`` or ``"max"``; or one word for all.
+            ``"mean"``, ``"max"`` or ``"min"``; or one word for all.
         check: whether ``loss_fn`` must be a mean over the batch. Another loss, such as one with statistics of the
             batch, differs when the batch is split, and is refused; see ``pw.mean`` and ``FsdpStep.checked``.
         donate: whether a step takes over the memory of the parameters and the state it is given.

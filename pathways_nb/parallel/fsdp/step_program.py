@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -105,11 +106,19 @@ class StepComputation(Computation):
 _CATEGORIES: dict[Form, dict[str, str]] = {
     "init": {"result[0]": "parameters", "result[1]": "optimizer"},
     "lay_out": {"result[0]": "parameters", "result[1]": "optimizer"},
-    "step": {"args[0]": "parameters", "args[1]": "optimizer", "result[0]": "parameters", "result[1]": "optimizer"},
-    "value_and_grad": {"args[0]": "parameters", "result[1]": "gradients"},
-    "whole": {"args[0]": "parameters"},
+    "step": {"params": "parameters", "state": "optimizer", "result[0]": "parameters", "result[1]": "optimizer"},
+    "value_and_grad": {"params": "parameters", "result[1]": "gradients"},
+    "whole": {"params": "parameters"},
 }
 """What the memory of arguments and results is held for, by path."""
+_SIGNATURES: dict[Form, inspect.Signature] = {
+    "init": inspect.signature(lambda *args: None),
+    "lay_out": inspect.signature(lambda params, *state: None),
+    "step": inspect.signature(lambda params, state, *batch: None),
+    "value_and_grad": inspect.signature(lambda params, *batch: None),
+    "whole": inspect.signature(lambda params: None),
+}
+"""The names of arguments in errors."""
 
 
 def program_of(
@@ -131,6 +140,7 @@ def program_of(
         check(form, *args)
         return computation.cropped(trace, computation(*computation.padded(trace, args)), trains)
 
+    call.__signature__ = _SIGNATURES[form]  # type: ignore[attr-defined]
     alone = form in ("init", "lay_out") and not trains
     categories = {"result": "parameters"} if alone else _CATEGORIES[form]
     return program(call, donate_argnums=donated, name=computation.name, categories=categories)

@@ -189,6 +189,9 @@ def used_dtype(kept: Any, param_dtype: Any) -> Any:
     return param_dtype if param_dtype is not None and floating else kept
 
 
+_REDUCTIONS = {"max": jax.lax.pmax, "min": jax.lax.pmin}
+
+
 def added_collectives(graph: StepGraph, options: StepOptions, kept: Sequence[int] = ()) -> StepGraph:
     """Return a graph with a gather of each parameter at the front, and each gradient reduced where it is made.
 
@@ -212,7 +215,7 @@ def added_collectives(graph: StepGraph, options: StepOptions, kept: Sequence[int
         total = value
         for axis in options.axes.names if join.how != "rows" else ():
             before, total = total, graph.new(graph.flat.avals[value])
-            reduced = all_reduce(graph, axis, (), before, total, largest=join.how == "max")
+            reduced = all_reduce(graph, axis, (), before, total, reduction=_REDUCTIONS.get(join.how, jax.lax.psum))
             after.setdefault(made.get(value), []).append(reduced)
         outputs[value] = graph.new(graph.flat.avals[value])
         last.append(_scaled(total, outputs[value], 1 / options.axes.size if join.how == "mean" else 1))

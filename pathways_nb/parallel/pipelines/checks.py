@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +17,11 @@ from pathways_nb.errors import UsageError
 from pathways_nb.parallel.optimizer_state import require_same_shapes, require_same_tree
 from pathways_nb.parallel.parameter_trees import names_of, require_match
 from pathways_nb.parallel.pipelines.stage_calls import name_of, parameters
+from pathways_nb.parallel.pipelines.stage_parts import TokenSlice
 from pathways_nb.parallel.random_keys import random_key_in
+from pathways_nb.plan import source_lines
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.models import how_to_split
 from pathways_nb.program.specs import axes_of, show
 from pathways_nb.util.words import a_type_of, counted
 
@@ -66,7 +70,7 @@ def params(given: Any, stages: int, trained: Callable[[int, Any], Sequence[bool]
         if one and not jnp.issubdtype(dtype := jnp.result_type(leaf), jnp.inexact):
             raise UsageError(
                 f"pipeline: params{jax.tree_util.keystr(path)} is {dtype}, which has no gradient. Name it in frozen=, "
-                f"close over it in the stage, or make it part of the input."
+                f"close over it in the stage, or make it part of the input.{how_to_split(given, leaf, trained=True)}"
             )
     return given
 
@@ -237,6 +241,37 @@ def scalar(value: Any, loss: Callable[..., Any]) -> None:
             f"pipeline: {name}(y, targets) returned {dtype}[{','.join(map(str, shape))}], not a scalar. Return a mean "
             "over the batch, such as jnp.mean((y - targets) ** 2); with has_aux=True, a pair of it and anything else."
         )
+
+
+def mask_of_other_tokens(error: Exception, stage: int, function: Callable[..., Any], at: TokenSlice) -> None:
+    """Refuse a mask that fits no token slice, such as one of the whole sequence, if that is what an error is about.
+
+    Args:
+        error: JAX's, of shapes that do not fit; its text has them.
+        stage: number of the stage.
+        function: of the stage.
+        at: the slice.
+
+    Raises:
+        UsageError: naming the array's shape, its line and what fits.
+    """
+    if at.tokens == at.length or not isinstance(error, (TypeError, ValueError)):
+        return
+    shapes = [tuple(map(int, re.findall(r"\d+", found))) for found in re.findall(r"\((\d+,[\d, ]*)\)", str(error))]
+    width = at.offset + at.tokens
+    fits = at.tokens, width
+    for shape in shapes:
+        ends = shape[-2:]
+        if ends == fits or not (at.length in ends[:1] or ends in ((at.tokens, at.length), (at.tokens, at.tokens))):
+            continue
+        made_for = f"the whole sequence of {at.length}" if at.length in ends else "the slice alone"
+        line = source_lines.traceback_line(error.__traceback__)
+        raise UsageError(
+            f"pipeline: stage {stage} ({name_of(function)}) meets an array of shape {shape} ({line}) in a slice of "
+            f"{at.tokens} tokens that ends at token {width} of {at.length}: it is made for {made_for}. For attention "
+            f"take context.mask, here of shape {fits}; from a table by position take "
+            f"jnp.asarray(table)[context.positions]. JAX says: {str(error).splitlines()[0]}"
+        ).with_traceback(error.__traceback__) from None
 
 
 def explain(error: Exception, stage: int, stages: Sequence[Callable[..., Any]], x: Any) -> None:

@@ -205,7 +205,7 @@ def pipeline(
             place, as ``pw.fsdp`` does: each action gathers the parameters that it reads. ``"hsdp"`` repeats them over
             the first axis of each place, ``"ddp"`` over all. All of them split the rows of each microbatch.
         aux: how other auxiliary outputs of the parts of a batch are joined, by path: ``{"count": "sum"}``, or
-            ``"mean"`` or ``"max"``; or one word for all.
+            ``"mean"``, ``"max"`` or ``"min"``; or one word for all.
         check: whether stages and loss must give the loss of the whole batch from its parts. Others, such as statistics
             of the batch, are refused; see ``pw.mean`` and ``Pipeline.checked``.
         frozen: ``frozen(name)`` returns whether a parameter is not trained, such as ``"0.table"`` of stage 0; or a list

@@ -301,6 +301,7 @@ class StagedModel:
             with self._inside(stage):
                 parts = trace_stage(self._calls[stage], given, at, loss if last else None, share, stage > 0, trained)
         except Exception as error:
+            checks.mask_of_other_tokens(error, stage, self.stages[stage], at)
             self._explain(error, stage, given.x)
             raise
         if shards is not None:

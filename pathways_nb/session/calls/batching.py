@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from pathways_nb.errors import CancelledError, UsageError
 from pathways_nb.program import context, jax_contexts
 from pathways_nb.program.computation import Computation
 from pathways_nb.program.jax_contexts import Contexts
-from pathways_nb.program.program import Program
+from pathways_nb.program.program import Program, captured_name
 from pathways_nb.program.signature import Aval, Signature, Statics, snapshot
 from pathways_nb.session import tenant_scope
 from pathways_nb.session.calls.donation import check_futures, consume
@@ -316,7 +317,7 @@ def traced_at_line(computation: Computation, call: Signature, avals: tuple[Aval,
     key = (call.tree, avals, call.static_key, session.platform, call.contexts)
     if key not in computation.staged:
         call.check_width(avals)
-        trace = context.Tracing(computation.name, session.mesh_of, lambda value: repr(value))
+        trace = context.Tracing(computation.name, session.mesh_of, partial(captured_name, computation.fn))
 
         def staged(*leaves: Any) -> Any:
             return computation.stage(trace, replace(call, leaves=list(leaves), **call.regroup(leaves)))

@@ -318,7 +318,22 @@ def wait(tree: Any) -> Any:
     return tree
 
 
-def put(tree: Any, on: VirtualSlice, shardings: Any = None, category: str = VALUES) -> Any:
+def _places_to_write() -> str:
+    """Return how to name a place, with those that the user's variables hold."""
+    held = source_lines.users_variables().items()
+    found = [f"{name} ({place.axes_text})" for name, place in held if isinstance(place, VirtualSlice)]
+    if not found:
+        return "Make one, place = pw.virtual_slice(2), and write pw.put(tree, on=place)."
+    there = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
+    return f"Write pw.put(tree, on={found[0].partition(' ')[0]}). There {'are' if len(found) > 1 else 'is'} {there}."
+
+
+def put(
+    tree: Any,
+    on: VirtualSlice = None,  # type: ignore[assignment]  # left out, it is an error that names the places
+    shardings: Any = None,
+    category: str = VALUES,
+) -> Any:
     """Place every array of ``tree`` on a virtual slice.
 
     Args:
@@ -337,7 +352,8 @@ def put(tree: Any, on: VirtualSlice, shardings: Any = None, category: str = VALU
     """
     check(category, f"put(category={category!r})")
     if not isinstance(on, VirtualSlice):
-        raise UsageError(f"put(on={on!r}): that is {a_type_of(on)}; pass a pw.virtual_slice(...).")
+        given = "on which place?" if on is None else f"on={on!r} is {a_type_of(on)}, not a place."
+        raise UsageError(f"put: {given} {_places_to_write()}")
     session = default_controller.get()
     context.close_left_open()
     with calling(session):

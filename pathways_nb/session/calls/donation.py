@@ -6,7 +6,7 @@ is marked at once, before the program runs, and names the line that donated it.
 
 from __future__ import annotations
 
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import LostError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.program.signature import Signature
 from pathways_nb.session.futures import Future
@@ -19,13 +19,16 @@ def check_futures(call: Signature) -> None:
         LostError: an argument was donated by an earlier call.
         UsageError: an argument is donated and passed twice.
     """
-    for leaf in call.leaves:
+    for index, leaf in enumerate(call.leaves):
         if isinstance(leaf, Future):
-            leaf.check_usable()
+            try:
+                leaf.check_usable()
+            except LostError as error:
+                raise LostError(f"{call.name(index)}: {error}") from None
     for index in call.donated:
         leaf = call.leaves[index]
         if isinstance(leaf, Future) and sum(other is leaf for other in call.leaves) > 1:
-            raise UsageError(f"{call.owner}: {call.names[index]} is donated and passed twice in one call.")
+            raise UsageError(f"{call.name(index)} is donated and passed twice in one call.")
 
 
 def consume(call: Signature) -> list[Future]:

@@ -15,15 +15,16 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.cost.jaxpr.splits import bytes_on_device
-from pathways_nb.errors import UsageError
+from pathways_nb.errors import LostError, UsageError
 from pathways_nb.plan import source_lines
 from pathways_nb.plan.footprint import Allocation
 from pathways_nb.plan.memory_categories import VALUES
 from pathways_nb.plan.plan import Placement, Plan
 from pathways_nb.plan.virtual_slice import VirtualSlice, is_alive
 from pathways_nb.program import specs
+from pathways_nb.program.models import how_to_split
 from pathways_nb.program.narrowing import NarrowingError
-from pathways_nb.program.signature import Aval, aval_of
+from pathways_nb.program.signature import Aval, Signature, aval_of
 from pathways_nb.runtime.driver import Driver
 from pathways_nb.runtime.holds import Hold
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
@@ -35,16 +36,16 @@ from pathways_nb.trace.record import Row, label_of
 from pathways_nb.util.words import a_type_of
 
 
-def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tuple[list[int], list[Hold]]:
+def hold(session: Session, plan: Plan, call: Signature, client: str) -> tuple[list[int], list[Hold]]:
     """Store the arguments of a plan.
 
     Returns:
         The logical buffer of each argument, and the tokens of those buffers that were made only for this call.
     """
-    driver = session.driver
+    driver, leaves = session.driver, call.leaves
     held = [leaf.held_in(driver.entries) if isinstance(leaf, Future) else None for leaf in leaves]
     # All of them before the first is stored: one that is lost must leave nothing behind.
-    values = {at: _taken(driver, leaves[at]) for at, buffer in enumerate(held) if buffer is None}
+    values = {at: _taken(driver, call, at) for at, buffer in enumerate(held) if buffer is None}
     stored = {
         at: driver.store(value, getattr(value, "nbytes", 0), client, "an argument") for at, value in values.items()
     }
@@ -55,9 +56,14 @@ def hold(session: Session, plan: Plan, leaves: Sequence[Any], client: str) -> tu
     return buffers, list(stored.values())
 
 
-def _taken(driver: Driver, leaf: Any) -> Any:
+def _taken(driver: Driver, call: Signature, at: int) -> Any:
     """Convert an argument that this controller does not hold; one that is kept with padding gets it again."""
-    value = driver.take(leaf, "an argument")
+    leaf = call.leaves[at]
+    name = call.name(at) if isinstance(leaf, jax.ShapeDtypeStruct) else "an argument"  # names take time
+    try:
+        value = driver.take(leaf, name)
+    except LostError as error:
+        raise LostError(f"{call.name(at)}: {error}") from None
     if not isinstance(leaf, Future) or leaf.aval.padded is None:
         return value
     kept = leaf.aval.kept
@@ -113,11 +119,14 @@ def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, catego
     Returns:
         The tree with a future for each array.
     """
-    leaves, structure = jax.tree.flatten(tree)
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     specs.check_tree(shardings, "shardings", "put", place)
     wanted = specs.spread(shardings, tree, "shardings", "put")
     where = session.located(place)
-    placed = [_put(session, leaf, spec, place, *where, category) for leaf, spec in zip(leaves, wanted, strict=True)]
+    names = [f"put: tree{jax.tree_util.keystr(path)}" if path else "put: the array" for path, _ in paths]
+    found = [(name, leaf, spec) for name, (_, leaf), spec in zip(names, paths, wanted, strict=True)]
+    avals = [_checked(tree, *each, place) for each in found]  # all of them before the first is put
+    placed = [_put(session, *each, aval, place, *where, category) for each, aval in zip(found, avals, strict=True)]
     return jax.tree.unflatten(structure, placed)
 
 
@@ -196,21 +205,33 @@ class Reservation:
         self._held = None
 
 
-def _put(
-    session: Session, leaf: Any, spec: Any, place: VirtualSlice, placement: Placement, mesh: Mesh, category: str
-) -> Future:
+def _checked(tree: Any, name: str, leaf: Any, spec: Any, place: VirtualSlice) -> Aval:
+    """Return shape and type of a leaf that is put.
+
+    Raises:
+        ShardingError: its spec does not fit.
+        UsageError: it is no array, or JAX would hold another number.
+    """
     try:
         aval = aval_of(leaf, exact=True)
     except NarrowingError as error:
-        raise NarrowingError(f"put: the array{error}") from None
+        raise NarrowingError(f"{name}{error}") from None
     if aval is None:
-        raise UsageError(f"put({leaf!r}): {a_type_of(leaf)} is not an array, a number or a future.")
-    aval = aval.value
-    specs.check_leaf(aval.shape, spec, place, "put: the array", "shardings")
-    value = session.driver.take(leaf, "put: the array")
+        raise UsageError(
+            f"{name} = {leaf!r} is {a_type_of(leaf)}, not an array, a number or a future.{how_to_split(tree, leaf)}"
+        )
+    specs.check_leaf(aval.shape, spec, place, name, "shardings")
+    return aval.value
+
+
+def _put(
+    session: Session, name: str, leaf: Any, spec: Any, aval: Aval, place: VirtualSlice, placement: Placement,
+    mesh: Mesh, category: str,
+) -> Future:  # fmt: skip
+    value = session.driver.take(leaf, name)
     sharding = NamedSharding(mesh, spec or PartitionSpec())
-    name = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
-    room = Reservation(session, aval, placement, sharding, name, place.label, category)
+    held = f"put on {place.label}" + (f" ({line})" if (line := source_lines.user_line()) else "")
+    room = Reservation(session, aval, placement, sharding, held, place.label, category)
     try:
         array = session.driver.put(value, sharding)
     except BaseException:

@@ -154,7 +154,7 @@ def _submit(
         The futures of its results.
     """
     driver = session.driver
-    buffers, temporary = stored_values.hold(session, ready.plan, call.leaves, client)
+    buffers, temporary = stored_values.hold(session, ready.plan, call, client)
     run, results = driver.submit(ready, buffers, record, client)
     del temporary  # their buffers live on while the run needs them
     if not gathered:

@@ -94,7 +94,7 @@ def test_guessed_times_have_a_dashed_edge(quality: str, dash: tuple[int, int]) -
     scene = scene_of(run, ["timeline"])
     swatch, edge = (one for one in scene.shapes if isinstance(one, Rect) and one.dash == dash)
     assert swatch.width < edge.width
-    assert quality in texts(scene.svg())
+    assert palette.GUESSES[quality] in texts(scene.svg())
     assert f'stroke-dasharray="{dash[0]:g} {dash[1]:g}"' in scene.svg()
     image = Image.open(io.BytesIO(scene.png(2))).convert("RGB")
     along = [image.getpixel((x, round(2 * edge.y))) for x in range(round(2 * edge.x), round(2 * (edge.x + 20)))]

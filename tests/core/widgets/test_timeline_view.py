@@ -6,6 +6,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 import pytest
+from bokeh.models import HoverTool
 
 from pathways_nb.trace.metrics import summarise
 from pathways_nb.trace.record import QUALITIES, Events, Label, Row
@@ -121,9 +122,33 @@ def test_a_box_with_guessed_times_has_a_dashed_edge(quality: str) -> None:
     assert boxes["quality"] == [quality], "and the tooltip says so"
     drawn = {name: view.root.select_one({"name": f"timeline_{name}_edges"}).glyph for name in palette.DASHES}
     assert {name: tuple(edges.line_dash) for name, edges in drawn.items()} == palette.DASHES
-    assert [item.label.value for item in view.root.select_one({"name": "timeline_legend1"}).items[-2:]] == [
-        *palette.DASHES
-    ]
+    assert [item.label.value for item in view.root.select_one({"name": "timeline_legend2"}).items] == [
+        "estimated: end seen, start inferred", "interpolated: end not watched",
+    ]  # fmt: skip
+    assert view.properties["timeline_legend2"]["visible"] == (quality in palette.DASHES), "or it would explain nothing"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(1.0, "1F10"), (0.02, "F")])
+def test_the_name_of_an_action_is_written_whole_or_not_at_all(seconds: float, text: str) -> None:
+    """A part of it, such as ``F10``, would read as a name that is cut."""
+    labels = [Label("compute", name, island=0, devices=1, microbatch=10) for name in ("1F10", "1B9")]
+    run = FakeRun([], Events.from_rows([Row(labels[0], 0, seconds, 0), Row(labels[1], seconds, 1.0 + seconds, 0)]))
+    marks = Timeline((1,)).update(run)["timeline_marks"]
+    assert sorted(marks["text"]) == sorted([text, "1B9"])
+
+
+def test_rows_of_the_tooltip_that_few_boxes_have_carry_their_label_in_the_value() -> None:
+    """Bokeh shows the label of every row, also of an empty one."""
+    view = Timeline((4, 4))
+    view.update(fake_run())
+    tool = next(
+        tool for tool in view.root.tools if isinstance(tool, HoverTool) and ("what", "@name · @kind") in tool.tooltips
+    )
+    assert tool.tooltips[-2:] == [("", "@bytes{custom} @route"), ("", "@line{custom}")]
+    for column, label in (("@bytes", "moves"), ("@line", "line")):
+        made = tool.formatters[column]
+        assert made.args == {"label": label}
+        assert "return text && `${label}: ${text}`" in made.code
 
 
 def test_events_of_unknown_islands_do_not_break_it() -> None:

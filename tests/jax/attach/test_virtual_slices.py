@@ -83,5 +83,6 @@ def test_status_lists_islands_devices_places_and_memory(
     assert "place left: island 0, dev 0–3" in text
     assert "object store: 2 buffers, 8 B" in text
     html = controller._repr_html_()
-    assert "place left: island 0, dev 0–3" in html
+    assert '<pre style="white-space: pre-wrap">  island 0: 4 × cpu' in html
+    assert "\n    island 0: " in html, "what belongs to the object store stands below it"
     assert "&lt;controller cpu" in html

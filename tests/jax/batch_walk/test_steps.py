@@ -74,12 +74,14 @@ def with_metrics(w: Any, x: Any, y: Any) -> Any:
     about = {
         "logits": logits(w, x), "right": right, "accuracy": right.astype(jnp.float32).mean(),
         "count": right.sum(), "largest": logits(w, x).max(), "any": right.any(),
+        "smallest": logits(w, x).min(),
         "seen": pw.mean((right * seen(y)).sum(), seen(y).sum()), "norm": jnp.sqrt(jnp.sum(w**2)),
     }  # fmt: skip
     return each(w, x, y).mean(), about
 
 
-JOINED = {"count": "sum", "largest": "max", "any": "max"}
+JOINED = {"count": "sum", "largest": "max", "any": "max", "smallest": "min"}
+DECLARED = {"largest": "max", "smallest": "min"}
 
 
 @pytest.mark.parametrize(("mode", "accumulate"), [("zero3", 1), ("ddp", 2)])
@@ -129,12 +131,18 @@ def test_auxiliary_outputs_of_token_slices_are_put_together(controller: pw.Contr
 @pytest.mark.parametrize(
     ("name", "aux", "says"),
     [
-        ("count", {"any": "max"}, r"output count of the whole, int32\[\], is not known. Say it: aux=\{\"count\": \"s"),
-        ("any", {"count": "sum"}, r"auxiliary output any of the whole, bool\[\], is not known"),
+        ("count", DECLARED | {"any": "max"}, r"this auxiliary output .* not known: count, int32\[\]\. Say it: aux="),
+        ("any", DECLARED | {"count": "sum"}, r"is not known: any, bool\[\] from .* Say it: aux=\{\"any\": \"max\"\}"),
         (
             "largest",
-            {"count": "sum", "any": "max"},
-            r"largest of the whole, float32\[\], is not known: 'reduce_max' over",
+            {"count": "sum", "any": "max", "smallest": "min"},
+            r"is not known: largest, float32\[\] from 'reduce_max' over",
+        ),
+        (
+            "all",
+            None,
+            r"these auxiliary outputs of the whole is not known: any, bool.*; count, int32.*; largest, float32.*; "
+            r'smallest, .* Say it of each: aux=\{"any": "max", "count": "sum", "largest": "sum", "smallest": "sum"\}, or',
         ),
         (
             "logits",
@@ -142,7 +150,7 @@ def test_auxiliary_outputs_of_token_slices_are_put_together(controller: pw.Contr
             r"aux= says 'mean' of logits, whose shape \[4, 5\] grows with the batch",
         ),
         ("cout", {"cout": "sum"}, r"aux= names 'cout', but the auxiliary outputs are .* Did you mean 'count'"),
-        ("summ", {"count": "summ"}, r'must say "sum", "mean" or "max" of an output.* Did you mean \'sum\''),
+        ("summ", {"count": "summ"}, r'must say "sum", "mean", "max" or "min" of an output.* Did you mean \'sum\''),
     ],
 )
 def test_an_auxiliary_output_that_nobody_explains_is_refused(
@@ -159,7 +167,7 @@ def test_a_python_number_beside_the_loss_needs_a_word(controller: pw.Controller)
     def loss(w: Any, x: Any, y: Any) -> Any:
         return each(w, x, y).mean(), {"scale": 2.5}
 
-    with pytest.raises(pw.UsageError, match="auxiliary output scale of the whole, a Python number, is not known"):
+    with pytest.raises(pw.UsageError, match="auxiliary output of the whole is not known: scale, a Python number. Say"):
         pw.fsdp(loss, w, on=pw.virtual_slice(4), has_aux=True).value_and_grad(w, x, y)
     step = pw.fsdp(loss, w, on=pw.virtual_slice(4), has_aux=True, aux="max")
     (_, about), _ = step.value_and_grad(step.init(w), x, y)

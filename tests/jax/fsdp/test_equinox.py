@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import pathways_nb as pw
 from tests.jax.fsdp.test_modes import keeping_gradients, split
@@ -77,3 +78,29 @@ def test_a_model_of_equinox(left: pw.VirtualSlice) -> None:
     close(value, expected)
     close(step.whole(state[0]), whole)
     assert float(step(kept, state, *batch())[2]) < float(expected)
+
+
+def test_a_whole_model_is_refused_with_the_lines_that_split_it(left: pw.VirtualSlice) -> None:
+    model = Block(jax.random.key(0))
+    run = pw.jit(lambda model, x: model(x), on=left)
+    whole = {
+        "fsdp: parameter mlp.activation is a": lambda: pw.fsdp(lambda m, x: m(x).mean(), model, on=left),
+        "put: tree['first'].mlp.activation = ": lambda: pw.put({"first": model}, on=left),
+        "<lambda>: argument model.mlp.activation = ": lambda: run(model, np.ones((5, WIDTH), np.float32)),
+    }
+    for begins, call in whole.items():
+        with pytest.raises(pw.UsageError) as error:
+            call()
+        said = str(error.value)
+        assert said.startswith(begins)
+        assert "static_argnames" not in said
+        assert "Block is a model of Equinox: pass its " in said
+        name, only = ("params", "eqx.is_inexact_array") if begins.startswith("fsdp") else ("arrays", "eqx.is_array")
+        lines = [
+            f"{name}, rest = eqx.partition(model, {only})",
+            f"model = eqx.combine({name}, rest)  # in the function",
+        ]
+        assert [line.strip() for line in said.splitlines()[1:]] == lines
+    arrays, rest = eqx.partition(model, eqx.is_array)
+    x = np.ones((5, WIDTH), np.float32)
+    close(pw.jit(lambda arrays, x: eqx.combine(arrays, rest)(x), on=left)(pw.put(arrays, on=left), x), model(x))

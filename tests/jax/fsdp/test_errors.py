@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "more": (lambda: step_of().init({**PARAMS, "c": X}), pw.UsageError, "params has c, which the step does not know"),
     "no array": (
         lambda: step_of(params={**PARAMS, "act": jax.nn.relu}), pw.UsageError,
-        r"parameter act is .*; parameters are arrays or shapes. Take what is no array out of the tree: eqx.partition",
+        r"parameter act is .*; parameters are arrays or shapes. Take what is no array out of the tree\.",
     ),
     "no state": (
         lambda: step_of(optimizer=optax.adam(1e-3))(PARAMS, X, X), pw.UsageError,

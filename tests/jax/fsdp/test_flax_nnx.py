@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+import pytest
 from flax import nnx
 
 import pathways_nb as pw
@@ -40,6 +41,29 @@ class Transformer(nnx.Module):
         for block in self.blocks:
             x = block(x)
         return self.out.attend(x)
+
+
+class Dropping(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.out, self.drop = nnx.Linear(WIDTH, WIDTH, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.drop(self.out(x))
+
+
+def test_a_whole_model_is_refused_with_the_lines_that_split_it(left: pw.VirtualSlice) -> None:
+    with pytest.raises(pw.UsageError) as error:
+        pw.fsdp(lambda model, x: model(x).mean(), Dropping(nnx.Rngs(0)), on=left)
+    said = str(error.value)
+    assert said.startswith("fsdp: parameter drop.rngs.count.value is uint32, which has no gradient")
+    assert "Dropping is a model of Flax NNX: pass its parameters alone" in said
+    outside, inside = [line.strip() for line in said.splitlines()[1:]]
+    assert outside == "graph, params, rest = nnx.split(model, nnx.Param, ...)"
+    assert inside == "model = nnx.merge(graph, params, rest)  # in the function"
+    graph, *states = nnx.split(Dropping(nnx.Rngs(0)), nnx.Param, ...)
+    params, rest = states
+    step = pw.fsdp(lambda params, x: (nnx.merge(graph, params, rest).out(x) ** 2).mean(), params, on=left)
+    assert [one.name for one in step.parameters] == ["out.bias.value", "out.kernel.value"]
 
 
 def loss(model: Transformer, words: jax.Array, targets: jax.Array) -> jax.Array:

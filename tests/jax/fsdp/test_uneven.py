@@ -49,6 +49,18 @@ def is_padded(future: pw.Future) -> bool:
     return future.aval.padded is not None
 
 
+def test_the_picture_of_a_padded_parameter_says_what_each_device_has(controller: Any) -> None:
+    place = of(4)
+    kept = pw.fsdp(loss, model(), on=place).init(model())
+    layout = pw.show_sharding(kept["table"])
+    assert is_padded(kept["table"])
+    assert layout.lines[1:] == [
+        "dimension 0 of size 7: 2 on 3 devices, 1 and 1 of padding on 1 device",
+        "padding is memory behind the array, which no shape and no read shows",
+    ]
+    assert "JAX takes no uneven array" in str(pw.show_sharding((7, 3), pw.P("x"), place))
+
+
 # ---- training
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import pathways_nb as pw
 from tests.support.closeness import close
-from tests.support.pipelines import mlp, mlp_model, squared
+from tests.support.pipelines import LENGTH, mlp, mlp_model, squared
 
 ADAM, SGD = optax.adam(1e-3), optax.sgd(1e-3)
 
@@ -134,3 +136,40 @@ def test_parameters_may_be_a_list_or_a_tuple_whatever_the_state_was_made_for(con
         found = pw.get(step(of[given], pipe.init(ADAM, of[made_for]), x, targets))
         assert type(found[0]) is given
         close(jax.tree.leaves(found), jax.tree.leaves(wanted))
+
+
+@pytest.mark.parametrize(
+    ("cut", "shape", "slice_of", "fits"),
+    [
+        (lambda mask, h: mask, (12, 12), "6 tokens that ends at token 6 of 12: it is made for the whole", (6, 6)),
+        (
+            lambda mask, h: mask[: h.shape[1]],
+            (6, 12),
+            "6 tokens that ends at token 6 of 12: it is made for the",
+            (6, 6),
+        ),
+        (lambda mask, h: mask[: h.shape[1], : h.shape[1]], (4, 4), "4 tokens that ends at token 10 of 12", (4, 10)),
+    ],
+)
+def test_a_mask_that_fits_no_token_slice_is_named_with_its_line(
+    controller: pw.Controller, cut: Any, shape: Any, slice_of: str, fits: Any
+) -> None:
+    whole = np.tril(np.ones((LENGTH, LENGTH), bool))
+
+    def masked(params: Any, h: Any, context: pw.Context) -> Any:
+        keys = context.append(h @ params)
+        scores = jnp.where(cut(whole, h), h @ keys.swapaxes(1, 2), -1e30)
+        return jax.nn.softmax(scores) @ keys
+
+    line = inspect.getsourcelines(masked)[1] + 2
+    on = [pw.virtual_slice(1, island=0), pw.virtual_slice(1, island=1)]
+    pipe = pw.pipeline([masked] * 2, on=on, schedule="terapipe", microbatches=2, loss=squared, token_slices=[6, 4, 2])
+    h = np.ones((4, LENGTH, 8), np.float32)
+    with pytest.raises(pw.UsageError) as error:
+        pipe.value_and_grad([np.eye(8, dtype=np.float32)] * 2, h, h)
+    said = str(error.value)
+    place = f"test_refused_calls.py:{line}"
+    assert said.startswith(
+        f"pipeline: stage 0 (masked) meets an array of shape {shape} ({place}) in a slice of {slice_of}"
+    )
+    assert f"For attention take context.mask, here of shape {fits}; from a table by position take" in said

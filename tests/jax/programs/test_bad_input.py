@@ -159,8 +159,28 @@ def test_specs_of_another_tree(left) -> None:
 
 
 def test_put_on_something_else_than_a_place(controller) -> None:
-    assert "put(on=3): that is an int; pass a pw.virtual_slice(...)" in refused(
-        pw.UsageError, lambda: pw.put(np.ones(8), on=3)
+    assert refused(pw.UsageError, lambda: pw.put(np.ones(8), on=3)).startswith("put: on=3 is an int, not a place. ")
+    made = "put: on which place? Make one, place = pw.virtual_slice(2), and write pw.put(tree, on=place)."
+    assert refused(pw.UsageError, lambda: pw.put(np.ones(8))) == made
+
+
+def test_put_without_a_place_names_those_that_variables_hold(controller) -> None:
+    head, tail = pw.virtual_slice(4), pw.virtual_slice((2, 2), axes=("data", "model"))
+    with pytest.raises(pw.UsageError) as error:
+        pw.put(np.ones(8))
+    there = "There are head (x=4), tail (data=2, model=2)."
+    assert str(error.value) == f"put: on which place? Write pw.put(tree, on=head). {there}"
+    del head, tail
+
+
+def test_put_names_the_leaf_that_it_cannot_take(left) -> None:
+    tree = {"layers": [{"w": v}, {"w": "text"}]}
+    expected = "put: tree['layers'][1]['w'] = 'text' is a str, not an array, a number or a future."
+    assert refused(pw.UsageError, lambda: pw.put(tree, on=left)) == expected
+    uneven = refused(pw.ShardingError, lambda: pw.put({"a": v, "b": v[:6]}, on=left, shardings=pw.P("x")))
+    assert uneven.startswith("put: tree['b'] has shape (6,) and shardings=P('x'): dimension 0 of size 6 is not")
+    assert "put: tree['n'][0] is 1099511627776, which int32" in refused(
+        pw.UsageError, lambda: pw.put({"n": np.array([2**40])}, on=left)
     )
 
 
@@ -204,7 +224,7 @@ def test_what_jax_cannot_take(a) -> None:
         "program, name it static: static_argnames='mode'."
     )
     assert "argument v = 'text' is a str" in refused(pw.UsageError, lambda: a("text"))
-    assert "an object is not an array, a number or a future" in refused(
+    assert "is an object, not an array, a number or a future" in refused(
         pw.UsageError, lambda: pw.put(object(), on=a.place)
     )
 
@@ -323,8 +343,10 @@ def test_a_future_captured_by_arithmetic_in_a_program_is_named(a) -> None:
 def test_a_future_captured_by_a_computation_is_named(a, left) -> None:
     weights = a(v)
     f = pw.jit(lambda x: x + jnp.sin(weights), on=left)
-    text = refused(pw.UsageError, lambda: pw.program(lambda x: f(x))(v))
-    assert "uses the future 'weights' from outside" in text
+    expected = "the computation 'f' uses the future 'weights' from outside. Pass it as an argument of 'f' instead."
+    f.name = "f"
+    for call in (pw.program(lambda x: f(x)), f):
+        assert expected in refused(pw.UsageError, lambda call=call: call(v))
 
 
 WAITS = {

@@ -279,8 +279,8 @@ def test_a_future_says_that_it_is_lost(double, controller) -> None:
     y.wait()
     pw.reset()
     assert "lost: its devices have been let go" in repr(y)
-    for use in (y.result, lambda: double(y)):
-        with pytest.raises(pw.LostError, match=r"^<lambda> was held on devices that have been let go"):
+    for use, argument in ((y.result, ""), (lambda: double(y), "<lambda>: argument v: ")):
+        with pytest.raises(pw.LostError, match=f"^{argument}<lambda> was held on devices that have been let go"):
             use()
 
 
@@ -304,11 +304,16 @@ def test_a_donated_future_names_the_line_that_donated_it(left) -> None:
     line = here() + 1
     out = take(w)
     assert repr(w) == f"<future put on left: float32[8], donated at test_futures.py:{line}>"
-    for use in (w.result, w.array, lambda: take(w), lambda: float(w), lambda: pw.get(w), lambda: pw.program(take)(w)):
+    again, both = pw.jit(lambda w, n: w["a"] + n, on=left), pw.program(lambda *many: take(many[1]))
+    for use, argument in (
+        (w.result, ""), (w.array, ""), (lambda: float(w), ""), (lambda: pw.get(w), ""),
+        (lambda: take(w), "<lambda>: argument w: "), (lambda: again({"a": w}, 1.0), "<lambda>: argument w['a']: "),
+        (lambda: both(v, w), "<lambda>: argument many[1]: "),
+    ):  # fmt: skip
         with pytest.raises(pw.LostError) as error:
             use()
         assert str(error.value) == (
-            f"put on left was donated at test_futures.py:{line}: its memory belongs to that call's result. "
+            f"{argument}put on left was donated at test_futures.py:{line}: its memory belongs to that call's result. "
             "Use that result, or do not donate it."
         )
     np.testing.assert_array_equal(out.result(), v + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import signal
 import sys
 import threading
@@ -21,7 +22,7 @@ import pathways_nb as pw
 from pathways_nb.session import interrupted
 from pathways_nb.util import interrupts
 from tests.conftest import settled
-from tests.support.waiting import dispatchers, held_back, interrupt_when, stand_still
+from tests.support.waiting import dispatchers, held_back, interrupt_when, is_waited_for, stand_still
 
 M = np.full((4, 4), 0.5, np.float32)
 
@@ -50,6 +51,7 @@ def shell() -> Iterator[InteractiveShell]:
     interrupted.watch_cells()
     yield made
     interrupted._begun.cell = None
+    interrupts.rendered = None
     InteractiveShell.clear_instance()
 
 
@@ -102,6 +104,45 @@ def test_outside_a_cell_the_outermost_block_counts(controller, step, capsys) -> 
     assert outcomes(outside) == (0, 3)
     assert outcomes(ys) == (9, 0)
     assert capsys.readouterr().err == "interrupted: 9 queued calls of this block were cancelled.\n"
+
+
+def test_calls_on_devices_are_told_without_counting_what_was_not_queued(left, step, capsys) -> None:
+    begun, let_go = threading.Event(), threading.Event()
+
+    def hold(m: Any) -> Any:
+        begun.set()
+        let_go.wait()
+        return m
+
+    last = pw.jit(lambda m: jax.pure_callback(hold, jax.ShapeDtypeStruct(M.shape, M.dtype), m), on=left)
+    both = pw.program(lambda m: last(step(m)))
+    with pytest.raises(KeyboardInterrupt), pw.client("bob"):  # noqa: PT012
+        both(M)
+        begun.wait()
+        raise KeyboardInterrupt
+    let_go.set()
+    assert capsys.readouterr().err == "interrupted: 1 call already on devices will end.\n"
+
+
+def places_shown(text: str) -> list[str]:
+    """The files and cells of a traceback of IPython, in order, without folders."""
+    found = re.findall(r"^(?:File .*[/\\](\w+\.py):\d+|(Cell In)\[)", text, re.M)
+    return [file or cell for file, cell in found]
+
+
+def test_a_traceback_shows_the_users_lines_and_one_of_ours_below(controller, left, step, shell, capsys) -> None:
+    shell.colors = "nocolor"
+    shell.user_ns.update(pw=pw, left=left, step=step, M=M, stop=lambda: signal.raise_signal(signal.SIGINT))
+    shell.run_cell("f = pw.jit(lambda m: stop() or m, on=left)\nf(M)")
+    shown = capsys.readouterr().out
+    assert places_shown(shown) == ["Cell In", "computation.py", "Cell In", "test_interrupted_cells.py"]
+    assert shown.rstrip().endswith("KeyboardInterrupt:")
+    with held_back(dispatchers(controller)[0]), interrupt_when(lambda: is_waited_for(controller)):
+        shell.run_cell("step(M).result()")
+    settled(controller)
+    assert places_shown(capsys.readouterr().out) == ["Cell In", "futures.py"]
+    shell.run_cell("import json\njson.loads('1', object_hook=None, parse_int=lambda _: stop())")
+    assert places_shown(capsys.readouterr().out)[1:3] == ["__init__.py", "decoder.py"]
 
 
 def test_gathered_calls_are_counted(controller, left, capsys) -> None:

@@ -138,6 +138,12 @@ HATCHES = {"draining": "/", "failed": "x", "upright": "|", "level": "-"}
 DASHES = {"estimated": (6, 3), "interpolated": (2, 3)}
 """Lengths in pixels of the dashes and gaps of a box's edge, by the quality of its stamps; others have a solid edge."""
 
+GUESSES = {
+    "estimated": "estimated: end seen, start inferred",
+    "interpolated": "interpolated: end not watched",
+}
+"""Words of the legend for the dashed edges."""
+
 HATCH_ALPHA = 0.35
 """Opacity of the patterns."""
 

@@ -7,7 +7,7 @@ and in Python for still pictures, because a browser must label any window withou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from bokeh.models import CustomJSHover, CustomJSTickFormatter, GlyphRenderer, HoverTool, Range1d, WheelZoomTool
@@ -35,6 +35,11 @@ _BYTES = """
     return `${left.toFixed(unit && left < 99.95 ? 1 : 0)} ${units[unit]}`
 """
 """Script of a hover: bytes in a suitable unit."""
+_LABELLED = """
+    const text = (() => { %s })()
+    return text && `${label}: ${text}`
+"""
+"""Script of a hover: a value behind its label, or nothing."""
 TICKS = """
     const span = ticks.length > 1 ? ticks[ticks.length - 1] - ticks[0] : tick
     const [unit, scale] = span >= 2 ? ["s", 1] : span >= 2e-3 ? ["ms", 1e3] : ["µs", 1e6]
@@ -90,17 +95,31 @@ def shown(whole: Window, window: Window | None) -> tuple[Window, Window]:
     return window, (window[0] - margin, window[1] + margin)
 
 
-def hover(renderer: GlyphRenderer, tooltips: list[tuple[str, str]], seconds: tuple[str, ...]) -> HoverTool:
+def hover(
+    renderer: GlyphRenderer,
+    tooltips: list[tuple[str, str]],
+    seconds: tuple[str, ...],
+    optional: Sequence[str] = (),
+) -> HoverTool:
     """Return the tooltip over the boxes of ``renderer``.
 
     Args:
         renderer: the boxes.
         tooltips: pairs of a label and Bokeh's format.
         seconds: columns shown in a suitable unit of time; the column ``bytes`` always has one.
+        optional: labels that are left out where the first column of their row is empty.
     """
     formatters = dict.fromkeys([f"@{column}" for column in seconds], CustomJSHover(code=_SECONDS))
     formatters["@bytes"] = CustomJSHover(code=_BYTES)
-    return HoverTool(renderers=[renderer], tooltips=tooltips, formatters=formatters)
+    rows = []
+    for label, value in tooltips:
+        column = value.split("{")[0].split()[0]
+        if label in optional:  # Bokeh shows every label, so this one is made with the value
+            made = formatters[column].code if column in formatters else "return value"
+            formatters[column] = CustomJSHover(args={"label": label}, code=_LABELLED % made)
+            label, value = "", value if "{custom}" in value else value.replace(column, f"{column}{{custom}}")
+        rows.append((label, value))
+    return HoverTool(renderers=[renderer], tooltips=rows, formatters=formatters)
 
 
 def time_figure(name: str, height: int, y_range: Range1d, style: Style) -> figure:

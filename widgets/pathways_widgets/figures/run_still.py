@@ -216,11 +216,12 @@ def _timeline(moment: Moment, width: float, top: float, make: type[Timeline] = T
     view = make(moment.islands, plot[1] - plot[0], moment.island_names)
     sources, span, lane = view.update(moment), view.properties[TIME_RANGE], float(view.lanes.pixels)
     clients = [Swatch(name, colour) for _, name, colour in legend_of(moment.events)]
-    kinds, guesses = (
-        [*map(_swatches, KIND_ROWS)],
-        [Swatch(name, palette.BOX_EDGE, outline=True, dash=dash) for name, dash in palette.DASHES.items()],
-    )
-    shapes, used = legend([kinds[0] + guesses, *kinds[1:], clients], top + factor * LINE, width)
+    guesses = [
+        Swatch(palette.GUESSES[name], palette.BOX_EDGE, outline=True, dash=dash)
+        for name, dash in palette.DASHES.items()
+        if len(sources[f"timeline_{name}"]["left"])
+    ]
+    shapes, used = legend([guesses, *map(_swatches, KIND_ROWS), clients], top + factor * LINE, width)
     first = top + factor * LINE + used + 4
     bottom = first + view.lanes.bounds[-1] * lane
     frame = Frame(*plot, first, bottom, span["start"], span["end"], lane)

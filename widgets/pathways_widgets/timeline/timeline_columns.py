@@ -277,15 +277,15 @@ def _without_overlap(top: np.ndarray, middle: np.ndarray, texts: list[str], font
 def _mark(columns: Columns, microbatch: int, i: int, pixels: float, font: float) -> str:
     """Return the longest text that fits on a box: letter, microbatch and name; letter and microbatch; or the letter.
 
-    The name of a pipeline's action, such as ``2W0``, contains its own letter and microbatch.
+    The name of a pipeline's action, such as ``2W0``, contains its own letter and microbatch, and is written whole: a
+    part of it, such as ``W0``, reads as a name that is cut.
     """
     letter, name = palette.KINDS[columns["code"][i]].letter, columns["name"][i]
     short = f"{letter}{microbatch}" if microbatch >= 0 else letter
-    full = f"{short} {name}"
+    texts = [f"{short} {name}", short]
     if palette.is_action(name):
-        full, short = name, name.lstrip("0123456789")
-        letter = short[0]
-    for text in (full, short):
+        texts, letter = [name], name.lstrip("0123456789")[0]
+    for text in texts:
         if len(text) * 0.6 * font < pixels - 4:
             return text
     return letter

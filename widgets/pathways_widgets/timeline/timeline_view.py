@@ -42,6 +42,7 @@ from bokeh.plotting import figure
 from pathways_nb.trace.host_parts import devices_per_host
 from pathways_nb.trace.record import GAUGE_KINDS, HOST_KIND, Events
 from pathways_widgets.drawing import palette
+from pathways_widgets.drawing.palette import DASHES
 from pathways_widgets.drawing.style import Style
 from pathways_widgets.drawing.time_axis import (
     LEGEND_ROLES,
@@ -77,6 +78,8 @@ _TOOLTIPS = [
     ("moves", "@bytes{custom} @route"),
     ("line", "@line"),
 ]
+_OPTIONAL = ("moves", "line", "line or source")
+"""Rows of the tooltip that only some boxes have."""
 
 
 class Timeline(View):
@@ -127,6 +130,7 @@ class Timeline(View):
             TIME_RANGE: span,
             "timeline": {"tags": clients},  # ``figure.js`` makes a row of names from these
             "timeline_strips": {"visible": bool(clients)},
+            "timeline_legend2": {"visible": any(len(self.sources[f"timeline_{name}"]["left"]) for name in DASHES)},
         }
         self._lay_out()
         return self.sources
@@ -158,7 +162,7 @@ class Timeline(View):
 
 
 def _height(lanes: Lanes, style: Style) -> int:
-    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(100 * style.factor)
+    return max(int(lanes.bounds[-1] * lanes.pixels), 90) + int(117 * style.factor)
 
 
 def _lines(lanes: Lanes) -> tuple[list[float], list[float]]:
@@ -204,7 +208,7 @@ def _draw_boxes(
     for name in palette.HATCHES:
         pattern = Quad(**_AT, fill_color=None, line_color=None, **_hatch(name))
         fig.add_glyph(tables[f"timeline_{name}"], pattern)  # no glyphs for selections: they cost time to make
-    for name, dash in palette.DASHES.items():
+    for name, dash in DASHES.items():
         edge = Quad(**_AT, fill_color=None, line_color=palette.BOX_EDGE, line_width=style.line, line_dash=list(dash))
         fig.add_glyph(tables[f"timeline_{name}"], edge).name = f"timeline_{name}_edges"
     fig.text(
@@ -217,7 +221,7 @@ def _draw_boxes(
         text_align="center",
         text_baseline="middle",
     )
-    fig.add_tools(hover(boxes, tooltips, seconds=("left", "duration")))
+    fig.add_tools(hover(boxes, tooltips, ("left", "duration"), _OPTIONAL))
     fig.add_tools(
         TapTool(renderers=[boxes]),
         BoxSelectTool(dimensions="width", renderers=[], description="Totals", persistent=True),
@@ -236,13 +240,15 @@ def _draw_lines(fig: figure, lanes: Lanes, style: Style) -> None:
 
 
 def _draw_legend(fig: figure, style: Style) -> None:
-    """Add a legend of two rows, whose entries hide their kind: work on devices, and work of the controller."""
+    """Add a legend of rows whose entries hide their kind: guessed times, work on devices, work of the controller."""
     nowhere = ColumnDataSource({side: [float("nan")] for side in SIDES})
     swatches = {kind: _swatch(fig, kind, nowhere) for kind in palette.KINDS}
     _filter(fig, list(swatches.values()))
-    for position, kinds in enumerate((palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)):
-        items = [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
-        items += _guesses(fig, nowhere) if kinds is palette.DEVICE_KINDS else []
+    rows = [
+        [LegendItem(label=f"{kind.letter} {kind.name}", renderers=[swatches[kind]]) for kind in kinds]
+        for kinds in (palette.CONTROLLER_KINDS, palette.DEVICE_KINDS)
+    ]
+    for position, items in enumerate([*rows, _guesses(fig, nowhere)]):
         legend = Legend(items=items, name=f"timeline_legend{position}", orientation="horizontal")
         legend.click_policy = "hide"
         legend.location = "top_left"
@@ -262,9 +268,10 @@ def _swatch(fig: figure, kind: palette.EventStyle, nowhere: ColumnDataSource) ->
 def _guesses(fig: figure, nowhere: ColumnDataSource) -> list[LegendItem]:
     """Return the legend entries of dashed edges, which hide these edges."""
     found = []
-    for name in palette.DASHES:
+    for name in DASHES:
         edges = fig.select_one({"name": f"timeline_{name}_edges"})
-        found.append(LegendItem(label=name, renderers=[fig.add_glyph(nowhere, edges.glyph.clone()), edges]))
+        swatch = fig.add_glyph(nowhere, edges.glyph.clone())
+        found.append(LegendItem(label=palette.GUESSES[name], renderers=[swatch, edges]))
     return found
 
 
@@ -294,4 +301,5 @@ def _roles() -> dict[str, dict[str, str]]:
         "timeline_islands": {"grid_line_color": "island"},
         "timeline_legend0": LEGEND_ROLES,
         "timeline_legend1": LEGEND_ROLES,
+        "timeline_legend2": LEGEND_ROLES,
     }
