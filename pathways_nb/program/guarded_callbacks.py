@@ -1,8 +1,9 @@
 """Keeps an exception of a host callback from XLA until its node has ended.
 
-XLA stops a device whose callback raises. The others then wait for it in the next collective, and after 40 seconds XLA
-ends the process, in plain JAX, too. In a node with collectives XLA therefore gets zeros for what the callback would
-have returned, and whoever launches the node raises the exception when all its devices are done.
+XLA stops a device whose callback raises. The others then wait for it in the next collective, of this node or of one
+that reads its results, and after 40 seconds XLA ends the process, in plain JAX, too. In a node on several devices XLA
+therefore gets zeros for what the callback would have returned, and whoever launches the node raises the exception when
+all its devices are done.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Kept:
     """The exceptions of the callbacks of one node.
 
     Args:
-        keeps: whether they are kept; else they go to XLA.
+        guards: number of callbacks in the node.
         errors: of the launch under way.
         lock: held by that launch.
     """
 
-    keeps: bool = False
+    guards: int = 0
     errors: list[BaseException] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,8 +44,6 @@ class _Guarded:
     kept: Kept
 
     def __call__(self, *arrays: Any) -> Any:
-        if not self.kept.keeps:
-            return self.callback(*arrays)
         try:
             made = self.callback(*arrays)
             self._check(jax.tree.leaves(made))
@@ -66,9 +65,10 @@ class _Guarded:
 
 
 def guarded(params: Mapping[str, Any], kept: Kept | None) -> Mapping[str, Any]:
-    """Return an equation's parameters; those of a host callback with one whose exceptions ``kept`` may keep."""
+    """Return an equation's parameters; those of a host callback with one whose exceptions ``kept`` gets."""
     if kept is None or not callable(params.get("callback")):
         return params
+    kept.guards += 1
     return {**params, "callback": _Guarded(params["callback"], params.get("result_avals", ()), kept)}
 
 

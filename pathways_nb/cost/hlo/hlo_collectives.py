@@ -54,11 +54,6 @@ def is_collective(opcode: str) -> bool:
     return opcode.removesuffix("-start").removesuffix("-done") in _KINDS
 
 
-def has_collectives(text: str) -> bool:
-    """Return whether a compiled module, as text, has any collective."""
-    return any(f" {opcode}{form}(" in text for opcode in _KINDS for form in ("", "-start"))
-
-
 def exchanges_of(module: HloModule, sizes: Mapping[str, int]) -> list[HloCollective]:
     """Return the collectives of a module, those of a loop's body as often as it runs.
 

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pathways_nb.cost.hlo.hlo_collectives import has_collectives
 from pathways_nb.cost.model import NodeCost
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.build import Code
@@ -87,12 +86,12 @@ class Executables:
         Returns:
             A promise of the executable.
         """
-        start, kept = self.clock(), Kept()
+        start, kept = self.clock(), Kept() if request.mesh.size > 1 else None
         lowered = _lower(request, kept)
         record.add(Row(_relabel(request.label, "lower"), start, self.clock(), quality="exact"))
         return self._pool.submit(self._get, lowered, kept, request, record)
 
-    def _get(self, lowered: Any, kept: Kept, request: CompileRequest, record: Record) -> Executable:
+    def _get(self, lowered: Any, kept: Kept | None, request: CompileRequest, record: Record) -> Executable:
         jax_contexts.adopt(request.contexts)
         start, options = self.clock(), sorted(request.code.compiler_options.items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
@@ -114,7 +113,7 @@ class Executables:
         return ours.result()
 
 
-def _lower(request: CompileRequest, kept: Kept) -> Any:
+def _lower(request: CompileRequest, kept: Kept | None) -> Any:
     node = jitted(request, kept)
     return quietly(lambda: node.lower(*request.structs))
 
@@ -152,7 +151,7 @@ def _types(lowered: Any) -> str:
     )
 
 
-def _compile(lowered: Any, kept: Kept, request: CompileRequest) -> Executable:
+def _compile(lowered: Any, kept: Kept | None, request: CompileRequest) -> Executable:
     compiled = accept_small_elements(lowered.compile(request.code.compiler_options or None))
     whole = NamedSharding(request.mesh, PartitionSpec())
     found = jax.tree.leaves(compiled.output_shardings)
@@ -162,9 +161,7 @@ def _compile(lowered: Any, kept: Kept, request: CompileRequest) -> Executable:
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
     temporary, reused = memory_of(compiled)
     code = request.code if has_callbacks(request.code) else None
-    call: Any = compiled
-    if code is not None and request.mesh.size > 1 and has_collectives(compiled.as_text() or ""):
-        kept.keeps, call = True, LaunchToTheEnd(compiled, kept)
+    call: Any = LaunchToTheEnd(compiled, kept) if kept is not None and kept.guards else compiled
     call = _Spread(call, on_one, whole) if on_one else call
     return Executable(call, shardings, max(flops, 0.0), temporary, reused, code)
 

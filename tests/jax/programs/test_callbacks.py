@@ -168,6 +168,9 @@ RAISING = """
         expected = np.asarray(call(right).result())
         print(name, reason(call(wrong)), "|", reason(after(call(wrong))))
         assert np.array_equal(call(right).result(), expected)
+    alone = pw.shard_map(pure, on=four, in_specs=pw.P("x"), out_specs=pw.P("x"), check_vma=False)
+    together = pw.shard_map(lambda v: jax.lax.psum(v, "x"), **spread)
+    print("later", reason(pw.program(lambda v: together(alone(v)))(wrong)), "|", reason(together(alone(wrong))))
     print(reason(calls["parts"](np.where(x == 7, np.float32(100), x))))
 """
 REASON = "ValueError: -5 is negative (in a host callback)"
@@ -177,9 +180,9 @@ def test_a_callback_that_raises_before_a_collective_is_an_error_of_its_node(fres
     """XLA ended the process after 40 seconds, in which the other devices waited."""
     done = fresh_python(RAISING)
     *errors, shape = done.stdout.splitlines() or [""]
-    assert errors == [f"{name} {REASON} | {REASON}" for name in ("whole", "parts", "loop", "printed")], done.stderr[
-        -3000:
-    ]
+    assert errors == [f"{name} {REASON} | {REASON}" for name in ("whole", "parts", "loop", "printed", "later")], (
+        done.stderr[-3000:]
+    )
     assert shape == (
         "UsageError: a host callback returned float32[], but its result_shape_dtypes declare float32[2]. Return arrays "
         "of the declared shapes and types. (in a host callback)"
