@@ -24,12 +24,13 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from pathways_nb.program.action_marks import unnumbered
 from pathways_nb.program.build import Code
+from pathways_nb.program.guarded_callbacks import Kept, guarded
 from pathways_nb.program.items import Const, closed_over, equations
 from pathways_nb.util.primitives import ON_DEVICES
 
 
 def emit(
-    code: Code, mesh: Mesh, arriving: Sequence[Any], traced: tuple[tuple[str, int], ...] = ()
+    code: Code, mesh: Mesh, arriving: Sequence[Any], traced: tuple[tuple[str, int], ...] = (), kept: Kept | None = None
 ) -> Callable[..., list[Any]]:
     """Return the node as a function of its input arrays, which returns its output arrays as a list.
 
@@ -40,9 +41,10 @@ def emit(
             constrained inside the function, so that the compiler does the resharding; likewise the values between
             fused computations.
         traced: axis names and sizes of the mesh it was traced on; empty if they are those of ``mesh``.
+        kept: takes exceptions of its host callbacks; ``None`` to leave them to XLA.
     """
     traced = traced or mesh.abstract_mesh.shape_tuple
-    bodies = [jex.jaxpr_as_fun(_on_mesh(item.jaxpr, mesh, traced)) for item in code.items]
+    bodies = [jex.jaxpr_as_fun(_on_mesh(item.jaxpr, mesh, traced, kept)) for item in code.items]
     layouts = dict(zip(code.inputs, arriving, strict=True))
     layouts.update(zip(code.outputs, out_shardings(code, mesh), strict=False))
 
@@ -167,12 +169,14 @@ def _param_key(value: Any) -> Hashable:
     return repr(value)
 
 
-def _on_mesh(closed: jex.ClosedJaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -> jex.ClosedJaxpr:
+def _on_mesh(
+    closed: jex.ClosedJaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...], kept: Kept | None
+) -> jex.ClosedJaxpr:
     """Return a closed jaxpr on a concrete mesh."""
-    return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh, traced), closed.consts)
+    return jex.ClosedJaxpr(_rebind(closed.jaxpr, mesh, traced, kept), closed.consts)
 
 
-def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -> jex.Jaxpr:
+def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...], kept: Kept | None) -> jex.Jaxpr:
     """Return a jaxpr with the abstract mesh it was traced on replaced by a concrete one, at any depth.
 
     Only shardings that name devices (``ON_DEVICES``) get the concrete mesh. The others describe types and stay
@@ -192,16 +196,15 @@ def _rebind(jaxpr: jex.Jaxpr, mesh: Mesh, traced: tuple[tuple[str, int], ...]) -
             manual_axes = {axis: kind for axis, kind in kinds if kind is jax.sharding.AxisType.Manual}
             return abstract.update_axis_types(manual_axes) if manual_axes else mesh  # of a shard_map within another
         if isinstance(old, jex.ClosedJaxpr):
-            return _on_mesh(old, mesh, traced)
+            return _on_mesh(old, mesh, traced, kept)
         if isinstance(old, jex.Jaxpr):
-            return _rebind(old, mesh, traced)
+            return _rebind(old, mesh, traced, kept)
         if type(old) in (tuple, list):
             return type(old)(value(name, part, on_devices) for part in old)
         return old
 
-    return jaxpr.replace(
-        eqns=[
-            eqn.replace(params={k: value(k, v, eqn.primitive.name in ON_DEVICES) for k, v in eqn.params.items()})
-            for eqn in jaxpr.eqns
-        ]
-    )
+    def params(eqn: Any) -> dict[str, Any]:
+        on_devices = eqn.primitive.name in ON_DEVICES
+        return {k: value(k, v, on_devices) for k, v in guarded(eqn.params, kept).items()}
+
+    return jaxpr.replace(eqns=[eqn.replace(params=params(eqn)) for eqn in jaxpr.eqns])

@@ -15,6 +15,7 @@ from typing import Any
 from pathways_nb.errors import CancelledError, LostError, NodeError, PathwaysError
 from pathways_nb.plan.plan import Placement
 from pathways_nb.plan.run_numbers import shown
+from pathways_nb.program.guarded_callbacks import NOTE
 from pathways_nb.runtime.lowering.compiled_plan import CompiledPlan
 from pathways_nb.runtime.lowering.pieces import Located
 from pathways_nb.trace.record import Record
@@ -284,7 +285,8 @@ def _reason(cause: BaseException) -> str:
         return f"an output has {found}. Look for the operation with jax.debug_{found}s under plain jax.jit"
     if isinstance(cause, StopIteration) and not text:
         text = "the iterator that it reads has no more items"
-    return f"{type(cause).__name__}: {text}"
+    at = " (in a host callback)" if NOTE in getattr(cause, "__notes__", ()) else ""
+    return f"{type(cause).__name__}: {text}{at}"
 
 
 def lost(what: str) -> LostError:

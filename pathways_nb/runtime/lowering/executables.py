@@ -23,6 +23,7 @@ from pathways_nb.cost.model import NodeCost
 from pathways_nb.program import jax_contexts
 from pathways_nb.program.build import Code
 from pathways_nb.program.emit import digest, emit, has_callbacks, out_shardings, shape_key
+from pathways_nb.program.guarded_callbacks import Kept, LaunchToTheEnd
 from pathways_nb.program.jax_contexts import Contexts
 from pathways_nb.runtime.lowering.transfers import spread
 from pathways_nb.trace.record import Label, Record, Row
@@ -85,12 +86,12 @@ class Executables:
         Returns:
             A promise of the executable.
         """
-        start = self.clock()
-        lowered = _lower(request)
+        start, kept = self.clock(), Kept() if request.mesh.size > 1 else None
+        lowered = _lower(request, kept)
         record.add(Row(_relabel(request.label, "lower"), start, self.clock(), quality="exact"))
-        return self._pool.submit(self._get, lowered, request, record)
+        return self._pool.submit(self._get, lowered, kept, request, record)
 
-    def _get(self, lowered: Any, request: CompileRequest, record: Record) -> Executable:
+    def _get(self, lowered: Any, kept: Kept | None, request: CompileRequest, record: Record) -> Executable:
         jax_contexts.adopt(request.contexts)
         start, options = self.clock(), sorted(request.code.compiler_options.items())
         devices = tuple((device.platform, device.id) for device in request.mesh.devices.flat)
@@ -102,7 +103,7 @@ class Executables:
         if found is not None:
             return found.result()
         try:
-            ours.set_result(_compile(lowered, request))
+            ours.set_result(_compile(lowered, kept, request))
         except BaseException as error:
             ours.set_exception(error)
             with self._lock:
@@ -112,14 +113,14 @@ class Executables:
         return ours.result()
 
 
-def _lower(request: CompileRequest) -> Any:
-    node = jitted(request)
+def _lower(request: CompileRequest, kept: Kept | None) -> Any:
+    node = jitted(request, kept)
     return quietly(lambda: node.lower(*request.structs))
 
 
-def jitted(request: CompileRequest) -> Any:
-    """Return the node as a jitted function of its inputs, not traced yet."""
-    node = emit(request.code, request.mesh, request.arriving)
+def jitted(request: CompileRequest, kept: Kept | None = None) -> Any:
+    """Return the node as a jitted function of its inputs, not traced yet; ``kept`` takes exceptions of callbacks."""
+    node = emit(request.code, request.mesh, request.arriving, kept=kept)
     return jax.jit(
         node,
         in_shardings=request.arriving,
@@ -150,7 +151,7 @@ def _types(lowered: Any) -> str:
     )
 
 
-def _compile(lowered: Any, request: CompileRequest) -> Executable:
+def _compile(lowered: Any, kept: Kept | None, request: CompileRequest) -> Executable:
     compiled = accept_small_elements(lowered.compile(request.code.compiler_options or None))
     whole = NamedSharding(request.mesh, PartitionSpec())
     found = jax.tree.leaves(compiled.output_shardings)
@@ -159,9 +160,10 @@ def _compile(lowered: Any, request: CompileRequest) -> Executable:
     cost = compiled.cost_analysis() or {}
     flops = float(cost.get("flops", 0.0)) * request.mesh.size
     temporary, reused = memory_of(compiled)
-    kept = request.code if has_callbacks(request.code) else None
-    call = _Spread(compiled, on_one, whole) if on_one else compiled
-    return Executable(call, shardings, max(flops, 0.0), temporary, reused, kept)  # type: ignore[arg-type]
+    code = request.code if has_callbacks(request.code) else None
+    call: Any = LaunchToTheEnd(compiled, kept) if kept is not None and kept.guards else compiled
+    call = _Spread(call, on_one, whole) if on_one else call
+    return Executable(call, shardings, max(flops, 0.0), temporary, reused, code)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +174,7 @@ class _Spread:
     the others waiting in it, and XLA ends the process.
     """
 
-    compiled: jax.stages.Compiled
+    compiled: Any
     on_one: Sequence[int]
     """Positions of those outputs."""
     target: NamedSharding

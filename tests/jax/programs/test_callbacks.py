@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,3 +120,70 @@ def test_keys_made_of_what_a_callback_returns(controller, readers) -> None:
     makes = pw.jit(keys, on=place)
     draws = pw.jit(jax.vmap(jax.random.normal), on=place, in_shardings=pw.P("x"), out_shardings=pw.P("x"))
     close(draws(makes(x)), np.asarray(jax.vmap(jax.random.normal)(keys(x))))
+
+
+RAISING = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import pathways_nb as pw
+    from jax.experimental import io_callback
+
+    pw.attach("cpu", islands=1, devices_per_island=4)
+    four, x = pw.virtual_slice(4), np.arange(8, dtype=np.float32)
+
+    def checked(values):
+        if values.min() < 0 or values.shape == (4,):
+            raise ValueError(f"{values.min():.0f} is negative")
+        return values if values.max() < 100 else np.float32(0)
+
+    def pure(values):
+        return jax.pure_callback(checked, values, values)
+
+    def in_a_loop(values):
+        step = lambda total, _: (jax.lax.psum(io_callback(checked, total, total), "x") / 4, None)
+        return jax.lax.scan(step, values, length=2)[0]
+
+    def printed(values):
+        jax.debug.callback(checked, values)
+        return jax.lax.psum(values, "x")
+
+    spread = dict(on=four, in_specs=pw.P("x"), out_specs=pw.P(), check_vma=False)
+    calls = {
+        "whole": pw.jit(lambda v: pure(v).sum() + v.sum(), on=four, in_shardings=pw.P("x"), out_shardings=pw.P()),
+        "parts": pw.shard_map(lambda v: jax.lax.psum(pure(v), "x"), **spread),
+        "loop": pw.shard_map(in_a_loop, **spread),
+        "printed": pw.shard_map(printed, **spread),
+    }
+    after = pw.jit(lambda v: v + 1, on=four, in_shardings=pw.P())
+
+    def reason(future):
+        try:
+            return "no error, " + str(future.result())
+        except pw.NodeError as error:
+            return str(error).split(": ", 1)[1]
+
+    for name, call in calls.items():
+        right, wrong = x + 1, np.where(x == 7, np.float32(-5), x)  # on the last device alone
+        expected = np.asarray(call(right).result())
+        print(name, reason(call(wrong)), "|", reason(after(call(wrong))))
+        assert np.array_equal(call(right).result(), expected)
+    alone = pw.shard_map(pure, on=four, in_specs=pw.P("x"), out_specs=pw.P("x"), check_vma=False)
+    together = pw.shard_map(lambda v: jax.lax.psum(v, "x"), **spread)
+    print("later", reason(pw.program(lambda v: together(alone(v)))(wrong)), "|", reason(together(alone(wrong))))
+    print(reason(calls["parts"](np.where(x == 7, np.float32(100), x))))
+"""
+REASON = "ValueError: -5 is negative (in a host callback)"
+
+
+def test_a_callback_that_raises_before_a_collective_is_an_error_of_its_node(fresh_python: Callable[..., Any]) -> None:
+    """XLA ended the process after 40 seconds, in which the other devices waited."""
+    done = fresh_python(RAISING)
+    *errors, shape = done.stdout.splitlines() or [""]
+    assert errors == [f"{name} {REASON} | {REASON}" for name in ("whole", "parts", "loop", "printed", "later")], (
+        done.stderr[-3000:]
+    )
+    assert shape == (
+        "UsageError: a host callback returned float32[], but its result_shape_dtypes declare float32[2]. Return arrays "
+        "of the declared shapes and types. (in a host callback)"
+    )
