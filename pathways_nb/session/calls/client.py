@@ -38,7 +38,6 @@ from pathways_nb.session.status import turns_of
 from pathways_nb.session.tenant_scope import calling
 from pathways_nb.trace.exact_stamps import make_exact, matched
 from pathways_nb.util import forks
-from pathways_nb.util.words import a_type_of
 
 _DRAIN = 5.0
 """Seconds that an interrupted cell waits for its last picture."""
@@ -318,16 +317,6 @@ def wait(tree: Any) -> Any:
     return tree
 
 
-def _places_to_write() -> str:
-    """Return how to name a place, with those that the user's variables hold."""
-    held = source_lines.users_variables().items()
-    found = [f"{name} ({place.axes_text})" for name, place in held if isinstance(place, VirtualSlice)]
-    if not found:
-        return "Make one, place = pw.virtual_slice(2), and write pw.put(tree, on=place)."
-    there = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
-    return f"Write pw.put(tree, on={found[0].partition(' ')[0]}). There {'are' if len(found) > 1 else 'is'} {there}."
-
-
 def put(
     tree: Any,
     on: VirtualSlice = None,  # type: ignore[assignment]  # left out, it is an error that names the places
@@ -352,8 +341,7 @@ def put(
     """
     check(category, f"put(category={category!r})")
     if not isinstance(on, VirtualSlice):
-        given = "on which place?" if on is None else f"on={on!r} is {a_type_of(on)}, not a place."
-        raise UsageError(f"put: {given} {_places_to_write()}")
+        raise UsageError(stored_values.no_place(on))
     session = default_controller.get()
     context.close_left_open()
     with calling(session):

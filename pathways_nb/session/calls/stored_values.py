@@ -113,6 +113,18 @@ def homes(driver: Driver, leaves: Sequence[Any]) -> tuple[int | None, ...]:
     return tuple(map(home, leaves))
 
 
+def no_place(given: Any) -> str:
+    """Return the error of ``pw.put`` without a place: what was given, and the places that the user's variables hold."""
+    said = "on which place?" if given is None else f"on={given!r} is {a_type_of(given)}, not a place."
+    held = source_lines.users_variables().items()
+    found = [f"{name} ({place.axes_text})" for name, place in held if isinstance(place, VirtualSlice)]
+    if not found:
+        return f"put: {said} Make one, place = pw.virtual_slice(2), and write pw.put(tree, on=place)."
+    there = ", ".join(found[:8]) + (", …" if len(found) > 8 else "")
+    first, are = found[0].partition(" ")[0], "are" if len(found) > 1 else "is"
+    return f"put: {said} Write pw.put(tree, on={first}). There {are} {there}."
+
+
 def put(session: Session, tree: Any, place: VirtualSlice, shardings: Any, category: str) -> Any:
     """Place every leaf of a tree; see ``pw.put``.
 

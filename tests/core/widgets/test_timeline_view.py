@@ -128,12 +128,12 @@ def test_a_box_with_guessed_times_has_a_dashed_edge(quality: str) -> None:
     assert view.properties["timeline_legend2"]["visible"] == (quality in palette.DASHES), "or it would explain nothing"
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(1.0, "1F10"), (0.02, "F")])
+@pytest.mark.parametrize(("seconds", "text"), [(1.0, "1F10"), (0.028, "F")])
 def test_the_name_of_an_action_is_written_whole_or_not_at_all(seconds: float, text: str) -> None:
     """A part of it, such as ``F10``, would read as a name that is cut."""
     labels = [Label("compute", name, island=0, devices=1, microbatch=10) for name in ("1F10", "1B9")]
     run = FakeRun([], Events.from_rows([Row(labels[0], 0, seconds, 0), Row(labels[1], seconds, 1.0 + seconds, 0)]))
-    marks = Timeline((1,)).update(run)["timeline_marks"]
+    marks = Timeline((1,), pixels=1000.0).update(run)["timeline_marks"]  # in 27 pixels there is room for "F10"
     assert sorted(marks["text"]) == sorted([text, "1B9"])
 
 
