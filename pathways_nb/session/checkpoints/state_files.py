@@ -160,7 +160,7 @@ def find(path: Path) -> Path:
         raise FileNotFoundError(f"{what}: there is no such path.{offer}")
     if found != path:
         warnings.warn(
-            f"{what}: a save was interrupted between two renames. The newer state lies in {found.name!r} beside it and "
+            f"{what}: a save was interrupted between two renames. Its state lies in {found.name!r} beside it and "
             f"is read from there; the next save_state to the path gives it its name again.", RuntimeWarning,
             stacklevel=4,
         )  # fmt: skip

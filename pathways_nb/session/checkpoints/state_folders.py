@@ -104,8 +104,8 @@ def find(path: Path) -> Path:
     if os.path.lexists(path):
         return path
     # An older one without its name tells that the newer one was complete and synced.
-    pairs = (folder.with_suffix("") for folder in left(path) if folder.name.endswith(_OLDER))
-    return next((newer for newer in pairs if newer.exists()), path)
+    older = [folder for folder in left(path) if folder.name.endswith(_OLDER)]
+    return next((one for folder in older for one in (folder.with_suffix(""), folder) if one.exists()), path)
 
 
 def recover(path: Path) -> None:
