@@ -227,7 +227,7 @@ def _read(
     pairs = list(zip(leaves, targets, strict=True))
     chosen = [pair for pair, wanted in zip(pairs, known or [True] * len(pairs), strict=True) if wanted]
     direct = {
-        leaf.name: Wanted(None if _passes_host(leaf) else one.sharding, leaf.data_type, one.padded)
+        leaf.name: Wanted(None if _passes_host(leaf) else one.sharding, one.padded)
         for leaf, one in chosen if math.prod(leaf.shape)
     }  # fmt: skip
     found = state_files.read(folder, direct)

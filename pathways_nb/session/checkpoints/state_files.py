@@ -162,24 +162,30 @@ def find(path: Path) -> Path:
         warnings.warn(
             f"{what}: a save was interrupted between two renames. Its state lies in {found.name!r} beside it and "
             f"is read from there; the next save_state to the path gives it its name again.", RuntimeWarning,
-            stacklevel=4,
+            stacklevel=3,
         )  # fmt: skip
     return found
 
 
 def read_layout(path: Path) -> Layout:
-    """Return the layout of a saved state.
+    """Return the layout of a saved state; warns if it is so old that its files cannot be checked.
 
     Raises:
         UsageError: what is there is no saved state, or a damaged one.
     """
+    what = called("restore_state", path)
     try:
-        return Layout.from_json(_about(path))
+        about = _about(path)
+        layout = Layout.from_json(about)
     except (OSError, ValueError, RecursionError) as error:
         why = f"{_ABOUT}: {error}" if isinstance(error, DamagedError) else f"it has no readable {_ABOUT}"
-        raise UsageError(
-            f"{called('restore_state', path)}: that is no state that pw.save_state wrote ({why})."
-        ) from None
+        raise UsageError(f"{what}: that is no state that pw.save_state wrote ({why}).") from None
+    if about["format"].value == _UNCHECKED:
+        warnings.warn(
+            f"{what}: the state is older than digests, so it cannot be checked whether its files are as they were "
+            f"written. Save it again to have them.", RuntimeWarning, stacklevel=3,
+        )  # fmt: skip
+    return layout
 
 
 def _about(path: Path) -> Field:
@@ -191,7 +197,7 @@ def _about(path: Path) -> Field:
 
 
 def check_files(path: Path, names: Iterable[str]) -> None:
-    """Compare the files of a state with their digests; warns if it is so old that it has none.
+    """Compare the files of a state with their digests, unless it is so old that it has none.
 
     Args:
         path: of the state's folder.
@@ -203,15 +209,10 @@ def check_files(path: Path, names: Iterable[str]) -> None:
     what = called("restore_state", path)
     try:
         about = _about(path)
-        changed = state_digests.changed_files(path, about["files"]) if about["format"].value != _UNCHECKED else None
+        changed = state_digests.changed_files(path, about["files"]) if about["format"].value != _UNCHECKED else {}
     except (OSError, ValueError) as error:
         raise UsageError(f"{what}: {_ABOUT}: {said(error)}.") from None
-    if changed is None:
-        warnings.warn(
-            f"{what}: the state is older than digests, so it cannot be checked whether its files are as they were "
-            f"written. Save it again to have them.", RuntimeWarning, stacklevel=4,
-        )  # fmt: skip
-    elif changed:
+    if changed:
         (first, why), *others = changed.items()
         leaves = _leaves_in(path, changed, names)
         more = f", and {counted(len(others), 'other file')} as well" if others else ""
@@ -233,10 +234,10 @@ def _leaves_in(path: Path, files: Iterable[str], names: Iterable[str]) -> list[s
         with contextlib.suppress(OSError):  # of all arrays, the folder itself is lost
             shutil.copytree(path / _ARRAYS, Path(folder) / _ARRAYS, copy_function=link)
         for name in names:
-            try:
-                _load(Path(folder), {name: Wanted(None, None)})
-            except (OSError, ValueError, KeyError):
-                lost.append(name)
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if _load(Path(folder), {name: Wanted(None)}):
+                    continue
+            lost.append(name)
     return lost
 
 
@@ -245,12 +246,10 @@ class Wanted(NamedTuple):
 
     Args:
         sharding: of the ``jax.Array`` to make; ``None`` for a NumPy array.
-        dtype: of the ``jax.Array``.
         padded: its shape, if zeros are to follow the saved values; ``None`` for the saved one.
     """
 
     sharding: Any
-    dtype: Any
     padded: tuple[int, ...] | None = None
 
 
@@ -259,7 +258,7 @@ def read(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Any]:
 
     Args:
         path: of the state's folder.
-        wanted: by name.
+        wanted: by name; those that the files do not have are left out.
 
     Raises:
         UsageError: the files are damaged, or Orbax cannot read them.
@@ -279,14 +278,14 @@ def _load(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Any]:
     how = {
         name: ocp.RestoreArgs(restore_type=np.ndarray)
         if one.sharding is None
-        else ocp.ArrayRestoreArgs(
-            sharding=one.sharding, dtype=one.dtype, global_shape=one.padded, strict=one.padded is None
-        )
+        else ocp.ArrayRestoreArgs(sharding=one.sharding, global_shape=one.padded, strict=one.padded is None)
         for name, one in wanted.items()
     }
     asked = ocp.args.PyTreeRestore(dict.fromkeys(wanted, 0), restore_args=how, partial_restore=True)
     with ocp.Checkpointer(_handler(ocp)) as checkpointer:
-        return checkpointer.restore((path / _ARRAYS).absolute(), args=asked)
+        found = checkpointer.restore((path / _ARRAYS).absolute(), args=asked)
+    # Of an array that it does not have, Orbax returns what stands for it in the question.
+    return {name: value for name, value in found.items() if not isinstance(value, int)}
 
 
 def _save(path: Path, arrays: Mapping[str, Any]) -> None:
