@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pathways_nb.errors import UsageError, size
+from pathways_nb.errors import UsageError, both_ends, size
 from pathways_nb.session.checkpoints import state_digests, state_folders
 from pathways_nb.session.checkpoints.state_layout import Layout
 from pathways_nb.util.host_info import machine
@@ -44,8 +44,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 def called(call: str, path: Path, more: str = "") -> str:
     """Return a call as errors name it; of a very long path both ends."""
-    text = str(path)
-    return f"{call}({text if len(text) <= _LONG else f'{text[: _LONG // 2]}…{text[-_LONG // 2 :]}'!r}{more})"
+    return f"{call}({both_ends(str(path), _LONG)!r}{more})"
 
 
 def orbax(call: str) -> Any:
