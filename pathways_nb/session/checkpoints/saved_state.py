@@ -35,7 +35,7 @@ from pathways_nb.session.checkpoints.state_layout import (
     flattened,
     number_type,
     rebuilt,
-)  # fmt: skip
+)
 from pathways_nb.session.checkpoints.state_targets import Target, like_tree, on_place
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
