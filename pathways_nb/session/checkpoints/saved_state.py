@@ -42,6 +42,9 @@ from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
 from pathways_nb.util.words import a_type_of
 
+_TRIES = 10
+"""How often a state is read that another process replaces meanwhile."""
+
 
 def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) -> None:
     """Save a training state: parameters, optimizer state, PRNG keys; arrays are written shard by shard.
@@ -102,7 +105,25 @@ def restore_state(
         raise UsageError(f"{what}: on={on!r} is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     if on is None and shardings is not None:
         raise UsageError(f"{what}: shardings= needs the place: pass on=pw.virtual_slice(...), or like= alone.")
-    folder = state_files.find(folder)
+    for _ in range(_TRIES):
+        found = state_files.find(folder)
+        before, error, tree = state_files.version_of(found), None, None
+        try:
+            tree = _restored(found, what, like, on, shardings)
+        except UsageError as refused:
+            error = refused
+        # Another process may have replaced it: what was read may be of both states, and looks damaged.
+        if state_files.version_of(found) == before:
+            if error is not None:
+                raise error
+            return tree
+    raise UsageError(
+        f"{what}: it was replaced {_TRIES} times while it was read. Restore again, or save to a path for each step."
+    )
+
+
+def _restored(folder: Path, what: str, like: Any, on: VirtualSlice | None, shardings: Any) -> Any:
+    """Return the tree of the state that lies in a folder now."""
     layout = state_files.read_layout(folder)
     if like is None:
         tree, targets = rebuilt(layout.tree, lambda number: number), [Target()] * len(layout.leaves)
@@ -112,7 +133,7 @@ def restore_state(
         tree, order = like, range(len(layout.leaves))
     if on is not None:
         targets = on_place(layout, tree, order, targets, on, shardings, what)
-    values = _restored(folder, layout.leaves, targets, what)
+    values = _values(folder, layout.leaves, targets, what)
     return jax.tree.unflatten(jax.tree.structure(tree), [values[number] for number in order])
 
 
@@ -156,7 +177,7 @@ def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:
     return Leaf(path, value.shape, str(value.dtype), "key", str(jax.random.key_impl(value))), data
 
 
-def _restored(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
+def _values(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
     """Return the values of all leaves: memory on places first, then all arrays at once, then their futures."""
     if all(target.where is None for target in targets):
         read = _read(folder, leaves, targets, what)

@@ -166,6 +166,14 @@ def find(path: Path) -> Path:
     return found
 
 
+def version_of(path: Path) -> bytes:
+    """Return what tells a state from the one that replaced it: its JSON file, which has the digests of all others."""
+    try:
+        return (path / _ABOUT).read_bytes()
+    except OSError:
+        return b""
+
+
 def read_layout(path: Path) -> Layout:
     """Return the layout of a saved state; warns if it is so old that its files cannot be checked.
 
@@ -182,7 +190,7 @@ def read_layout(path: Path) -> Layout:
     if about["format"].value == _UNCHECKED:
         warnings.warn(
             f"{what}: the state is older than digests, so it cannot be checked whether its files are as they were "
-            f"written. Save it again to have them.", RuntimeWarning, stacklevel=3,
+            f"written. Save it again to have them.", RuntimeWarning, stacklevel=4,
         )  # fmt: skip
     return layout
 
