@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -298,8 +299,27 @@ def _load(path: Path, wanted: Mapping[str, Wanted]) -> dict[str, Any]:
 def _save(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write arrays as one checkpoint of Orbax."""
     ocp = orbax("save_state")
-    with ocp.Checkpointer(_handler(ocp)) as checkpointer:
+    with _told_once(), ocp.Checkpointer(_handler(ocp)) as checkpointer:
         checkpointer.save(path.absolute(), args=ocp.args.PyTreeSave(dict(arrays)))
+
+
+@contextlib.contextmanager
+def _told_once() -> Iterator[None]:
+    """Keep Orbax from logging an error that it raises as well: a traceback for each of its threads.
+
+    Yields:
+        Nothing.
+    """
+    logger = logging.getLogger("absl")
+    logger.addFilter(_is_no_thread)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_thread)
+
+
+def _is_no_thread(record: logging.LogRecord) -> bool:
+    return "_SignalingThread" not in record.getMessage()
 
 
 def _handler(ocp: Any) -> Any:

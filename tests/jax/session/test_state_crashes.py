@@ -247,6 +247,14 @@ def test_a_full_disk_leaves_the_older_state(tmp_path: Path, monkeypatch: pytest.
     assert os.listdir(tmp_path) == ["state"]
 
 
+def test_an_error_of_orbax_is_not_logged_by_each_of_its_threads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ValueError, match="exceeds"):
+        state_files._save(tmp_path / "arrays", {"x" * 70_000: np.zeros(3)})
+    assert not [record for record in caplog.records if "raised an exception" in record.getMessage()]
+
+
 def test_names_that_no_folder_can_have_are_refused_in_few_words(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no folder can have that name: a part of it has 100000 bytes, and the most are 241") as caught:  # fmt: skip
         pw.save_state(tmp_path / ("x" * 100_000), {"x": 1})
