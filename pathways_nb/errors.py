@@ -10,12 +10,21 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import Any
+
+_LONG_WORD, _LONG_TEXT = 400, 10_000
+"""Characters of a name, and of a whole text, beyond which errors show both ends only."""
+_A_LONG_WORD = re.compile(rf"\S{{{_LONG_WORD + 1},}}")
 
 
 class PathwaysError(Exception):
-    """Base of every error of this package."""
+    """Base of every error of this package; of very long names its text has both ends."""
+
+    def __init__(self, *args: object, **kwargs: Any) -> None:
+        super().__init__(*(_readable(one) if isinstance(one, str) else one for one in args), **kwargs)
 
 
 class NotAttachedError(PathwaysError):
@@ -67,6 +76,18 @@ class CancelledError(PathwaysError, RuntimeError):
 
 class LostError(PathwaysError, RuntimeError):
     """A result is gone: its devices were released or lost, or a later call donated it."""
+
+
+def both_ends(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters: of a longer one the beginning and the end."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[most // 2 - most + 1 :]}"
+
+
+def _readable(text: str) -> str:
+    """Return an error's text as somebody can read it, whatever names it repeats."""
+    if len(text) <= _LONG_WORD:
+        return text
+    return both_ends(_A_LONG_WORD.sub(lambda word: both_ends(word[0], _LONG_WORD), text), _LONG_TEXT)
 
 
 def is_number(value: object) -> bool:

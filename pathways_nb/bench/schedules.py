@@ -1,6 +1,7 @@
 """Every pipeline schedule in three sizes: makespan beside its closed form, bubble, peak, and time to generate it.
 
 Makespans are those of F = I = W = 1 for a microbatch on a whole device, transfers take none; see ``Schedule.timing``.
+A schedule of 300,000 actions whose last one is repeated is read from its text and refused (``refuse_seconds_300k``).
 Generation and evaluation are timed apart, each as the median of ``ROUNDS`` rounds: a schedule is generated once and
 evaluated for every change of times.
 """
@@ -11,14 +12,17 @@ import time
 from statistics import median
 from typing import Any
 
+from pathways_nb.errors import ScheduleError
 from pathways_nb.parallel.schedules.closed_forms import Times
 from pathways_nb.parallel.schedules.registry import ScheduleKind, kind_of, schedules
-from pathways_nb.parallel.schedules.schedule import schedule
+from pathways_nb.parallel.schedules.schedule import Schedule, schedule
 
 SIZES = ((4, 8), (8, 32), (16, 128))
 """Numbers of devices and microbatches."""
 TOKEN_SLICES = 4
 """Token slices of the schedules that slice sequences."""
+LARGE = ("zb-h1", 8, 12_500)
+"""Name, devices and microbatches of the schedule of 300,000 actions."""
 ROUNDS = 5
 """Repetitions whose median is reported."""
 SPEED = {"*_over_text_16x128_worst": "lower"}
@@ -34,6 +38,7 @@ def run(short: bool = False) -> dict[str, Any]:
         "evaluation_ms_16x128_worst": max(row["evaluation_ms"] for row in largest),
         "generation_over_text_16x128_worst": max(row["generation_ms"] / row["text_ms"] for row in largest),
         "evaluation_over_text_16x128_worst": max(row["evaluation_ms"] / row["text_ms"] for row in largest),
+        "refuse_seconds_300k": median(_refusal() for _ in range(ROUNDS)),
     }
     return {"figures": figures, "detail": rows}
 
@@ -60,6 +65,23 @@ def _row(kind: ScheduleKind, devices: int, microbatches: int) -> dict[str, Any]:
         "evaluation_ms": 1e3 * median(_timed(made.timing)[0] for _ in range(ROUNDS)),
         "text_ms": 1e3 * median(text),
     }
+
+
+def _refusal() -> float:
+    """Return the seconds from the text of a wrong schedule to its error."""
+    text = schedule(*LARGE).text
+    seconds, said = _timed(_refused, f"{text} {text.split()[-1]}")
+    assert "is done 2 times" in said, said
+    return seconds
+
+
+def _refused(text: str) -> str:
+    """Return the error of a wrong schedule."""
+    try:
+        Schedule.parse(text).check()
+    except ScheduleError as error:
+        return str(error)
+    return "it was not refused"
 
 
 def _text(actions: int) -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pathways_nb.errors import UsageError
+from pathways_nb.util.collecting import uncollected
 from pathways_nb.util.json_text import shortened
 
 OPERATIONS = "FIWB"
@@ -62,6 +63,11 @@ Rows = Sequence[Sequence[Cell]]
 _ACTION = re.compile(rf"([a-z]?)(\d+)([{OPERATIONS}])(\d+)(?:\.(\d+))?", re.ASCII)
 _DIGITS = 18
 """Most digits of a stage, a microbatch or a slice number: arrays hold them in 64 bits."""
+_ONLY = re.compile(
+    rf"(?<![^\s,])([a-z]?)(\d{{1,{_DIGITS}}})([{OPERATIONS}])(\d{{1,{_DIGITS}}})(?:\.(\d{{1,{_DIGITS}}}))?(?![^\s,])",
+    re.ASCII,
+)
+"""An action between separators: for rows of nothing else, which are read in one go."""
 _PAIR = "(0F3;3B1)OVERLAP_F_B"
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
@@ -123,7 +129,8 @@ def parse_rows(text: str) -> list[list[Cell]]:
     Raises:
         UsageError: the text is empty, or has something that is no action: its line and place are named.
     """
-    rows = [parse_row(line, f"line {number}") for number, line in enumerate(text.strip().splitlines(), 1)]
+    with uncollected():
+        rows = [parse_row(line, f"line {number}") for number, line in enumerate(text.strip().splitlines(), 1)]
     if not any(rows):
         raise UsageError("No schedule: write a line for each device with what it does in order, as in 0F0 0F1 0B0 0B1.")
     return rows
@@ -140,4 +147,10 @@ def parse_row(text: str, where: str) -> list[Cell]:
         UsageError: something that is no action: its place after ``where`` is named.
     """
     cells = text.replace(",", " ").split()
+    plain = _ONLY.findall(text)
+    if len(plain) == len(cells):
+        return [
+            Action(int(stage), operation, int(microbatch), int(part) if part else None, direction)
+            for direction, stage, operation, microbatch, part in plain
+        ]
     return [parse_cell(cell, f"{where}, action {place}") for place, cell in enumerate(cells, 1)]

@@ -1,4 +1,4 @@
-"""A schedule as arrays: the cell of each action, the dependencies, and the first action that is missing or repeated.
+"""A schedule as arrays: the cell of each action, and the dependencies.
 
 A forward pass needs that of the stage before and, with token slices, that of the slice before on its own stage (whose
 keys and values it reads). A gradient by the input needs the forward pass, the gradient of the stage after and, with
@@ -6,30 +6,22 @@ token slices, that of the slice after on its own stage (which holds the gradient
 (Li et al. 2021), section 3. A gradient by the weights needs the gradient by the input.
 
 Arrays in place of dictionaries, because the explorer evaluates thousands of actions at every change of a control.
-Whether the order of a device agrees with the dependencies is checked in ``checker``.
+Whether each action is there once is checked in ``work_parts``, and whether the order of a device agrees with the
+dependencies in ``checker``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from pathways_nb.errors import ScheduleError
-from pathways_nb.parallel.schedules.actions import Action, Cell, Rows, actions_of
-from pathways_nb.util.words import counted
-
-F, I, W = range(3)  # noqa: E741 - what the field calls it
-"""Parts of the work, as positions on the first axis of ``Tasks.cell``."""
-_PARTS = {"F": (F,), "I": (I,), "W": (W,), "B": (I, W)}
-
-
-_NAMED = 5
-"""Number of places that an error names for an action that is repeated."""
+from pathways_nb.parallel.schedules.actions import Cell, Rows
+from pathways_nb.parallel.schedules.work_parts import WorkParts, require_each_once
 
 
 class Dependencies(NamedTuple):
@@ -76,19 +68,15 @@ class Tasks:
         for device, row in enumerate(rows):
             if not row:
                 raise ScheduleError(f"Device {device} has nothing to do. Give it actions, or leave its line away.")
-        cells, actions = zip(*_counted(rows), strict=True)
-        directions = tuple(sorted({action.direction for action in actions}))
-        at = _places(actions, directions)
-        count = tuple(1 + int(at[2][at[0] == number].max()) for number in range(len(directions)))
-        stages, slices = int(at[1].max()) + 1, int(at[3].max()) + 1
-        parts = sum(2 if action.operation == "B" else 1 for action in actions)
-        if parts != 3 * stages * slices * sum(count):  # checked before arrays are made for all that is missing
-            _complain(rows, (stages, slices), dict(zip(directions, count, strict=True)))
-        where, times = _where(np.array(cells), actions, at)
-        if times.max() > 1:
-            _complain(rows, (stages, slices), dict(zip(directions, count, strict=True)))
+        parts = WorkParts.of(rows)
+        if len(parts.cell) != parts.wanted:  # checked before arrays are made for all that is missing
+            require_each_once(rows, parts)
+        where = _where(parts)
+        if np.count_nonzero(where >= 0) != len(parts.cell):
+            require_each_once(rows, parts)
         first, done = np.cumsum([0, *map(len, rows)]), tuple(cell for row in rows for cell in row)
-        return cls(done, first, where, _devices(where, first, directions), directions, count)
+        devices = _devices(where, first, parts.directions)
+        return cls(done, first, where, devices, parts.directions, parts.microbatches)
 
     @property
     def owner(self) -> np.ndarray:
@@ -129,95 +117,12 @@ def _edges(source: np.ndarray, target: np.ndarray, stage: np.ndarray) -> tuple[n
     return source.ravel(), target.ravel(), stages.ravel(), parts.ravel()
 
 
-def _counted(rows: Rows) -> Iterator[tuple[int, Action]]:
-    """Yield each action with the number of its cell."""
-    for number, cell in enumerate(cell for row in rows for cell in row):
-        for action in actions_of(cell):
-            yield number, action
-
-
-def _places(actions: Sequence[Action], directions: tuple[str, ...]) -> np.ndarray:
-    """Return direction, stage, microbatch and slice of each action, shape (4, actions)."""
-    stage, _, microbatch, part, direction = zip(*actions, strict=True)
-    number = {letter: index for index, letter in enumerate(directions)}
-    return np.array([[number[one] for one in direction], stage, microbatch, [one or 0 for one in part]])
-
-
-def _where(cells: np.ndarray, actions: Sequence[Action], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cell of each part of the work, by part, direction, stage, microbatch and slice, and how many do it."""
-    shape = (3, *(1 + at.max(axis=1)))
-    where, times = np.full(shape, -1), np.zeros(shape, int)
-    letters = np.array([action.operation for action in actions])
-    for letter, parts in _PARTS.items():
-        mine = letters == letter
-        for part in parts:
-            where[(part, *at[:, mine])] = cells[mine]
-            np.add.at(times, (part, *at[:, mine]), 1)
-    return where, times
-
-
-def _complain(rows: Rows, shape: tuple[int, int], microbatches: dict[str, int]) -> None:
-    """Raise the error that names what is done twice, or not at all.
-
-    Slow and in plain Python on purpose: it runs only for a schedule that is known to be wrong.
-    """
-    done = [part for _, action in _counted(rows) for part in _split(action)]
-    _once(rows, done)
-    _complete(done, shape, microbatches)
-
-
-def _once(rows: Rows, done: list[Action]) -> None:
-    """Require that each part of the work is done once, where B counts as I and W."""
-    if len(set(done)) == len(done):
-        return
-    places: dict[Action, list[str]] = {}
-    for device, row in enumerate(rows):
-        for place, cell in enumerate(row, 1):
-            for part in (part for action in actions_of(cell) for part in _split(action)):
-                places.setdefault(part, []).append(f"device {device}, action {place}")
-    part, twice = next((part, found) for part, found in places.items() if len(found) > 1)
-    where = "; ".join(twice[:_NAMED]) + ("; …" if len(twice) > _NAMED else "")
-    said = f"{_shown(part, done)} is done {len(twice)} times (B is I and W at once): {where}."
-    raise ScheduleError(f"{said} Do it once.")
-
-
-def _complete(done: list[Action], shape: tuple[int, int], microbatches: dict[str, int]) -> None:
-    """Require that every stage has all three parts of every microbatch and slice."""
-    stages, slices = shape
-    if len(done) == 3 * stages * slices * sum(microbatches.values()):
-        return  # nothing is repeated, so nothing is missing
-    known = set(done)
-    for action in _wanted(stages, slices, microbatches, len(done) + 1):
-        if action not in known:
-            count, operation = microbatches[action.direction], action.operation
-            either = "" if operation == "F" else f" (as {operation} or as a part of B)"
-            sliced = f" and {slices} token slices" if slices > 1 else ""
-            size = f"{counted(stages, 'stage')}, {counted(count, 'microbatch', 'es')}{sliced}"
-            said = f"{_shown(action, done)} is missing{either}: with {size}"
-            raise ScheduleError(f"{said} every stage does F and B, or F, I and W, of each. Add it.")
-
-
-def _wanted(stages: int, slices: int, microbatches: dict[str, int], most: int) -> Iterator[Action]:
-    """Yield all actions that a complete schedule has, of each size at most ``most``.
-
-    The limit keeps a mistyped number such as ``0F999999999`` from taking for ever: with more than ``most`` wanted
-    actions at least one of them is missing.
-    """
-    for direction, count in microbatches.items():
-        for microbatch, part, stage in product(*(range(min(size, most)) for size in (count, slices, stages))):
-            for operation in "FIW":
-                yield Action(stage, operation, microbatch, part, direction)
-
-
-def _split(action: Action) -> tuple[Action, ...]:
-    """Return the parts that an action does; an action without token slices does slice 0."""
-    whole = action._replace(token_slice=action.token_slice or 0)
-    return tuple(whole._replace(operation=one) for one in ("IW" if action.operation == "B" else action.operation))
-
-
-def _shown(part: Action, done: list[Action]) -> Action:
-    """Return a part as the schedule writes it: with a token slice only where the schedule has some."""
-    return part if any(action.token_slice for action in done) else part._replace(token_slice=None)
+def _where(parts: WorkParts) -> np.ndarray:
+    """Return the cell of each part of the work, by part, direction, stage, microbatch and token slice."""
+    stages, slices = parts.shape
+    where = np.full((3, len(parts.directions), stages, max(parts.microbatches), slices), -1)
+    where[parts.part, parts.direction, parts.stage, parts.microbatch, parts.token_slice] = parts.cell
+    return where
 
 
 def _devices(where: np.ndarray, first: np.ndarray, directions: tuple[str, ...]) -> np.ndarray:

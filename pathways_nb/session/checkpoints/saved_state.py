@@ -20,25 +20,40 @@ import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.plan.virtual_slice import VirtualSlice
+from pathways_nb.program.narrowing import NarrowingError, held_as
 from pathways_nb.session import default_controller
 from pathways_nb.session.calls.client import wait
 from pathways_nb.session.calls.stored_values import Reservation, with_padding
 from pathways_nb.session.checkpoints import state_files
 from pathways_nb.session.checkpoints.state_files import Wanted
-from pathways_nb.session.checkpoints.state_layout import NUMBERS, Layout, Leaf, PaddedLeaf, flattened, rebuilt
+from pathways_nb.session.checkpoints.state_layout import (
+    NUMBERS,
+    Layout,
+    Leaf,
+    PaddedLeaf,
+    check_names,
+    flattened,
+    number_type,
+    rebuilt,
+)
 from pathways_nb.session.checkpoints.state_targets import Target, like_tree, on_place
 from pathways_nb.session.futures import Future
 from pathways_nb.session.session import Session
 from pathways_nb.session.tenant_scope import calling
 from pathways_nb.util.words import a_type_of
 
+_TRIES = 10
+"""How often a state is read that another process replaces meanwhile."""
+
 
 def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) -> None:
     """Save a training state: parameters, optimizer state, PRNG keys; arrays are written shard by shard.
 
     A parameter that ``pw.fsdp`` keeps with padding is written without it, and passes through the host as a whole.
-    Waits for futures. The folder appears when everything is in it; an interrupt or an error leaves nothing behind. Its
-    subfolder ``arrays`` is an ordinary Orbax checkpoint. Nothing is pickled.
+    Waits for futures. The folder appears when everything in it is on the disk, and replaces an older state in one step:
+    a crash at any instant leaves one of the two. An interrupt or an error leaves nothing behind, and what a killed
+    process left is removed by the next save. The subfolder ``arrays`` is an ordinary Orbax checkpoint. Nothing is
+    pickled.
 
     Args:
         path: of the folder to make.
@@ -46,13 +61,16 @@ def save_state(path: str | PathLike[str], tree: Any, overwrite: bool = False) ->
         overwrite: whether a state saved there before is replaced.
 
     Raises:
-        UsageError: the path exists, a leaf is no array, Orbax is not installed, or a future is simulated without
-            values.
+        OSError: the files cannot be written, as when the disk is full. An older state is as it was.
+        UsageError: the path exists or is a link, a leaf is no array, Orbax is not installed, or a future is simulated
+            without values.
     """
     folder = Path(path).expanduser()
     state_files.orbax("save_state")
-    state_files.check_free(folder, overwrite)
-    leaves, containers = flattened(wait(tree))
+    leaves, containers = flattened(tree, "save_state")
+    check_names([path for path, _ in leaves])
+    state_files.claim(folder, overwrite)
+    wait([leaf for _, leaf in leaves])
     stored = [_stored(path, leaf) for path, leaf in leaves]
     arrays = {leaf.name: array for leaf, array in stored if array.size}
     state_files.write(folder, Layout(containers, tuple(leaf for leaf, _ in stored)), arrays, overwrite)
@@ -68,7 +86,8 @@ def restore_state(
         like: a tree of the saved structure. Each leaf is placed like the leaf here: like a future on its place, like an
             array or a ``jax.ShapeDtypeStruct`` in its sharding, else as a host value. Only with it are nodes other than
             dicts, lists and tuples rebuilt (an Optax state, a Flax or Equinox module); else they become dicts by field.
-        on: the virtual slice for all leaves, whatever ``like`` says; without either, leaves are NumPy arrays.
+        on: the virtual slice for all arrays, whatever ``like`` says; without either, they are NumPy arrays. Python's
+            numbers stay on the host as they are.
         shardings: with ``on``, a ``pw.P``, or a prefix tree of them; replicated if left out.
 
     Returns:
@@ -77,13 +96,34 @@ def restore_state(
     Raises:
         FileNotFoundError: there is no such path.
         ShardingError: a spec does not fit.
-        UsageError: no saved state is there, ``like`` has other leaves, shapes or dtypes, or Orbax is not installed.
+        UsageError: no saved state is there, a file of it is damaged, ``like`` has other leaves, shapes or dtypes, a
+            value does not fit the 32 bits in which JAX holds it on devices, or Orbax is not installed.
     """
-    what, folder = f"restore_state({str(path)!r})", Path(path).expanduser()
+    folder = Path(path).expanduser()
+    what = state_files.called("restore_state", folder)
     if on is not None and not isinstance(on, VirtualSlice):
         raise UsageError(f"{what}: on={on!r} is {a_type_of(on)}; pass a pw.virtual_slice(...).")
     if on is None and shardings is not None:
         raise UsageError(f"{what}: shardings= needs the place: pass on=pw.virtual_slice(...), or like= alone.")
+    for _ in range(_TRIES):
+        found = state_files.find(folder)
+        before, error, tree = state_files.version_of(found), None, None
+        try:
+            tree = _restored(found, what, like, on, shardings)
+        except UsageError as refused:
+            error = refused
+        # Another process may have replaced it: what was read may be of both states, and looks damaged.
+        if state_files.version_of(found) == before:
+            if error is not None:
+                raise error
+            return tree
+    raise UsageError(
+        f"{what}: it was replaced {_TRIES} times while it was read. Restore again, or save to a path for each step."
+    )
+
+
+def _restored(folder: Path, what: str, like: Any, on: VirtualSlice | None, shardings: Any) -> Any:
+    """Return the tree of the state that lies in a folder now."""
     layout = state_files.read_layout(folder)
     if like is None:
         tree, targets = rebuilt(layout.tree, lambda number: number), [Target()] * len(layout.leaves)
@@ -93,7 +133,7 @@ def restore_state(
         tree, order = like, range(len(layout.leaves))
     if on is not None:
         targets = on_place(layout, tree, order, targets, on, shardings, what)
-    values = _restored(folder, layout.leaves, targets, what)
+    values = _values(folder, layout.leaves, targets, what)
     return jax.tree.unflatten(jax.tree.structure(tree), [values[number] for number in order])
 
 
@@ -106,8 +146,12 @@ def _stored(path: str, leaf: Any) -> tuple[Leaf, Any]:
     value = _live(leaf) if isinstance(leaf, Future) else leaf
     if type(value) in NUMBERS.values():
         array = np.asarray(value)
-        if array.dtype != object:
-            return Leaf(path, (), array.dtype.name, type(value).__name__), array
+        if array.dtype == object:
+            raise UsageError(
+                f"save_state: the leaf {path or 'itself'} is an int of {value.bit_length()} bits, and a state holds up "
+                f"to 64. Save it in parts, or as text beside the state."
+            )
+        return Leaf(path, (), array.dtype.name, type(value).__name__), array
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         return _of_jax(path, value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OUSMm":
@@ -133,7 +177,7 @@ def _of_jax(path: str, value: jax.Array) -> tuple[Leaf, Any]:
     return Leaf(path, value.shape, str(value.dtype), "key", str(jax.random.key_impl(value))), data
 
 
-def _restored(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
+def _values(folder: Path, leaves: Sequence[Leaf], targets: Sequence[Target], what: str) -> list[Any]:
     """Return the values of all leaves: memory on places first, then all arrays at once, then their futures."""
     if all(target.where is None for target in targets):
         read = _read(folder, leaves, targets, what)
@@ -204,21 +248,57 @@ def _read(
     pairs = list(zip(leaves, targets, strict=True))
     chosen = [pair for pair, wanted in zip(pairs, known or [True] * len(pairs), strict=True) if wanted]
     direct = {
-        leaf.name: Wanted(None if isinstance(leaf, PaddedLeaf) else one.sharding, leaf.data_type, one.padded)
+        leaf.name: Wanted(None if _passes_host(leaf) else one.sharding, one.padded)
         for leaf, one in chosen if math.prod(leaf.shape)
     }  # fmt: skip
     found = state_files.read(folder, direct)
     for leaf, one in chosen:
         value = found.get(leaf.name)
-        if value is None:  # Orbax has no empty arrays
-            value = np.zeros(leaf.shape, leaf.data_type)
-        elif not isinstance(leaf, PaddedLeaf):
-            continue
-        else:
-            value = leaf.cut(value, what).astype(leaf.data_type)
-        kept = with_padding(value, one.padded or value.shape)
-        found[leaf.name] = kept if one.sharding is None else jax.device_put(kept, one.sharding)
+        if value is None and not math.prod(leaf.shape):  # Orbax has no empty arrays
+            value = np.zeros(leaf.shape, leaf.data_type if leaf.kind == "key" else leaf.dtype)
+        elif isinstance(leaf, PaddedLeaf) and value is not None:
+            value = leaf.cut(value, what)
+        _check_read(leaf, one, value, what)
+        if isinstance(value, np.ndarray):
+            found[leaf.name] = _placed_by_host(leaf, one, value, what)
     return [found.get(leaf.name) for leaf in leaves]
+
+
+def _passes_host(leaf: Leaf) -> bool:
+    """Return whether an array for devices is read as a whole on the host: to be cropped, or narrowed with a check."""
+    return isinstance(leaf, PaddedLeaf) or (leaf.kind != "key" and leaf.dtype != leaf.data_type.name)
+
+
+def _check_read(leaf: Leaf, target: Target, value: Any, what: str) -> None:
+    """Refuse an array from the files that is not what the layout says.
+
+    Raises:
+        UsageError: it is missing, or has another shape or type.
+    """
+    shape = tuple(target.padded or leaf.shape) if isinstance(value, jax.Array) else leaf.shape
+    wanted = f"{'uint32' if leaf.kind == 'key' else leaf.dtype}{list(shape)}"
+    found = "nothing" if value is None else f"{value.dtype.name}{list(value.shape[: len(shape)])}"
+    if wanted != found:
+        raise UsageError(
+            f"{what}: the state is damaged: {leaf.path or 'the array'} is {wanted} in its layout, and {found} in its "
+            f"files. Restore another copy."
+        )
+
+
+def _placed_by_host(leaf: Leaf, target: Target, value: np.ndarray[Any, Any], what: str) -> Any:
+    """Return a host array where it belongs; one for JAX in the type in which JAX holds it.
+
+    Raises:
+        UsageError: that type cannot hold a value.
+    """
+    kept = with_padding(value, target.padded or value.shape)
+    if leaf.kind == "key" or not (target.where or target.sharding or isinstance(target.like, jax.Array)):
+        return kept if target.sharding is None else jax.device_put(kept, target.sharding)
+    try:
+        held = held_as(value, value.dtype, exact=True)
+    except NarrowingError as error:
+        raise UsageError(f"{what}: {leaf.path or 'the array'}{error}") from None
+    return kept.astype(held) if target.sharding is None else jax.device_put(kept.astype(held), target.sharding)
 
 
 def _value(leaf: Leaf, target: Target, stored: Any) -> Any:
@@ -231,8 +311,8 @@ def _value(leaf: Leaf, target: Target, stored: Any) -> Any:
         return stored
     if isinstance(target.like, jax.Array):
         return jax.numpy.asarray(stored)
-    number = NUMBERS.get(leaf.kind if target.like is None else type(target.like).__name__)
-    if number is not None and target.where is None:
+    number = number_type(leaf, target.like)
+    if number is not None:
         return number(stored)
     return stored if isinstance(target.like, np.ndarray) else stored[()]
 

@@ -17,10 +17,12 @@ import numpy as np
 
 from pathways_nb.errors import UsageError
 from pathways_nb.program.signature import Aval
-from pathways_nb.util.json_text import DamagedError, Field
+from pathways_nb.util.json_text import DamagedError, Field, shortened
 
 NUMBERS = {one.__name__: one for one in (bool, int, float, complex)}
 KINDS = ("array", "key", *NUMBERS)
+_LONGEST = 60_000
+"""Bytes of a leaf's path: TensorStore keeps keys of 65,535, and appends to them."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,39 @@ class Layout:
         return layout
 
 
-def flattened(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """Return path and value of each leaf, and the tree's containers as JSON."""
+def flattened(tree: Any, what: str) -> tuple[list[tuple[str, Any]], Any]:
+    """Return path and value of each leaf, and the tree's containers as JSON.
+
+    Args:
+        tree: any pytree.
+        what: the call, for errors.
+
+    Raises:
+        UsageError: a dict has keys that cannot be sorted.
+    """
     leaves: list[tuple[str, Any]] = []
-    return leaves, _containers(tree, (), leaves)
+    return leaves, _containers(tree, (), leaves, what)
+
+
+def check_names(paths: Sequence[str]) -> None:
+    """Refuse leaves that cannot be told apart in the files.
+
+    Raises:
+        UsageError: two have the same path, or one has a longer path than a file can keep.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen or len(path.encode()) > _LONGEST:
+            why = "twice in the tree" if path in seen else f"longer than {_LONGEST} bytes"
+            raise UsageError(f"save_state: the path of the leaf {shortened(path)} is {why}. Give it another key.")
+        seen.add(path)
+
+
+def number_type(saved: Leaf, like: Any) -> Any:
+    """Return the type of Python's number that a leaf is restored as, like another leaf or as saved; else ``None``."""
+    if like is None:
+        return NUMBERS.get(saved.kind)
+    return type(like) if type(like) in NUMBERS.values() else None
 
 
 def rebuilt(tree: Any, leaf: Callable[[int], Any]) -> Any:
@@ -169,20 +200,38 @@ def _shown(path: str | None) -> str:
     return "none" if path is None else path or "the tree itself"
 
 
-def _containers(node: Any, path: tuple[Any, ...], leaves: list[tuple[str, Any]]) -> Any:
+def _containers(node: Any, path: tuple[Any, ...], leaves: list[tuple[str, Any]], what: str) -> Any:
     """Append the leaves of a node and return its containers."""
     if node is None:
         return None
+    if type(node) is dict and len(types := {type(key).__name__: key for key in node}) > 1:
+        _check_sorted(node, types, jax.tree_util.keystr(path), what)
     parts, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda one: one is not node)
     if len(parts) == 1 and not parts[0][0]:
         leaves.append((jax.tree_util.keystr(path), node))
         return len(leaves) - 1
-    inner = [_containers(part, (*path, *key), leaves) for key, part in parts]
+    inner = [_containers(part, (*path, *key), leaves, what) for key, part in parts]
     if type(node) in (list, tuple):
         return {type(node).__name__: inner}
     keys = _keys([key[0] for key, _ in parts])
     found: dict[str, Any] = {"dict": [list(pair) for pair in zip(keys, inner, strict=True)]}
     return found if type(node) is dict else found | {"type": f"{type(node).__module__}.{type(node).__qualname__}"}
+
+
+def _check_sorted(node: dict[Any, Any], types: dict[str, Any], path: str, what: str) -> None:
+    """Refuse a dict whose keys have no order, as JAX does without a name.
+
+    Raises:
+        UsageError: naming a key of each of two types.
+    """
+    try:
+        sorted(node)
+    except TypeError:
+        (one, first), (other, second), *_ = types.items()
+        raise UsageError(
+            f"{what}: the dict {path or 'itself'} has keys of several types, {shortened(first)} ({one}) and "
+            f"{shortened(second)} ({other}), which JAX cannot sort. Use keys of one type."
+        ) from None
 
 
 def _keys(entries: Sequence[Any]) -> list[Any]:
@@ -203,4 +252,12 @@ def _entry(part: Any, leaf: Callable[[int], Any]) -> tuple[str | int, Any]:
 def _leaf(row: Field) -> Leaf:
     """Return a leaf that was read from a file."""
     kind = row["kind"].one_of(*KINDS)
-    return Leaf(row["path"].text(), row["shape"].wholes(), row["dtype"].text(), kind, row["impl"].text())
+    leaf = Leaf(row["path"].text(), row["shape"].wholes(), row["dtype"].text(), kind, row["impl"].text())
+    try:
+        _ = leaf.aval
+    except (TypeError, ValueError, KeyError):
+        named = "impl" if kind == "key" else "dtype"
+        raise DamagedError(
+            f"{row.where}.{named} is {shortened(getattr(leaf, named))}, which JAX does not have"
+        ) from None
+    return leaf

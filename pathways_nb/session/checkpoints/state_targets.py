@@ -26,6 +26,7 @@ from pathways_nb.session.checkpoints.state_layout import (
     PaddedLeaf,
     check_same,
     flattened,
+    number_type,
     other_shape,
 )  # fmt: skip
 from pathways_nb.session.futures import Future
@@ -64,7 +65,7 @@ def like_tree(layout: Layout, like: Any, what: str, elsewhere: bool) -> tuple[La
     Raises:
         UsageError: the tree has other leaves, shapes or dtypes.
     """
-    given, _ = flattened(like)
+    given, _ = flattened(like, what)
     check_same(layout.leaves, [path for path, _ in given], what)
     leaves = tuple(
         _as_given(saved, leaf, what, layout.may_be_padded)
@@ -86,7 +87,9 @@ def _as_given(saved: Leaf, leaf: Any, what: str, may_be_padded: bool) -> Leaf:
     if aval.shape != saved.shape and not (may_be_padded and _is_longer(saved.shape, aval.shape)):
         raise other_shape(what, saved.path, saved.shape, aval.shape)
     ours, theirs = saved.dtype, str(leaf.dtype if hasattr(leaf, "dtype") else aval.dtype)
-    if isinstance(leaf, tuple(NUMBERS.values())) or saved.kind in NUMBERS:  # Python's numbers have JAX's usual type
+    if saved.kind in NUMBERS and type(leaf) in NUMBERS.values():  # which have no size
+        ours, theirs = saved.kind, type(leaf).__name__
+    elif isinstance(leaf, tuple(NUMBERS.values())) or saved.kind in NUMBERS:  # Python's numbers have JAX's usual type
         ours, theirs = (str(jax.dtypes.canonicalize_dtype(one)) for one in (ours, theirs))
     if ours != theirs:
         raise UsageError(
@@ -126,7 +129,7 @@ def _target_of_future(path: str, leaf: Future, what: str) -> Target:
 def on_place(
     layout: Layout, tree: Any, order: Sequence[int], like: Sequence[Target], place: VirtualSlice, prefix: Any, what: str
 ) -> list[Target]:
-    """Return the targets of all leaves on one place.
+    """Return the targets of all leaves on one place; Python's numbers stay on the host.
 
     Raises:
         ShardingError: a spec does not fit.
@@ -139,5 +142,7 @@ def on_place(
         specs.check_leaf(saved.shape, wanted[number], place, name, "shardings")
     return [
         Target(NamedSharding(mesh, wanted[number] or PartitionSpec()), placement, place.serial, place.label, one.like)
+        if number_type(layout.leaves[number], one.like) is None
+        else one
         for number, one in enumerate(like)
     ]

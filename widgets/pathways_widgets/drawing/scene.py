@@ -11,6 +11,7 @@ import contextlib
 import io
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,6 +30,8 @@ _STEPS = 16
 _HATCH_GAP = 6.0
 _FONTS = ("LiberationSans-Regular.ttf", "Arial.ttf", "Helvetica.ttc", "DejaVuSans.ttf")
 """Fonts to look for on this machine, for a PNG; else Pillow's own, which lacks some characters."""
+_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
+"""Unicode's categories of control characters, halves of pairs, and separators of lines and paragraphs."""
 _PLAIN = str.maketrans({"×": "x", "–": "-", "→": ">", "←": "<", "µ": "u", "…": "..."})
 """Substitutes for the characters that Pillow's own font lacks."""
 
@@ -232,7 +235,7 @@ def _svg(shape: Shape) -> Iterator[str]:
             weight = ' font-weight="bold"' if shape.bold else ""
             yield (
                 f'<text x="{shape.x:.2f}" y="{shape.y + 0.35 * shape.size:.2f}" font-size="{shape.size:g}" '
-                f'fill="{shape.fill}" text-anchor="{shape.align}"{weight}>{escape(shape.text)}</text>'
+                f'fill="{shape.fill}" text-anchor="{shape.align}"{weight}>{escape(_visible(shape.text))}</text>'
             )
 
 
@@ -310,7 +313,18 @@ def _at_spaces(text: str, fits: Callable[[str], bool]) -> list[str]:
 
 def _written(text: str) -> str:
     """Return the text as the available font can write it."""
-    return text if _face() else text.translate(_PLAIN)
+    return _visible(text) if _face() else _visible(text).translate(_PLAIN)
+
+
+def _visible(text: str) -> str:
+    """Return the text with escapes in place of characters that SVG cannot hold or a font cannot lay out."""
+    if text.isprintable():
+        return text
+    return "".join(one.encode("unicode_escape").decode() if _is_unseen(one) else one for one in text)
+
+
+def _is_unseen(one: str) -> bool:
+    return one in "\ufffe\uffff" or (unicodedata.category(one) in _UNSEEN and one not in "\t\n")
 
 
 @cache

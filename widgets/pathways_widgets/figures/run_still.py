@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pathways_nb.errors import is_number
+from pathways_nb.errors import both_ends, is_number
 from pathways_nb.util.json_text import shortened
 from pathways_widgets.drawing import palette, style
 from pathways_widgets.drawing.scene import Curve, Polygon, Rect, Scene, Shape, Text, length_parts, text_width, wrapped
@@ -87,7 +87,9 @@ def write_scene(draw: Callable[[float], Scene], path: str | Path, width: str | f
     """
     pixels, kind = _pixels(width), Path(path).suffix.lower()
     if kind not in (".svg", ".png"):
-        raise ValueError(f"savefig({str(path)!r}): the ending must be .svg or .png, not {kind!r}.")
+        raise ValueError(
+            f"savefig({both_ends(str(path), 300)!r}): the ending must be .svg or .png, not {shortened(kind)}."
+        )
     scene = draw(pixels)
     if kind == ".svg":
         Path(path).write_text(scene.svg(width if isinstance(width, str) else ""), "utf-8")
