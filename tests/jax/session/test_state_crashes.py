@@ -178,6 +178,7 @@ def test_an_interrupt_between_two_renames_leaves_the_older_state(
     assert os.listdir(tmp_path) == ["state"]
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # interrupted between its opening and its block
 @WAYS
 def test_an_interrupt_at_any_instant_leaves_one_of_both_states_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
