@@ -12,7 +12,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +41,7 @@ def check_seal(about: Field) -> None:
 def of_files(folder: Path) -> dict[str, list[int]]:
     """Return size and CRC-32 of each file below a folder, by its path there."""
     files = [Path(where) / name for where, _, names in os.walk(folder) for name in names]
-    with ThreadPoolExecutor() as threads:
-        digests = list(threads.map(_of_file, files))
-    return {file.relative_to(folder).as_posix(): digest for file, digest in zip(files, digests, strict=True)}
+    return {file.relative_to(folder).as_posix(): _of_file(file) for file in files}
 
 
 def changed_files(folder: Path, written: Field) -> dict[str, str]:
@@ -58,9 +55,7 @@ def changed_files(folder: Path, written: Field) -> dict[str, str]:
         DamagedError: it is not such an object.
     """
     before = {name: list(written[name].wholes()) for name in written.table()}
-    with ThreadPoolExecutor() as threads:
-        now = list(threads.map(lambda name: _difference(folder / name, before[name]), before))
-    return {name: why for name, why in zip(before, now, strict=True) if why}
+    return {name: why for name, digest in before.items() if (why := _difference(folder / name, digest))}
 
 
 def _difference(file: Path, written: list[int]) -> str:

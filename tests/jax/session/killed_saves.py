@@ -97,7 +97,7 @@ def in_child(work: Callable[[], int]) -> int:
 
 def write_small(path: Path, step: int, exchanges: bool, kill_at: int = 0) -> int:
     """Save a state whose only array is ``step``, written as text."""
-    state_files._save = _write_text
+    state_files._save = write_text
     if not exchanges:
         without_exchange()
     Killer(kill_at).arm()
@@ -106,7 +106,7 @@ def write_small(path: Path, step: int, exchanges: bool, kill_at: int = 0) -> int
     return 0
 
 
-def _write_text(path: Path, arrays: Mapping[str, Any]) -> None:
+def write_text(path: Path, arrays: Mapping[str, Any]) -> None:
     path.mkdir()
     (path / "step").write_text(str(arrays["step"]))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import itertools
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,10 @@ import pytest
 import pathways_nb as pw
 from pathways_nb.errors import UsageError
 from pathways_nb.session.checkpoints import state_files, state_folders
+from pathways_nb.session.checkpoints.state_layout import Layout, Leaf
 from tests.conftest import ROOT
+from tests.jax.session.killed_saves import read_small, write_text
+from tests.support.forced_interrupts import Interrupt
 
 WAYS = pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
 
@@ -171,6 +176,33 @@ def test_an_interrupt_between_two_renames_leaves_the_older_state(
             pw.save_state(tmp_path / "state", {"x": 2}, overwrite=True)
     assert pw.restore_state(tmp_path / "state") == {"x": at}
     assert os.listdir(tmp_path) == ["state"]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # interrupted between its opening and its block
+@WAYS
+def test_an_interrupt_at_any_instant_leaves_one_of_both_states_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    monkeypatch.setattr(state_files, "_save", write_text)
+    if not exchanges:
+        monkeypatch.setattr(state_folders, "exchange", lambda one, other: False)
+    path, found = tmp_path / "state", 0
+
+    def save(step: int) -> None:
+        state_files.claim(path, overwrite=True)
+        state_files.write(path, Layout(0, (Leaf("", (), "int32"),)), {"step": np.int32(step)}, overwrite=True)
+
+    save(0)
+    for at in itertools.count(1, 5):
+        good, interrupt = found, Interrupt(at)
+        was_interrupted = interrupt.run(partial(save, at))
+        found = read_small(path)
+        assert found in (good, at), interrupt.where
+        assert os.listdir(tmp_path) == ["state"], interrupt.where
+        if not was_interrupted:
+            break
+    assert at > 100
+    assert found == at
 
 
 # ---- several processes
