@@ -11,7 +11,7 @@ from pathways_nb.runtime.cluster.host_island import HostDied
 from pathways_nb.runtime.hosts.messages import HostFacts, Report
 from pathways_nb.util.waiting import Promise
 
-_METHODS = frozenset({"begin", "address", "meet", "stamp", "set_clock"})
+_METHODS = frozenset({"begin", "node", "address", "meet", "stamp", "set_clock"})
 """Methods of the actor itself; all others are the host's."""
 _AHEAD = 2
 """Questions for reports under way at once."""

@@ -148,10 +148,10 @@ def test_hosts_take_accelerators_if_the_cluster_has_enough(capsys, has, devices,
 def test_our_token_is_for_our_own_clusters(monkeypatch) -> None:
     """A process with a token cannot start hosts on a cluster without."""
     used: list[bool] = []
-    monkeypatch.setattr(ray_cluster.kept_cluster, "use_token", lambda: used.append(True))
-    ray_cluster._prepare("10.0.0.1:6379")
+    monkeypatch.setattr(ray_cluster.ray_token, "use", lambda say: used.append(True))
+    ray_cluster._prepare("10.0.0.1:6379", print)
     assert not used
-    ray_cluster._prepare(None)
+    ray_cluster._prepare(None, print)
     assert used
 
 
@@ -161,7 +161,7 @@ def test_why_an_actor_never_was_is_told() -> None:
     assert ray_link._why(RuntimeError("The actor died unexpectedly.")) == "its process ended"
 
 
-def test_ray_starts_without_what_nobody_uses(monkeypatch) -> None:
+def test_ray_starts_without_what_nobody_uses(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PYTHONPATH", "mine")
     node = lean_ray.imported()._private.node.Node
     usual, seen = node.start_monitor, {}
@@ -171,10 +171,11 @@ def test_ray_starts_without_what_nobody_uses(monkeypatch) -> None:
         def init(**options: Any) -> None:
             seen.update(options, path=os.environ["PYTHONPATH"], monitor=node.start_monitor)
 
-    lean_ray.start(Fake, namespace="here")
+    lean_ray.start(Fake, tmp_path, namespace="here")
     first, *rest = seen["path"].split(os.pathsep)
     assert (Path(first) / "rfc3987_syntax.py").is_file()
     assert (rest, seen["namespace"], seen["address"]) == (["mine"], "here", "local")
+    assert seen["_temp_dir"] == str(tmp_path)
     assert seen["monitor"] is not usual
     assert (node.start_monitor, os.environ["PYTHONPATH"]) == (usual, "mine")
 
