@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pathways_nb.runtime.hosts.host import Host
+from pathways_nb.runtime.hosts.intruders import listening, watch
 from pathways_nb.runtime.hosts.meeting import joined, new_meeting
 from pathways_nb.runtime.hosts.messages import Broken, HostFacts, Parcel
 from pathways_nb.runtime.switch_interval import ShortInterval
@@ -95,13 +96,15 @@ class HostActor:
         if self._platform == "cpu":
             jax.config.update("jax_platforms", "cpu")  # JAX was imported before this object could set its environment
             jax.config.update("jax_num_cpu_devices", self._count)
-        alone = contextlib.nullcontext()
-        with joined(coordinator, self._hosts, self._where[1], self._intruded) if coordinator else alone:
+        before = listening()
+        with joined(coordinator, self._hosts, self._where[1]) if coordinator else contextlib.nullcontext():
             with on_cores(self._cores):
                 devices = jax.devices()
             route = route_of(devices, ray.util.get_node_ip_address()) if self._by_device else None
             per_host = self._per_host.__getitem__
             self.host = Host(*self._where, devices, self._hosts, per_host, self._deliver, self.clock, route)
+        if coordinator or route:
+            watch(before, self._intruded)
         mine = jax.local_devices()
         return HostFacts(
             system.node(), os.getpid(), versions(), mine[0].platform, mine[0].device_kind, len(mine), capacity_of(mine)

@@ -1,8 +1,8 @@
-"""Notices a process of another user at a port that asks nobody who calls: gloo's, of an island of several hosts.
+"""Notices a process of another user at a port that asks nobody who calls: gloo's, and those of JAX's transfer servers.
 
 gloo takes whoever names the next number for the host that it waits for, gives it that host's values and takes its
-answers. It can be kept on loopback, but not from other users of the machine. The system knows whose a connection is, so
-each one that comes is looked at, and a foreign one ends the island.
+answers. Both can be kept on loopback, but not from other users of the machine. The system knows whose a connection is,
+so each one that comes is looked at, and a foreign one ends the island.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from pathlib import Path
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -24,33 +24,28 @@ _OWNED = {"01", "02", "08"}
 """States of a connection in which the system's table names its owner: established, being made, half closed."""
 
 
-@contextlib.contextmanager
-def watched(tell: Callable[[str], object]) -> Iterator[None]:
-    """Watch the ports that this process opens in this block, for as long as it lives.
+def watch(before: Set[int], tell: Callable[[str], object]) -> None:
+    """Watch the ports of this process, for as long as it lives.
 
     Args:
-        tell: is called in a thread, with a sentence, when another user's process has connected to one of them.
-
-    Yields:
-        Nothing.
+        before: ports that it had before, and that ask who calls.
+        tell: is called in a thread, with a sentence, when another user's process has connected to one of the others.
     """
-    before = set(_listening())
-    yield
-    if opened := set(_listening()) - before:
-        threading.Thread(target=_watch, args=(opened, tell), name="pathways-intruders", daemon=True).start()
+    if _DESCRIPTORS.is_dir():
+        threading.Thread(target=_watch, args=(before, tell), name="pathways-intruders", daemon=True).start()
 
 
-def _watch(ports: set[int], tell: Callable[[str], object]) -> None:
+def _watch(before: Set[int], tell: Callable[[str], object]) -> None:
     known: set[str] = set()
     while True:
         # The table of the whole machine takes milliseconds; it is read when this process has a new connection.
-        if (now := _sockets()) - known and (users := foreign_users(ports)):
+        if (now := _sockets()) - known and (users := foreign_users(ports := listening() - before)):
             break
         known = now
         time.sleep(_TICK)
     tell(
         f"a process of user {min(users)} connected to its port {' or '.join(map(str, sorted(ports)))}, at which hosts "
-        f"of an island trust each other. Among users whom you do not trust, make islands of one host"
+        f'trust each other. Among users whom you do not trust, make islands of one host, with transfers="ray"'
     )
 
 
@@ -63,12 +58,15 @@ def _sockets() -> set[str]:
     return found
 
 
-def _listening() -> Iterator[int]:
-    """Yield the ports at which this process listens; none on a system that has no table of descriptors."""
+def listening() -> set[int]:
+    """Return the ports at which this process listens; none on a system that has no table of descriptors."""
+    found = set()
     for name in os.listdir(_DESCRIPTORS) if _DESCRIPTORS.is_dir() else ():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
-            if found.family == socket.AF_INET and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                yield found.getsockname()[1]
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            inet = one.family in (socket.AF_INET, socket.AF_INET6)
+            if inet and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.add(one.getsockname()[1])
+    return found
 
 
 def foreign_users(ports: set[int]) -> set[int]:

@@ -11,12 +11,10 @@ import importlib
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
-
-from pathways_nb.runtime.hosts.intruders import watched
 
 _UNIX = "unix:"
 _LONG = 80
@@ -39,14 +37,13 @@ def new_meeting(address: str, on_one_machine: bool) -> str:
 
 
 @contextlib.contextmanager
-def joined(meeting: str, processes: int, number: int, tell: Callable[[str], object]) -> Iterator[None]:
+def joined(meeting: str, processes: int, number: int) -> Iterator[None]:
     """Connect this process with the others of its island; in the block JAX makes its devices, which needs all.
 
     Args:
         meeting: as ``new_meeting`` returned it.
         processes: how many meet.
         number: of this process.
-        tell: is called when another user's process comes to where they meet on one machine.
 
     Yields:
         Nothing.
@@ -57,7 +54,7 @@ def joined(meeting: str, processes: int, number: int, tell: Callable[[str], obje
     jax.distributed.initialize(
         meeting, processes, number, coordinator_bind_address=meeting if here else _bindable(meeting)
     )
-    with _private_gloo(tell) if here else contextlib.nullcontext():
+    with _gloo_on_loopback() if here else contextlib.nullcontext():
         yield
     if here and number == 0:
         # All are connected now, and stay so without the socket's name.
@@ -76,8 +73,8 @@ def _bindable(meeting: str) -> str:
 
 
 @contextlib.contextmanager
-def _private_gloo(tell: Callable[[str], object]) -> Iterator[None]:
-    """Have gloo listen on loopback in this block, and not at the address that this machine's name has; watch its port.
+def _gloo_on_loopback() -> Iterator[None]:
+    """Have gloo listen on loopback in this block, and not at the address that this machine's name has.
 
     Yields:
         Nothing.
@@ -87,5 +84,4 @@ def _private_gloo(tell: Callable[[str], object]) -> Iterator[None]:
             library = importlib.import_module("jax._src.xla_bridge")._jax
             make = partial(library.make_gloo_tcp_collectives, hostname="127.0.0.1")
             stack.enter_context(patch.object(library, "make_gloo_tcp_collectives", make))
-        stack.enter_context(watched(tell))
         yield

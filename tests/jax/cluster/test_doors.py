@@ -246,14 +246,14 @@ def test_gloo_is_kept_on_loopback() -> None:
     """The canary of JAX's private names: the function is there, and takes the name of a host."""
     usual = xla_bridge._jax.make_gloo_tcp_collectives
     assert "hostname: str" in (usual.__doc__ or "")
-    with meeting._private_gloo(print):
+    with meeting._gloo_on_loopback():
         assert xla_bridge._jax.make_gloo_tcp_collectives.keywords == {"hostname": "127.0.0.1"}
     assert xla_bridge._jax.make_gloo_tcp_collectives is usual
 
 
 def test_gloo_goes_where_its_host_is_if_jax_has_another_name_for_it(monkeypatch) -> None:
     monkeypatch.delattr(xla_bridge._jax, "make_gloo_tcp_collectives")
-    with meeting._private_gloo(print):
+    with meeting._gloo_on_loopback():
         assert not hasattr(xla_bridge._jax, "make_gloo_tcp_collectives")
 
 
@@ -269,16 +269,13 @@ def test_who_says_nothing_on_a_lifeline_is_not_waited_for(monkeypatch, watchdog)
 def test_another_users_connection_is_noticed(monkeypatch, watchdog) -> None:
     """As at gloo's port, which asks nobody who calls."""
     told: list[str] = []
-    before = socket.create_server(("127.0.0.1", 0))
-    with intruders.watched(told.append):
-        server = socket.create_server(("127.0.0.1", 0))
+    intruders.watch(intruders.listening(), told.append)
+    server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
-    with socket.create_connection(server.getsockname()), server.accept()[0]:
+    assert port in intruders.listening()
+    with server, socket.create_connection(server.getsockname()), server.accept()[0]:
         assert intruders.foreign_users({port}) == set(), "a process of this user is no stranger"
-        if not CAN_BE_ANOTHER:
-            monkeypatch.setattr(os, "getuid", lambda: 2**31)
-            assert intruders.foreign_users({port}) == {os.geteuid()}
-        else:
+        if CAN_BE_ANOTHER:
             call = (
                 "with socket.socket() as mine:\n    mine.connect(('127.0.0.1', int(sys.argv[1])))\n    mine.recv(1)\n"
             )
@@ -287,9 +284,14 @@ def test_another_users_connection_is_noticed(monkeypatch, watchdog) -> None:
                 with server.accept()[0]:
                     until(lambda: bool(told))
                 stranger.result()
-            assert told[0].startswith(f"a process of user {NOBODY} connected to its port {port}, at which hosts of an")
-    before.close()
-    server.close()
+        else:
+            me = os.getuid()
+            monkeypatch.setattr(os, "getuid", lambda: me + 1)
+            assert intruders.foreign_users({port}) == {me}
+            with socket.create_connection(server.getsockname()), server.accept()[0]:
+                until(lambda: bool(told))
+    user = NOBODY if CAN_BE_ANOTHER else me
+    assert told[0].startswith(f"a process of user {user} connected to its port {port}, at which hosts trust each other")
 
 
 def test_owners_of_connections_are_read_from_the_systems_table(monkeypatch, tmp_path) -> None:
