@@ -56,8 +56,13 @@ def joined(meeting: str, processes: int, number: int) -> Iterator[None]:
     )
     with _gloo_on_loopback() if here else contextlib.nullcontext():
         yield
-    if here and number == 0:
-        # All are connected now, and stay so without the socket's name.
+    if number == 0:
+        close(meeting)
+
+
+def close(meeting: str) -> None:
+    """Let nobody else come to a meeting on this machine; those who have met stay connected without its name."""
+    if meeting.startswith(_UNIX):
         shutil.rmtree(Path(meeting.removeprefix(_UNIX)).parent, ignore_errors=True)
 
 

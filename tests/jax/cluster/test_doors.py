@@ -21,7 +21,7 @@ import pytest
 from jax._src import xla_bridge
 
 from pathways_nb.errors import PlaceError
-from pathways_nb.runtime.cluster import lean_ray, open_ports, private_folder, ray_cluster, ray_token
+from pathways_nb.runtime.cluster import lean_ray, open_ports, private_folder, ray_cluster, ray_link, ray_token
 from pathways_nb.runtime.cluster.private_folder import NotPrivateError, SessionFolder, folder_of_user, token_of_user
 from pathways_nb.runtime.hosts import intruders, meeting
 from pathways_nb.runtime.shared import controller_actor
@@ -232,6 +232,17 @@ def test_on_one_machine_they_meet_at_a_socket_of_this_user() -> None:
             assert said_by_stranger(TRY + join, path).split() == ["PermissionError"]
     Path(path).unlink()
     folder.rmdir()
+
+
+def test_nothing_is_left_of_a_meeting_whose_hosts_died() -> None:
+    killed: list[Any] = []
+    link = ray_link.RayLink(SimpleNamespace(kill=lambda actor, no_restart: killed.append(actor)), "actor")
+    link.meeting = meeting.new_meeting("10.0.0.1", on_one_machine=True)
+    folder = Path(link.meeting.removeprefix("unix:")).parent
+    assert folder.is_dir()
+    for _ in range(2):  # also of one that is over
+        link.kill()
+    assert (folder.exists(), killed) == (False, ["actor", "actor"])
 
 
 @pytest.mark.parametrize(("address", "bound"), [("127.0.0.1", "127.0.0.1"), ("192.0.2.77", "[::]")])
