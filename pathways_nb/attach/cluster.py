@@ -85,6 +85,7 @@ def controller(asked: AttachOptions) -> Controller:
     try:
         maker = _maker(connection, asked, options)
         attachment = _attachment(maker, asked)
+        ray_cluster.tell_open_ports(connection, say_line)
     except HostDied as died:
         connection.release()
         raise PlaceError(f"attach('ray', address={options.address!r}): a host did not start: {died} {_HINT}") from None

@@ -62,6 +62,7 @@ def controller(asked: AttachOptions, spelled: AttachOptions) -> Controller:
     try:
         actor, said = found_or_made(connection.ray, name, spelled)
         terms, sizes, budgets = ask(connection.ray, actor, "about")
+        ray_cluster.tell_open_ports(connection, say_line)
         _check_same(asked, terms, name)
     except HostDied as died:
         connection.release()

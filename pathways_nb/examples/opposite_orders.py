@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -121,13 +120,13 @@ def _run(limit: float) -> tuple[list[list[tuple[float, float]]], list[int | None
         For each process the sums of each round that it finished; their exit codes; and an error that one of them
         printed.
     """
-    port = _free_port()
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": ""}
     with ExitStack() as files:
+        folder = files.enter_context(tempfile.TemporaryDirectory())  # of this user, which no other can enter
         complaints = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in (0, 1)]
         children = [
             subprocess.Popen(
-                [sys.executable, "-P", __file__, str(rank), str(port)],
+                [sys.executable, "-P", __file__, str(rank), f"unix:{folder}/meeting"],
                 env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints[rank], text=True,
             )
             for rank in (0, 1)
@@ -158,31 +157,24 @@ def _wait(children: list[subprocess.Popen[str]], limit: float) -> list[int | Non
     return codes
 
 
-def _free_port() -> int:
-    """Return a port that is free now; if another program takes it before the children do, they report an error."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 # ---- in the children
 
 
-def _join(rank: int, port: int) -> Any:
+def _join(rank: int, meeting: str) -> Any:
     """Return the devices of both processes as a mesh, after connecting this process with the other."""
     import jax
     import numpy as np
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank)
+    jax.distributed.initialize(meeting, num_processes=2, process_id=rank, coordinator_bind_address=meeting)
     return jax.sharding.Mesh(np.array(jax.devices()), "x")
 
 
-def _work(rank: int, port: int) -> None:
+def _work(rank: int, meeting: str) -> None:
     """Run all rounds in a child process and write the sums of each as one line of JSON."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # gloo prints to standard output as well; keep the answers apart
-    mesh = _join(rank, port)
+    mesh = _join(rank, meeting)
     for order, *sizes in ROUNDS:
         jobs = {name: _all_reduce(mesh, SENT[name][rank], size) for name, size in zip(SENT, sizes, strict=True)}
         sums = {}
@@ -214,6 +206,6 @@ def _all_reduce(mesh: Any, value: float, size: int) -> tuple[Any, Any]:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        _work(int(sys.argv[1]), int(sys.argv[2]))
+        _work(int(sys.argv[1]), sys.argv[2])
     else:
         demonstrate()

@@ -164,7 +164,10 @@ class IslandMaker:
             )
             for number in range(hosts)
         ]
-        coordinator = wait(links[0].ask("address")) if hosts > 1 else None
+        coordinator = None
+        if hosts > 1:
+            nodes = {wait(one) for one in [link.ask("node") for link in links]}
+            coordinator = links[0].meeting = wait(links[0].ask("address", len(nodes) == 1))
         return links, [link.ask("begin", coordinator) for link in links]
 
     def _begun(self, links: Sequence[RayLink], facts: Sequence[Any]) -> None:

@@ -24,9 +24,11 @@ _FIRST = 60.0
 
 def main(folder: Path) -> None:
     """Keep a cluster until nobody uses it."""
-    lean_ray = importlib.import_module("lean_ray")  # beside this file
+    lean_ray, private_folder = map(importlib.import_module, ("lean_ray", "private_folder"))  # beside this file
     ray = lean_ray.imported()
-    lean_ray.start(ray)
+    session = private_folder.new_session_folder()
+    lean_ray.start(ray, session.path)
+    session.check()
     address = ray.get_runtime_context().gcs_address
     with socket.socket(socket.AF_UNIX) as server:
         path = folder / f"lifeline-{os.getpid()}"
@@ -41,6 +43,7 @@ def main(folder: Path) -> None:
             (folder / "cluster.json").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
             ray.shutdown()
+            session.remove()
 
 
 def _wait_for_kernels(server: socket.socket) -> None:

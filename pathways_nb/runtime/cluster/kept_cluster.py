@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import secrets
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from pathways_nb.errors import PlaceError
+from pathways_nb.runtime.cluster.private_folder import folder_of_user, locked
 from pathways_nb.util import json_text
 from pathways_nb.util.json_text import DamagedError, Field
 
@@ -32,7 +28,7 @@ def find_or_start(say: Callable[[str], object]) -> tuple[str, socket.socket]:
         PlaceError: it does not start.
     """
     folder = folder_of_user()
-    with _locked(folder):
+    with locked(folder, "lock"):
         found = _find(folder)
         if found is None:
             say("starting a Ray cluster that outlives this kernel …")
@@ -43,53 +39,12 @@ def find_or_start(say: Callable[[str], object]) -> tuple[str, socket.socket]:
     return found
 
 
-def use_token() -> None:
-    """Have Ray, which is imported next, use this user's own token for clusters on this machine, unless it has another.
-
-    Ray reads it once, when it is imported; a cluster that was started without it refuses other processes.
-    """
-    usual = Path.home() / ".ray" / "auth_token"
-    if any(name.startswith("RAY_AUTH_") for name in os.environ) or "ray" in sys.modules:
-        return
-    os.environ["RAY_AUTH_MODE"] = "token"
-    if not usual.exists():
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token(folder_of_user()))
-
-
-def _token(folder: Path) -> Path:
-    path = folder / "token"
-    with _locked(folder):
-        if not path.exists():
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_hex(32))
-    return path
-
-
-def folder_of_user() -> Path:
-    """Return a folder that only this user can read: who can connect to Ray can run code."""
-    folder = Path(tempfile.gettempdir()) / f"pathways_nb-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise PlaceError(f"{folder} belongs to another user; set TMPDIR to a folder of yours.")
-    return folder
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other kernels from starting a cluster in this block.
-
-    Yields:
-        Nothing.
-    """
-    with (folder / "lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield
+def keeper() -> int | None:
+    """Return the process that keeps this user's shared cluster; ``None`` if there is none."""
+    try:
+        return Field(json_text.read(folder_of_user() / "cluster.json"))["process"].whole()
+    except (OSError, DamagedError):
+        return None
 
 
 def _find(folder: Path) -> tuple[str, socket.socket] | None:

@@ -38,25 +38,53 @@ def imported() -> Any:
             del sys.modules[name]
 
 
-def start(ray: Any, **options: Any) -> None:
+def start(ray: Any, folder: Path, **options: Any) -> None:
     """Start a cluster on loopback and connect this process to it.
 
     Args:
         ray: Ray's module.
+        folder: for its logs and sockets; Ray lets everybody write to it, so it must lie where nobody else comes.
         **options: of ``ray.init``.
     """
     path = os.pathsep.join(filter(None, (str(_LEFT_OUT), os.environ.get("PYTHONPATH"))))
-    with _without_unused(), patch.dict(os.environ, PYTHONPATH=path):
+    with _without_unused(), _on_loopback(), patch.dict(os.environ, PYTHONPATH=path):
         ray.init(
             address="local",
             num_cpus=max(os.cpu_count() or 1, 1),
             include_dashboard=False,
             _node_ip_address="127.0.0.1",
+            _temp_dir=str(folder),
             object_store_memory=_MEMORY,
             log_to_driver=False,
             logging_level="error",
             **options,
         )
+
+
+def join(ray: Any, address: str, **options: Any) -> None:
+    """Connect this process to a cluster that ``start`` has made in another process.
+
+    Args:
+        ray: Ray's module.
+        address: of the cluster.
+        **options: of ``ray.init``.
+    """
+    with _on_loopback():
+        ray.init(address=address, log_to_driver=False, logging_level="error", **options)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have Ray take 127.0.0.1 as it is in this block: it turns it into an address that other machines reach.
+
+    Yields:
+        Nothing.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, AttributeError):  # it is private; see ``open_ports`` if it is gone
+            services = importlib.import_module("ray._private.services")
+            stack.enter_context(patch.object(services, "resolve_ip_for_localhost", lambda host: host))
+        yield
 
 
 @contextlib.contextmanager

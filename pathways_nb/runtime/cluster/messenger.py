@@ -241,9 +241,7 @@ class Messenger:
 
     def _take(self, island: HostIsland, link: Link, report: Report) -> None:
         if isinstance(report, Broken):
-            self._lose(
-                island, link, f"{link.facts.name}, process {link.facts.process}: it fell out of step: {report.error}"
-            )
+            self._lose(island, link, f"{link.facts.name}, process {link.facts.process}: {report.error}")
             return
         self.owner.reported(island.index, report)
         if isinstance(report, RangeEnded) and (ended := self._counted(island.index, report)) is not None:

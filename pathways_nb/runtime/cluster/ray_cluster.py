@@ -21,8 +21,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError
-from pathways_nb.runtime.cluster import kept_cluster, lean_ray
+from pathways_nb.runtime.cluster import kept_cluster, lean_ray, open_ports, ray_token
 from pathways_nb.runtime.cluster.host_island import wait
+from pathways_nb.runtime.cluster.private_folder import NotPrivateError, SessionFolder, new_session_folder
 from pathways_nb.util import forks
 from pathways_nb.util.json_text import shortened
 
@@ -47,6 +48,7 @@ class Connection:
     def __init__(self, ray: Any, address: str | None, own: bool, shared: bool = False):
         self.ray, self.address, self.own, self.shared = ray, address, own, shared
         self.lifeline: socket.socket | None = None
+        self.folder: SessionFolder | None = None
         self.users = 0
 
     def __str__(self) -> str:
@@ -75,10 +77,17 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
 
     Raises:
         UsageError: Ray is not installed, or this process is connected to another cluster.
-        PlaceError: nothing answers at the address, or Ray did not start.
+        PlaceError: nothing answers at the address, Ray did not start, or this user's folder is open to others.
     """
+    try:
+        return _connected(address, say, shared)
+    except NotPrivateError as error:
+        raise PlaceError(f"attach('ray'): {error}") from None
+
+
+def _connected(address: str | None, say: Callable[[str], object], shared: bool) -> Connection:
     # Ray's import and the start of a cluster take seconds each: they go on side by side.
-    _prepare(address)
+    _prepare(address, say)
     finding = _begin(kept_cluster.find_or_start, say) if shared and address is None and _is_first() else None
     ray = _ray()
     with _lock:
@@ -115,6 +124,17 @@ def connect(address: str | None, say: Callable[[str], object] = lambda line: Non
         return known
 
 
+def tell_open_ports(connection: Connection, say: Callable[[str], object]) -> None:
+    """Say which ports of a cluster that was made here other machines can reach, if there are any."""
+    made_here = connection.own and connection.address is None
+    root = kept_cluster.keeper() if connection.shared else os.getpid()
+    if made_here and root is not None and (found := open_ports.reachable(root)):
+        say(
+            f"other machines can reach this cluster: {'; '.join(found)}. This version of Ray or JAX is not kept on "
+            f"loopback. Its token keeps others from running code; close these ports in a firewall."
+        )
+
+
 def _is_meant(known: Connection, address: str | None, shared: bool) -> bool:
     """Return whether a connection is to the cluster that was asked for: without address, the user's own, too."""
     if not known.own and address is None:
@@ -143,13 +163,13 @@ def _begin(work: Callable[..., Any], *args: Any, lasting: bool = False) -> Futur
     return found
 
 
-def _prepare(address: str | None) -> None:
+def _prepare(address: str | None, say: Callable[[str], object]) -> None:
     """Set what Ray reads when it is imported; a cluster that runs already may know no token, or another."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # leave CUDA_VISIBLE_DEVICES of CPU hosts alone
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
-        kept_cluster.use_token()
+        ray_token.use(say)
 
 
 def _ray() -> Any:
@@ -193,17 +213,27 @@ def _leave_out_deaths() -> None:
     worker.print_to_stdstream = shown
 
 
-def _init(ray: Any, address: str | None) -> None:
+def _init(ray: Any, address: str | None, made: Connection) -> None:
+    if made.shared and address is not None:
+        lean_ray.join(ray, address, namespace=NAMESPACE)
+        return
     if address is not None:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
         return
-    with _quiet_forks():
-        lean_ray.start(ray, namespace=NAMESPACE)
+    made.folder = new_session_folder()
+    try:
+        with _quiet_forks():
+            lean_ray.start(ray, made.folder.path, namespace=NAMESPACE)
+        made.folder.check()
+    except BaseException:
+        ray.shutdown()
+        made.folder.remove()
+        raise
 
 
 def _make(ray: Any, address: str | None, made: Connection) -> None:
     """Connect this process in a lasting thread: the system ends Ray's processes with the thread that started them."""
-    making = _begin(_init, ray, address, lasting=True)
+    making = _begin(_init, ray, address, made, lasting=True)
     try:
         wait(making)
     except BaseException as error:
@@ -255,3 +285,5 @@ def _disconnect(connection: Connection) -> None:
             connection.ray.shutdown()
             if connection.lifeline is not None:
                 connection.lifeline.close()
+            if connection.folder is not None:
+                connection.folder.remove()

@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from pathways_nb.runtime.cluster.host_island import HostDied
+from pathways_nb.runtime.hosts.meeting import close
 from pathways_nb.runtime.hosts.messages import HostFacts, Report
 from pathways_nb.util.waiting import Promise
 
-_METHODS = frozenset({"begin", "address", "meet", "stamp", "set_clock"})
+_METHODS = frozenset({"begin", "node", "address", "meet", "stamp", "set_clock"})
 """Methods of the actor itself; all others are the host's."""
 _AHEAD = 2
 """Questions for reports under way at once."""
@@ -26,6 +27,8 @@ class RayLink:
     """
 
     facts: HostFacts
+    meeting = ""
+    """Where its island meets, if it is the first host."""
 
     def __init__(self, ray: Any, actor: Any):
         self.ray, self.actor = ray, actor
@@ -71,6 +74,7 @@ class RayLink:
 
     def kill(self) -> None:
         """End the actor's process at once."""
+        close(self.meeting)
         self.ray.kill(self.actor, no_restart=True)
 
     def _translated(self, error: BaseException) -> BaseException:

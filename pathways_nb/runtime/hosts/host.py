@@ -165,7 +165,7 @@ class Host:
             try:
                 _HANDLERS[type(message)](self, message)
             except Exception as error:  # nobody reads the answer to a message
-                self.reports.add(Broken(f"{type(error).__name__}: {error}"))
+                self.reports.add(Broken(f"it fell out of step: {type(error).__name__}: {error}"))
 
     def _call(self, message: Call) -> None:
         plan = self._plans[message.plan]

@@ -6,16 +6,18 @@ waited for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import platform as system
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pathways_nb.runtime.hosts.host import Host
-from pathways_nb.runtime.hosts.messages import HostFacts, Parcel
+from pathways_nb.runtime.hosts.intruders import listening, watch
+from pathways_nb.runtime.hosts.meeting import joined, new_meeting
+from pathways_nb.runtime.hosts.messages import Broken, HostFacts, Parcel
 from pathways_nb.runtime.switch_interval import ShortInterval
 from pathways_nb.util.host_info import versions
 
@@ -59,13 +61,22 @@ class HostActor:
         self._interval = ShortInterval()
         os.environ["PJRT_NPROC"] = str(4 * per_host + 2)
 
-    def address(self) -> str:
-        """Return an address of this machine at which the processes of an island can meet."""
+    def node(self) -> str:
+        """Return the number of the node of the cluster that this process is on."""
         import ray
 
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+        found: str = ray.get_runtime_context().get_node_id()
+        return found
+
+    def address(self, on_one_machine: bool) -> str:
+        """Return an address of this machine at which the processes of an island can meet.
+
+        Args:
+            on_one_machine: whether all of them are on this machine.
+        """
+        import ray
+
+        return new_meeting(ray.util.get_node_ip_address(), on_one_machine)
 
     def begin(self, coordinator: str | None) -> HostFacts:
         """Start JAX, together with the other hosts of the island if there are any.
@@ -85,17 +96,23 @@ class HostActor:
         if self._platform == "cpu":
             jax.config.update("jax_platforms", "cpu")  # JAX was imported before this object could set its environment
             jax.config.update("jax_num_cpu_devices", self._count)
-        if coordinator is not None:
-            jax.distributed.initialize(coordinator, self._hosts, self._where[1])
-        with on_cores(self._cores):
-            devices = jax.devices()
-        route = route_of(devices, ray.util.get_node_ip_address()) if self._by_device else None
-        per_host = self._per_host.__getitem__
-        self.host = Host(*self._where, devices, self._hosts, per_host, self._deliver, self.clock, route)
+        before = listening()
+        with joined(coordinator, self._hosts, self._where[1]) if coordinator else contextlib.nullcontext():
+            with on_cores(self._cores):
+                devices = jax.devices()
+            route = route_of(devices, ray.util.get_node_ip_address()) if self._by_device else None
+            per_host = self._per_host.__getitem__
+            self.host = Host(*self._where, devices, self._hosts, per_host, self._deliver, self.clock, route)
+        if coordinator or route:
+            watch(before, self._intruded)
         mine = jax.local_devices()
         return HostFacts(
             system.node(), os.getpid(), versions(), mine[0].platform, mine[0].device_kind, len(mine), capacity_of(mine)
         )
+
+    def _intruded(self, why: str) -> None:
+        """Have the controller give up this island."""
+        self.host.reports.add(Broken(why))
 
     def clock(self) -> float:
         """Return seconds of the controller's clock."""

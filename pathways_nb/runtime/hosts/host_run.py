@@ -94,7 +94,7 @@ class HostRun(Execution):
         launched = self.compiled_plan.plan.steps[step].kind == "launch"
         known = any(error is one for one in self.errors.values())
         if self.host.lockstep and launched and not known and _is_this_hosts_own(error):
-            self.host.reports.add(Broken(str(error)))
+            self.host.reports.add(Broken(f"it fell out of step: {error}"))
         super().fail(step, error)
         self.coming.discard(step)
         self._report(StepFailed(self.serial, step, plain(error)))

@@ -275,7 +275,7 @@ class OtherRow:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """This host cannot go on in step with its island: a launch failed that may have succeeded on other hosts."""
+    """This host cannot go on with its island: a launch may have succeeded on others, or a stranger is among them."""
 
     error: str
 

@@ -167,9 +167,14 @@ class ControllerActor:
     def _hold(self, connection: socket.socket) -> None:
         """Wait until a kernel's connection ends, and let the kernel go."""
         with connection:
-            number = self._tokens.pop(connection.recv(64).decode(errors="replace"), None)
+            connection.settimeout(10 * _GRACE)  # as long as the word holds: who never says it is no kernel
+            try:
+                number = self._tokens.pop(connection.recv(64).decode(errors="replace"), None)
+            except OSError:
+                return
             if number is None:
                 return
+            connection.settimeout(None)
             connection.sendall(b"1")
             try:
                 while connection.recv(64):

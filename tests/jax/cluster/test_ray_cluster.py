@@ -9,6 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,12 +30,13 @@ from pathways_nb.attach import cluster, shared
 from pathways_nb.errors import LostError, NodeError, PlaceError, UsageError
 from pathways_nb.examples import llama
 from pathways_nb.parallel.pipelines.context import Context
-from pathways_nb.runtime.cluster import island_maker, lean_ray, ray_cluster, ray_link
+from pathways_nb.runtime.cluster import island_maker, lean_ray, open_ports, ray_cluster, ray_link
 from pathways_nb.runtime.hosts.messages import HostFacts
 from pathways_nb.session.attach_options import AttachOptions
 from pathways_nb.util.host_info import versions
 from tests.support.closeness import close
 from tests.support.pipelines import mlp, mlp_model, squared
+from tests.support.stranger import CAN_BE_ANOTHER, TRY, said_by_stranger
 from tests.support.waiting import until, until_freed
 
 pytestmark = pytest.mark.slow
@@ -148,10 +152,10 @@ def test_hosts_take_accelerators_if_the_cluster_has_enough(capsys, has, devices,
 def test_our_token_is_for_our_own_clusters(monkeypatch) -> None:
     """A process with a token cannot start hosts on a cluster without."""
     used: list[bool] = []
-    monkeypatch.setattr(ray_cluster.kept_cluster, "use_token", lambda: used.append(True))
-    ray_cluster._prepare("10.0.0.1:6379")
+    monkeypatch.setattr(ray_cluster.ray_token, "use", lambda say: used.append(True))
+    ray_cluster._prepare("10.0.0.1:6379", print)
     assert not used
-    ray_cluster._prepare(None)
+    ray_cluster._prepare(None, print)
     assert used
 
 
@@ -161,7 +165,7 @@ def test_why_an_actor_never_was_is_told() -> None:
     assert ray_link._why(RuntimeError("The actor died unexpectedly.")) == "its process ended"
 
 
-def test_ray_starts_without_what_nobody_uses(monkeypatch) -> None:
+def test_ray_starts_without_what_nobody_uses(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PYTHONPATH", "mine")
     node = lean_ray.imported()._private.node.Node
     usual, seen = node.start_monitor, {}
@@ -171,10 +175,11 @@ def test_ray_starts_without_what_nobody_uses(monkeypatch) -> None:
         def init(**options: Any) -> None:
             seen.update(options, path=os.environ["PYTHONPATH"], monitor=node.start_monitor)
 
-    lean_ray.start(Fake, namespace="here")
+    lean_ray.start(Fake, tmp_path, namespace="here")
     first, *rest = seen["path"].split(os.pathsep)
     assert (Path(first) / "rfc3987_syntax.py").is_file()
     assert (rest, seen["namespace"], seen["address"]) == (["mine"], "here", "local")
+    assert seen["_temp_dir"] == str(tmp_path)
     assert seen["monitor"] is not usual
     assert (node.start_monitor, os.environ["PYTHONPATH"]) == (usual, "mine")
 
@@ -303,10 +308,45 @@ def endless(v, steps):
     return jax.lax.fori_loop(0, steps, lambda _, v: v * 0.5 + 1, v)
 
 
+def loopback_only(root: int) -> None:
+    """Check that a cluster has ports, and that no other machine reaches one of them."""
+    found = [one for child in psutil.Process(root).children(recursive=True) for one in child.net_connections("tcp")]
+    assert {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN} <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert sum(one.status == psutil.CONN_LISTEN for one in found) > 3, "at least GCS, raylet and an agent listen"
+    assert open_ports.reachable(root) == []
+
+
+CALL = """
+try:
+    print(ray._raylet.GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, timeout=10))
+except ray.exceptions.AuthenticationError as error:
+    print("AuthenticationError")
+for name in sys.argv[2:]:
+    tried(lambda: socket.socket(socket.AF_UNIX).connect(name))
+"""
+"""What a stranger tries: to read what the cluster knows, and to connect to its sockets."""
+
+
 class TestTwoIslands:
     """Two islands of one host with two devices."""
 
     pytestmark = pytest.mark.usefixtures("watchdog", "flat")
+
+    def test_no_other_user_or_machine_gets_in(self, flat, connection) -> None:
+        """It is the canary of Ray's private name for what keeps it on loopback, too."""
+        (known,) = connection
+        address = known.ray.get_runtime_context().gcs_address
+        assert address.startswith("127.0.0.1:")
+        loopback_only(os.getpid())
+        sockets = [str(path) for path in known.folder.path.glob("session_2*/sockets/*")]
+        assert len(sockets) >= 2
+        assert max(map(len, sockets)) <= 107
+        assert known.folder.path.parent.stat().st_mode & 0o777 == 0o700
+        if CAN_BE_ANOTHER:
+            others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+            others["HOME"] = "/"
+            said = said_by_stranger(TRY + CALL, address, *sockets, before="import ray", environment=others)
+            assert said.split() == ["AuthenticationError", *["PermissionError"] * len(sockets)]
 
     def test_adam_steps_equal_the_local_drivers(self, flat) -> None:
         close(adam_steps(2), here(2, 2, lambda: adam_steps(2)), 1e-4)
@@ -450,6 +490,12 @@ class TestTwoHosts:
 
     pytestmark = pytest.mark.usefixtures("watchdog", "wide")
 
+    def test_its_hosts_have_met_out_of_others_reach(self, wide) -> None:
+        loopback_only(os.getpid())
+        first = psutil.Process(links(wide, 0)[0].facts.process)
+        (meeting,) = {one.laddr for one in first.net_connections("unix") if one.laddr.endswith("/meeting")}
+        assert not Path(meeting).parent.exists(), "nobody joins any more"
+
     def test_adam_steps_equal_the_local_drivers(self, wide) -> None:
         close(adam_steps(4), here(1, 4, lambda: adam_steps(4)), 1e-4)
 
@@ -520,6 +566,27 @@ class TestTwoHosts:
             thread.join(200)
         close((one(values[0]), two(values[1])), (8.0, 8000.0))
 
+    def test_a_stranger_at_a_port_of_the_island_ends_it(self, wide) -> None:
+        place = pw.virtual_slice(4, island=0, name="all")
+        work = pw.jit(endless, on=place, in_shardings=(pw.P("x"), None), out_shardings=pw.P("x"))
+        close(work(X, np.int32(1)), X * 0.5 + 1)
+        process = links(wide, 0)[1].facts.process
+        result = work(X, np.int32(2**31 - 1))
+        until(lambda: in_actor_count(wide) > 0)
+        (port,) = in_actor(links(wide, 0)[1], lambda actor: gloo_ports())
+        if CAN_BE_ANOTHER:
+            call = (
+                "with socket.socket() as mine:\n    mine.connect(('127.0.0.1', int(sys.argv[1])))\n    mine.recv(1)\n"
+            )
+            threading.Thread(target=said_by_stranger, args=(call, str(port)), daemon=True).start()
+        else:
+            in_actor(links(wide, 0)[1], lambda actor: actor._intruded("a process of user 7 connected to its port"))
+        why = rf"island 0 lost host .*process {process}: a process of user \d+ connected to its port"
+        with pytest.raises(NodeError, match=why):
+            result.result()
+        close(work(X, np.int32(1)), X * 0.5 + 1)
+        assert process not in processes(wide)
+
     def test_one_of_two_hosts_killed(self, wide) -> None:
         place = pw.virtual_slice(4, island=0, name="all")
         work = pw.jit(endless, on=place, in_shardings=(pw.P("x"), None), out_shardings=pw.P("x"))
@@ -535,6 +602,12 @@ class TestTwoHosts:
         assert not set(before) & set(processes(wide)), "an island is one failure unit"
         del result
         nothing_left(wide)
+
+
+def gloo_ports() -> list[int]:
+    """The ports on which this process listens for gloo: Ray's are written as addresses of IPv6."""
+    found = psutil.Process().net_connections("tcp4")
+    return [one.laddr.port for one in found if one.status == psutil.CONN_LISTEN and one.laddr.ip == "127.0.0.1"]
 
 
 def exchange_two_launches(actor: Any) -> None:
@@ -560,9 +633,43 @@ def test_detach_leaves_nothing(connection) -> None:
         everything = ours()
         assert hosts <= everything
         shared = {line.split()[-1] for pid in everything for line in maps(pid) if "/dev/shm/" in line}
+    folder = connection[0].folder.path
+    assert folder.is_dir()
     connection.pop().release()
     until(lambda: not everything & ours())
+    assert not folder.exists()
     assert not any(os.path.exists(path) for path in shared)
+
+
+KERNEL = """
+import ray
+from pathways_nb.runtime.cluster import kept_cluster, ray_cluster
+connection = ray_cluster.connect(None, shared=True)
+print(kept_cluster.keeper(), ray.get_runtime_context().gcs_address, flush=True)
+input()
+connection.release()
+"""
+
+
+def test_a_cluster_that_outlives_its_kernel_is_as_closed(watchdog) -> None:
+    """Its kernel imports Ray first: it is the canary of the private names by which Ray reads its token again, too."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="k") as place:
+        pipe, environment = subprocess.PIPE, {**os.environ, "TMPDIR": place, "HOME": place}
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+            environment.pop(name, None)
+        with subprocess.Popen(
+            [sys.executable, "-c", KERNEL], stdin=pipe, stdout=pipe, text=True, env=environment
+        ) as one:
+            assert one.stdout is not None
+            keeper, address = one.stdout.readline().split()
+            assert address.startswith("127.0.0.1:")
+            loopback_only(int(keeper))
+            (session,) = Path(place).glob("pathways_nb-*/r-*/session_2*")
+            assert session.parent.parent.stat().st_mode & 0o777 == 0o700
+            one.communicate("\n")
+        assert one.returncode == 0
+        until(lambda: not psutil.pid_exists(int(keeper)))
+        assert not list(Path(place).glob("pathways_nb-*/r-*"))
 
 
 def maps(process: int) -> list[str]:
