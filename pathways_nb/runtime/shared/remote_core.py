@@ -137,6 +137,10 @@ class RemoteMessenger:
         """Send no more."""
         self.closed = True
 
+    def give_up(self) -> None:
+        """Wait for no islands any more."""
+        self.rebuilding.clear()
+
     def wait_for_hosts(self, patience: float) -> None:
         """Do nothing: the controller replaces them."""
 
