@@ -135,7 +135,7 @@ class HostIsland:
         """Note that its hosts are new."""
         with self.sending:
             self.forget()
-            self.generation, self.lost = self.generation + 1, ""
+            self.generation, self.lost, self.silent = self.generation + 1, "", ""
 
     def forget(self) -> None:
         """Note that its hosts hold nothing any more."""

@@ -1,6 +1,6 @@
 """How long hosts have not answered: a process that stands still does not end, so nothing else tells of it.
 
-A host answers in a thread that nothing else uses, so one that compiles or computes answers, however long that takes. One
+A host answers in a thread that nothing else uses, so one that compiles or computes answers, however long it takes. One
 does not if it was stopped or swapped out, or if code in it holds Python's lock. Time is counted in looks and not by a
 clock: a kernel that slept itself must not take its hosts for dead.
 """

@@ -97,11 +97,13 @@ def kill_all(mark: str) -> None:
 
 def main(mark: str, parent: int) -> None:
     """Wait for the end of the input, or of the parent if a process it forked holds the input open."""
-    said = b""
-    while os.getppid() == parent:
-        if select.select([0], [], [], 0.5)[0]:
+    said, lives = b"", True
+    while lives:
+        lives = os.getppid() == parent
+        while select.select([0], [], [], 0.5 if lives else 0.0)[0]:
             more = os.read(0, 4096)
             if not more:
+                lives = False
                 break
             said += more
     kill_all(mark)
