@@ -195,7 +195,7 @@ class Session(Unique):
     def shares_devices_with(self, other: Session) -> bool:
         """Return whether both sessions hold the same physical devices; CPU and simulated islands are never shared."""
         kinds = {self.attach_options.kind, other.attach_options.kind}
-        return not self.closed and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
+        return not self.closed and not self.lost() and len(kinds) == 1 and not kinds <= {"cpu", "sim"}
 
     def settle(self) -> None:
         """Wait until all calls made so far have ended, failed ones included, and the buffers they dropped are freed."""
