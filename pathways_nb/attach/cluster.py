@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pathways_nb.errors import PlaceError, UsageError
@@ -13,7 +15,7 @@ from pathways_nb.runtime.cluster.cluster_driver import ClusterDriver
 from pathways_nb.runtime.cluster.host_island import HostAttachment, HostDied
 from pathways_nb.runtime.cluster.island_maker import RESOURCES, IslandMaker
 from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
-from pathways_nb.session import elasticity
+from pathways_nb.session import diagnosis, elasticity
 from pathways_nb.session.attach_options import AttachOptions, ClusterOptions
 from pathways_nb.session.controller_handle import Controller
 from pathways_nb.session.session import Session
@@ -101,7 +103,7 @@ def controller(asked: AttachOptions) -> Controller:
     def start(session: Session) -> ClusterDriver:
         """Return the driver, which learns when the cluster is lost."""
         driver = _driver(session, attachment, maker)
-        connection.on_lost[maker] = driver.lose_cluster
+        connection.on_lost[maker] = partial(_lose, session, driver)
         return driver
 
     made = Controller(asked, start, counts, (budget,) * asked.islands)
@@ -166,16 +168,38 @@ def _attachment(maker: IslandMaker, asked: AttachOptions) -> HostAttachment:
 
 def _driver(session: Session, attachment: HostAttachment, maker: IslandMaker) -> ClusterDriver:
     maker.say = session.say
-    return ClusterDriver(
+    driver = ClusterDriver(
         attachment,
         session.machine,
         session.clock,
         session.note,
         lambda island: elasticity.lose(session, island),
         lambda island: elasticity.give_back(session, island),
-        lambda island: elasticity.withdraw(session, island),
+        lambda island: _losing(session, island),
         unresponsive_after=maker.unresponsive_after,
     )
+    driver.messenger.watch.on_standstill = lambda: _tell(session, "hosts have reported nothing for 30 s")
+    return driver
+
+
+def _losing(session: Session, island: int) -> None:
+    """Note what is known when an island loses its hosts, and let no further call use it."""
+    driver = session.driver_or_none
+    if driver is not None:
+        _tell(session, driver.attachment.islands[island].loss)
+    elasticity.withdraw(session, island)
+
+
+def _lose(session: Session, driver: ClusterDriver, why: str) -> None:
+    """Note what is known when the cluster is lost, and fail everything."""
+    _tell(session, "the cluster is lost")
+    driver.lose_cluster(why)
+
+
+def _tell(session: Session, why: str) -> None:
+    """Write down what is known now, and say where."""
+    with contextlib.suppress(OSError):  # a full disk is no reason to lose more
+        session.say(f"{why}: what was under way is written in {diagnosis.written(session, why)}")
 
 
 def say_line(line: str) -> None:

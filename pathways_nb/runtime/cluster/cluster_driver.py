@@ -222,6 +222,10 @@ class ClusterDriver(Driver):
             for clock in (clocks.get((island.index, number)),)
         ]
 
+    def waits(self) -> list[str]:
+        """Return the ranges that hosts have not ended, and the islands that are being rebuilt; see ``Driver``."""
+        return self.messenger.waits()
+
     def cancel(self, runs: Sequence[int]) -> None:
         """Cancel runs: none of their steps is dispatched any more."""
         super().cancel(runs)

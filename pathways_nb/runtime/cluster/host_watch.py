@@ -11,6 +11,8 @@ from pathways_nb.runtime.cluster.pulse import EVERY, Pulse, unanswered
 
 _TOGETHER = 1.0
 """Seconds within which the death of a host is heard of that made others fail."""
+_STANDSTILL = 30.0
+"""Seconds without a report after which it is told."""
 _LOOK = 5e-3
 """Seconds between two looks whether it is."""
 
@@ -33,12 +35,27 @@ class HostWatch:
         self._islands, self._unresponsive_after, self._lose = islands, unresponsive_after, lose
         self.dead: set[Link] = set()
         """Hosts whose processes have ended."""
+        self.heard = 0
+        """Reports that have come."""
+        self.waits: Callable[[], bool] = lambda: False
+        """Returns whether a report must come."""
+        self.on_standstill: Callable[[], None] = lambda: None
+        """Called once when none has come for a while though one must."""
+        self._still, self._heard = 0.0, 0
         self._pulse, self._over = Pulse(), threading.Event()
 
     def run(self) -> None:
         """Look until the end."""
         while not self._over.wait(EVERY):
             self.look()
+            self.look_for_progress()
+
+    def look_for_progress(self) -> None:
+        """Look once whether hosts report something."""
+        stands = self.waits() and self.heard == self._heard
+        self._still, self._heard = self._still + EVERY if stands else 0.0, self.heard
+        if self._still == _STANDSTILL:
+            self.on_standstill()
 
     def end(self) -> None:
         """Look no more."""

@@ -23,6 +23,7 @@ from pathways_nb.runtime.cluster.pulse import UNRESPONSIVE_AFTER
 from pathways_nb.runtime.event_loop import Clock
 from pathways_nb.runtime.hosts import messages
 from pathways_nb.runtime.hosts.messages import Broken, Call, Message, RangeEnded, Report, Send
+from pathways_nb.util.words import counted
 
 _FORGET = 5e-3
 """Seconds that a ``Drop`` waits for another message to travel with."""
@@ -125,6 +126,12 @@ class Messenger:
 
     def __post_init__(self) -> None:
         self._watch = HostWatch(self.islands, self.unresponsive_after, self._lose)
+        self._watch.waits = lambda: bool(self._out)
+
+    @property
+    def watch(self) -> HostWatch:
+        """What looks after the hosts."""
+        return self._watch
 
     def start(self) -> None:
         """Begin to listen to all hosts."""
@@ -255,6 +262,7 @@ class Messenger:
             why = "its process ended" if culprit is not link else f"it fell out of step: {report.error}"
             self._lose(island, culprit, why)
             return
+        self._watch.heard += 1
         self.owner.reported(island.index, report)
         if isinstance(report, RangeEnded) and (ended := self._counted(island.index, report)) is not None:
             self.owner.completed(report.run, island.index, report.start, report.stop, ended.seconds)
@@ -270,6 +278,14 @@ class Messenger:
             return None if ended.hosts else self._out.pop(key)
 
     # ---- hosts that die
+
+    def waits(self) -> list[str]:
+        """Return the ranges that hosts have not ended, and the islands that are being rebuilt, a line each."""
+        ranges = [
+            f"run {run}: {counted(one.hosts, 'host')} of island {island} to end steps {start} to {stop - 1}"
+            for (run, island, start, stop), one in list(self._out.items())
+        ]
+        return ranges + [f"island {island} is being rebuilt" for island in list(self.rebuilding)]
 
     def give_up(self) -> None:
         """Replace no hosts any more, and wait for none: the cluster is gone."""

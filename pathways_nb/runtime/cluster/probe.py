@@ -84,9 +84,12 @@ class Health:
                 return f"its {name} at {address} has not answered for {unresponsive_after:g} s"
         return ""
 
-    def is_unwell(self) -> bool:
-        """Return whether a server did not answer the last question."""
-        return any(self._refused.values()) or any(self._silent.values())
+    def is_well(self) -> bool:
+        """Return whether all servers answer now."""
+        try:
+            return all(map(self._ask, self.servers.values()))
+        except ConnectionError:
+            return False
 
 
 class Watch:
@@ -104,9 +107,9 @@ class Watch:
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="pathways-probe", daemon=True).start()
 
-    def is_unwell(self) -> bool:
-        """Return whether a server did not answer the last question."""
-        return self._health.is_unwell()
+    def is_well(self) -> bool:
+        """Return whether all servers answer now."""
+        return self._health.is_well()
 
     def end(self) -> None:
         """Watch no more."""

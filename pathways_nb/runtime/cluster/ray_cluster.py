@@ -313,10 +313,10 @@ def _disconnect(connection: Connection) -> None:
     if not connection.ending.acquire(blocking=False):  # for good: it is ended once
         return
     connection.gate.close(connection.lost or "this kernel has let go of the Ray cluster")
-    unwell = connection.lost or (connection.watch is not None and connection.watch.is_unwell())
+    well = not connection.lost and connection.watch is not None and connection.watch.is_well()
     if connection.watch is not None:
         connection.watch.end()
-    if unwell and connection.reaper is not None:
+    if not well and connection.reaper is not None:
         connection.reaper.end()  # first: Ray would wait for servers that stand still
     if connection.gate.wait_until_empty(_REACH) and _shut_down(connection):
         if connection.lifeline is not None:
@@ -332,10 +332,12 @@ def _shut_down(connection: Connection) -> bool:
     """Have Ray disconnect this process, and return whether it did within some seconds."""
     ending = _begin(connection.ray.shutdown)
     for _ in range(2):
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(Exception):  # also whatever Ray raises then
             ending.result(_SHUTDOWN)
         if connection.reaper is not None:  # Ray does not wait for its agents and hosts
             connection.reaper.end()
+        if ending.done():
+            break
     return ending.done()
 
 

@@ -24,6 +24,8 @@ _MARK = "PATHWAYS_NB_CLUSTER"
 """The variable in the environment of all processes of a cluster."""
 _PATIENCE = 10.0
 """Seconds for processes to be gone."""
+_STEP, _LOOKS = 0.5, 10
+"""Seconds between two looks whether the kernel lives, and how many of them until processes are looked for."""
 _PROCESSES = Path("/proc")
 
 
@@ -35,6 +37,7 @@ class Reaper:
     """
 
     def __init__(self, mark: str):
+        self._folders: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         if _PROCESSES.is_dir():
             environment = {name: value for name, value in os.environ.items() if name != _MARK}
@@ -46,15 +49,18 @@ class Reaper:
 
     def removes(self, folder: str) -> None:
         """Have a folder removed at the end."""
+        self._folders.append(folder)
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(folder.encode() + b"\n")
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """End the cluster's processes now; returns when they are gone."""
+        """End the cluster's processes now; returns when they are gone. It may be called again."""
         if self._process is not None:
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
                 self._process.communicate(timeout=2 * _PATIENCE)
+        for folder in self._folders:  # Ray, which disconnects later, makes it anew
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -75,38 +81,63 @@ def marked() -> Iterator[Reaper]:
             os.environ[_MARK] = before
 
 
-def living(mark: str) -> list[int]:
-    """Return the processes with a mark; of other users' processes nothing can be known."""
-    wanted, found = f"{_MARK}={mark}".encode(), []
-    for entry in _PROCESSES.iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdecimal() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+def found(mark: str) -> dict[int, str]:
+    """Return the processes with a mark and what they have started, with when each began."""
+    marked, wanted = set[int](), f"{_MARK}={mark}".encode()
+    states = {process: _state(process) for process in _numbers()}
+    for process in states:
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if wanted in (_PROCESSES / str(process) / "environ").read_bytes().split(b"\0"):
+                marked.add(process)
+    size = -1
+    while size != len(marked):
+        size = len(marked)
+        marked |= {process for process, (_, parent, _) in states.items() if parent in marked}
+    return {process: states[process][2] for process in marked if process != os.getpid()}
 
 
-def kill_all(mark: str) -> None:
-    """End the processes with a mark, those too that start meanwhile."""
-    deadline = time.monotonic() + _PATIENCE
-    while (left := living(mark)) and time.monotonic() < deadline:
-        for process in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
+def _numbers() -> list[int]:
+    return [int(entry.name) for entry in _PROCESSES.iterdir() if entry.name.isdecimal()]
+
+
+def _state(process: int) -> tuple[str, int, str]:
+    """Return the state of a process, its parent, and when it began; the state ``X`` if it has ended."""
+    try:
+        fields = (_PROCESSES / str(process) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "X", 0, ""
+    return fields[0], int(fields[1]), fields[19]
+
+
+def kill_all(mark: str, known: dict[int, str]) -> None:
+    """End the processes with a mark and those that are known, those too that start meanwhile."""
+    deadline, left = time.monotonic() + _PATIENCE, True
+    while left and time.monotonic() < deadline:
+        left = False
+        for process, began in (known | found(mark)).items():
+            state, _, now = _state(process)
+            if state not in "XZ" and now == began:
+                left = True
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
         time.sleep(0.02)
 
 
 def main(mark: str, parent: int) -> None:
     """Wait for the end of the input, or of the parent if a process it forked holds the input open."""
-    said, lives = b"", True
+    said, lives, known, looks = b"", True, dict[int, str](), 0
     while lives:
         lives = os.getppid() == parent
-        while select.select([0], [], [], 0.5 if lives else 0.0)[0]:
+        if looks % _LOOKS == 0:  # now and then: the parent of a process may be gone when all are to be ended
+            known.update(found(mark))
+        looks += 1
+        while select.select([0], [], [], _STEP if lives else 0.0)[0]:
             more = os.read(0, 4096)
             if not more:
                 lives = False
                 break
-            said += more
-    kill_all(mark)
+            said, looks = said + more, 0
+    kill_all(mark, known)
     for folder in said.decode().splitlines():
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -129,6 +129,43 @@ def test_a_new_host_that_stands_still_ends_the_start() -> None:
         looks.check_starting([link], 30.0)  # type: ignore[list-item]
 
 
+def test_half_a_minute_without_a_report_is_told_once(cluster) -> None:
+    program, watch = doubled(0), cluster.driver.messenger.watch
+    close(program(X), X * 2)
+    told, held = list[str](), list[Any]()
+    watch.on_standstill = lambda: told.append("told")
+    cluster.links[0, 0].change = lambda messages: held.extend(messages) or []  # type: ignore[func-returns-value]
+    waiting = program(X)
+    until(watch.waits)
+    for _ in range(40):
+        watch.look_for_progress()
+    assert told == ["told"]
+    assert cluster.controller is not None
+    path = pw.doctor()
+    text = path.read_text()
+    path.unlink()
+    for part in (
+        "under way\nrun 1: <lambda>", "to end steps 0 to ", "island 0: 2 devices, 1 host: host-0-0", "pathways-event-loop",
+        "compute <lambda> of <lambda>, run 0, ok",
+    ):  # fmt: skip
+        assert part in text
+    cluster.links[0, 0].change = lambda messages: [*held, *messages]
+    close(program(X), X * 2)
+    close(waiting, X * 2)
+    for _ in range(40):
+        watch.look_for_progress()
+    assert told == ["told"]
+
+
+def test_the_doctor_writes_a_file_for_this_user_only(controller) -> None:
+    path = pw.doctor()
+    text = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "<controller cpu: 2 islands × 4 devices" in text
+    assert "test_the_doctor_writes_a_file" in text, "the stack of this thread"
+    path.unlink()
+
+
 # ---- who is named
 
 
